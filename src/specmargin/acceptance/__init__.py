@@ -1,0 +1,1 @@
+"""What a draft token is worth: survival curves, and the forms in which people give them."""

@@ -1,0 +1,123 @@
+"""Survival curves: S_d, the probability that the first d draft tokens are all accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.errors import AcceptanceError
+from specmargin.sources import Source, SourceKind
+from specmargin.step import ArrayLike, FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survival:
+    """S_1, S_2, …; beyond the last given depth the last conditional acceptance goes on."""
+
+    by_depth: FloatArray
+    source: Source
+
+    def __post_init__(self) -> None:
+        s = self.by_depth
+        if s.ndim != 1 or s.size == 0:
+            raise AcceptanceError("a survival curve needs at least one depth")
+        if not np.all((s >= 0) & (s <= 1)):
+            raise AcceptanceError(f"survival must lie in 0..1, got {_listed(s)}")
+        if np.any(np.diff(s) > 0):
+            raise AcceptanceError(f"survival cannot rise with depth, got {_listed(s)}")
+
+    @classmethod
+    def constant(cls, acceptance: float, source: Source, depth: int = 1) -> Survival:
+        """Every token accepted with the same probability α: S_d = α^d."""
+        if not 0.0 <= acceptance <= 1.0:
+            raise AcceptanceError(f"acceptance must lie in 0..1, got {acceptance:g}")
+        return cls(by_depth=_frozen(acceptance ** np.arange(1, depth + 1)), source=source)
+
+    @classmethod
+    def of_length(cls, accepted_length: float, depth: int, source: Source) -> Survival:
+        """The constant acceptance whose mean accepted length at `depth` is the given one."""
+        if not 0.0 <= accepted_length <= depth:
+            raise AcceptanceError(
+                f"a mean accepted length of {accepted_length:g} draft tokens is impossible at depth {depth}; "
+                "give length:L@DEPTH (L counts accepted draft tokens, without the bonus token)"
+            )
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            total = float(np.sum(middle ** np.arange(1, depth + 1)))
+            low, high = (middle, high) if total < accepted_length else (low, middle)
+        return cls.constant((low + high) / 2, source, depth)
+
+    def at(self, depth: int) -> FloatArray:
+        """S_1..S_depth, extended geometrically past the last given depth."""
+        known = self.by_depth[:depth]
+        missing = depth - known.size
+        if missing <= 0:
+            return known
+        steps = np.arange(1, missing + 1)
+        return np.concatenate([known, self.by_depth[-1] * self.last_acceptance**steps])
+
+    @property
+    def last_acceptance(self) -> float:
+        """The conditional acceptance at the last given depth."""
+        s = self.by_depth
+        before = s[-2] if s.size > 1 else 1.0
+        return float(s[-1] / before) if before > 0 else 0.0
+
+    @property
+    def first_acceptance(self) -> float:
+        return float(self.by_depth[0])
+
+    def accepted_by_depth(self, depth: int) -> FloatArray:
+        """Mean accepted draft tokens at depth 0..`depth`: 0, S_1, S_1 + S_2, …"""
+        return np.concatenate([[0.0], np.cumsum(self.at(depth))])
+
+
+def break_even_acceptance(cost_ratio: ArrayLike, depth: ArrayLike) -> FloatArray:
+    """The constant α at which 1 + α + … + α^γ equals the price of the round over the price of a plain step.
+
+    NaN where even α = 1 does not pay (the ratio exceeds γ + 1); 0 where speculation is free.
+    """
+    ratio, gamma = np.broadcast_arrays(np.asarray(cost_ratio, np.float64), np.asarray(depth, np.float64))
+    low, high = np.zeros_like(ratio), np.ones_like(ratio)
+    for _ in range(50):  # bisection: the sum rises with α; 2^-50 is far below any acceptance anybody measures
+        middle = (low + high) / 2
+        under = _committed(middle, gamma) < ratio
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    return np.where((ratio > gamma + 1.0) | (gamma < 1), np.nan, np.where(ratio <= 1.0, 0.0, (low + high) / 2))
+
+
+def _committed(alpha: FloatArray, gamma: FloatArray) -> FloatArray:
+    """1 + α + … + α^γ, safe at α = 1."""
+    near_one = np.isclose(alpha, 1.0, atol=1e-12)
+    safe = np.where(near_one, 0.5, alpha)
+    return np.where(near_one, gamma + 1.0, (1.0 - safe ** (gamma + 1.0)) / (1.0 - safe))
+
+
+def parse_acceptance(text: str, *, max_depth: int) -> Survival:
+    """`0.8`, `0.78,0.58,0.44` or `length:2.3` (`length:2.3@4` says at which depth it was measured)."""
+    given = Source(kind=SourceKind.MEASURED, detail=f"acceptance {text} given by the user")
+    try:
+        if text.startswith("length:"):
+            length, _, depth = text.removeprefix("length:").partition("@")
+            return Survival.of_length(float(length), int(depth) if depth else max_depth, given)
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise AcceptanceError(
+            f"acceptance {text!r} is not understood; give a probability (0.8), a survival curve (0.78,0.58,0.44), "
+            "a mean accepted length (length:2.3, or length:2.3@4 for depth 4) or a bundled curve's name"
+        ) from None
+    if len(numbers) == 1:
+        return Survival.constant(numbers[0], given)
+    return Survival(by_depth=_frozen(np.asarray(numbers)), source=given)
+
+
+def _frozen(values: ArrayLike) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    array.flags.writeable = False
+    return array
+
+
+def _listed(values: FloatArray) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,83 @@
+"""Reading somebody else's `config.json`: known keys only, and no guessing about what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specmargin.errors import ArchitectureError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A Hugging Face configuration and the name it is called by in error messages."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+    def _missing(self, key: str) -> ArchitectureError:
+        return ArchitectureError(f"{self.origin}: the key {key!r} is missing; it is needed for this model family")
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ArchitectureError(f"{self.origin}: {key!r} must be a whole number, got {value!r}")
+        return value
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        value = self.integer(key, default)
+        if value < 1:
+            raise ArchitectureError(f"{self.origin}: {key!r} must be at least 1, got {value}")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        return self.integer(key) if self.has(key) else None
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            return default
+        if not isinstance(value, bool):
+            raise ArchitectureError(f"{self.origin}: {key!r} must be true or false, got {value!r}")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            return default
+        if not isinstance(value, str):
+            raise ArchitectureError(f"{self.origin}: {key!r} must be a string, got {value!r}")
+        return value
+
+    def per_layer(self, key: str, layers: int, default: list[Any] | None = None) -> list[Any]:
+        """A list with one entry a layer. Longer lists are cut: the rest describes MTP layers."""
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            value = default
+        if not isinstance(value, list) or len(value) < layers:
+            raise ArchitectureError(f"{self.origin}: {key!r} must list at least {layers} layers, got {value!r}")
+        return value[:layers]
+
+    def section(self, key: str) -> Config:
+        value = self.values.get(key)
+        if not isinstance(value, Mapping):
+            raise (
+                self._missing(key)
+                if value is None
+                else ArchitectureError(f"{self.origin}: {key!r} must be an object, got {value!r}")
+            )
+        return Config(origin=f"{self.origin}: {key}", values=value)

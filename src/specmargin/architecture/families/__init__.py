@@ -1,0 +1,1 @@
+"""One module a family of models: a Hugging Face configuration in, layers out."""

@@ -1,0 +1,132 @@
+"""DeepSeek V4: one shared KV head, a window and a compressed history, hyper-connections, hash-routed first layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specmargin.architecture.config import Config
+from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
+from specmargin.architecture.families.mixture import pool
+from specmargin.architecture.precision import FP8, FP32, MXFP4
+from specmargin.architecture.types import (
+    Architecture,
+    CompressedAttention,
+    ExpertBlock,
+    Layer,
+    Matrix,
+    Split,
+    TokenSelection,
+)
+from specmargin.errors import ArchitectureError
+
+
+def deepseek_v4(reading: Reading) -> Architecture:
+    config = reading.config
+    if config.text("expert_dtype", "") == "fp4":
+        reading = replace(reading, scheme=replace(reading.scheme, experts=MXFP4))
+    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    ratios = config.per_layer("compress_ratios", layers)
+    hashed = config.integer("num_hash_layers", 0)
+    streams = config.positive("hc_mult")
+    stack = [
+        _layer(builder(reading, i, hidden), config, ratio=ratios[i], hash_routed=i < hashed) for i in range(layers)
+    ]
+    mtp = [_layer(mtp_builder(reading, hidden), config, ratio=0, hash_routed=False)]
+    return model(
+        reading,
+        family="deepseek_v4",
+        hidden=hidden,
+        layers=stack,
+        tied_default=False,
+        draft_layers=mtp if config.integer("num_nextn_predict_layers", 0) else [],
+        head_name="head",
+        # The final norm, and the head that collapses the residual streams into one.
+        vector_parameters=hidden + streams * streams * hidden + streams + 1,
+        # The engine stores the non-positional part of a KV entry in fp8 and the rotary part in bf16.
+        kv_precision=FP8,
+    )
+
+
+def _layer(make: LayerBuilder, config: Config, *, ratio: int, hash_routed: bool) -> Layer:
+    hidden = make.hidden
+    attention = _attention(config, ratio)
+    projections, vectors = _projections(make, config, attention)
+    streams = config.positive("hc_mult")
+    mixing = (2 + streams) * streams + 3  # base and scale of a hyper-connection
+    return Layer(
+        attention=attention,
+        projections=(*projections, _hyper_connection("hc_attn", hidden, streams)),
+        experts=_experts(make, config, streams, hash_routed),
+        vector_parameters=2 * hidden + vectors + 2 * mixing,
+    )
+
+
+def _attention(config: Config, ratio: int) -> CompressedAttention:
+    """Compress ratio 0: the window alone; 4: CSA, which selects; larger: HCA, which reads everything."""
+    if ratio < 0:
+        raise ArchitectureError(f"{config.origin}: a compress ratio must not be negative, got {ratio}")
+    selection = None
+    if 0 < ratio <= 4:
+        selection = TokenSelection(
+            index_heads=config.positive("index_n_heads"),
+            index_dim=config.positive("index_head_dim"),
+            top_k=config.positive("index_topk"),
+        )
+    return CompressedAttention(
+        heads=config.positive("num_attention_heads"),
+        head_dim=config.positive("head_dim"),
+        rope_dim=config.positive("qk_rope_head_dim"),
+        window=config.positive("sliding_window"),
+        ratio=ratio,
+        selection=selection,
+    )
+
+
+def _projections(make: LayerBuilder, config: Config, attention: CompressedAttention) -> tuple[tuple[Matrix, ...], int]:
+    heads, dim = attention.heads, attention.head_dim
+    rank, out_rank, groups = (
+        config.positive("q_lora_rank"),
+        config.positive("o_lora_rank"),
+        config.positive("o_groups"),
+    )
+    group_output = make.columns("attn.wo_a", out_rank, units=groups, inputs=heads * dim // groups)
+    matrices = [
+        make.whole("attn.wq_a", rank),
+        make.columns("attn.wq_b", heads * dim, units=heads, inputs=rank),
+        make.whole("attn.wkv", dim),
+        replace(group_output, copies=groups),  # block-diagonal: each group of heads has its own
+        make.rows("attn.wo_b", groups * out_rank, units=groups),
+    ]
+    vectors = heads + rank + dim  # sinks and two norms
+    if attention.ratio:
+        # CSA compresses overlapping windows, so its projections are twice as wide.
+        width = 2 * dim if attention.selection else dim
+        matrices += [make.whole("attn.compressor.wkv", width), make.whole("attn.compressor.wgate", width)]
+        vectors += attention.ratio * width + dim
+    if attention.selection:
+        index = attention.selection
+        matrices += [
+            make.whole("attn.indexer.compressor.wkv", 2 * index.index_dim),
+            make.whole("attn.indexer.compressor.wgate", 2 * index.index_dim),
+            make.whole("attn.indexer.wq_b", index.index_heads * index.index_dim, inputs=rank),
+            make.whole("attn.indexer.weights_proj", index.index_heads),
+        ]
+        vectors += attention.ratio * 2 * index.index_dim + index.index_dim
+    return tuple(matrices), vectors
+
+
+def _experts(make: LayerBuilder, config: Config, streams: int, hash_routed: bool) -> ExpertBlock:
+    intermediate, shared = config.positive("moe_intermediate_size"), config.positive("n_shared_experts")
+    block = make.experts(
+        pool(config, "n_routed_experts", shared=shared),
+        name="ffn.experts",
+        router="ffn.gate",
+        intermediate=intermediate,
+        shared=make.gated_mlp("ffn.shared_experts", shared * intermediate),
+        hash_routed=hash_routed,
+    )
+    return replace(block, router=(*block.router, _hyper_connection("hc_ffn", make.hidden, streams)))
+
+
+def _hyper_connection(name: str, hidden: int, streams: int) -> Matrix:
+    return Matrix(name=name, inputs=streams * hidden, outputs=(2 + streams) * streams, precision=FP32, split=Split.NONE)

@@ -1,0 +1,86 @@
+"""Number formats: what a parameter costs to read, and which matrix unit multiplies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specmargin.errors import ArchitectureError, nearest_names
+
+
+class Arithmetic(StrEnum):
+    """The operand format of the matrix unit. Devices list a rate for each that they have."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    FP4 = "fp4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A storage format, its block scales included, and the arithmetic it is multiplied in."""
+
+    name: str
+    bytes_per_parameter: float
+    arithmetic: Arithmetic
+
+
+def _precision(name: str, bytes_per_parameter: float, arithmetic: Arithmetic) -> Precision:
+    return Precision(name=name, bytes_per_parameter=bytes_per_parameter, arithmetic=arithmetic)
+
+
+# Sizes are worked out from the block layout: elements + scales. The fp32 scale of a 128 × 128 fp8 block
+# adds 0.02% and is left out.
+_ALL = (
+    _precision("fp32", 4.0, Arithmetic.FP32),
+    _precision("bf16", 2.0, Arithmetic.BF16),
+    _precision("fp16", 2.0, Arithmetic.BF16),
+    _precision("fp8", 1.0, Arithmetic.FP8),
+    _precision("mxfp8", 1.0 + 1 / 32, Arithmetic.FP8),  # one e8m0 scale per 32
+    _precision("int8", 1.0, Arithmetic.INT8),
+    _precision("w8a16", 1.0, Arithmetic.BF16),
+    _precision("mxfp4", 0.5 + 1 / 32, Arithmetic.FP4),  # one e8m0 scale per 32
+    _precision("nvfp4", 0.5 + 1 / 16, Arithmetic.FP4),  # one e4m3 scale per 16
+    _precision("nvfp4-w4a16", 0.5 + 1 / 16, Arithmetic.BF16),  # dequantised before the product
+    _precision("int4-g32", 0.5 + 2 / 32, Arithmetic.BF16),  # one bf16 scale per 32, dequantised
+    _precision("int4-g64", 0.5 + 2 / 64, Arithmetic.BF16),
+    _precision("int4-g128", 0.5 + 2 / 128, Arithmetic.BF16),
+    _precision("q8_0", 34 / 32, Arithmetic.INT8),  # llama.cpp block formats: bytes per block / weights per block
+    _precision("q6_k", 210 / 256, Arithmetic.INT8),
+    _precision("q5_k", 176 / 256, Arithmetic.INT8),
+    _precision("q4_k", 144 / 256, Arithmetic.INT8),
+    _precision("q4_0", 18 / 32, Arithmetic.INT8),
+)
+
+PRECISIONS: dict[str, Precision] = {precision.name: precision for precision in _ALL}
+
+FP32 = PRECISIONS["fp32"]
+BF16 = PRECISIONS["bf16"]
+FP8 = PRECISIONS["fp8"]
+MXFP4 = PRECISIONS["mxfp4"]
+
+_DTYPES = {
+    "bfloat16": BF16,
+    "float16": PRECISIONS["fp16"],
+    "float32": FP32,
+    "float": FP32,
+    "half": PRECISIONS["fp16"],
+}
+
+
+def precision_named(name: str) -> Precision:
+    try:
+        return PRECISIONS[name.lower()]
+    except KeyError:
+        hint = nearest_names(name, PRECISIONS)
+        raise ArchitectureError(f"unknown precision {name!r}{hint}; known: {', '.join(PRECISIONS)}") from None
+
+
+def precision_of_dtype(dtype: str) -> Precision:
+    """The precision that a Hugging Face `torch_dtype` names."""
+    try:
+        return _DTYPES[dtype.removeprefix("torch.")]
+    except KeyError:
+        raise ArchitectureError(f"unknown torch dtype {dtype!r}; known: {', '.join(_DTYPES)}") from None

@@ -1,0 +1,224 @@
+"""Which precision each module is stored in, from `quantization_config` or ModelOpt's `hf_quant_config.json`.
+
+Module names differ in prefix between frameworks ("model.", "language_model.model.", "backbone."), so both
+sides are cut to start at "layers." before they are compared. Routers, the embedding and the LM head stay
+in the model's own dtype unless a scheme names them: that is what engines and quantisers do.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specmargin.architecture.precision import BF16, FP8, MXFP4, PRECISIONS, Precision
+from specmargin.errors import ArchitectureError
+
+_ALGORITHMS = {
+    "FP8": FP8,
+    "FP8_PB_WO": FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
+    "MXFP8": PRECISIONS["mxfp8"],
+    "NVFP4": PRECISIONS["nvfp4"],
+    "W4A16_NVFP4": PRECISIONS["nvfp4-w4a16"],
+    "W4A8_MXFP4_FP8": MXFP4,
+    "W4A16_AWQ": PRECISIONS["int4-g128"],
+    "INT4_AWQ": PRECISIONS["int4-g128"],
+    "W8A16": PRECISIONS["w8a16"],
+    "W8A8_SQ_PER_CHANNEL": PRECISIONS["int8"],
+}
+_INDEX_OF_EXPERT = re.compile(r"experts\.\d+(\..*)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationScheme:
+    """`linear` for every linear layer but the excluded ones; `named` wins where it names a module."""
+
+    base: Precision = BF16
+    linear: Precision | None = None
+    experts: Precision | None = None  # routed experts, where they differ from `linear`
+    named: Mapping[str, Precision] = field(default_factory=dict)
+    excluded_names: frozenset[str] = frozenset()
+    excluded_patterns: re.Pattern[str] | None = None
+    kv: Precision | None = None
+
+    def of_linear(self, path: str) -> Precision:
+        exact = self._named(path)
+        if exact is not None:
+            return exact
+        return self.base if self.linear is None or self._excluded(path) else self.linear
+
+    def of_experts(self, path: str) -> Precision:
+        if self.experts is not None and self._named(path) is None and not self._excluded(path):
+            return self.experts
+        return self.of_linear(path)
+
+    def of_special(self, path: str) -> Precision:
+        """A router, embedding or LM head: quantised only by name."""
+        return self._named(path) or self.base
+
+    def _named(self, path: str) -> Precision | None:
+        for name in _prefixes(path):
+            if name in self.named:
+                return self.named[name]
+        return None
+
+    def _excluded(self, path: str) -> bool:
+        if any(name in self.excluded_names for name in _prefixes(path)):
+            return True
+        if not self.excluded_names.isdisjoint(path.split(".")):  # a bare name such as "gate" or "lm_head"
+            return True
+        return self.excluded_patterns is not None and self.excluded_patterns.match(path) is not None
+
+
+def unquantized(base: Precision) -> QuantizationScheme:
+    return QuantizationScheme(base=base)
+
+
+def all_weights(precision: Precision, base: Precision = BF16) -> QuantizationScheme:
+    """Every linear layer in one format: what `--weights` asks for. Routers and the LM head stay."""
+    return QuantizationScheme(base=base, linear=precision)
+
+
+def read_scheme(config: Mapping[str, Any], *, base: Precision, origin: str) -> QuantizationScheme:
+    """The scheme of a `quantization_config` section (or of `hf_quant_config.json`'s `quantization`)."""
+    method = str(config.get("quant_method") or "modelopt").lower()
+    readers = {
+        "fp8": _fp8,
+        "mxfp4": _mxfp4,
+        "modelopt": _modelopt,
+        "modelopt_fp4": _modelopt,
+        "modelopt_mixed": _modelopt,
+        "compressed-tensors": _compressed_tensors,
+        "awq": _grouped_int4,
+        "gptq": _grouped_int4,
+    }
+    if method not in readers:
+        raise ArchitectureError(
+            f"{origin}: quant_method {method!r} is not known; known: {', '.join(readers)}. "
+            "Remove the section and give --weights instead"
+        )
+    return readers[method](config, base, origin)
+
+
+def _fp8(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
+    names, patterns = _exclusions(config.get("modules_to_not_convert") or config.get("ignored_layers") or ())
+    return QuantizationScheme(
+        base=base,
+        linear=FP8,
+        named=_named_layers(config, origin),  # NVIDIA's DeepSeek V4: fp8, but NVFP4 experts named one by one
+        excluded_names=names,
+        excluded_patterns=patterns,
+        kv=_kv(config),
+    )
+
+
+def _mxfp4(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
+    del origin
+    names, patterns = _exclusions(config.get("modules_to_not_convert") or ())
+    return QuantizationScheme(base=base, experts=MXFP4, excluded_names=names, excluded_patterns=patterns)
+
+
+def _modelopt(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
+    excluded = config.get("exclude_modules") or config.get("ignore") or ()
+    names, patterns = _exclusions(excluded)
+    algorithm = str(config.get("quant_algo") or "")
+    linear = None if algorithm == "MIXED_PRECISION" else _algorithm(algorithm, origin)
+    return QuantizationScheme(
+        base=base,
+        linear=linear,
+        named=_named_layers(config, origin),
+        excluded_names=names,
+        excluded_patterns=patterns,
+        kv=_kv(config),
+    )
+
+
+def _compressed_tensors(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or len(groups) != 1:
+        raise ArchitectureError(f"{origin}: compressed-tensors with {len(groups or ())} groups is not read yet")
+    weights = next(iter(groups.values())).get("weights") or {}
+    names, patterns = _exclusions(config.get("ignore") or ())
+    return QuantizationScheme(
+        base=base,
+        linear=_tensor_format(weights, str(config.get("format", "")), origin),
+        excluded_names=names,
+        excluded_patterns=patterns,
+        kv=_kv(config),
+    )
+
+
+def _tensor_format(weights: Mapping[str, Any], layout: str, origin: str) -> Precision:
+    bits, kind, group = weights.get("num_bits"), weights.get("type"), weights.get("group_size")
+    if bits == 4 and kind == "float":
+        return MXFP4 if layout.startswith("mxfp4") or group == 32 else PRECISIONS["nvfp4"]
+    if bits == 4 and kind == "int" and f"int4-g{group}" in PRECISIONS:
+        return PRECISIONS[f"int4-g{group}"]
+    if bits == 8:
+        return FP8 if kind == "float" else PRECISIONS["int8"]
+    raise ArchitectureError(f"{origin}: weights of {bits} bits, type {kind!r}, group {group} are not known")
+
+
+def _grouped_int4(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
+    bits, group = config.get("bits"), config.get("group_size")
+    name = "w8a16" if bits == 8 else f"int4-g{group}"
+    if bits not in (4, 8) or name not in PRECISIONS:
+        raise ArchitectureError(f"{origin}: {bits} bits in groups of {group} are not known")
+    names, patterns = _exclusions(config.get("modules_to_not_convert") or ())
+    return QuantizationScheme(base=base, linear=PRECISIONS[name], excluded_names=names, excluded_patterns=patterns)
+
+
+def _algorithm(name: str, origin: str) -> Precision:
+    try:
+        return _ALGORITHMS[name]
+    except KeyError:
+        raise ArchitectureError(
+            f"{origin}: quant_algo {name!r} is not known; known: {', '.join(_ALGORITHMS)}"
+        ) from None
+
+
+def _named_layers(config: Mapping[str, Any], origin: str) -> dict[str, Precision]:
+    layers = config.get("quantized_layers") or {}
+    named = {}
+    for name, entry in layers.items():
+        # 20,000 entries for one MoE: experts are quantised alike, so one entry a layer is enough.
+        module = _INDEX_OF_EXPERT.sub("experts", _local(name))
+        if module not in named:
+            named[module] = _algorithm(str(entry.get("quant_algo")), f"{origin}: {name}")
+    return named
+
+
+def _kv(config: Mapping[str, Any]) -> Precision | None:
+    scheme = config.get("kv_cache_scheme")
+    is_fp8 = isinstance(scheme, Mapping) and scheme.get("num_bits") == 8 and scheme.get("type") == "float"
+    named = str(scheme if isinstance(scheme, str) else config.get("kv_cache_quant_algo")).upper()
+    return FP8 if is_fp8 or named == "FP8" else None
+
+
+def _exclusions(entries: Iterable[str]) -> tuple[frozenset[str], re.Pattern[str] | None]:
+    """Plain names go into a set; globs and "re:" expressions into one compiled alternation."""
+    names, patterns = set(), []
+    for entry in entries:
+        if entry.startswith("re:"):
+            patterns.append(f"(?:{entry[3:]})")
+        elif "*" in entry:
+            patterns.append(fnmatch.translate(_local(entry)))
+        else:
+            names.add(_local(entry))
+    return frozenset(names), re.compile("|".join(patterns)) if patterns else None
+
+
+def _local(name: str) -> str:
+    """The module's name from "layers." on: frameworks prefix it differently."""
+    position = name.find("layers.")
+    return name[position:] if position > 0 and not name.startswith("mtp") else name.removeprefix("model.")
+
+
+def _prefixes(path: str) -> Iterable[str]:
+    """layers.3.mlp.experts.gate_up -> itself, layers.3.mlp.experts, layers.3.mlp, layers.3, layers."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

@@ -1,0 +1,177 @@
+"""A Hugging Face `config.json` (or a folder with one, or an id in the local hub cache) -> Architecture."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specmargin.architecture.config import Config
+from specmargin.architecture.families import (
+    deepseek,
+    deepseek_v4,
+    dense,
+    mixture,
+    nemotron,
+    qwen_hybrid,
+    windowed,
+)
+from specmargin.architecture.families.builder import FamilyReader, Reading
+from specmargin.architecture.precision import BF16, Precision, precision_of_dtype
+from specmargin.architecture.quantization import QuantizationScheme, all_weights, read_scheme, unquantized
+from specmargin.architecture.types import Architecture
+from specmargin.errors import ArchitectureError, UnknownFamilyError, nearest_names
+from specmargin.sources import Source, published
+
+FAMILIES: dict[str, FamilyReader] = {
+    "cohere2": dense.cohere2,
+    "cohere2_moe": mixture.cohere2_moe,
+    "deepseek_ref": deepseek_v4.deepseek_v4,
+    "deepseek_v3": deepseek.deepseek_v3,
+    "deepseek_v32": deepseek.deepseek_v32,
+    "deepseek_v4": deepseek_v4.deepseek_v4,
+    "gemma4_text": windowed.gemma4,
+    "glm4_moe": mixture.glm4_moe,
+    "glm4_moe_lite": deepseek.glm4_moe_lite,
+    "glm_moe_dsa": deepseek.glm_moe_dsa,
+    "gpt_oss": mixture.gpt_oss,
+    "kimi_k2": deepseek.deepseek_v3,
+    "llama": dense.llama,
+    "llama4_text": windowed.llama4,
+    "mimo": dense.mimo,
+    "mimo_v2_flash": windowed.mimo_v2,
+    "minimax_m2": mixture.minimax_m2,
+    "minimax_m3": mixture.minimax_m3,
+    "minimax_m3_vl": mixture.minimax_m3,
+    "mistral": dense.mistral,
+    "mixtral": mixture.mixtral,
+    "nemotron_h": nemotron.nemotron_h,
+    "qwen2": dense.qwen2,
+    "qwen3": dense.qwen3,
+    "qwen3_5_moe_text": qwen_hybrid.qwen3_5_moe,
+    "qwen3_5_text": qwen_hybrid.qwen3_5,
+    "qwen3_moe": mixture.qwen3_moe,
+    "qwen3_next": qwen_hybrid.qwen3_next,
+    "qwen3_vl_moe_text": mixture.qwen3_moe,
+    "qwen3_vl_text": dense.qwen3,
+}
+
+# Families that we know of and do not read, and why: better a plain refusal than a wrong price.
+REFUSED = {
+    "kimi_linear": "Kimi Delta Attention, attention residuals and latent experts are not modelled yet",
+    "nemotron-nas": "its layers are pruned one by one (block_configs), which is not modelled yet",
+    "step3p7": "its sliding layers have shapes that the configuration does not state",
+    "deepseek_v2": "its configuration mixes two generations of MLA; DeepSeek V3 and later are read",
+}
+
+_INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+
+
+def read_architecture(
+    values: Mapping[str, Any],
+    *,
+    name: str,
+    origin: str,
+    quantization: Mapping[str, Any] | None = None,
+    weights: Precision | None = None,
+    source: Source | None = None,
+) -> Architecture:
+    """The architecture of one configuration; `weights` overrides how its linear layers are stored."""
+    text = _text_section(values, origin)
+    family = str(text.get("model_type") or values.get("model_type"))
+    reader = _reader(family, origin)
+    config = Config(origin=origin, values=text)
+    scheme = _scheme(text, quantization, weights, origin)
+    reading = Reading(
+        name=name,
+        config=config,
+        scheme=scheme,
+        source=source or published(f"{origin} (Hugging Face configuration)"),
+    )
+    return reader(reading)
+
+
+def load_architecture(path: Path, *, weights: Precision | None = None, name: str | None = None) -> Architecture:
+    """Read a `config.json`, or a model folder that holds one (with `hf_quant_config.json` beside it)."""
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ArchitectureError(
+            f"{path}: no config.json here; give the file itself, a model folder, or a bundled name"
+            if path.is_dir()
+            else f"{path}: no such file; give a config.json, a model folder, or a bundled name"
+        )
+    values = _read_json(file)
+    beside = file.with_name("hf_quant_config.json")
+    quantization = _read_json(beside).get("quantization") if beside.is_file() else None
+    return read_architecture(
+        values,
+        name=name or (file.parent.resolve().name if file.name == "config.json" else file.stem),
+        origin=str(file),
+        quantization=quantization,
+        weights=weights,
+    )
+
+
+def cached_config(hub_id: str) -> Path | None:
+    """The newest snapshot of `org/name` in the local Hugging Face cache, or None. Nothing is downloaded."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"
+    if not snapshots.is_dir():
+        return None
+    found = [folder for folder in snapshots.iterdir() if (folder / "config.json").exists()]
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArchitectureError(f"{file}: cannot be read ({error})") from None
+    except json.JSONDecodeError as error:
+        raise ArchitectureError(f"{file}: not valid JSON, line {error.lineno}: {error.msg}") from None
+    if not isinstance(values, dict):
+        raise ArchitectureError(f"{file}: a model configuration is a JSON object, not a {type(values).__name__}")
+    return values
+
+
+def _text_section(values: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+    """The language model's part: multimodal configurations keep it in `text_config`."""
+    nested = values.get("text_config")
+    if nested is None:
+        return values
+    if not isinstance(nested, Mapping):
+        raise ArchitectureError(f"{origin}: 'text_config' must be an object")
+    inherited = {key: values[key] for key in _INHERITED if values.get(key) is not None}
+    return {**inherited, **{key: value for key, value in nested.items() if value is not None}}
+
+
+def _reader(family: str, origin: str) -> FamilyReader:
+    if family in FAMILIES:
+        return FAMILIES[family]
+    if family in REFUSED:
+        raise UnknownFamilyError(f"{origin}: the family {family!r} is not read: {REFUSED[family]}")
+    if family == "None":
+        raise ArchitectureError(f"{origin}: the key 'model_type' is missing, so the family cannot be told")
+    hint = nearest_names(family, FAMILIES)
+    raise UnknownFamilyError(
+        f"{origin}: the family {family!r} is not known to Specmargin{hint}; a reader for it goes into "
+        "specmargin/architecture/families"
+    )
+
+
+def _scheme(
+    text: Mapping[str, Any], beside: Mapping[str, Any] | None, weights: Precision | None, origin: str
+) -> QuantizationScheme:
+    dtype = text.get("torch_dtype") or text.get("dtype")
+    base = precision_of_dtype(str(dtype)) if dtype else BF16
+    if weights is not None:
+        return all_weights(weights, base)
+    section = text.get("quantization_config") or beside
+    if section is None:
+        return unquantized(base)
+    if not isinstance(section, Mapping):
+        raise ArchitectureError(f"{origin}: 'quantization_config' must be an object")
+    return read_scheme(section, base=base, origin=origin)

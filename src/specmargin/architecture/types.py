@@ -1,0 +1,297 @@
+"""What a model is made of.
+
+Weights are matrices with their real shapes, so that parameter counts, bytes, FLOPs and the GEMM shapes
+that measured kernels are looked up by all come from one description. Vectors (norms, biases, sinks)
+are counted but never priced: together they are under 0.1% of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from specmargin.architecture.precision import BF16, Precision
+from specmargin.errors import ArchitectureError
+from specmargin.sources import Source
+
+
+class Split(StrEnum):
+    """How tensor parallelism cuts a matrix."""
+
+    COLUMNS = "columns"
+    ROWS = "rows"
+    NONE = "none"  # every rank holds it whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A weight matrix, or `copies` independent ones of the same shape (a block-diagonal projection)."""
+
+    name: str
+    inputs: int
+    outputs: int
+    precision: Precision
+    split: Split = Split.NONE
+    split_units: int = 1  # heads, groups or columns that can go to a rank of their own
+    copies: int = 1
+    biased: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.inputs, self.outputs, self.copies, self.split_units) < 1:
+            raise ArchitectureError(f"matrix {self.name}: every dimension must be at least 1, got {self}")
+
+    @property
+    def parameters(self) -> int:
+        return self.copies * (self.inputs * self.outputs + (self.outputs if self.biased else 0))
+
+    def share(self, ranks: int) -> float:
+        """Part of the matrix that one of `ranks` tensor-parallel ranks holds.
+
+        KV projections of a model with fewer KV heads than ranks are replicated: a rank holds one head.
+        """
+        if self.split is Split.NONE:
+            return 1.0
+        return max(1.0 / ranks, 1.0 / self.split_units)
+
+    def read_bytes(self, ranks: int = 1) -> float:
+        return self.parameters * self.precision.bytes_per_parameter * self.share(ranks)
+
+    def flops_per_position(self, ranks: int = 1) -> float:
+        return 2.0 * self.copies * self.inputs * self.outputs * self.share(ranks)
+
+
+def total_parameters(matrices: Iterable[Matrix]) -> int:
+    return sum(matrix.parameters for matrix in matrices)
+
+
+def total_bytes(matrices: Iterable[Matrix], ranks: int = 1) -> float:
+    return sum(matrix.read_bytes(ranks) for matrix in matrices)
+
+
+# --- attention: a closed union; prices match on it and mypy checks that none is forgotten ---------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSelection:
+    """Block-sparse attention (MiniMax M3): an indexer scores blocks, each query reads its top ones."""
+
+    index_heads: int
+    index_dim: int
+    block_tokens: int
+    top_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSelection:
+    """DSA: an indexer scores every cached entry, each query reads its own top-k of them."""
+
+    index_heads: int
+    index_dim: int
+    top_k: int
+    owns_indexer: bool = True  # False: this layer reuses the selection of an earlier one (GLM-5.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedAttention:
+    """Multi-head or grouped-query attention, over everything or over a window."""
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    selection: BlockSelection | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ArchitectureError(f"{self.heads} attention heads do not divide into {self.kv_heads} KV heads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """MLA, absorbed: all heads read one shared latent (latent_dim + rope_dim) a token."""
+
+    heads: int
+    latent_dim: int
+    rope_dim: int
+    selection: TokenSelection | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """DeepSeek V4: one shared KV head, a sliding window, and a compressed history beside it.
+
+    ratio 0: window alone. ratio 4 with a selection: CSA. ratio 128 without: HCA.
+    """
+
+    heads: int
+    head_dim: int
+    rope_dim: int
+    window: int
+    ratio: int
+    selection: TokenSelection | None = None
+
+    def __post_init__(self) -> None:
+        if self.selection is not None and self.ratio == 0:
+            raise ArchitectureError("a window without a compressed history has nothing to select from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention:
+    """GatedDeltaNet or Mamba-2: a recurrent state a sequence instead of a KV cache."""
+
+    kind: str
+    heads: int
+    state_elements: int
+    convolution_elements: int
+    state_precision: Precision
+    flops_per_position: float
+
+
+Attention = GroupedAttention | LatentAttention | CompressedAttention | LinearAttention
+
+
+# --- feed-forward --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPool:
+    experts: int
+    experts_per_token: int
+    shared_experts: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.experts_per_token <= self.experts:
+            raise ArchitectureError(f"experts_per_token={self.experts_per_token} is not in 1..{self.experts}")
+        if self.shared_experts < 0:
+            raise ArchitectureError(f"shared_experts={self.shared_experts} is negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertBlock:
+    pool: ExpertPool
+    expert: tuple[Matrix, ...]  # the matrices of one expert
+    router: tuple[Matrix, ...]
+    always_on: tuple[Matrix, ...] = ()  # shared experts, their gate, latent projections
+    hash_routed: bool = False  # the expert follows from the token id (DeepSeek V4's first layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    attention: Attention | None
+    projections: tuple[Matrix, ...] = ()
+    dense: tuple[Matrix, ...] = ()
+    experts: ExpertBlock | None = None
+    vector_parameters: int = 0
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Everything that every position reads: all but the routed experts."""
+        router = self.experts.router + self.experts.always_on if self.experts else ()
+        return self.projections + self.dense + router
+
+    @property
+    def parameters(self) -> int:
+        block = self.experts
+        routed = block.pool.experts * total_parameters(block.expert) if block else 0
+        return total_parameters(self.matrices) + routed + self.vector_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        block = self.experts
+        routed = block.pool.experts_per_token * total_parameters(block.expert) if block else 0
+        return total_parameters(self.matrices) + routed + self.vector_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers that are alike in every respect, and how many of them there are."""
+
+    layer: Layer
+    count: int
+
+
+def grouped(layers: Iterable[Layer]) -> tuple[LayerGroup, ...]:
+    """Group equal layers, in order of first appearance. The order of layers does not change a price."""
+    counts: dict[Layer, int] = {}
+    for layer in layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    return tuple(LayerGroup(layer=layer, count=count) for layer, count in counts.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftHead:
+    """A head trained for one target: MTP and EAGLE (one pass a token) or DFlash (one pass a block)."""
+
+    name: str
+    groups: tuple[LayerGroup, ...]
+    fusion: tuple[Matrix, ...]  # joins the target's hidden states with the token embedding
+    lm_head: Matrix
+    shares_lm_head: bool
+    block: int | None = None  # positions of a block pass; None for an autoregressive head
+    vector_parameters: int = 0
+    source: Source
+
+    @property
+    def parameters(self) -> int:
+        own_head = 0 if self.shares_lm_head else self.lm_head.parameters
+        layers = sum(group.count * group.layer.parameters for group in self.groups)
+        return layers + total_parameters(self.fusion) + own_head + self.vector_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A text model: what is priced. Vision and audio towers are left out, and said so in `notes`."""
+
+    name: str
+    family: str
+    hidden: int
+    vocabulary: int
+    groups: tuple[LayerGroup, ...]
+    embedding: Matrix
+    lm_head: Matrix
+    tied_embedding: bool
+    kv_precision: Precision = BF16
+    max_context: int | None = None
+    draft_head: DraftHead | None = None  # the MTP head in the checkpoint, where there is one
+    vector_parameters: int = 0
+    notes: tuple[str, ...] = ()
+    source: Source = field(kw_only=True)
+
+    @property
+    def layers(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    @cached_property
+    def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:
+        """The groups with routed experts; distinct experts are given in this order."""
+        return tuple((group, group.layer.experts) for group in self.groups if group.layer.experts is not None)
+
+    @property
+    def is_moe(self) -> bool:
+        return bool(self.expert_groups)
+
+    @property
+    def pools(self) -> tuple[ExpertPool, ...]:
+        return tuple(block.pool for _, block in self.expert_groups)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the text model, without the MTP head, a tied embedding counted once."""
+        layers = sum(group.count * group.layer.parameters for group in self.groups)
+        head = 0 if self.tied_embedding else self.lm_head.parameters
+        return layers + self.embedding.parameters + head + self.vector_parameters
+
+    def active_parameters(self, *, count_embedding: bool) -> int:
+        """Parameters that one token uses. Publishers differ on the input embedding, so say which."""
+        layers = sum(group.count * group.layer.active_parameters for group in self.groups)
+        embedding = self.embedding.parameters if count_embedding and not self.tied_embedding else 0
+        return layers + embedding + self.lm_head.parameters + self.vector_parameters
+
+    @property
+    def attention_heads(self) -> int:
+        """The fewest heads of any attention layer: what tensor parallelism must divide."""
+        heads = [g.layer.attention.heads for g in self.groups if g.layer.attention is not None]
+        return min(heads, default=1)

@@ -1,0 +1,1 @@
+"""Presets with their sources: models, devices, drafters, acceptance curves."""

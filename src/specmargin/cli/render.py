@@ -1,0 +1,61 @@
+"""How results look on a terminal: 100 columns, one table style, sources under every table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specmargin.sources import Source
+
+WIDTH = 100
+
+
+def console() -> Console:
+    """Terminals keep their width; pipes and files get 100 columns."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+
+def table(title: str, columns: list[tuple[str, str]]) -> Table:
+    """`columns`: (heading, justify)."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading, justify in columns:
+        made.add_column(heading, justify="right" if justify == "right" else "left", header_style="dim", no_wrap=False)
+    return made
+
+
+def sources(out: Console, found: Mapping[str, Source]) -> None:
+    """Where each number came from, one line an input."""
+    out.print("where the numbers come from", style="dim")
+    names_by_source: dict[Source, list[str]] = {}
+    for name, source in found.items():
+        names_by_source.setdefault(source, []).append(name)
+    for source, names in names_by_source.items():
+        out.print(f"  {', '.join(names)}: {source}", style="dim", markup=False)
+
+
+def json_out(payload: dict[str, Any]) -> None:
+    print(json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def seconds(value: float) -> str:
+    """Three significant digits with the unit that fits."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return "0" if value == 0 else f"{value * 1e9:.3g} ns"
+
+
+def amount(value: float, unit: str) -> str:
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def tokens_per_second(value: float) -> str:
+    return f"{value:,.0f}"

@@ -1,0 +1,1 @@
+"""From prices and acceptance to decisions: goodput, plans, schedules, width against depth, money."""

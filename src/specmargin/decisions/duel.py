@@ -1,0 +1,68 @@
+"""Width against depth: is one more position better spent on another sequence or on a draft token?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.decisions.plan import MAX_BATCH, check_range
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import AcceptanceError
+from specmargin.step import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    goodput_tokens_per_second: float
+    distinct_experts: float | None
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duel:
+    batch: int
+    alpha: float
+    width: Side
+    depth: Side
+    turning_alpha: float  # the acceptance at which both give the same goodput; above 1 where depth cannot win
+
+    @property
+    def winner(self) -> str:
+        return "depth" if self.depth.goodput_tokens_per_second > self.width.goodput_tokens_per_second else "width"
+
+
+def duel(scenario: Scenario, *, batch: int, alpha: float) -> Duel:
+    """`batch` plain sequences get one more position: as sequence batch + 1, or as one draft token of one of them."""
+    check_range("batch", [batch], 1, MAX_BATCH)
+    if not 0.0 <= alpha <= 1.0:
+        raise AcceptanceError(f"--alpha must lie in 0..1, got {alpha:g}")
+    plain = Step.uniform(batch=batch, depth=0, context=scenario.context)
+    wider = Step.uniform(batch=batch + 1, depth=0, context=scenario.context)
+    deeper = plain.one_position_more()
+    draft = scenario.drafting.seconds(
+        scenario.drafter, batch=np.asarray(1.0), depth=np.asarray(1.0), context=np.asarray(scenario.context)
+    )
+    width_seconds = float(scenario.verify(wider).total_seconds)
+    depth_seconds = float(scenario.verify(deeper).total_seconds + draft)
+    width_goodput = (batch + 1) / width_seconds
+    return Duel(
+        batch=batch,
+        alpha=alpha,
+        width=Side(
+            goodput_tokens_per_second=width_goodput,
+            distinct_experts=_distinct(scenario, wider),
+            step_seconds=width_seconds,
+        ),
+        depth=Side(
+            goodput_tokens_per_second=(batch + alpha) / depth_seconds,
+            distinct_experts=_distinct(scenario, deeper),
+            step_seconds=depth_seconds,
+        ),
+        turning_alpha=width_goodput * depth_seconds - batch,
+    )
+
+
+def _distinct(scenario: Scenario, step: Step) -> float | None:
+    distinct = scenario.distinct_experts(step)
+    return None if distinct is None else float(distinct)

@@ -1,0 +1,101 @@
+"""From a request rate to the batch it causes: what to plan for when people know their traffic, not their batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.decisions.plan import best_depths
+from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.errors import ScenarioError
+from specmargin.step import IntArray, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A steady stream of requests."""
+
+    requests_per_second: float
+    input_tokens: int
+    output_tokens: int
+    tpot_target_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.requests_per_second > 0:
+            raise ScenarioError(f"--qps must be positive, got {self.requests_per_second:g}")
+        if self.input_tokens < 1 or self.output_tokens < 1:
+            raise ScenarioError("--isl and --osl must be at least 1")
+        if self.tpot_target_seconds is not None and not self.tpot_target_seconds > 0:
+            raise ScenarioError(f"--tpot-slo must be positive, got {self.tpot_target_seconds:g}")
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens in the cache of a decoding sequence, on average over its life."""
+        return self.input_tokens + self.output_tokens / 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operating:
+    """Where a load settles."""
+
+    batch: int
+    depth: int
+    tpot_seconds: float
+    prefill_share: float
+    meets_target: bool | None
+
+
+def settle(
+    scenario: Scenario, load: Load, *, max_depth: int, position_limit: int | None, speculate: bool = True
+) -> Operating:
+    """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
+
+    Prefill takes its share of time first; what is left decodes. Queueing noise is left out: at high load a
+    real server holds more sequences for a while (the simulator shows that).
+    """
+    prefill = _prefill_seconds(scenario, load)
+    share = load.requests_per_second * prefill
+    if share >= 1.0:
+        raise ScenarioError(
+            f"{load.requests_per_second:g} requests a second of {load.input_tokens} tokens need {share:.1f} times "
+            "the prefill this hardware can do; lower --qps or add --gpus"
+        )
+    largest = min(max(scenario.largest_batch(max_depth), 1), 8192)
+    grid = scenario.grid(np.arange(1, largest + 1), max_depth, load.mean_context)
+    depths = _depths(grid, position_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
+    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.none_seconds
+    wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
+    stable = np.flatnonzero(grid.batches >= wanted)
+    if stable.size == 0:
+        most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
+        raise ScenarioError(
+            f"{load.requests_per_second:g} requests a second do not fit: this hardware serves about {most:.2g}; "
+            "lower --qps or add --gpus"
+        )
+    index = int(stable[0])
+    seconds = float(tpot[index] / (1.0 - share))
+    target = load.tpot_target_seconds
+    return Operating(
+        batch=int(grid.batches[index]),
+        depth=int(depths[index]),
+        tpot_seconds=seconds,
+        prefill_share=share,
+        meets_target=None if target is None else seconds <= target,
+    )
+
+
+def _prefill_seconds(scenario: Scenario, load: Load) -> float:
+    step = Step.uniform(batch=1, depth=load.input_tokens - 1, context=0)
+    return float(scenario.verify(step).total_seconds) / scenario.layout.sequence_ranks
+
+
+def _depths(grid: Grid, position_limit: int | None, load: Load, share: float) -> IntArray:
+    """Best goodput; with a TPOT target, best goodput among the depths that meet it, else the fastest depth."""
+    depths = best_depths(grid, position_limit)
+    if load.tpot_target_seconds is None:
+        return depths
+    tpot = grid.tpot_seconds / (1.0 - share)
+    meets = tpot <= load.tpot_target_seconds
+    best = np.where(meets, grid.goodput, -np.inf).argmax(axis=1)
+    return np.asarray(np.where(meets.any(axis=1), best, tpot.argmin(axis=1)))

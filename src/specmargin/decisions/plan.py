@@ -1,0 +1,183 @@
+"""The plan: the best depth at each batch size, what it gains, and what it must clear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.acceptance.survival import break_even_acceptance
+from specmargin.decisions.economics import gpu_hours_per_million_tokens
+from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.errors import ScenarioError
+from specmargin.prices.model import ComponentPrice, Resource, StepPrice
+from specmargin.prices.work import Component
+from specmargin.step import BoolArray, FloatArray, IntArray, Step
+
+MAX_DEPTH = 64
+MAX_BATCH = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    batch: int
+    depth: int
+    speedup: float
+    goodput_tokens_per_second: float
+    no_spec_tokens_per_second: float
+    tpot_seconds: float
+    no_spec_tpot_seconds: float
+    hurdle: float
+    hurdle_by_component: dict[Component, float]
+    break_even_acceptance: float | None
+    break_even_depth: int
+    distinct_experts: float | None
+    bound_component: Component
+    bound_resource: Resource
+    communication_share: float
+    gpu_hours_per_million_tokens: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Rows by batch, and where speculation stops paying."""
+
+    scenario: Scenario
+    rows: tuple[PlanRow, ...]
+    max_depth: int
+    position_limit: int | None  # batch × (depth + 1) above which the engine has no graph
+    stops_at_batch: int | None  # from this batch on no depth pays; None where it pays up to the largest looked at
+    stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit
+    largest_batch: int  # sequences that fit in memory, with room for the plan's deepest draft
+
+    @property
+    def pays(self) -> bool:
+        return any(row.depth > 0 for row in self.rows if row.fits)
+
+    @property
+    def best(self) -> PlanRow:
+        rows = [row for row in self.rows if row.fits] or list(self.rows)
+        return max(rows, key=lambda row: row.speedup)
+
+
+def check_range(name: str, values: Sequence[int], low: int, high: int) -> None:
+    for value in values:
+        if not low <= value <= high:
+            raise ScenarioError(f"{name} must lie in {low}..{high}, got {value}")
+
+
+def make_plan(scenario: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None = None) -> Plan:
+    """The best depth at each of `batches`, among depths the drafter and the engine's graphs allow."""
+    check_range("batch", batches, 1, MAX_BATCH)
+    check_range("depth", [max_depth], 0, MAX_DEPTH)
+    depth = _deepest(scenario, max_depth)
+    grid = scenario.grid(batches, depth)
+    chosen = best_depths(grid, position_limit)
+    largest = scenario.largest_batch(int(chosen.max()))  # an engine holds room for its deepest draft
+    rows = tuple(_row(scenario, grid, i, int(chosen[i]), largest) for i in range(len(batches)))
+    horizon = min(max(largest, 1), 8192)
+    return Plan(
+        scenario=scenario,
+        rows=rows,
+        max_depth=depth,
+        position_limit=position_limit,
+        stops_at_batch=stops_at_batch(scenario, depth, horizon, position_limit),
+        stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
+        largest_batch=largest,
+    )
+
+
+def _deepest(scenario: Scenario, max_depth: int) -> int:
+    limit = scenario.drafter.max_depth
+    return max_depth if limit is None else min(max_depth, limit)
+
+
+def allowed_depths(grid: Grid, position_limit: int | None) -> BoolArray:
+    """True where the engine has a graph for batch × (depth + 1). Depth 0 is always allowed."""
+    positions = grid.batches[:, np.newaxis] * (grid.depths + 1.0)
+    within = np.ones(positions.shape, dtype=bool) if position_limit is None else positions <= position_limit
+    within[:, 0] = True
+    return np.asarray(within)
+
+
+def best_depths(grid: Grid, position_limit: int | None = None) -> IntArray:
+    """argmax of goodput over the allowed depths, by batch."""
+    goodput = np.where(allowed_depths(grid, position_limit), grid.goodput, -np.inf)
+    return np.asarray(goodput.argmax(axis=1))
+
+
+def _row(scenario: Scenario, grid: Grid, index: int, depth: int, largest: int) -> PlanRow:
+    batch = int(grid.batches[index])
+    goodput = float(grid.goodput[index, depth])
+    none = float(grid.none_goodput[index])
+    step = Step.uniform(batch=batch, depth=depth, context=scenario.context)
+    now, more = scenario.marginal(step)
+    marginal = marginal_by_component(now, more)
+    bound, _ = max(marginal, key=lambda pair: pair[1])
+    distinct = scenario.distinct_experts(step)
+    even_depth = max(depth, 1) if grid.depths.size > 1 else 0
+    even = break_even_acceptance(grid.round_seconds[index, even_depth] / grid.none_seconds[index], even_depth)
+    return PlanRow(
+        batch=batch,
+        depth=depth,
+        speedup=goodput / none,
+        goodput_tokens_per_second=goodput,
+        no_spec_tokens_per_second=none,
+        tpot_seconds=float(grid.tpot_seconds[index, depth]),
+        no_spec_tpot_seconds=float(grid.none_seconds[index]),
+        hurdle=goodput * sum(seconds for _, seconds in marginal),
+        hurdle_by_component={line.component: goodput * seconds for line, seconds in marginal},
+        break_even_acceptance=None if np.isnan(even) else float(even),
+        break_even_depth=even_depth,
+        distinct_experts=None if distinct is None else float(distinct),
+        bound_component=bound.component,
+        bound_resource=bound.resource(),
+        communication_share=float(now.share(Component.COLLECTIVES)),
+        gpu_hours_per_million_tokens=gpu_hours_per_million_tokens(goodput, scenario.layout.gpus),
+        fits=batch <= largest,
+    )
+
+
+def marginal_by_component(now: StepPrice, more: StepPrice) -> list[tuple[ComponentPrice, float]]:
+    """Seconds that one more position adds, by line of the ledger."""
+    later = {line.component: line for line in more.components}
+    return [(line, float(later[line.component].seconds - line.seconds)) for line in now.components]
+
+
+def speedup_by_batch(
+    scenario: Scenario, batches: FloatArray, max_depth: int, position_limit: int | None, context: float | None = None
+) -> FloatArray:
+    """Best goodput at depth 1 or more, over an engine without speculation."""
+    grid = scenario.grid(batches, max_depth, context)
+    allowed = allowed_depths(grid, position_limit)[:, 1:]
+    goodput = np.where(allowed, grid.goodput[:, 1:], 0.0)
+    return np.asarray(goodput.max(axis=1, initial=0.0) / grid.none_goodput)
+
+
+def stops_at_batch(scenario: Scenario, max_depth: int, horizon: int, position_limit: int | None) -> int | None:
+    """The batch from which on no depth pays, or None if it still pays at `horizon`."""
+    if max_depth == 0:
+        return 1
+    batches = np.arange(1, horizon + 1, dtype=np.float64)
+    pays = speedup_by_batch(scenario, batches, max_depth, position_limit) > 1.0
+    if pays[-1]:
+        return None
+    return int(np.flatnonzero(pays)[-1]) + 2 if pays.any() else 1
+
+
+def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_limit: int | None) -> int | None:
+    """The context from which on no depth pays at this batch, to the nearest power of √2, or None."""
+    limit = scenario.architecture.max_context or 1_048_576
+    if max_depth == 0:
+        return 0
+    contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), limit))
+    pays = [
+        bool(speedup_by_batch(scenario, np.array([float(batch)]), max_depth, position_limit, float(c))[0] > 1.0)
+        for c in contexts
+    ]
+    if pays[-1]:
+        return None
+    last = max((i for i, value in enumerate(pays) if value), default=-1)
+    return int(contexts[last + 1])

@@ -1,0 +1,168 @@
+"""A scenario: a model on GPUs, with a drafter, a load and prices. Everything a decision is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from specmargin.acceptance.survival import Survival
+from specmargin.architecture.precision import Precision
+from specmargin.architecture.types import Architecture
+from specmargin.errors import ScenarioError
+from specmargin.hardware.device import Device
+from specmargin.hardware.layout import Layout
+from specmargin.prices import memory
+from specmargin.prices.drafters import Drafter, DraftPricing, drafter_groups, drafter_weight_bytes, round_seconds
+from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
+from specmargin.prices.work import EVERYTHING, Scope, target_work
+from specmargin.routing.profile import RoutingProfile, expert_counter
+from specmargin.sources import Source
+from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Prices over (batch, depth); depth runs from 0 to the deepest. Speculation off is depth 0."""
+
+    batches: FloatArray
+    depths: FloatArray
+    verify_seconds: FloatArray
+    draft_seconds: FloatArray
+    round_seconds: FloatArray
+    committed: FloatArray  # tokens a sequence commits in a round, by depth
+    none_seconds: FloatArray  # by batch: an engine without speculation configured
+
+    @property
+    def goodput(self) -> FloatArray:
+        """Committed tokens a second, by batch and depth."""
+        return self.batches[:, np.newaxis] * self.committed / self.round_seconds
+
+    @property
+    def none_goodput(self) -> FloatArray:
+        return self.batches / self.none_seconds
+
+    @property
+    def tpot_seconds(self) -> FloatArray:
+        """Seconds between tokens of one sequence, by batch and depth."""
+        return self.round_seconds / self.committed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    architecture: Architecture
+    device: Device
+    prices: PriceModel
+    routing: RoutingProfile
+    drafter: Drafter
+    survival: Survival
+    layout: Layout = field(default_factory=Layout)
+    context: float = 1024.0
+    engine_time: EngineTime = field(default_factory=EngineTime)
+    kv: Precision | None = None
+    scope: Scope = EVERYTHING
+    memory_utilization: float = 0.9
+
+    def __post_init__(self) -> None:
+        self.layout.check(self.architecture)
+        if not self.context >= 0:
+            raise ScenarioError(f"context must not be negative, got {self.context:g}")
+        limit = self.architecture.max_context
+        if limit is not None and self.context > limit:
+            raise ScenarioError(f"context {self.context:g} is beyond {self.architecture.name}'s {limit} tokens")
+        if not 0.0 < self.memory_utilization <= 1.0:
+            raise ScenarioError(f"memory utilization must lie in 0..1, got {self.memory_utilization:g}")
+
+    @property
+    def kv_precision(self) -> Precision:
+        return self.kv or self.architecture.kv_precision
+
+    @cached_property
+    def count_experts(self) -> ExpertCounter:
+        return expert_counter(self.routing, self.layout.expert_ranks)
+
+    @cached_property
+    def drafting(self) -> DraftPricing:
+        return DraftPricing(
+            model=self.prices,
+            layout=self.layout,
+            kv=self.kv_precision,
+            count_experts=self.count_experts,
+            scope=self.scope,
+        )
+
+    @cached_property
+    def memory(self) -> memory.MemoryBudget:
+        return memory.budget(
+            self.architecture,
+            self.device,
+            self.layout,
+            drafter_bytes=drafter_weight_bytes(self.drafter, self.layout),
+            utilization=self.memory_utilization,
+        )
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        return {
+            "model": self.architecture.source,
+            "device": self.device.source,
+            "engine time": self.engine_time.source,
+            "routing": self.routing.source,
+            "drafter": self.drafter.source,
+            "acceptance": self.survival.source,
+        }
+
+    def sequence_bytes(self, depth: int) -> float:
+        """KV and states of one sequence on one GPU, its drafter's KV included."""
+        groups = list(self.architecture.groups) + list(drafter_groups(self.drafter))
+        kept = memory.sequence_bytes(groups, self.context, layout=self.layout, kv=self.kv_precision, depth=depth)
+        return float(kept)
+
+    def largest_batch(self, depth: int) -> int:
+        return memory.largest_batch(self.memory, self.sequence_bytes(depth), self.layout)
+
+    def verify(self, step: Step) -> StepPrice:
+        """The ledger of one step of the target."""
+        experts = self.count_experts(self.architecture.pools, step)
+        works = target_work(
+            self.architecture, step, experts, layout=self.layout, kv=self.kv_precision, scope=self.scope
+        )
+        return ledger(self.prices, works, step=step, engine=self.engine_time, layers=self.architecture.layers)
+
+    def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
+        """The step, and the same step with one more position of one sequence."""
+        return self.verify(step), self.verify(step.one_position_more())
+
+    def distinct_experts(self, step: Step) -> FloatArray | None:
+        """Mean over the layers that route; None for a dense model."""
+        groups = self.architecture.expert_groups
+        if not groups:
+            return None
+        load = self.count_experts(self.architecture.pools, step)
+        layers = sum(group.count for group, _ in groups)
+        total = np.zeros_like(step.positions)
+        for (group, _), distinct in zip(groups, load.distinct_by_group, strict=True):
+            total = total + group.count * distinct
+        return np.asarray(total / layers)
+
+    def grid(self, batches: ArrayLike, max_depth: int, context: float | None = None) -> Grid:
+        """Prices of every batch at every depth from 0 to `max_depth`."""
+        batch = np.atleast_1d(np.asarray(batches, dtype=np.float64))
+        depth = np.arange(max_depth + 1, dtype=np.float64)
+        ctx = np.asarray(self.context if context is None else context, dtype=np.float64)
+        step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=ctx)
+        verify = self.verify(step).total_seconds
+        none = verify[:, 0].copy()
+        off = Step.uniform(batch=batch, depth=0, context=ctx)
+        verify[:, 0] += self.engine_time.off_seconds(off)
+        draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx)
+        return Grid(
+            batches=batch,
+            depths=depth,
+            verify_seconds=verify,
+            draft_seconds=draft,
+            round_seconds=round_seconds(self.drafter, verify, draft),
+            committed=1.0 + self.survival.accepted_by_depth(max_depth),
+            none_seconds=none,
+        )

@@ -1,0 +1,1 @@
+"""Engines: their configuration formats here; what runs inside one has a package of its own."""

@@ -1,0 +1,24 @@
+"""A schedule in each engine's own words."""
+
+from __future__ import annotations
+
+from specmargin.engines.formats import llamacpp, sglang, trtllm, vllm
+from specmargin.engines.formats.base import EngineFormat
+from specmargin.errors import CatalogError, nearest_names
+
+ENGINES: dict[str, EngineFormat] = {
+    "vllm": vllm.FORMAT,
+    "sglang": sglang.FORMAT,
+    "trtllm": trtllm.FORMAT,
+    "llamacpp": llamacpp.FORMAT,
+}
+_ALIASES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llamacpp"}
+
+
+def find_engine(name: str) -> EngineFormat:
+    key = _ALIASES.get(name.lower(), name.lower())
+    try:
+        return ENGINES[key]
+    except KeyError:
+        hint = nearest_names(name, ENGINES)
+        raise CatalogError(f"unknown engine {name!r}{hint}; known: {', '.join(ENGINES)}") from None

@@ -1,0 +1,82 @@
+"""TensorRT-LLM: `draft_len_schedule`, a YAML mapping whose keys are upper bounds of batch size.
+
+{4: 4, 8: 2} means 1-4 -> 4, 5-8 -> 2, above -> 0. The smallest key must map to `max_draft_len`, and no depth may
+exceed it: a schedule that deepens with batch, as mixtures of experts often want, cannot be written. We then give
+up what costs least: depth elsewhere, or a little at the smallest batch. (llmapi/llm_args.py, 1.3.0 and later)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
+from specmargin.engines.formats.base import (
+    NOT_CONFIGURED,
+    OVERLAP_NOTE,
+    EngineConfig,
+    EngineFormat,
+    Request,
+    off,
+)
+
+_TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "DraftTarget", "ngram": "NGram", "ssd": "MTP"}
+
+
+def write(request: Request) -> EngineConfig:
+    wanted = make_schedule(request.table, min_gain=request.min_gain)
+    schedule = _expressible(request, wanted)
+    if schedule.max_depth == 0:
+        return EngineConfig(text="", schedule=off(request.table), notes=(NOT_CONFIGURED,))
+    notes = [OVERLAP_NOTE] if request.drafter_kind == "ssd" else []
+    if schedule != wanted:
+        notes.append(
+            "TensorRT-LLM wants the deepest draft at the smallest batch; the schedule nearest to the plan is given"
+        )
+    lines = [
+        "speculative_config:",
+        f"  decoding_type: {_TYPES.get(request.drafter_kind, '<type>')}",
+        *([f"  speculative_model: {request.drafter_spec}"] if request.drafter_spec else []),
+        f"  max_draft_len: {schedule.max_depth}",
+        "  draft_len_schedule:",
+        *(f"    {entry.last}: {entry.depth}" for entry in _written(schedule)),
+    ]
+    return EngineConfig(text="\n".join(lines), schedule=schedule, notes=tuple(notes))
+
+
+def _written(schedule: Schedule) -> list[Range]:
+    """A trailing depth of 0 is what the engine does anyway."""
+    entries = list(schedule.ranges)
+    return entries[:-1] if entries[-1].depth == 0 and len(entries) > 1 else entries
+
+
+def _expressible(request: Request, wanted: Schedule) -> Schedule:
+    """Among schedules that start at their deepest, the one that loses least over the plan's batches."""
+    if wanted.ranges[0].depth == wanted.max_depth:
+        return wanted
+    candidates = [
+        candidate
+        for deepest in range(wanted.max_depth + 1)
+        for candidate in _starting_deepest(request.table, deepest, request.min_gain)
+    ]
+    return max(candidates, key=lambda schedule: _worth(request, schedule))
+
+
+def _starting_deepest(table: DepthTable, deepest: int, min_gain: float) -> list[Schedule]:
+    """Never deeper than `deepest`, and that deep at batch 1 (alone, if need be)."""
+    limited = make_schedule(table.limited(deepest), min_gain=min_gain)
+    if limited.ranges[0].depth == deepest:
+        return [limited]
+    first, *rest = limited.ranges
+    forced = [Range(first=1, last=1, depth=deepest)]
+    if first.last > 1:
+        forced.append(Range(first=2, last=first.last, depth=first.depth))
+    return [Schedule(ranges=(*forced, *rest))]
+
+
+def _worth(request: Request, schedule: Schedule) -> float:
+    batches = [min(batch, request.table.batches) for batch in request.batches]
+    relative = [request.table.relative[batch - 1, schedule.depth_at(batch)] for batch in batches]
+    return float(np.mean(np.where(np.isfinite(relative), relative, -1e9)))
+
+
+FORMAT = EngineFormat(name="trtllm", title="TensorRT-LLM", position_limit=lambda _: None, write=write)

@@ -1,0 +1,64 @@
+"""Every exception that Specmargin raises on purpose.
+
+SpecmarginError
+└── InputError                 the caller can fix it; the command line exits with 2
+    ├── ArchitectureError      a model description that does not hold together
+    │   └── UnknownFamilyError     a model family we do not know how to read
+    ├── CatalogError           a name that is not bundled (carries the nearest names)
+    ├── HardwareError          a device description that does not hold together
+    ├── ParallelismError       a layout that does not divide, or does not fit in memory
+    ├── AcceptanceError        an acceptance that is not a probability or a curve
+    ├── ScenarioError          a batch, depth, context or rate out of range
+    └── ScheduleError          a schedule that the engine cannot express
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpecmarginError(Exception):
+    """Base of all exceptions raised on purpose."""
+
+
+class InputError(SpecmarginError):
+    """The caller gave something that cannot be used; the message says what and how to fix it."""
+
+
+class ArchitectureError(InputError):
+    """A model description is missing something or contradicts itself."""
+
+
+class UnknownFamilyError(ArchitectureError):
+    """A model family that Specmargin does not read; it is refused, never approximated."""
+
+
+class CatalogError(InputError):
+    """A name that is not in the catalog."""
+
+
+class HardwareError(InputError):
+    """A device or fabric description that cannot be used."""
+
+
+class ParallelismError(InputError):
+    """A layout over GPUs that does not divide or does not fit."""
+
+
+class AcceptanceError(InputError):
+    """An acceptance that is not a probability, a curve, a length or a known profile."""
+
+
+class ScenarioError(InputError):
+    """A batch, depth, context or request rate that is out of range."""
+
+
+class ScheduleError(InputError):
+    """A schedule that cannot be written in an engine's own format."""
+
+
+def nearest_names(name: str, known: Iterable[str], count: int = 3) -> str:
+    """A phrase such as ``; nearest: h100-sxm, h100-pcie`` for an error message, or nothing."""
+    matches = difflib.get_close_matches(name.lower(), list(known), n=count, cutoff=0.4)
+    return f"; nearest: {', '.join(matches)}" if matches else ""

@@ -1,0 +1,93 @@
+"""What a device and the links between devices can do."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specmargin.architecture.precision import Arithmetic
+from specmargin.errors import HardwareError
+from specmargin.sources import Source, datasheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Links between GPUs: inside a node, and between nodes where there is a network card."""
+
+    link_bytes_per_second: float
+    link_latency_seconds: float
+    network_bytes_per_second: float | None
+    gpus_per_node: int
+
+    def bytes_per_second(self, ranks: int) -> float:
+        """Bandwidth of a collective over `ranks` GPUs: the slowest link on its way."""
+        if ranks <= self.gpus_per_node:
+            return self.link_bytes_per_second
+        if self.network_bytes_per_second is None:
+            raise HardwareError(f"{ranks} GPUs need a network between nodes of {self.gpus_per_node}, and none is given")
+        return min(self.link_bytes_per_second, self.network_bytes_per_second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    name: str
+    title: str
+    memory_bytes: float
+    bandwidth_bytes_per_second: float
+    operations_per_second: dict[Arithmetic, float]
+    fabric: Fabric
+    source: Source
+
+    def rate(self, arithmetic: Arithmetic) -> float:
+        """Operations a second in one format.
+
+        A format that the matrix units lack is multiplied in bf16 after conversion, as engines do (weight-only
+        kernels); fp32 counts as TF32, half of bf16.
+        """
+        if arithmetic in self.operations_per_second:
+            return self.operations_per_second[arithmetic]
+        bf16 = self.operations_per_second[Arithmetic.BF16]
+        return bf16 / 2 if arithmetic is Arithmetic.FP32 else bf16
+
+
+def read_device(name: str, table: dict[str, Any], origin: str) -> Device:
+    """Validate one table of a device file. Unknown fields are refused: a typo must not become a default."""
+    from specmargin.hardware.schema import DeviceTable, first_complaint  # noqa: PLC0415 (pydantic is slow to import)
+
+    try:
+        checked = DeviceTable.model_validate(table)
+    except ValueError as error:
+        raise HardwareError(f"{origin}: {first_complaint(error)}") from None
+    return Device(
+        name=name,
+        title=checked.title,
+        memory_bytes=checked.memory_bytes,
+        bandwidth_bytes_per_second=checked.bandwidth_bytes_per_second,
+        operations_per_second={Arithmetic(key): rate for key, rate in checked.operations_per_second.items()},
+        fabric=Fabric(
+            link_bytes_per_second=checked.link_bytes_per_second,
+            link_latency_seconds=checked.link_latency_seconds,
+            network_bytes_per_second=checked.network_bytes_per_second,
+            gpus_per_node=checked.gpus_per_node,
+        ),
+        source=datasheet(checked.source),
+    )
+
+
+def load_device(path: Path) -> Device:
+    """A user's own device: a TOML file with one table, or with the fields at the top."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise HardwareError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise HardwareError(f"{path}: not valid TOML: {error}") from None
+    tables = {key: value for key, value in values.items() if isinstance(value, dict) and "title" in value}
+    if tables and len(values) == 1:
+        name, table = next(iter(tables.items()))
+        return read_device(name, table, f"{path}: [{name}]")
+    if len(tables) > 1:
+        raise HardwareError(f"{path}: holds {len(tables)} devices ({', '.join(tables)}); keep one")
+    return read_device(path.stem, values, str(path))

@@ -1,0 +1,81 @@
+"""How a model is spread over GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specmargin.architecture.types import Architecture, GroupedAttention
+from specmargin.errors import ParallelismError
+
+
+class Parallel(StrEnum):
+    TP = "tp"  # everything is split over all GPUs
+    EP = "ep"  # attention is split (tensor parallel), whole experts are spread over the GPUs
+    DP_EP = "dp-ep"  # each GPU has its own sequences, whole experts are spread over the GPUs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    gpus: int = 1
+    parallel: Parallel = Parallel.TP
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise ParallelismError(f"--gpus must be at least 1, got {self.gpus}")
+
+    @property
+    def attention_ranks(self) -> int:
+        """GPUs that one sequence's attention is split over."""
+        return 1 if self.parallel is Parallel.DP_EP else self.gpus
+
+    @property
+    def expert_tensor_ranks(self) -> int:
+        """GPUs that one expert's matrices are split over."""
+        return self.gpus if self.parallel is Parallel.TP else 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """GPUs that whole experts are spread over."""
+        return 1 if self.parallel is Parallel.TP else self.gpus
+
+    @property
+    def sequence_ranks(self) -> int:
+        """GPUs that the sequences are spread over."""
+        return self.gpus if self.parallel is Parallel.DP_EP else 1
+
+    def check(self, architecture: Architecture) -> None:
+        """Refuse a layout that the model's shapes do not divide into."""
+        self._check_attention(architecture)
+        self._check_experts(architecture)
+
+    def _check_attention(self, architecture: Architecture) -> None:
+        ranks = self.attention_ranks
+        for group in architecture.groups:
+            attention = group.layer.attention
+            if attention is None:
+                continue
+            if attention.heads % ranks:
+                raise ParallelismError(
+                    f"{architecture.name}: {attention.heads} heads do not divide over {ranks} GPUs; "
+                    f"use one of {_divisors(attention.heads)}"
+                )
+            if isinstance(attention, GroupedAttention) and attention.kv_heads % ranks and ranks % attention.kv_heads:
+                raise ParallelismError(
+                    f"{architecture.name}: {attention.kv_heads} KV heads neither divide over {ranks} GPUs nor "
+                    "replicate evenly; use a power of two"
+                )
+
+    def _check_experts(self, architecture: Architecture) -> None:
+        if self.parallel is not Parallel.TP and not architecture.is_moe:
+            raise ParallelismError(f"{architecture.name} has no experts to spread; use --parallel tp")
+        for pool in architecture.pools:
+            if pool.experts % self.expert_ranks:
+                raise ParallelismError(
+                    f"{architecture.name}: {pool.experts} experts do not divide over {self.expert_ranks} GPUs; "
+                    f"use one of {_divisors(pool.experts)}"
+                )
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, min(number, 64) + 1) if number % n == 0)

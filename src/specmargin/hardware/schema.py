@@ -1,0 +1,48 @@
+"""The device file, as Pydantic sees it: checked at the edge, unknown fields refused."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4"]
+
+
+class DeviceTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    aliases: list[str] = Field(default_factory=list)
+    memory_bytes: PositiveFloat
+    bandwidth_bytes_per_second: PositiveFloat
+    operations_per_second: dict[ArithmeticName, PositiveFloat]
+    link_bytes_per_second: PositiveFloat
+    link_latency_seconds: float = Field(ge=0)
+    network_bytes_per_second: PositiveFloat | None = None
+    gpus_per_node: PositiveInt
+    source: str
+
+    @model_validator(mode="after")
+    def _has_a_base_rate(self) -> DeviceTable:
+        if "bf16" not in self.operations_per_second:
+            raise ValueError("operations_per_second needs at least bf16")
+        return self
+
+
+def first_complaint(error: ValueError) -> str:
+    """Pydantic's first complaint in one line: field, what is wrong, what was given."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the table"
+    given = "" if first["type"] in ("missing", "extra_forbidden") else f", got {first['input']!r}"
+    return f"{place}: {first['msg'].lower()}{given}"

@@ -1,0 +1,256 @@
+"""What drafting costs: γ passes of a head, one pass of a block head, γ steps of a draft model, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import numpy as np
+
+from specmargin.architecture.precision import Precision
+from specmargin.architecture.types import Architecture, DraftHead, LayerGroup, total_bytes
+from specmargin.errors import ScenarioError
+from specmargin.hardware.layout import Layout, Parallel
+from specmargin.prices.memory import stack_weight_bytes
+from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
+from specmargin.prices.work import EVERYTHING, Component, Scope, Work, head_work, stack_work, target_work
+from specmargin.sources import Source, assumed
+from specmargin.step import ExpertCounter, FloatArray, Step
+
+_PASS_TIME = EngineTime()  # a drafter's passes are launched with the step; measured models may say otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostlessDrafter:
+    """n-gram look-up on the host, or the assumption that drafting is free."""
+
+    name: str
+    source: Source
+
+    @property
+    def max_depth(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadDrafter:
+    """MTP, EAGLE (autoregressive) or DFlash (one pass over a block)."""
+
+    name: str
+    head: DraftHead
+
+    @property
+    def source(self) -> Source:
+        return self.head.source
+
+    @property
+    def max_depth(self) -> int | None:
+        return self.head.block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDrafter:
+    """A separate, smaller model with its own price sheet."""
+
+    name: str
+    architecture: Architecture
+
+    @property
+    def source(self) -> Source:
+        return self.architecture.source
+
+    @property
+    def max_depth(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlappedDrafter:
+    """SSD: the next round is drafted while this one is verified, for the outcomes it predicts.
+
+    The step takes the longer of the two, and a missed prediction pays the draft again.
+    """
+
+    name: str
+    inner: HeadDrafter | ModelDrafter
+    hit_rate: float
+    source: Source
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.hit_rate <= 1.0:
+            raise ScenarioError(f"the hit rate of overlapped drafting must lie in 0..1, got {self.hit_rate:g}")
+
+    @property
+    def max_depth(self) -> int | None:
+        return self.inner.max_depth
+
+
+Drafter = CostlessDrafter | HeadDrafter | ModelDrafter | OverlappedDrafter
+
+FREE = CostlessDrafter(name="free", source=assumed("drafting costs nothing"))
+NGRAM = CostlessDrafter(name="ngram", source=assumed("prompt look-up on the host, hidden behind the step"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPricing:
+    """Prices drafting for one scenario's layout and price model."""
+
+    model: PriceModel
+    layout: Layout
+    kv: Precision
+    count_experts: ExpertCounter
+    scope: Scope = EVERYTHING
+
+    def seconds(self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray) -> FloatArray:
+        """Seconds of drafting `depth` tokens for each of `batch` sequences; nothing at depth 0."""
+        batch, depth, context = np.broadcast_arrays(batch, depth, context)
+        match drafter:
+            case CostlessDrafter():
+                return np.zeros(batch.shape)
+            case OverlappedDrafter():
+                return self.seconds(drafter.inner, batch=batch, depth=depth, context=context)
+            case HeadDrafter() if drafter.head.block is not None:
+                block = np.full(batch.shape, drafter.head.block - 1.0)
+                return np.where(depth > 0, self._pass(drafter, batch, block, context).total_seconds, 0.0)
+            case HeadDrafter() | ModelDrafter():
+                return self._autoregressive(drafter, batch, depth, context)
+            case _:
+                assert_never(drafter)
+
+    def ledger(self, drafter: Drafter, *, batch: int, depth: int, context: float) -> StepPrice | None:
+        """The components of one later pass, times the passes: the ledger of drafting for `price`."""
+        if isinstance(drafter, OverlappedDrafter):
+            return self.ledger(drafter.inner, batch=batch, depth=depth, context=context)
+        if isinstance(drafter, CostlessDrafter) or depth == 0:
+            return None
+        size, ctx = np.asarray(float(batch)), np.asarray(float(context))
+        if isinstance(drafter, HeadDrafter) and drafter.head.block is not None:
+            return self._pass(drafter, size, np.asarray(drafter.head.block - 1.0), ctx)
+        first = self._pass(drafter, size, np.asarray(float(depth if self.scope.draft_catch_up else 0)), ctx)
+        later = self._pass(drafter, size, np.asarray(0.0), ctx)
+        return _combined(first, later, depth - 1)
+
+    def _autoregressive(
+        self, drafter: HeadDrafter | ModelDrafter, batch: FloatArray, depth: FloatArray, context: FloatArray
+    ) -> FloatArray:
+        """The first pass catches up over the run just verified; the others add one position each."""
+        first_run = depth if self.scope.draft_catch_up else np.zeros_like(depth)
+        first = self._pass(drafter, batch, first_run, context).total_seconds
+        later = self._pass(drafter, batch, np.zeros_like(depth), context).total_seconds
+        return np.where(depth > 0, first + np.maximum(depth - 1.0, 0.0) * later, 0.0)
+
+    def _pass(
+        self, drafter: HeadDrafter | ModelDrafter, batch: FloatArray, depth: FloatArray, context: FloatArray
+    ) -> StepPrice:
+        step = Step.uniform(batch=batch, depth=depth, context=context)
+        works, layers = self._works(drafter, step)
+        return ledger(self.model, works, step=step, engine=_PASS_TIME, layers=layers)
+
+    def _works(self, drafter: HeadDrafter | ModelDrafter, step: Step) -> tuple[list[Work], int]:
+        match drafter:
+            case HeadDrafter():
+                return self._head_works(drafter.head, step), sum(g.count for g in drafter.head.groups)
+            case ModelDrafter():
+                model = drafter.architecture
+                experts = self.count_experts(model.pools, step)
+                layout = _fitting(self.layout, model)
+                works = target_work(model, step, experts, layout=layout, kv=model.kv_precision, scope=self.scope)
+                return works, model.layers
+            case _:
+                assert_never(drafter)
+
+    def _head_works(self, head: DraftHead, step: Step) -> list[Work]:
+        pools = tuple(g.layer.experts.pool for g in head.groups if g.layer.experts is not None)
+        works = stack_work(
+            head.groups,
+            step,
+            self.count_experts(pools, step),
+            layout=self.layout,
+            kv=self.kv,
+            hidden=head.lm_head.inputs,
+            scope=self.scope,
+        )
+        local = step.divided(self.layout.sequence_ranks) if self.layout.sequence_ranks > 1 else step
+        fusion_bytes = total_bytes(head.fusion)
+        flops = sum(matrix.flops_per_position() for matrix in head.fusion)
+        works.append(
+            Work(
+                component=Component.ATTENTION_PROJECTIONS,
+                count=1,
+                bytes=np.full_like(local.positions, fusion_bytes),
+                operations={head.fusion[0].precision.arithmetic: local.positions * flops} if head.fusion else {},
+                subject=head.fusion,
+                positions=local.positions,
+            )
+        )
+        # A block head needs logits for its whole block, an autoregressive one for the last position alone.
+        wanted = local.positions if head.block is not None else local.sequences
+        return works + head_work(head.lm_head, wanted, self.layout, self.scope)
+
+
+def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
+    """Memory on one GPU that the drafter's own weights take."""
+    match drafter:
+        case CostlessDrafter():
+            return 0.0
+        case OverlappedDrafter():
+            return drafter_weight_bytes(drafter.inner, layout)
+        case HeadDrafter():
+            head = drafter.head
+            own = 0.0 if head.shares_lm_head else head.lm_head.read_bytes(layout.attention_ranks)
+            return own + total_bytes(head.fusion) + stack_weight_bytes(head.groups, layout)
+        case ModelDrafter():
+            model = drafter.architecture
+            fitting = _fitting(layout, model)
+            head_bytes = model.lm_head.read_bytes(fitting.attention_ranks)
+            return stack_weight_bytes(model.groups, fitting) + head_bytes
+        case _:
+            assert_never(drafter)
+
+
+def drafter_groups(drafter: Drafter) -> tuple[LayerGroup, ...]:
+    """The drafter's own layers: what keeps a KV cache of its own."""
+    match drafter:
+        case CostlessDrafter():
+            return ()
+        case OverlappedDrafter():
+            return drafter_groups(drafter.inner)
+        case HeadDrafter():
+            return drafter.head.groups
+        case ModelDrafter():
+            return drafter.architecture.groups
+        case _:
+            assert_never(drafter)
+
+
+def _fitting(layout: Layout, model: Architecture) -> Layout:
+    """A small draft model whose heads do not divide runs whole on every GPU."""
+    tensor = replace(layout, parallel=Parallel.TP) if not model.is_moe else layout
+    return tensor if model.attention_heads % tensor.attention_ranks == 0 else Layout(gpus=1)
+
+
+def _combined(first: StepPrice, later: StepPrice, times: int) -> StepPrice:
+    """One first pass and `times` later ones, component by component."""
+    by_component = {line.component: line for line in later.components}
+    lines = []
+    for line in first.components:
+        more = by_component[line.component]
+        lines.append(
+            replace(
+                line,
+                seconds=line.seconds + times * more.seconds,
+                bytes=line.bytes + times * more.bytes,
+                flops=line.flops + times * more.flops,
+                memory_seconds=line.memory_seconds + times * more.memory_seconds,
+                compute_seconds=line.compute_seconds + times * more.compute_seconds,
+                fixed_seconds=line.fixed_seconds + times * more.fixed_seconds,
+            )
+        )
+    return StepPrice(components=tuple(lines))
+
+
+def round_seconds(drafter: Drafter, verify: FloatArray, draft: FloatArray) -> FloatArray:
+    """A round: draft and verify one after the other, or overlapped."""
+    if isinstance(drafter, OverlappedDrafter):
+        return np.maximum(verify, draft) + (1.0 - drafter.hit_rate) * draft
+    return verify + draft

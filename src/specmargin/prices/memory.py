@@ -1,0 +1,94 @@
+"""What fits: weights, drafter, KV cache and recurrent states, on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.architecture.precision import Precision
+from specmargin.architecture.types import Architecture, Layer, LayerGroup, total_bytes
+from specmargin.errors import ParallelismError
+from specmargin.hardware.device import Device
+from specmargin.hardware.layout import Layout
+from specmargin.prices.attention import held_bytes
+from specmargin.step import ArrayLike, FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """Memory of one GPU: what the engine may use, what weights take, what a sequence takes."""
+
+    usable_bytes: float
+    weight_bytes: float
+    drafter_bytes: float
+
+    @property
+    def free_bytes(self) -> float:
+        return self.usable_bytes - self.weight_bytes - self.drafter_bytes
+
+
+def layer_weight_bytes(layer: Layer, layout: Layout) -> float:
+    """One layer's weights on one GPU."""
+    dense = total_bytes(layer.matrices, layout.attention_ranks)
+    if layer.experts is None:
+        return dense
+    experts = layer.experts.pool.experts / layout.expert_ranks
+    return dense + experts * total_bytes(layer.experts.expert, layout.expert_tensor_ranks)
+
+
+def stack_weight_bytes(groups: Iterable[LayerGroup], layout: Layout) -> float:
+    return sum(group.count * layer_weight_bytes(group.layer, layout) for group in groups)
+
+
+def weight_bytes(architecture: Architecture, layout: Layout) -> float:
+    """The target's weights on one GPU; the embedding is split like the LM head, and held once where they are tied."""
+    head = architecture.lm_head.read_bytes(layout.attention_ranks)
+    embedding = 0.0 if architecture.tied_embedding else architecture.embedding.read_bytes() / layout.attention_ranks
+    return stack_weight_bytes(architecture.groups, layout) + head + embedding
+
+
+def sequence_bytes(
+    groups: Iterable[LayerGroup], context: ArrayLike, *, layout: Layout, kv: Precision, depth: int = 0
+) -> FloatArray:
+    """KV and states that one sequence keeps on one GPU, with room for `depth` draft tokens."""
+    tokens = np.asarray(context, dtype=np.float64) + depth + 1.0
+    total = np.zeros_like(tokens)
+    for group in groups:
+        attention = group.layer.attention
+        if attention is not None:
+            kept = held_bytes(attention, tokens, kv=kv, ranks=layout.attention_ranks, states=depth + 1)
+            total = total + group.count * kept
+    return total
+
+
+def budget(
+    architecture: Architecture, device: Device, layout: Layout, *, drafter_bytes: float, utilization: float
+) -> MemoryBudget:
+    """Refuse a model whose weights alone do not fit, and say how many GPUs would do."""
+    found = MemoryBudget(
+        usable_bytes=device.memory_bytes * utilization,
+        weight_bytes=weight_bytes(architecture, layout),
+        drafter_bytes=drafter_bytes,
+    )
+    if found.free_bytes <= 0:
+        need = found.weight_bytes + found.drafter_bytes
+        raise ParallelismError(
+            f"{architecture.name} does not fit: weights need {need / 1e9:.0f} GB on each of {layout.gpus} × "
+            f"{device.title}, which has {found.usable_bytes / 1e9:.0f} GB to use; "
+            f"{_advice(layout, need, found.usable_bytes)}"
+        )
+    return found
+
+
+def _advice(layout: Layout, need: float, usable: float) -> str:
+    for gpus in (2, 4, 8, 16, 32, 64, 72):
+        if gpus > layout.gpus and need * layout.gpus / gpus < usable * 0.9:
+            return f"try --gpus {gpus}, or smaller --weights"
+    return "try smaller --weights or a larger GPU"
+
+
+def largest_batch(budget: MemoryBudget, per_sequence_bytes: float, layout: Layout) -> int:
+    """Sequences that fit together, over all GPUs."""
+    return int(budget.free_bytes // max(per_sequence_bytes, 1.0)) * layout.sequence_ranks

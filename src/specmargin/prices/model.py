@@ -1,0 +1,172 @@
+"""What every price model shares: the protocol, the ledger it fills, and the engine's own time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from specmargin.errors import ScenarioError
+from specmargin.prices.work import Component, Work
+from specmargin.sources import Source, assumed
+from specmargin.step import FloatArray, Step
+
+
+class Resource(StrEnum):
+    """What a component waits for."""
+
+    BYTES = "bytes"
+    FLOPS = "flops"
+    FIXED = "fixed time"
+    COLLECTIVES = "collectives"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPrice:
+    """Seconds of all `count` pieces of one work, and the parts they are made of.
+
+    memory and compute overlap, so `seconds` is not their sum.
+    """
+
+    seconds: FloatArray
+    memory_seconds: FloatArray
+    compute_seconds: FloatArray
+    fixed_seconds: FloatArray
+    source: Source
+
+
+class PriceModel(Protocol):
+    """Prices works. The datasheet roofline is one; measured laws and tables are others."""
+
+    @property
+    def name(self) -> str: ...
+
+    def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTime:
+    """Time that no kernel accounts for: scheduling, sampling, launches, and a fixed time a layer.
+
+    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it.
+    """
+
+    step_seconds: float = 0.0
+    sequence_seconds: float = 0.0
+    position_seconds: float = 0.0
+    layer_seconds: float = 0.0
+    off_step_seconds: float = 0.0
+    off_sequence_seconds: float = 0.0
+    source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        for name in ("step_seconds", "sequence_seconds", "position_seconds", "layer_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ScenarioError(f"engine time: {name} must not be negative, got {getattr(self, name)}")
+
+    def seconds(self, step: Step) -> FloatArray:
+        return self.step_seconds + self.sequence_seconds * step.sequences + self.position_seconds * step.positions
+
+    def off_seconds(self, step: Step) -> FloatArray:
+        return self.off_step_seconds + self.off_sequence_seconds * step.sequences
+
+
+NO_ENGINE_TIME = EngineTime()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentPrice:
+    """One line of the ledger."""
+
+    component: Component
+    seconds: FloatArray
+    bytes: FloatArray
+    flops: FloatArray
+    memory_seconds: FloatArray
+    compute_seconds: FloatArray
+    fixed_seconds: FloatArray
+    source: Source
+
+    def resource(self) -> Resource:
+        """What this component mostly waits for (at the first point of the grid)."""
+        if self.component is Component.COLLECTIVES:
+            return Resource.COLLECTIVES
+        parts = {
+            Resource.BYTES: self.memory_seconds,
+            Resource.FLOPS: self.compute_seconds,
+            Resource.FIXED: self.fixed_seconds,
+        }
+        return max(parts, key=lambda part: float(np.ravel(parts[part])[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrice:
+    """The price of a step: components, in order, each of the step's grid shape."""
+
+    components: tuple[ComponentPrice, ...]
+
+    @property
+    def total_seconds(self) -> FloatArray:
+        return np.asarray(sum((c.seconds for c in self.components), start=np.zeros(())))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(dict.fromkeys(c.source for c in self.components))
+
+    def share(self, component: Component) -> FloatArray:
+        """Part of the whole that a component takes; 0 where it is absent."""
+        found = [c.seconds for c in self.components if c.component is component]
+        return np.asarray(sum(found, start=np.zeros(())) / self.total_seconds)
+
+
+def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: EngineTime, layers: int) -> StepPrice:
+    """Price the works and add up what belongs to one component; then the engine's own time."""
+    prices = model.price(works)
+    by_component: dict[Component, list[tuple[Work, WorkPrice]]] = {}
+    for work, price in zip(works, prices, strict=True):
+        by_component.setdefault(work.component, []).append((work, price))
+    lines = [_line(component, pairs) for component, pairs in by_component.items()]
+    fixed = (
+        (Component.LAYERS, layers * engine.layer_seconds + 0.0 * step.positions),
+        (Component.ENGINE, engine.seconds(step)),
+    )
+    lines += [_fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
+    return StepPrice(components=tuple(lines))
+
+
+def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> ComponentPrice:
+    first = pairs[0][1]
+    return ComponentPrice(
+        component=component,
+        seconds=_sum([price.seconds for _, price in pairs]),
+        bytes=_sum([work.count * work.bytes for work, _ in pairs]),
+        flops=_sum([work.count * work.flops for work, _ in pairs]),
+        memory_seconds=_sum([price.memory_seconds for _, price in pairs]),
+        compute_seconds=_sum([price.compute_seconds for _, price in pairs]),
+        fixed_seconds=_sum([price.fixed_seconds for _, price in pairs]),
+        source=first.source,
+    )
+
+
+def _fixed_line(component: Component, seconds: FloatArray, source: Source) -> ComponentPrice:
+    nothing = np.zeros_like(seconds)
+    return ComponentPrice(
+        component=component,
+        seconds=seconds,
+        bytes=nothing,
+        flops=nothing,
+        memory_seconds=nothing,
+        compute_seconds=nothing,
+        fixed_seconds=seconds,
+        source=source,
+    )
+
+
+def _sum(arrays: Sequence[FloatArray]) -> FloatArray:
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = total + array
+    return np.asarray(total)

@@ -1,0 +1,78 @@
+"""The datasheet roofline: bytes over bandwidth or operations over rate, whichever is longer.
+
+It leaves out the fixed time of every kernel and of the engine, so it is a lower bound on a step, and it
+overstates the price of depth relative to plain decoding: compare with measured prices before you trust it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from specmargin.hardware.device import Device
+from specmargin.prices.fabric import collective_seconds
+from specmargin.prices.model import WorkPrice
+from specmargin.prices.work import Collective, Work
+from specmargin.sources import datasheet
+from specmargin.step import FloatArray
+
+
+class RooflineForm(StrEnum):
+    PER_COMPONENT = "per-component"  # kernels run one after another: a max for each
+    WHOLE_STEP = "whole-step"  # one max over the whole step, as some published grids assume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    device: Device
+    form: RooflineForm = RooflineForm.PER_COMPONENT
+    name: str = "datasheet"
+
+    def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]:
+        prices = [self._price(work) for work in works]
+        return tuple(_whole_step(prices)) if self.form is RooflineForm.WHOLE_STEP else tuple(prices)
+
+    def _price(self, work: Work) -> WorkPrice:
+        if isinstance(work.subject, Collective):
+            return self._collective(work, work.subject)
+        memory = work.count * work.bytes / self.device.bandwidth_bytes_per_second
+        compute = np.zeros_like(memory)
+        for arithmetic, amount in work.operations.items():
+            compute = compute + work.count * amount / self.device.rate(arithmetic)
+        return WorkPrice(
+            seconds=np.maximum(memory, compute),
+            memory_seconds=memory,
+            compute_seconds=compute,
+            fixed_seconds=np.zeros_like(memory),
+            source=self.device.source,
+        )
+
+    def _collective(self, work: Work, collective: Collective) -> WorkPrice:
+        seconds = work.count * collective_seconds(self.device.fabric, collective, work.bytes)
+        return WorkPrice(
+            seconds=seconds,
+            memory_seconds=np.zeros_like(seconds),
+            compute_seconds=np.zeros_like(seconds),
+            fixed_seconds=seconds,  # nothing on the GPU overlaps with it
+            source=datasheet(f"{self.device.title}: link bandwidth and latency"),
+        )
+
+
+def _whole_step(prices: Sequence[WorkPrice]) -> list[WorkPrice]:
+    """Every component gets its share of the one resource that bounds the whole step."""
+    memory: FloatArray = np.asarray(sum((p.memory_seconds for p in prices), start=np.zeros(())))
+    compute: FloatArray = np.asarray(sum((p.compute_seconds for p in prices), start=np.zeros(())))
+    by_memory = memory >= compute
+    return [
+        WorkPrice(
+            seconds=np.where(by_memory, p.memory_seconds, p.compute_seconds) + p.fixed_seconds,
+            memory_seconds=p.memory_seconds,
+            compute_seconds=p.compute_seconds,
+            fixed_seconds=p.fixed_seconds,
+            source=p.source,
+        )
+        for p in prices
+    ]

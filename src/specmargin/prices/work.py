@@ -1,0 +1,260 @@
+"""The work of a step: bytes and operations, by component and layer group, on the busiest rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from specmargin.architecture.precision import Arithmetic, Precision
+from specmargin.architecture.types import (
+    Architecture,
+    Attention,
+    ExpertBlock,
+    LayerGroup,
+    LinearAttention,
+    Matrix,
+)
+from specmargin.hardware.layout import Layout, Parallel
+from specmargin.prices.attention import traffic
+from specmargin.step import ExpertLoad, FloatArray, Step
+
+ACTIVATION_BYTES = 2.0  # activations travel in bf16
+_LOGIT_BYTES = 4.0  # a bf16 logit, written by the LM head and read by the sampler
+
+
+class Component(StrEnum):
+    """The lines of a ledger."""
+
+    ATTENTION_PROJECTIONS = "attention projections"
+    ATTENTION = "attention"
+    ROUTER = "router"
+    ROUTED_EXPERTS = "routed experts"
+    SHARED_EXPERTS = "shared experts"
+    DENSE_FFN = "dense ffn"
+    LM_HEAD = "lm head"
+    SAMPLING = "sampling"
+    COLLECTIVES = "collectives"
+    LAYERS = "layer fixed time"
+    ENGINE = "engine"
+    DRAFT = "draft"
+
+
+class CollectiveKind(StrEnum):
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    ALL_TO_ALL = "all-to-all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    kind: CollectiveKind
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a price counts. Published grids leave some of it out, and are reproduced by saying so."""
+
+    sampling: bool = True  # traffic of the logits
+    state_writes: bool = True  # a recurrent state written for every position of a run
+    draft_catch_up: bool = True  # a drafter's first pass runs over the whole run that was just verified
+
+
+EVERYTHING = Scope()
+
+
+# What measured price models look up: the shapes behind the bytes.
+Subject = tuple[Matrix, ...] | Attention | ExpertBlock | Collective | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """`count` equal pieces of work, one after another: the same component in equal layers.
+
+    For a collective, `bytes` are what one rank sends in.
+    """
+
+    component: Component
+    count: int
+    bytes: FloatArray
+    operations: dict[Arithmetic, FloatArray] = field(default_factory=dict)
+    subject: Subject = None
+    positions: FloatArray | None = None
+    distinct: FloatArray | None = None
+
+    @property
+    def flops(self) -> FloatArray:
+        return np.asarray(sum(self.operations.values(), start=np.zeros(())))
+
+
+def stack_work(
+    groups: Sequence[LayerGroup],
+    step: Step,
+    experts: ExpertLoad,
+    *,
+    layout: Layout,
+    kv: Precision,
+    hidden: int,
+    scope: Scope = EVERYTHING,
+) -> list[Work]:
+    """All layers: projections, attention, router, experts, dense parts, and the collectives between them."""
+    local = step.divided(layout.sequence_ranks) if layout.sequence_ranks > 1 else step
+    works: list[Work] = []
+    expert_index = 0
+    for group in groups:
+        layer = group.layer
+        works += _matrix_work(Component.ATTENTION_PROJECTIONS, group.count, layer.projections, local, layout)
+        if layer.attention is not None:
+            works.append(attention_work(layer.attention, group.count, local, layout=layout, kv=kv, scope=scope))
+        works += _matrix_work(Component.DENSE_FFN, group.count, layer.dense, local, layout)
+        if layer.experts is not None:
+            distinct, pairs = experts.distinct_by_group[expert_index], experts.pairs_by_group[expert_index]
+            expert_index += 1
+            works += _matrix_work(Component.ROUTER, group.count, layer.experts.router, local, layout)
+            works += _matrix_work(Component.SHARED_EXPERTS, group.count, layer.experts.always_on, local, layout)
+            works.append(expert_work(layer.experts, group.count, step, distinct, pairs, layout=layout))
+    return works + _collectives(groups, step, local, layout, hidden)
+
+
+def target_work(
+    architecture: Architecture,
+    step: Step,
+    experts: ExpertLoad,
+    *,
+    layout: Layout,
+    kv: Precision,
+    scope: Scope = EVERYTHING,
+) -> list[Work]:
+    """A whole step of the target: layers, LM head and sampling over every position."""
+    layers = stack_work(
+        architecture.groups, step, experts, layout=layout, kv=kv, hidden=architecture.hidden, scope=scope
+    )
+    local = step.divided(layout.sequence_ranks) if layout.sequence_ranks > 1 else step
+    return layers + head_work(architecture.lm_head, local.positions, layout, scope)
+
+
+def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Scope = EVERYTHING) -> list[Work]:
+    """The vocabulary projection, its logits, and their gathering where the vocabulary is split."""
+    ranks = layout.attention_ranks
+    logits = positions * lm_head.outputs
+    works = [_matrices(Component.LM_HEAD, 1, (lm_head,), positions, ranks)]
+    if scope.sampling:
+        works.append(
+            Work(
+                component=Component.SAMPLING,
+                count=1,
+                bytes=logits * _LOGIT_BYTES / ranks,
+                positions=positions,
+            )
+        )
+    if ranks > 1:
+        works.append(
+            Work(
+                component=Component.COLLECTIVES,
+                count=1,
+                bytes=logits * ACTIVATION_BYTES / ranks,
+                subject=Collective(kind=CollectiveKind.ALL_GATHER, ranks=ranks),
+            )
+        )
+    return works
+
+
+def attention_work(
+    attention: Attention, count: int, step: Step, *, layout: Layout, kv: Precision, scope: Scope = EVERYTHING
+) -> Work:
+    moved = traffic(attention, step.run_by_class, step.context_by_class, kv=kv, ranks=layout.attention_ranks)
+    writes = scope.state_writes or not isinstance(attention, LinearAttention)
+    moved_bytes = moved.read_bytes + moved.written_bytes if writes else moved.read_bytes
+    return Work(
+        component=Component.ATTENTION,
+        count=count,
+        bytes=step.total(moved_bytes),
+        operations={Arithmetic.BF16: step.total(moved.flops)},
+        subject=attention,
+        positions=step.positions,
+    )
+
+
+def expert_work(
+    block: ExpertBlock, count: int, step: Step, distinct: FloatArray, pairs: FloatArray, *, layout: Layout
+) -> Work:
+    """Routed experts: bytes by the distinct ones, operations by the pairs of position and expert."""
+    ranks = layout.expert_tensor_ranks
+    expert_bytes = sum(matrix.read_bytes(ranks) for matrix in block.expert)
+    operations: dict[Arithmetic, FloatArray] = {}
+    for matrix in block.expert:
+        _add(operations, matrix.precision.arithmetic, pairs * matrix.flops_per_position(ranks))
+    return Work(
+        component=Component.ROUTED_EXPERTS,
+        count=count,
+        bytes=distinct * expert_bytes,
+        operations=operations,
+        subject=block,
+        positions=step.positions,
+        distinct=distinct,
+    )
+
+
+def _matrix_work(
+    component: Component, count: int, matrices: tuple[Matrix, ...], step: Step, layout: Layout
+) -> list[Work]:
+    return [_matrices(component, count, matrices, step.positions, layout.attention_ranks)] if matrices else []
+
+
+def _matrices(
+    component: Component, count: int, matrices: tuple[Matrix, ...], positions: FloatArray, ranks: int
+) -> Work:
+    """Weights are read once a step; activations (under 2% of bytes while a step is memory-bound) are left out."""
+    operations: dict[Arithmetic, FloatArray] = {}
+    for matrix in matrices:
+        _add(operations, matrix.precision.arithmetic, positions * matrix.flops_per_position(ranks))
+    weight_bytes = sum(matrix.read_bytes(ranks) for matrix in matrices)
+    return Work(
+        component=component,
+        count=count,
+        bytes=np.full_like(positions, weight_bytes),
+        operations=operations,
+        subject=matrices,
+        positions=positions,
+    )
+
+
+def _collectives(groups: Sequence[LayerGroup], step: Step, local: Step, layout: Layout, hidden: int) -> list[Work]:
+    """Tensor parallel: an all-reduce after attention and one after the feed-forward part.
+
+    Experts beside tensor-parallel attention see every position on every rank, so nothing is dispatched and the
+    combine is that same all-reduce (vLLM, SGLang and TensorRT-LLM without attention DP). With data-parallel
+    attention a position travels to each rank that holds one of its experts, and back.
+    """
+    if layout.gpus == 1:
+        return []
+    if layout.parallel is Parallel.DP_EP:
+        return _dispatch_and_combine(groups, local, layout, hidden)
+    reductions = sum(
+        group.count * (bool(group.layer.projections) + bool(group.layer.dense or group.layer.experts))
+        for group in groups
+    )
+    message = step.positions * hidden * ACTIVATION_BYTES
+    subject = Collective(kind=CollectiveKind.ALL_REDUCE, ranks=layout.gpus)
+    return [Work(component=Component.COLLECTIVES, count=reductions, bytes=message, subject=subject)]
+
+
+def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidden: int) -> list[Work]:
+    works = []
+    for group in groups:
+        block = group.layer.experts
+        if block is None:
+            continue
+        # Ranks that a position's k experts lie on, were they drawn independently.
+        ranks_touched = layout.gpus * -np.expm1(block.pool.experts_per_token * np.log1p(-1.0 / layout.gpus))
+        message = local.positions * ranks_touched * hidden * ACTIVATION_BYTES
+        subject = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=layout.gpus)
+        works.append(Work(component=Component.COLLECTIVES, count=2 * group.count, bytes=message, subject=subject))
+    return works
+
+
+def _add(operations: dict[Arithmetic, FloatArray], arithmetic: Arithmetic, amount: FloatArray) -> None:
+    operations[arithmetic] = operations[arithmetic] + amount if arithmetic in operations else amount

@@ -1,0 +1,1 @@
+"""How many distinct experts a step touches: coverage maths and routing profiles."""

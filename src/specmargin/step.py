@@ -1,0 +1,134 @@
+"""The step: one forward pass of the target over a batch of runs.
+
+Sequences that bring the same run length at the same context are one *class* with a count, so a
+homogeneous grid (batch × depth) and a ragged batch are the same thing: arrays whose last axis is the
+class of sequence, with any number of grid axes in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from specmargin.architecture.types import ExpertPool
+from specmargin.errors import ScenarioError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+ArrayLike = npt.ArrayLike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Runs, contexts and counts, each of shape (*grid, classes); positions = Σ count · run."""
+
+    run_by_class: FloatArray
+    context_by_class: FloatArray
+    count_by_class: FloatArray
+
+    def __post_init__(self) -> None:
+        if not self.run_by_class.shape == self.context_by_class.shape == self.count_by_class.shape:
+            raise ScenarioError("run, context and count of a step must have the same shape")
+        if self.run_by_class.size == 0:
+            raise ScenarioError("a step needs at least one sequence")
+        # Written so that NaN fails too: every comparison with NaN is false.
+        if not np.all(self.run_by_class >= 1):
+            raise ScenarioError("a run has at least one position (depth 0 is a run of 1)")
+        if not np.all(self.context_by_class >= 0):
+            raise ScenarioError("context must not be negative")
+        if not np.all(self.count_by_class >= 0):
+            raise ScenarioError("the number of sequences must not be negative")
+
+    @classmethod
+    def uniform(cls, *, batch: ArrayLike, depth: ArrayLike = 0, context: ArrayLike = 0) -> Step:
+        """A grid of homogeneous steps: `batch`, `depth` and `context` broadcast against each other."""
+        count, run, ctx = np.broadcast_arrays(
+            np.asarray(batch, dtype=np.float64),
+            np.asarray(depth, dtype=np.float64) + 1.0,
+            np.asarray(context, dtype=np.float64),
+        )
+        return cls(
+            run_by_class=_frozen(run[..., np.newaxis]),
+            context_by_class=_frozen(ctx[..., np.newaxis]),
+            count_by_class=_frozen(count[..., np.newaxis]),
+        )
+
+    @classmethod
+    def ragged(cls, *, depths: Sequence[int] | FloatArray, contexts: ArrayLike) -> Step:
+        """One step whose sequences differ: a depth and a context each."""
+        run = np.asarray(depths, dtype=np.float64) + 1.0
+        context = np.broadcast_to(np.asarray(contexts, dtype=np.float64), run.shape)
+        return cls(
+            run_by_class=_frozen(run),
+            context_by_class=_frozen(context),
+            count_by_class=_frozen(np.ones_like(run)),
+        )
+
+    @property
+    def sequences(self) -> FloatArray:
+        return self.total(np.ones_like(self.run_by_class))
+
+    @property
+    def positions(self) -> FloatArray:
+        return self.total(self.run_by_class)
+
+    def total(self, value_by_class: FloatArray) -> FloatArray:
+        """Sum a per-sequence quantity over the batch; the last axis goes."""
+        if value_by_class.shape[-1] == 1:  # the homogeneous grid, where a sum over one class is wasted work
+            return np.asarray((self.count_by_class * value_by_class)[..., 0])
+        return np.asarray((self.count_by_class * value_by_class).sum(axis=-1))
+
+    def one_position_more(self) -> Step:
+        """The same step in which one sequence (of the first class) brings one more position."""
+        first = slice(None, 1)
+        return Step(
+            run_by_class=_joined(self.run_by_class, self.run_by_class[..., first] + 1.0),
+            context_by_class=_joined(self.context_by_class, self.context_by_class[..., first]),
+            count_by_class=_joined(_decremented(self.count_by_class), np.ones_like(self.count_by_class[..., first])),
+        )
+
+    def divided(self, ranks: int) -> Step:
+        """The busiest rank's share of the sequences when they are spread over `ranks`.
+
+        Whole sequences where all are alike; in a ragged batch the classes are assumed to spread evenly.
+        """
+        share = self.count_by_class / ranks
+        if share.shape[-1] == 1:
+            share = np.ceil(share)
+        return Step(
+            run_by_class=self.run_by_class,
+            context_by_class=self.context_by_class,
+            count_by_class=_frozen(share),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """What routing tells prices: on the busiest rank, for each layer group that routes, in order."""
+
+    distinct_by_group: tuple[FloatArray, ...]
+    pairs_by_group: tuple[FloatArray, ...]  # (position, expert) pairs, k a position on a single rank
+
+
+# Prices never import routing; they are handed this.
+ExpertCounter = Callable[[tuple[ExpertPool, ...], Step], ExpertLoad]
+
+
+def _decremented(count_by_class: FloatArray) -> FloatArray:
+    reduced = count_by_class.copy()
+    reduced[..., 0] -= 1.0
+    return reduced
+
+
+def _joined(left: FloatArray, right: FloatArray) -> FloatArray:
+    return _frozen(np.concatenate([left, right], axis=-1))
+
+
+def _frozen(array: FloatArray) -> FloatArray:
+    view = np.ascontiguousarray(array, dtype=np.float64).view()
+    view.flags.writeable = False
+    return view
