@@ -1,0 +1,108 @@
+"""Specmargin prices speculative decoding on mixture-of-experts models, and decides from the price.
+
+The public names are listed here and imported on first use, so that `import specmargin` is instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from specmargin._version import __version__
+
+if TYPE_CHECKING:
+    from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
+    from specmargin.architecture.reader import load_architecture, read_architecture
+    from specmargin.architecture.types import Architecture, ExpertPool
+    from specmargin.catalog.drafters import find_acceptance, find_drafter
+    from specmargin.catalog.lookup import find_device, find_model
+    from specmargin.decisions.duel import duel
+    from specmargin.decisions.plan import Plan, PlanRow, make_plan
+    from specmargin.decisions.scenario import Scenario
+    from specmargin.decisions.verdict import verdict
+    from specmargin.errors import InputError, SpecmarginError
+    from specmargin.hardware.device import Device
+    from specmargin.hardware.layout import Layout, Parallel
+    from specmargin.prices.model import EngineTime, PriceModel, StepPrice
+    from specmargin.prices.roofline import Roofline, RooflineForm
+    from specmargin.routing.profile import RoutingProfile, UniformRouting, find_routing
+    from specmargin.step import Step
+
+_HOME = {
+    "Architecture": "architecture.types",
+    "Device": "hardware.device",
+    "EngineTime": "prices.model",
+    "ExpertPool": "architecture.types",
+    "InputError": "errors",
+    "Layout": "hardware.layout",
+    "Parallel": "hardware.layout",
+    "Plan": "decisions.plan",
+    "PlanRow": "decisions.plan",
+    "PriceModel": "prices.model",
+    "Roofline": "prices.roofline",
+    "RooflineForm": "prices.roofline",
+    "RoutingProfile": "routing.profile",
+    "Scenario": "decisions.scenario",
+    "SpecmarginError": "errors",
+    "Step": "step",
+    "StepPrice": "prices.model",
+    "Survival": "acceptance.survival",
+    "UniformRouting": "routing.profile",
+    "break_even_acceptance": "acceptance.survival",
+    "duel": "decisions.duel",
+    "find_acceptance": "catalog.drafters",
+    "find_device": "catalog.lookup",
+    "find_drafter": "catalog.drafters",
+    "find_model": "catalog.lookup",
+    "find_routing": "routing.profile",
+    "load_architecture": "architecture.reader",
+    "make_plan": "decisions.plan",
+    "parse_acceptance": "acceptance.survival",
+    "read_architecture": "architecture.reader",
+    "verdict": "decisions.verdict",
+}
+
+__all__ = [  # the same names as above, spelt out for type checkers and readers
+    "Architecture",
+    "Device",
+    "EngineTime",
+    "ExpertPool",
+    "InputError",
+    "Layout",
+    "Parallel",
+    "Plan",
+    "PlanRow",
+    "PriceModel",
+    "Roofline",
+    "RooflineForm",
+    "RoutingProfile",
+    "Scenario",
+    "SpecmarginError",
+    "Step",
+    "StepPrice",
+    "Survival",
+    "UniformRouting",
+    "__version__",
+    "break_even_acceptance",
+    "duel",
+    "find_acceptance",
+    "find_device",
+    "find_drafter",
+    "find_model",
+    "find_routing",
+    "load_architecture",
+    "make_plan",
+    "parse_acceptance",
+    "read_architecture",
+    "verdict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'specmargin' has no attribute {name!r}")
+    return getattr(import_module(f"specmargin.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

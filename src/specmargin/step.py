@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 ArrayLike = npt.ArrayLike
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """Runs, contexts and counts, each of shape (*grid, classes); positions = Σ count · run."""
 
@@ -68,11 +69,11 @@ class Step:
             count_by_class=_frozen(np.ones_like(run)),
         )
 
-    @property
+    @cached_property
     def sequences(self) -> FloatArray:
-        return self.total(np.ones_like(self.run_by_class))
+        return np.asarray(self.count_by_class.sum(axis=-1))
 
-    @property
+    @cached_property
     def positions(self) -> FloatArray:
         return self.total(self.run_by_class)
 

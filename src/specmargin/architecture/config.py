@@ -8,6 +8,8 @@ from typing import Any
 
 from specmargin.errors import ArchitectureError
 
+_MOST_LAYERS = 4096  # far beyond any model; a typo must not eat the machine's memory
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -37,6 +39,21 @@ class Config:
         if value < 1:
             raise ArchitectureError(f"{self.origin}: {key!r} must be at least 1, got {value}")
         return value
+
+    def layer_count(self) -> int:
+        layers = self.positive("num_hidden_layers")
+        if layers > _MOST_LAYERS:
+            raise ArchitectureError(f"{self.origin}: 'num_hidden_layers' must be at most {_MOST_LAYERS}, got {layers}")
+        return layers
+
+    def layer_indices(self, key: str) -> frozenset[int] | None:
+        """A list of layer numbers, or None where the key is missing."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(index, int) for index in value):
+            raise ArchitectureError(f"{self.origin}: {key!r} must list layer numbers, got {value!r}")
+        return frozenset(value)
 
     def optional_integer(self, key: str) -> int | None:
         return self.integer(key) if self.has(key) else None

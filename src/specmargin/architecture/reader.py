@@ -82,15 +82,17 @@ def read_architecture(
     text = _text_section(values, origin)
     family = str(text.get("model_type") or values.get("model_type"))
     reader = _reader(family, origin)
-    config = Config(origin=origin, values=text)
-    scheme = _scheme(text, quantization, weights, origin)
-    reading = Reading(
-        name=name,
-        config=config,
-        scheme=scheme,
-        source=source or published(f"{origin} (Hugging Face configuration)"),
-    )
-    return reader(reading)
+    try:
+        reading = Reading(
+            name=name,
+            config=Config(origin=origin, values=text),
+            scheme=_scheme(text, quantization, weights, origin),
+            source=source or published(f"{origin} (Hugging Face configuration)"),
+        )
+        return reader(reading)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError) as error:
+        # Lists where numbers belong, and the like: the readers check what they can name, this is for the rest.
+        raise ArchitectureError(f"{origin}: a value has the wrong kind for the family {family!r} ({error})") from error
 
 
 def load_architecture(path: Path, *, weights: Precision | None = None, name: str | None = None) -> Architecture:

@@ -63,7 +63,7 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
 
 def available_drafters(target: Architecture) -> list[DraftChoice]:
     """Every kind that needs nothing more from the user: what `--drafter all` ranks."""
-    kinds = ["eagle", "dflash", "ngram", "free"]
+    kinds = ["eagle", "dflash", "ngram"]
     return [find_drafter(kind, target) for kind in (["mtp", *kinds] if target.draft_head else kinds)]
 
 

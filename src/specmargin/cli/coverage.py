@@ -75,8 +75,8 @@ def _pool(architecture: Architecture, layer: int | None) -> ExpertPool:
 
 
 def _row(pool: ExpertPool, profile: RoutingProfile, count: int) -> dict[str, Any]:
-    width, _ = profile.distinct(pool, Step.uniform(batch=count))
-    depth, _ = profile.distinct(pool, Step.uniform(batch=1, depth=count - 1))
+    width = profile.mean(pool, Step.uniform(batch=count))
+    depth = profile.mean(pool, Step.uniform(batch=1, depth=count - 1))
     uniform = maths.uniform_mean(pool, count)
     return {
         "positions": count,

@@ -251,6 +251,7 @@ def _payload(results: list[_Result], engine: EngineFormat, price: float | None) 
         "weakest_source": str(weakest(scenario.sources.values())),
         "rows": [_row_payload(row, price) for row in best.plan.rows],
         "stops_at_batch": best.plan.stops_at_batch,
+        "stops_at_batch_without_graph_limit": best.plan.without_limit_stops_at_batch,
         "stops_at_context": best.plan.stops_at_context,
         "largest_batch": best.plan.largest_batch,
         "config": best.config.text,

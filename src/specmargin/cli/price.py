@@ -103,7 +103,7 @@ def _emit_json(
             "depth": depth,
             "context": scenario.context,
             "distinct_experts": None if distinct is None else float(distinct),
-            "components": [_line(line, marginal) for line, marginal in marginal_by_component(now, more)],
+            "components": [_line(line, float(added)) for line, added in marginal_by_component(now, more)],
             "total_seconds": verify,
             "draft": {
                 "drafter": scenario.drafter.name,
@@ -132,7 +132,7 @@ def _emit_table(
     columns = [("component", "left"), ("time", "right"), ("share", "right"), ("bytes", "right"), ("FLOPs", "right")]
     shown = render.table("verify step", [*columns, ("one more position", "right"), ("bound by", "left")])
     for line, added in marginal_by_component(now, more):
-        shown.add_row(*_cells(line, verify), render.seconds(added), str(line.resource()))
+        shown.add_row(*_cells(line, verify), render.seconds(float(added)), str(line.resource()))
     out.print(shown)
     if drafting is not None:
         out.print()

@@ -13,7 +13,7 @@ from specmargin.decisions.scenario import Grid, Scenario
 from specmargin.errors import ScenarioError
 from specmargin.prices.model import ComponentPrice, Resource, StepPrice
 from specmargin.prices.work import Component
-from specmargin.step import BoolArray, FloatArray, IntArray, Step
+from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
 
 MAX_DEPTH = 64
 MAX_BATCH = 65_536
@@ -49,12 +49,13 @@ class Plan:
     max_depth: int
     position_limit: int | None  # batch × (depth + 1) above which the engine has no graph
     stops_at_batch: int | None  # from this batch on no depth pays; None where it pays up to the largest looked at
+    without_limit_stops_at_batch: int | None  # the same, had the engine a graph for every batch and depth
     stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit
     largest_batch: int  # sequences that fit in memory, with room for the plan's deepest draft
 
     @property
     def pays(self) -> bool:
-        return any(row.depth > 0 for row in self.rows if row.fits)
+        return any(row.depth > 0 and row.speedup > 1.0 for row in self.rows if row.fits)
 
     @property
     def best(self) -> PlanRow:
@@ -76,14 +77,14 @@ def make_plan(scenario: Scenario, batches: Sequence[int], *, max_depth: int, pos
     grid = scenario.grid(batches, depth)
     chosen = best_depths(grid, position_limit)
     largest = scenario.largest_batch(int(chosen.max()))  # an engine holds room for its deepest draft
-    rows = tuple(_row(scenario, grid, i, int(chosen[i]), largest) for i in range(len(batches)))
     horizon = min(max(largest, 1), 8192)
     return Plan(
         scenario=scenario,
-        rows=rows,
+        rows=_rows(scenario, grid, chosen, largest),
         max_depth=depth,
         position_limit=position_limit,
         stops_at_batch=stops_at_batch(scenario, depth, horizon, position_limit),
+        without_limit_stops_at_batch=stops_at_batch(scenario, depth, horizon, None),
         stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
         largest_batch=largest,
     )
@@ -96,7 +97,7 @@ def _deepest(scenario: Scenario, max_depth: int) -> int:
 
 def allowed_depths(grid: Grid, position_limit: int | None) -> BoolArray:
     """True where the engine has a graph for batch × (depth + 1). Depth 0 is always allowed."""
-    positions = grid.batches[:, np.newaxis] * (grid.depths + 1.0)
+    positions = grid.positions_per_rank
     within = np.ones(positions.shape, dtype=bool) if position_limit is None else positions <= position_limit
     within[:, 0] = True
     return np.asarray(within)
@@ -108,46 +109,56 @@ def best_depths(grid: Grid, position_limit: int | None = None) -> IntArray:
     return np.asarray(goodput.argmax(axis=1))
 
 
-def _row(scenario: Scenario, grid: Grid, index: int, depth: int, largest: int) -> PlanRow:
-    batch = int(grid.batches[index])
-    goodput = float(grid.goodput[index, depth])
-    none = float(grid.none_goodput[index])
-    step = Step.uniform(batch=batch, depth=depth, context=scenario.context)
+def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tuple[PlanRow, ...]:
+    """Every row at once: the ledger at the chosen depths, and with one more position."""
+    step = Step.uniform(batch=grid.batches, depth=chosen, context=scenario.context)
     now, more = scenario.marginal(step)
     marginal = marginal_by_component(now, more)
-    bound, _ = max(marginal, key=lambda pair: pair[1])
     distinct = scenario.distinct_experts(step)
-    even_depth = max(depth, 1) if grid.depths.size > 1 else 0
-    even = break_even_acceptance(grid.round_seconds[index, even_depth] / grid.none_seconds[index], even_depth)
-    return PlanRow(
-        batch=batch,
-        depth=depth,
-        speedup=goodput / none,
-        goodput_tokens_per_second=goodput,
-        no_spec_tokens_per_second=none,
-        tpot_seconds=float(grid.tpot_seconds[index, depth]),
-        no_spec_tpot_seconds=float(grid.none_seconds[index]),
-        hurdle=goodput * sum(seconds for _, seconds in marginal),
-        hurdle_by_component={line.component: goodput * seconds for line, seconds in marginal},
-        break_even_acceptance=None if np.isnan(even) else float(even),
-        break_even_depth=even_depth,
-        distinct_experts=None if distinct is None else float(distinct),
-        bound_component=bound.component,
-        bound_resource=bound.resource(),
-        communication_share=float(now.share(Component.COLLECTIVES)),
-        gpu_hours_per_million_tokens=gpu_hours_per_million_tokens(goodput, scenario.layout.gpus),
-        fits=batch <= largest,
-    )
+    communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
+    at = np.arange(grid.batches.size)
+    even_depth = np.minimum(np.maximum(chosen, 1), grid.depths.size - 1)
+    even = break_even_acceptance(grid.round_seconds[at, even_depth] / grid.none_seconds, even_depth)
+
+    def row(i: int) -> PlanRow:
+        depth, goodput, none = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.none_goodput[i])
+        added = [(line, float(seconds[i])) for line, seconds in marginal]
+        bound, _ = max(added, key=lambda pair: pair[1])
+        return PlanRow(
+            batch=int(grid.batches[i]),
+            depth=depth,
+            speedup=goodput / none,
+            goodput_tokens_per_second=goodput,
+            no_spec_tokens_per_second=none,
+            tpot_seconds=float(grid.tpot_seconds[i, depth]),
+            no_spec_tpot_seconds=float(grid.none_seconds[i]),
+            hurdle=goodput * sum(seconds for _, seconds in added),
+            hurdle_by_component={line.component: goodput * seconds for line, seconds in added},
+            break_even_acceptance=None if np.isnan(even[i]) else float(even[i]),
+            break_even_depth=int(even_depth[i]),
+            distinct_experts=None if distinct is None else float(distinct[i]),
+            bound_component=bound.component,
+            bound_resource=bound.resource(i),
+            communication_share=float(communication[i]),
+            gpu_hours_per_million_tokens=gpu_hours_per_million_tokens(goodput, scenario.layout.gpus),
+            fits=int(grid.batches[i]) <= largest,
+        )
+
+    return tuple(row(i) for i in range(grid.batches.size))
 
 
-def marginal_by_component(now: StepPrice, more: StepPrice) -> list[tuple[ComponentPrice, float]]:
+def marginal_by_component(now: StepPrice, more: StepPrice) -> list[tuple[ComponentPrice, FloatArray]]:
     """Seconds that one more position adds, by line of the ledger."""
     later = {line.component: line for line in more.components}
-    return [(line, float(later[line.component].seconds - line.seconds)) for line in now.components]
+    return [(line, np.asarray(later[line.component].seconds - line.seconds)) for line in now.components]
 
 
 def speedup_by_batch(
-    scenario: Scenario, batches: FloatArray, max_depth: int, position_limit: int | None, context: float | None = None
+    scenario: Scenario,
+    batches: FloatArray,
+    max_depth: int,
+    position_limit: int | None,
+    context: ArrayLike | None = None,
 ) -> FloatArray:
     """Best goodput at depth 1 or more, over an engine without speculation."""
     grid = scenario.grid(batches, max_depth, context)
@@ -173,11 +184,8 @@ def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_li
     if max_depth == 0:
         return 0
     contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), limit))
-    pays = [
-        bool(speedup_by_batch(scenario, np.array([float(batch)]), max_depth, position_limit, float(c))[0] > 1.0)
-        for c in contexts
-    ]
+    same_batch = np.full(contexts.shape, float(batch))
+    pays = speedup_by_batch(scenario, same_batch, max_depth, position_limit, contexts) > 1.0
     if pays[-1]:
         return None
-    last = max((i for i, value in enumerate(pays) if value), default=-1)
-    return int(contexts[last + 1])
+    return int(contexts[np.flatnonzero(pays)[-1] + 1]) if pays.any() else 0

@@ -33,6 +33,12 @@ class Grid:
     round_seconds: FloatArray
     committed: FloatArray  # tokens a sequence commits in a round, by depth
     none_seconds: FloatArray  # by batch: an engine without speculation configured
+    sequence_ranks: int = 1  # GPUs that the sequences are spread over
+
+    @property
+    def positions_per_rank(self) -> FloatArray:
+        """Positions that one engine process sees in a step: what its captured graphs must hold."""
+        return np.asarray(np.ceil(self.batches / self.sequence_ranks)[:, np.newaxis] * (self.depths + 1.0))
 
     @property
     def goodput(self) -> FloatArray:
@@ -146,17 +152,17 @@ class Scenario:
             total = total + group.count * distinct
         return np.asarray(total / layers)
 
-    def grid(self, batches: ArrayLike, max_depth: int, context: float | None = None) -> Grid:
-        """Prices of every batch at every depth from 0 to `max_depth`."""
+    def grid(self, batches: ArrayLike, max_depth: int, context: ArrayLike | None = None) -> Grid:
+        """Prices of every batch (at the scenario's context, or at one of its own) at every depth to `max_depth`."""
         batch = np.atleast_1d(np.asarray(batches, dtype=np.float64))
         depth = np.arange(max_depth + 1, dtype=np.float64)
-        ctx = np.asarray(self.context if context is None else context, dtype=np.float64)
-        step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=ctx)
+        ctx = np.broadcast_to(np.asarray(self.context if context is None else context, np.float64), batch.shape)
+        step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
         verify = self.verify(step).total_seconds
         none = verify[:, 0].copy()
         off = Step.uniform(batch=batch, depth=0, context=ctx)
         verify[:, 0] += self.engine_time.off_seconds(off)
-        draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx)
+        draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
         return Grid(
             batches=batch,
             depths=depth,
@@ -165,4 +171,5 @@ class Scenario:
             round_seconds=round_seconds(self.drafter, verify, draft),
             committed=1.0 + self.survival.accepted_by_depth(max_depth),
             none_seconds=none,
+            sequence_ranks=self.layout.sequence_ranks,
         )

@@ -52,8 +52,14 @@ def _until(plan: Plan) -> str:
     if not plan.pays:
         return ""
     if plan.stops_at_batch is None:
-        limit = f"every batch that fits ({plan.largest_batch})"
-        return f"It pays at {limit}."
+        return f"It pays at every batch that fits ({plan.largest_batch})."
+    free = plan.without_limit_stops_at_batch
+    if plan.position_limit is not None and free != plan.stops_at_batch:
+        beyond = "at every batch that fits" if free is None else f"up to batch {free - 1}"
+        return (
+            f"From batch {plan.stops_at_batch} on the engine has no graph for a draft ({plan.position_limit} positions "
+            f"a step); with larger capture sizes it would pay {beyond}."
+        )
     return f"It stops paying at batch {plan.stops_at_batch}."
 
 

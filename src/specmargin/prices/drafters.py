@@ -177,7 +177,7 @@ class DraftPricing:
             Work(
                 component=Component.ATTENTION_PROJECTIONS,
                 count=1,
-                bytes=np.full_like(local.positions, fusion_bytes),
+                bytes=np.asarray(fusion_bytes),
                 operations={head.fusion[0].precision.arithmetic: local.positions * flops} if head.fusion else {},
                 subject=head.fusion,
                 positions=local.positions,

@@ -26,7 +26,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPrice:
-    """Seconds of all `count` pieces of one work, and the parts they are made of.
+    """Seconds of all `count` pieces of one work, and the parts they are made of; constant parts may be 0-dimensional.
 
     memory and compute overlap, so `seconds` is not their sum.
     """
@@ -90,8 +90,8 @@ class ComponentPrice:
     fixed_seconds: FloatArray
     source: Source
 
-    def resource(self) -> Resource:
-        """What this component mostly waits for (at the first point of the grid)."""
+    def resource(self, index: int = 0) -> Resource:
+        """What this component mostly waits for, at one point of the grid."""
         if self.component is Component.COLLECTIVES:
             return Resource.COLLECTIVES
         parts = {
@@ -99,7 +99,8 @@ class ComponentPrice:
             Resource.FLOPS: self.compute_seconds,
             Resource.FIXED: self.fixed_seconds,
         }
-        return max(parts, key=lambda part: float(np.ravel(parts[part])[0]))
+        shape = self.seconds.shape  # constant parts are kept as one number
+        return max(parts, key=lambda part: float(np.ravel(np.broadcast_to(parts[part], shape))[index]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,7 +215,7 @@ def _matrices(
     return Work(
         component=component,
         count=count,
-        bytes=np.full_like(positions, weight_bytes),
+        bytes=np.asarray(weight_bytes),  # the same at every point of the grid, so it is kept as one number
         operations=operations,
         subject=matrices,
         positions=positions,

@@ -23,7 +23,9 @@ class RoutingProfile(Protocol):
     @property
     def source(self) -> Source: ...
 
-    def distinct(self, pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]: ...
+    def mean(self, pool: ExpertPool, step: Step) -> FloatArray: ...
+
+    def variance(self, pool: ExpertPool, step: Step) -> FloatArray: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,11 @@ class UniformRouting:
     name: str = "uniform"
     source: Source = assumed("uniform routing: every expert equally likely, neighbours independent (an upper bound)")  # noqa: RUF009
 
-    def distinct(self, pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
-        positions = step.positions
-        return coverage.uniform_mean(pool, positions), coverage.uniform_variance(pool, positions)
+    def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return coverage.uniform_mean(pool, step.positions)
+
+    def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return coverage.uniform_variance(pool, step.positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,11 @@ class UniformWithReplacement:
     name: str = "uniform-with-replacement"
     source: Source = assumed("experts drawn with replacement, as some published grids do")  # noqa: RUF009
 
-    def distinct(self, pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
-        positions = step.positions
-        return coverage.with_replacement_mean(pool, positions), coverage.uniform_variance(pool, positions)
+    def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return coverage.with_replacement_mean(pool, step.positions)
+
+    def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return coverage.uniform_variance(pool, step.positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +69,22 @@ class PopularityRouting:
         if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
             raise InputError(f"routing profile {self.name}: popularity must be probabilities, one an expert")
 
-    def distinct(self, pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
+    def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return coverage.skewed_mean(self._checked(pool), step.positions)
+
+    def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
+        """Indicators of different experts are negatively correlated, so their sum of variances is an upper bound."""
+        hit = -np.expm1(step.positions[..., np.newaxis] * np.log1p(-np.minimum(self._checked(pool), 1 - 1e-12)))
+        return np.asarray((hit * (1.0 - hit)).sum(axis=-1))
+
+    def _checked(self, pool: ExpertPool) -> FloatArray:
         p = self.hit_probability_by_expert
         if p.size != pool.experts or not np.isclose(p.sum(), pool.experts_per_token, rtol=1e-3):
             raise InputError(
                 f"routing profile {self.name} is for {p.size} experts, {p.sum():.2f} a token; "
                 f"this model has {pool.experts}, {pool.experts_per_token} a token"
             )
-        hit = -np.expm1(step.positions[..., np.newaxis] * np.log1p(-np.minimum(p, 1 - 1e-12)))
-        # Indicators of different experts are negatively correlated; their sum of variances is an upper bound.
-        return np.asarray(hit.sum(axis=-1)), np.asarray((hit * (1.0 - hit)).sum(axis=-1))
+        return p
 
 
 UNIFORM = UniformRouting()
@@ -90,12 +102,18 @@ def find_routing(spec: str) -> RoutingProfile:
 def expert_counter(profile: RoutingProfile, ranks: int = 1) -> ExpertCounter:
     """Count the experts of a step on the busiest of `ranks` expert-parallel ranks, experts placed evenly."""
 
+    def load(pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
+        mean = profile.mean(pool, step)
+        if ranks == 1:
+            return mean, step.positions * pool.experts_per_token
+        busiest = coverage.busiest_rank_mean(pool, ranks, mean, profile.variance(pool, step))
+        return busiest, coverage.busiest_rank_pairs(pool, ranks, step.positions, busiest)
+
     def count(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
-        distinct, pairs = [], []
-        for pool in pools:
-            mean, variance = profile.distinct(pool, step)
-            distinct.append(coverage.busiest_rank_mean(pool, ranks, mean, variance))
-            pairs.append(coverage.busiest_rank_positions(pool, ranks, step.positions))
-        return ExpertLoad(distinct_by_group=tuple(distinct), pairs_by_group=tuple(pairs))
+        by_pool = {pool: load(pool, step) for pool in dict.fromkeys(pools)}  # most models have one pool for all layers
+        return ExpertLoad(
+            distinct_by_group=tuple(by_pool[pool][0] for pool in pools),
+            pairs_by_group=tuple(by_pool[pool][1] for pool in pools),
+        )
 
     return count

@@ -26,7 +26,7 @@ def glm4_moe_lite(reading: Reading) -> Architecture:
 
 def _latent_stack(reading: Reading, family: str, *, selects: bool = False) -> Architecture:
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     kinds = config.per_layer("mlp_layer_types", layers, _mlp_kinds(config, layers))
     indexers = config.per_layer("indexer_types", layers, ["full"] * layers)
 

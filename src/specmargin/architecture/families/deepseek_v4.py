@@ -24,7 +24,7 @@ def deepseek_v4(reading: Reading) -> Architecture:
     config = reading.config
     if config.text("expert_dtype", "") == "fp4":
         reading = replace(reading, scheme=replace(reading.scheme, experts=MXFP4))
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     ratios = config.per_layer("compress_ratios", layers)
     hashed = config.integer("num_hash_layers", 0)
     streams = config.positive("hc_mult")

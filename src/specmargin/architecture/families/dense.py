@@ -56,7 +56,7 @@ def mimo(reading: Reading) -> Architecture:
 def cohere2(reading: Reading) -> Architecture:
     """Parallel attention and MLP behind one norm; three sliding layers to each full one."""
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     every = config.positive("sliding_window_pattern", 4)
     pattern = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
     biased = config.boolean("attention_bias", False)
@@ -107,7 +107,7 @@ def _decoder(
         reading,
         family=family,
         hidden=hidden,
-        layers=[layer(builder(reading, i, hidden)) for i in range(config.positive("num_hidden_layers"))],
+        layers=[layer(builder(reading, i, hidden)) for i in range(config.layer_count())],
         tied_default=False,
         draft_layers=[layer(mtp_builder(reading, hidden))] if mtp else [],
     )

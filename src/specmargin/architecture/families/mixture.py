@@ -49,7 +49,7 @@ def mixtral(reading: Reading) -> Architecture:
 def qwen3_moe(reading: Reading) -> Architecture:
     config = reading.config
     attention = plain_attention(config)
-    dense_layers = set(config.values.get("mlp_only_layers") or [])
+    dense_layers = config.layer_indices("mlp_only_layers") or frozenset()
     step = config.positive("decoder_sparse_step", 1)
 
     def feed_forward(make: LayerBuilder, index: int) -> Block:
@@ -109,7 +109,7 @@ def minimax_m2(reading: Reading) -> Architecture:
 def minimax_m3(reading: Reading) -> Architecture:
     """Dense attention and MLP in the first layers, block-sparse attention and experts in the rest."""
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     sparse = config.section("sparse_attention_config")
     uses_selection = sparse.per_layer("sparse_attention_freq", layers)
     uses_experts = config.per_layer("moe_layer_freq", layers)
@@ -176,7 +176,7 @@ def minimax_m3(reading: Reading) -> Architecture:
 
 def gpt_oss(reading: Reading) -> Architecture:
     config = reading.config
-    layers = config.positive("num_hidden_layers")
+    layers = config.layer_count()
     window_of = windows(config, layers)
     heads = config.positive("num_attention_heads")
 
@@ -206,7 +206,7 @@ def gpt_oss(reading: Reading) -> Architecture:
 def cohere2_moe(reading: Reading) -> Architecture:
     """Command A+ and North Mini: attention and experts in parallel behind one norm."""
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     dense_prefix = config.integer("first_k_dense_replace", 0)
     window_of = windows(config, layers, _cohere_pattern(config, layers, dense_prefix))
     intermediate = config.positive("intermediate_size")
@@ -269,7 +269,7 @@ def _stack(
     mtp_layers: int = 0,
 ) -> Architecture:
     """Norm, attention, norm, feed-forward: `vectors` counts what a layer has besides the two norms."""
-    hidden, layers = reading.config.positive("hidden_size"), reading.config.positive("num_hidden_layers")
+    hidden, layers = reading.config.positive("hidden_size"), reading.config.layer_count()
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         attention = attention_of(index)

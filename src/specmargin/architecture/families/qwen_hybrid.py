@@ -24,7 +24,7 @@ def qwen3_5(reading: Reading) -> Architecture:
 
 def _hybrid(reading: Reading, family: str, *, mtp: bool) -> Architecture:
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     every = config.positive("full_attention_interval", 4)
     default = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
     kinds = config.per_layer("layer_types", layers, default)

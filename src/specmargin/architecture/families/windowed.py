@@ -13,13 +13,13 @@ def llama4(reading: Reading) -> Architecture:
     """Three chunked layers to each full one. A chunk is priced as a window of its size: an upper bound that is
     up to twice too high where the context is many chunks long."""
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     interval = config.positive("no_rope_layer_interval", 4)
     default = ["full_attention" if (i + 1) % interval == 0 else "chunked_attention" for i in range(layers)]
     kinds = config.per_layer("layer_types", layers, default)
     chunk = config.optional_integer("attention_chunk_size")
     moe_every = config.positive("interleave_moe_layer_step")
-    moe_layers = config.values.get("moe_layers") or range(moe_every - 1, layers, moe_every)
+    moe_layers = config.layer_indices("moe_layers") or frozenset(range(moe_every - 1, layers, moe_every))
     biased = config.boolean("attention_bias", False)
     intermediate = config.positive("intermediate_size")
 
@@ -52,7 +52,7 @@ def gemma4(reading: Reading) -> Architecture:
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
         if config.integer(key, 0):
             raise ArchitectureError(f"{config.origin}: Gemma 4 with {key} > 0 is not read yet")
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     kinds = config.per_layer("layer_types", layers)
     heads = config.positive("num_attention_heads")
     keys_are_values = config.boolean("attention_k_eq_v", False)
@@ -98,7 +98,7 @@ def gemma4(reading: Reading) -> Architecture:
 
 def mimo_v2(reading: Reading) -> Architecture:
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.positive("num_hidden_layers")
+    hidden, layers = config.positive("hidden_size"), config.layer_count()
     is_local = config.per_layer("hybrid_layer_pattern", layers)
     routes = config.per_layer("moe_layer_freq", layers)
 

@@ -1,0 +1,209 @@
+"""What we write means what we meant, by each engine's own rules.
+
+The readers here follow the engines' code (state of August 2026), not ours:
+vLLM `vllm/v1/spec_decode/dynamic/utils.py`, SGLang `adaptive_spec_params.py`, TensorRT-LLM `llm_args.py`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+import shlex
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmargin.decisions.schedule import DepthTable, make_schedule
+from specmargin.engines.formats import ENGINES, find_engine
+from specmargin.engines.formats.base import EngineConfig, Request
+from specmargin.engines.formats.sglang import graph_batch_sizes
+from specmargin.errors import CatalogError
+from specmargin.hardware.layout import Parallel
+
+BATCHES = 300
+
+
+def vllm_depth(config: EngineConfig, batch: int) -> int:
+    """Inclusive ranges from 1, sorted, without overlap; gaps and the tail carry the last K; clamped to the maximum."""
+    flag, text = shlex.split(config.text)
+    assert flag == "--speculative-config"
+    settings = json.loads(text)
+    most = settings["num_speculative_tokens"]
+    assert most > 0
+    table = settings.get("num_speculative_tokens_per_batch_size")
+    if table is None:
+        return int(most)
+    assert table[0][0] == 1
+    previous_end, depth = 0, None
+    for first, last, k in table:
+        assert first > previous_end
+        assert last >= first
+        assert k >= 0
+        previous_end = last
+        if batch >= first:
+            depth = k
+    assert depth is not None
+    return int(min(depth, most))
+
+
+def sglang_depth(config: EngineConfig, batch: int) -> int:
+    """Pad to a captured batch size, then the slot with the largest key not above it; one candidate is no choice."""
+    steps = int(_flag(config.text, "--speculative-num-steps"))
+    assert int(_flag(config.text, "--speculative-num-draft-tokens")) == steps + 1
+    if config.file_text is None:
+        return steps
+    slots = {int(key): value for key, value in json.loads(config.file_text).items() if key.isdigit()}
+    union = {step for slot in slots.values() for step in slot["candidate_steps"]}
+    assert steps in union  # the server refuses to start otherwise
+    assert max(union) == steps  # buffers are sized by the largest
+    sizes = graph_batch_sizes(BATCHES)
+    index = bisect.bisect_left(sizes, batch)
+    padded = sizes[index] if index < len(sizes) else batch
+    keys = sorted(slots)
+    slot = slots[keys[max(0, bisect.bisect_right(keys, padded) - 1)]]
+    assert len(slot["candidate_steps"]) == 1
+    return int(slot["candidate_steps"][0])
+
+
+def trtllm_depth(config: EngineConfig, batch: int) -> int:
+    """Keys are upper bounds; above the last, 0. The smallest key must map to max_draft_len and none may exceed it."""
+    settings = yaml.safe_load(config.text)["speculative_config"]
+    schedule: dict[int, int] = settings["draft_len_schedule"]
+    assert schedule[min(schedule)] == settings["max_draft_len"]
+    assert max(schedule.values()) <= settings["max_draft_len"]
+    for bound in sorted(schedule):
+        if batch <= bound:
+            return schedule[bound]
+    return 0
+
+
+def llamacpp_depth(config: EngineConfig, batch: int) -> int:
+    del batch
+    return int(_flag(config.text, "--spec-draft-n-max"))
+
+
+READERS = {"vllm": vllm_depth, "sglang": sglang_depth, "trtllm": trtllm_depth, "llamacpp": llamacpp_depth}
+
+
+def _flag(text: str, name: str) -> str:
+    words = shlex.split(text)
+    return words[words.index(name) + 1]
+
+
+def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -> DepthTable:
+    """Goodput that falls off by `slope` a step from the best depth; `best`: (up to batch, depth)."""
+    relative = np.empty((BATCHES, deepest + 1))
+    for batch in range(1, BATCHES + 1):
+        depth = next(d for last, d in best if batch <= last)
+        relative[batch - 1] = 1.0 - slope * np.abs(np.arange(deepest + 1) - depth)
+    return DepthTable(relative=relative)
+
+
+def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> Request:
+    return Request(
+        **{
+            "table": table,
+            "batches": (1, 4, 16, 64, 256),
+            "drafter_kind": kind,
+            "drafter_spec": "",
+            "parallel": Parallel.TP,
+            "min_gain": 0.02,
+            "hurdle": 0.3,
+            **changes,
+        }
+    )
+
+
+FALLING = [(8, 5), (32, 3), (100, 1), (BATCHES, 0)]
+RISING = [(4, 1), (BATCHES, 6)]
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("best", [FALLING, RISING, [(BATCHES, 3)]], ids=["falling", "rising", "flat"])
+def test_round_trip(engine: str, best: list[tuple[int, int]]) -> None:
+    config = ENGINES[engine].write(_request(_table(best)))
+    for batch in range(1, BATCHES + 1):
+        assert READERS[engine](config, batch) == config.schedule.depth_at(batch), f"{engine} at batch {batch}"
+
+
+def test_vllm_says_exactly_the_plan() -> None:
+    config = ENGINES["vllm"].write(_request(_table(FALLING)))
+    assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [
+        (1, 8, 5),
+        (9, 32, 3),
+        (33, 100, 1),
+        (101, BATCHES, 0),
+    ]
+
+
+@given(
+    depths=st.lists(st.integers(0, 8), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(1, BATCHES - 1), min_size=6, max_size=6, unique=True),
+    engine=st.sampled_from(sorted(ENGINES)),
+    min_gain=st.sampled_from([0.0, 0.02, 0.12]),
+)
+def test_any_plan_survives_the_round_trip(depths: list[int], cuts: list[int], engine: str, min_gain: float) -> None:
+    ends = [*sorted(cuts)[: len(depths) - 1], BATCHES]
+    table = _table(list(zip(ends, depths, strict=True)))
+    config = ENGINES[engine].write(_request(table, min_gain=min_gain))
+    if not config.text:
+        assert config.schedule.max_depth == 0
+        return
+    for batch in range(1, BATCHES + 1):
+        assert READERS[engine](config, batch) == config.schedule.depth_at(batch)
+
+
+def test_sglang_ranges_change_only_between_graph_sizes() -> None:
+    """A batch of 9 is padded to 10 and must read the slot of 10: the plan's cut at 9 moves to a size it has."""
+    config = ENGINES["sglang"].write(_request(_table([(9, 5), (BATCHES, 1)])))
+    ends = [entry.last for entry in config.schedule.ranges[:-1]]
+    assert set(ends) <= set(graph_batch_sizes(BATCHES))
+
+
+def test_trtllm_gives_up_little_when_the_plan_deepens_with_batch() -> None:
+    """1 up to batch 4, then 6, cannot be written; 6 at batch 1 alone and 1 up to 4 is the nearest that can."""
+    config = ENGINES["trtllm"].write(_request(_table(RISING)))
+    assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [(1, 1, 6), (2, 4, 1), (5, BATCHES, 6)]
+    assert any("deepest" in note for note in config.notes)
+
+
+def test_vllm_keeps_one_depth_under_data_parallelism() -> None:
+    """vLLM switches the table off there, so writing one would promise what does not happen."""
+    config = ENGINES["vllm"].write(_request(_table(FALLING), parallel=Parallel.DP_EP))
+    assert "per_batch_size" not in config.text
+    assert len(config.schedule.ranges) == 1
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_nothing_is_configured_where_nothing_pays(engine: str) -> None:
+    config = ENGINES[engine].write(_request(_table([(BATCHES, 0)])))
+    assert config.text == ""
+    assert "does not pay" in config.notes[0]
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "dflash", "model", "ngram", "ssd", "free"])
+def test_every_drafter_can_be_written(engine: str, kind: str) -> None:
+    config = ENGINES[engine].write(_request(_table(FALLING), kind=kind, drafter_spec="some/head"))
+    assert config.text
+    assert READERS[engine](config, 1) == config.schedule.depth_at(1)
+
+
+def test_merging_keeps_within_the_gain() -> None:
+    table = _table(FALLING, slope=0.03)
+    for min_gain in (0.0, 0.05, 0.1, 0.3):
+        schedule = make_schedule(table, min_gain=min_gain)
+        for batch in range(1, BATCHES + 1):
+            assert table.relative[batch - 1, schedule.depth_at(batch)] >= 1.0 - min_gain - 1e-12
+    assert len(make_schedule(table, min_gain=0.3).ranges) < len(make_schedule(table, min_gain=0.0).ranges)
+
+
+def test_engine_names() -> None:
+    assert find_engine("TensorRT-LLM").name == "trtllm"
+    with pytest.raises(CatalogError, match=re.escape("unknown engine 'vlm'; nearest: vllm")):
+        find_engine("vlm")

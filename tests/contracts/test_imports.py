@@ -1,0 +1,83 @@
+"""The direction of flow, kept by a test: architecture and hardware, prices, routing and acceptance, then decisions."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SOURCE = ROOT / "src" / "specmargin"
+
+# What each package may import from Specmargin, besides itself and the shared nouns.
+ALLOWED = {
+    "architecture": set(),
+    "hardware": {"architecture"},
+    "routing": {"architecture"},
+    "acceptance": {"architecture"},
+    "prices": {"architecture", "hardware"},
+    "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
+    "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
+    "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
+    "cli": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions", "engines"},
+}
+NOUNS = {"errors", "sources", "step", "_version"}
+
+
+def _imports(file: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return found
+
+
+def _files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_packages_import_only_what_stands_before_them(package: str) -> None:
+    wrong = []
+    for file in (SOURCE / package).rglob("*.py"):
+        for module in _imports(file):
+            parts = module.split(".")
+            if parts[0] != "specmargin" or len(parts) < 2 or parts[1] in NOUNS | {package} | ALLOWED[package]:
+                continue
+            wrong.append(f"{file.relative_to(SOURCE)} imports {module}")
+    assert wrong == []
+
+
+def test_every_package_has_a_rule() -> None:
+    packages = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").is_file()}
+    assert packages == set(ALLOWED)
+
+
+def test_prices_know_nothing_of_routing_or_acceptance() -> None:
+    assert "routing" not in ALLOWED["prices"]
+    assert "acceptance" not in ALLOWED["prices"]
+
+
+def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
+    """Nothing outside engines/vllm imports vLLM; nothing outside measure and engines/vllm imports torch."""
+    wrong = []
+    for file in _files():
+        place = file.relative_to(SOURCE).as_posix()
+        for module in _imports(file):
+            top = module.split(".")[0]
+            if top == "vllm" and not place.startswith("engines/vllm/"):
+                wrong.append(f"{place} imports vllm")
+            if top in ("torch", "triton") and not place.startswith(("measure/", "engines/vllm/")):
+                wrong.append(f"{place} imports {top}")
+            if top == "pydantic" and "schema" not in file.name:
+                wrong.append(f"{place} imports pydantic: only schema files at the edges do")
+    assert wrong == []
+
+
+def test_files_stay_readable() -> None:
+    long = [f"{f.relative_to(SOURCE)}: {n}" for f in _files() if (n := len(f.read_text().splitlines())) > 450]
+    assert long == []

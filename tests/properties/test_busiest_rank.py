@@ -1,0 +1,52 @@
+"""The busiest expert-parallel rank: the formula against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specmargin.architecture.types import ExpertPool
+from specmargin.routing import coverage
+
+
+def _simulate(pool: ExpertPool, ranks: int, positions: int, rounds: int, seed: int) -> tuple[float, float, float]:
+    """Mean busiest-rank distinct experts, its standard error, and mean busiest-rank pairs."""
+    rng = np.random.default_rng(seed)
+    k = pool.experts_per_token
+    distinct, pairs = np.empty(rounds), np.empty(rounds)
+    for i in range(rounds):
+        chosen = rng.random((positions, pool.experts)).argpartition(k, axis=1)[:, :k] if k < pool.experts else None
+        counts = np.bincount(chosen.ravel(), minlength=pool.experts) if chosen is not None else np.full(k, positions)
+        by_rank = counts.reshape(ranks, -1)
+        distinct[i] = (by_rank > 0).sum(axis=1).max()
+        pairs[i] = by_rank.sum(axis=1).max()
+    return float(distinct.mean()), float(distinct.std() / np.sqrt(rounds)), float(pairs.mean())
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("positions", [1, 2, 8, 32, 128])
+@pytest.mark.parametrize("shape", [(256, 8), (128, 8), (384, 6), (64, 4)])
+def test_against_simulation(shape: tuple[int, int], positions: int, ranks: int) -> None:
+    pool = ExpertPool(experts=shape[0], experts_per_token=shape[1])
+    simulated, error, pairs = _simulate(pool, ranks, positions, rounds=1500, seed=positions * ranks)
+    mean, variance = coverage.uniform_mean(pool, positions), coverage.uniform_variance(pool, positions)
+    ours = float(coverage.busiest_rank_mean(pool, ranks, mean, variance))
+    assert abs(ours - simulated) <= max(4 * error, 0.01 * simulated)
+    our_pairs = float(coverage.busiest_rank_pairs(pool, ranks, positions, ours))
+    assert our_pairs == pytest.approx(pairs, rel=0.05)
+
+
+def test_one_rank_is_everything() -> None:
+    pool = ExpertPool(experts=64, experts_per_token=4)
+    assert coverage.busiest_rank_mean(pool, 1, 20.0, 3.0) == 20.0
+
+
+def test_between_the_even_share_and_a_whole_rank() -> None:
+    pool = ExpertPool(experts=256, experts_per_token=8)
+    positions = np.arange(1, 600)
+    mean, variance = coverage.uniform_mean(pool, positions), coverage.uniform_variance(pool, positions)
+    busiest = coverage.busiest_rank_mean(pool, 8, mean, variance)
+    assert np.all(busiest >= mean / 8)
+    assert np.all(busiest <= 32)
+    assert np.all(np.diff(busiest) >= -1e-6)
+    assert busiest[0] > 8 / 8  # one token's eight experts hardly ever fall one on each rank

@@ -1,0 +1,111 @@
+"""Parameter counts against what publishers print and what another implementation builds."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from specmargin.architecture.reader import REFUSED, read_architecture
+from specmargin.architecture.types import Architecture
+from specmargin.catalog.lookup import bundled_model
+from specmargin.errors import UnknownFamilyError
+
+COUNTS = json.loads((Path(__file__).parent / "data" / "transformers_parameter_counts.json").read_text())["parameters"]
+
+
+def _rounded(parameters: int, digits: int) -> str:
+    return f"{parameters / 1e9:.{digits}f}"
+
+
+@pytest.mark.parametrize(
+    ("model", "printed", "digits"),
+    [
+        ("mixtral-8x7b", "46.7", 1),  # Mistral AI, "Mixtral of experts"
+        ("qwen3-30b-a3b", "30.5", 1),  # Qwen3-30B-A3B model card
+        ("qwen3-235b-a22b", "235", 0),  # Qwen3-235B-A22B model card
+        ("deepseek-v3", "671", 0),  # DeepSeek-V3 technical report, main model without the MTP module
+        ("gpt-oss-120b", "116.8", 1),  # gpt-oss model card: 116.83B
+        ("deepseek-v4-flash", "284", 0),  # DeepSeek-V4-Flash model card, without the MTP module
+        ("llama-3.1-70b", "70.6", 1),  # Llama 3.1 model card
+        ("qwen3.6-35b-a3b", "35", 0),  # Qwen3.6-35B-A3B model card
+        ("command-a", "111", 0),  # Command A model card
+        ("qwen3-next-80b-a3b", "80", 0),  # Qwen3-Next-80B-A3B model card
+        ("glm-4.5-air", "107", 0),  # GLM-4.5-Air: "106B" without its embedding's rounding; 106.85 here
+    ],
+)
+def test_total_is_the_published_one(model: str, printed: str, digits: int) -> None:
+    assert _rounded(bundled_model(model).parameters, digits) == printed
+
+
+def test_kimi_k2_has_a_trillion_parameters() -> None:
+    """Kimi K2 model card: 1T. 1.03T with the input embedding and the LM head."""
+    assert f"{bundled_model('kimi-k2').parameters / 1e12:.0f}" == "1"
+
+
+@pytest.mark.parametrize(
+    ("model", "printed", "digits", "with_embedding"),
+    [
+        ("mixtral-8x7b", "12.9", 1, True),  # Mistral AI counts the input embedding: 12.88
+        ("qwen3-235b-a22b", "22", 0, True),  # model card; 21.6 without the embedding also rounds to it
+        ("deepseek-v3", "37", 0, False),  # technical report; 36.6 without the input embedding
+        ("gpt-oss-120b", "5.1", 1, False),  # model card: the embedding is not counted, the unembedding is
+        ("kimi-k2", "32", 0, False),  # model card; 31.7 without the input embedding
+        ("deepseek-v4-flash", "13", 0, False),  # model card; 13.3 without the input embedding
+        ("qwen3.6-35b-a3b", "3", 0, False),  # model card; 2.95 without the input embedding
+    ],
+)
+def test_active_is_the_published_one(model: str, printed: str, digits: int, with_embedding: bool) -> None:
+    active = bundled_model(model).active_parameters(count_embedding=with_embedding)
+    assert _rounded(active, digits) == printed
+
+
+def test_active_parameters_of_qwen3_30b_are_cut_not_rounded_on_its_card() -> None:
+    """The card prints 3.3B; with both embeddings the model has 3.353B, which it truncates."""
+    active = bundled_model("qwen3-30b-a3b").active_parameters(count_embedding=True)
+    assert active == 3_353_032_704
+    assert f"{int(active / 1e8) / 10:.1f}" == "3.3"
+
+
+def _configurations() -> list[str]:
+    folder = pytest.importorskip("aiconfigurator_core")
+    del folder
+    names = (entry.name for entry in (files("aiconfigurator_core") / "model_configs").iterdir())
+    return sorted(n.removesuffix("_config.json") for n in names if n.endswith("_config.json") and "hf_quant" not in n)
+
+
+def _read(name: str) -> Architecture:
+    folder = files("aiconfigurator_core") / "model_configs"
+    beside = folder / f"{name}_hf_quant_config.json"
+    quantization = json.loads(beside.read_text())["quantization"] if beside.is_file() else None
+    values = json.loads((folder / f"{name}_config.json").read_text())
+    return read_architecture(values, name=name, origin=name, quantization=quantization)
+
+
+def test_public_configurations_load_or_are_refused_by_name() -> None:
+    """aiconfigurator-core 0.12.0 carries 89 real configurations; at least 75 must load, the rest say why not."""
+    names = _configurations()
+    loaded, refused = [], {}
+    for name in names:
+        try:
+            loaded.append(_read(name))
+        except UnknownFamilyError as error:
+            refused[name] = str(error)
+    assert len(names) >= 89
+    assert len(loaded) >= 75
+    for name, reason in refused.items():
+        assert name in reason
+        assert any(why in reason for why in REFUSED.values())
+
+
+def test_every_configuration_has_the_parameters_that_transformers_builds() -> None:
+    """84 configurations, 26 families' quirks: exactly the count of Hugging Face's own modules, to the parameter."""
+    names = set(_configurations())
+    compared = [name for name in COUNTS if name in names]
+    assert len(compared) >= 80
+    wrong = {
+        name: (_read(name).parameters, COUNTS[name]) for name in compared if _read(name).parameters != COUNTS[name]
+    }
+    assert wrong == {}

@@ -1,0 +1,213 @@
+"""The command line: JSON keys, tables of 100 columns, and one clear sentence for every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmargin.cli.main import VERBS
+from specmargin.cli.options import parse_numbers
+from specmargin.errors import ScenarioError
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "specmargin.cli.main", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr or done.stdout
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def payload(*arguments: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(run(*arguments, "--json").stdout)
+    return result
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_teaches(verb: str) -> None:
+    shown = run(verb, "--help").stdout
+    assert "Usage: specmargin" in shown
+
+
+def test_root() -> None:
+    assert all(verb in run("--help").stdout for verb in VERBS)
+    assert run("--version").stdout.startswith("specmargin ")
+    assert "no verb 'plam'; nearest: plan" in run("plam", code=2).stderr
+
+
+def test_plan_json_has_the_documented_keys() -> None:
+    result = payload("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64", "--contexts", "1k,32k")
+    assert result["schema"] == "specmargin.plan/1"
+    for key in ("model", "gpu", "engine", "drafter", "sources", "rows", "config"):
+        assert key in result
+    row_keys = {"batch", "depth", "speedup", "goodput_tokens_per_second", "no_spec_tokens_per_second", "hurdle"}
+    row_keys |= {"break_even_acceptance", "distinct_experts", "bound_by"}
+    assert [row["batch"] for row in result["rows"]] == [1, 8, 64]
+    for row in result["rows"]:
+        assert row_keys <= set(row)
+    assert result["config"].startswith("--speculative-config '")
+    assert [entry["context"] for entry in result["by_context"]] == [1024, 32768]
+    assert any("datasheet" in source for source in result["sources"].values())
+    assert result["weakest_source"].startswith("assumed")
+
+
+def test_plan_by_expert_parallelism_shows_the_communication_share() -> None:
+    shared = ("plan", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--batch", "1,64")
+    ep = payload(*shared, "--parallel", "ep")
+    tp = payload(*shared, "--parallel", "tp")
+    assert all(0 < row["communication_share"] < 1 for row in ep["rows"])
+    assert ep["rows"][0]["distinct_experts"] < tp["rows"][0]["distinct_experts"]  # a rank's own experts
+    assert "comm" in run(*shared, "--parallel", "ep").stdout
+
+
+def test_plan_ranks_drafters() -> None:
+    result = payload("plan", "qwen3.6-35b-a3b", "--gpu", "b200", "--drafter", "all", "--batch", "1,64")
+    gains = [entry["mean_speedup"] for entry in result["ranking"]]
+    assert gains == sorted(gains, reverse=True)
+    assert {entry["drafter"] for entry in result["ranking"]} == {"mtp", "eagle", "dflash", "ngram"}
+    assert result["drafter"] == result["ranking"][0]["drafter"]
+
+
+def test_plan_from_a_request_rate_and_as_money() -> None:
+    arguments = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--qps", "8", "--isl", "1000", "--osl", "300"]
+    result = payload(*arguments, "--tpot-slo", "20", "--gpu-hour-price", "3")
+    load = result["load"]
+    assert load["speculating"]["batch"] <= load["no_spec"]["batch"]
+    assert load["speculating"]["meets_target"] is True
+    row = result["rows"][0]
+    assert row["cost_per_million_tokens"] == pytest.approx(3 * row["gpu_hours_per_million_tokens"])
+    assert row["gpu_hours_per_million_tokens"] == pytest.approx(1e6 / row["goodput_tokens_per_second"] / 3600)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
+def test_plan_writes_every_engine(engine: str, tmp_path: Path) -> None:
+    file = tmp_path / "setting.txt"
+    run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--engine", engine, "-o", str(file))
+    assert file.read_text().strip()
+    again = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--engine", engine, "-o", str(file), code=2)
+    assert "exists; give --force" in again.stderr
+
+
+def test_price_json() -> None:
+    result = payload("price", "deepseek-v4-flash", "--gpu", "b200", "--batch", "8", "--depth", "2")
+    for component in result["components"]:
+        assert {"name", "seconds", "bytes", "flops", "marginal_seconds", "source"} <= set(component)
+    assert sum(c["seconds"] for c in result["components"]) == pytest.approx(result["total_seconds"])
+    assert sum(c["seconds"] for c in result["draft"]["components"]) == pytest.approx(result["draft"]["total_seconds"])
+    assert result["round_seconds"] == pytest.approx(result["total_seconds"] + result["draft"]["total_seconds"])
+
+
+def test_price_and_plan_agree() -> None:
+    shared = ("qwen3.6-35b-a3b", "--gpu", "h200")
+    row = payload("plan", *shared, "--batch", "8", "--drafter", "mtp")["rows"][0]
+    price = payload("price", *shared, "--batch", "8", "--depth", str(row["depth"]), "--drafter", "mtp")
+    assert row["tpot_seconds"] * row["goodput_tokens_per_second"] == pytest.approx(8)
+    assert price["distinct_experts"] == pytest.approx(row["distinct_experts"])
+    committed = row["goodput_tokens_per_second"] * price["round_seconds"] / 8
+    assert committed == pytest.approx(1 + 0.7789)
+
+
+def test_coverage_json() -> None:
+    result = payload("coverage", "deepseek-v4-flash", "--positions", "1,53")
+    assert round(result["half_coverage_positions"], 1) == 29.2
+    assert round(result["experts_over_k"]) == 43
+    first = result["positions"][0]
+    assert {"width", "depth", "skew", "uniform", "uniform_stdev"} <= set(first)
+    assert first["width"] == pytest.approx(6)
+
+
+def test_duel_json() -> None:
+    result = payload("duel", "qwen3.6-35b-a3b", "--gpu", "h100", "--batch", "1", "--alpha", "0.9")
+    for side in ("width", "depth"):
+        assert {"goodput_tokens_per_second", "distinct_experts", "step_seconds"} <= set(result[side])
+    assert result["winner"] == "width"
+    assert result["turning_alpha"] > 0.9
+
+
+def test_lists() -> None:
+    models = payload("models")["models"]
+    assert len(models) >= 40
+    assert {"name", "hub_id", "parameters", "active_parameters", "source"} <= set(models[0])
+    assert len(payload("gpus")["gpus"]) >= 20
+    assert "qwen3.6-35b-a3b" in run("models", "qwen3.6").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "qwen3.6-35b-a3b", "--gpu", "h200"],
+        ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--gpu-hour-price", "3"],
+        ["plan", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--parallel", "ep", "--contexts", "1k,8k,64k"],
+        ["plan", "qwen3.6-35b-a3b", "--gpu", "b200", "--drafter", "all"],
+        ["price", "deepseek-v4-flash", "--gpu", "b200", "--batch", "8", "--depth", "2"],
+        ["coverage", "deepseek-v4-flash"],
+        ["duel", "qwen3.6-35b-a3b", "--gpu", "h100", "--alpha", "0.9"],
+        ["models"],
+        ["gpus"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_tables_fit_100_columns(arguments: list[str]) -> None:
+    lines = run(*arguments).stdout.splitlines()
+    wide = [line for line in lines if len(line) > 100 and not line.startswith("--")]  # flags paste as one line
+    assert wide == []
+
+
+PLAN = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["plan", "nope", "--gpu", "h200"], "'nope' is neither a bundled model"),
+        (["plan", "nope.json", "--gpu", "h200"], "nope.json: no such file"),
+        (["plan", ".", "--gpu", "h200"], "no config.json here"),
+        (["plan", "qwen3.6-35b-a3b", "--gpu", "h3000"], "unknown GPU 'h3000'; nearest: "),
+        ([*PLAN, "--gpus", "3"], "do not divide over 3 GPUs"),
+        ([*PLAN, "--gpus", "0"], "--gpus must be at least 1"),
+        (["plan", "deepseek-v3", "--gpu", "h100"], "does not fit"),
+        (["plan", "llama-3.1-8b", "--gpu", "h100", "--gpus", "2", "--parallel", "ep"], "has no experts"),
+        ([*PLAN, "--acceptance", "1.2"], "acceptance must lie in 0..1"),
+        ([*PLAN, "--acceptance", "0.5,0.6"], "cannot rise"),
+        ([*PLAN, "--acceptance", "good"], "is not understood"),
+        ([*PLAN, "--depth", "99"], "depth must lie in"),
+        ([*PLAN, "--batch", "0"], "batch must lie in"),
+        ([*PLAN, "--batch", "x"], "--batch: 'x' is neither a number"),
+        ([*PLAN, "--batch", "8-1"], "is empty"),
+        ([*PLAN, "--context", "9999999"], "beyond"),
+        ([*PLAN, "--drafter", "magic"], "unknown drafter 'magic'"),
+        ([*PLAN, "--engine", "magic"], "unknown engine 'magic'"),
+        ([*PLAN, "--routing", "magic"], "unknown routing profile 'magic'"),
+        ([*PLAN, "--prices", "magic"], "unknown prices 'magic'"),
+        ([*PLAN, "--weights", "fp3"], "unknown precision 'fp3'; nearest: "),
+        ([*PLAN, "--min-gain", "2"], "--min-gain"),
+        ([*PLAN, "--qps", "1"], "--qps needs --isl and --osl"),
+        ([*PLAN, "--isl", "1"], "give --qps too"),
+        ([*PLAN, "--qps", "-1", "--isl", "1", "--osl", "1"], "--qps must be positive"),
+        ([*PLAN, "--memory-utilization", "7"], "memory utilization"),
+        (["price", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "-3"], "--batch must lie in"),
+        (["price", "qwen3.6-35b-a3b", "--gpu", "h200", "--drafter", "all"], "name one drafter"),
+        (["coverage", "llama-3.1-8b"], "is dense"),
+        (["coverage", "deepseek-v3", "--layer", "99"], "--layer must lie in 0..57"),
+        (["duel", "qwen3.6-35b-a3b", "--gpu", "h100", "--alpha", "2"], "--alpha must lie in 0..1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:60],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments: list[str], complaint: str) -> None:
+    done = run(*arguments, code=2)
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_numbers_and_ranges() -> None:
+    assert parse_numbers("1,4-6,2k", "x") == [1, 4, 5, 6, 2048]
+    assert parse_numbers("1m", "x") == [1_048_576]
+    with pytest.raises(ScenarioError):
+        parse_numbers("", "x")

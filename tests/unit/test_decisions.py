@@ -1,0 +1,279 @@
+"""Plans, hurdles, loads, duels and schedules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmargin.architecture.precision import Arithmetic
+from specmargin.catalog.lookup import find_device
+from specmargin.decisions.duel import duel
+from specmargin.decisions.load import Load, settle
+from specmargin.decisions.plan import best_depths, make_plan, stops_at_batch
+from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import DepthTable, Range, Schedule, depth_table, make_schedule
+from specmargin.decisions.verdict import verdict
+from specmargin.errors import AcceptanceError, ParallelismError, ScenarioError, ScheduleError
+from specmargin.hardware.layout import Layout, Parallel
+from specmargin.prices.model import EngineTime
+from specmargin.sources import assumed
+from specmargin.step import FloatArray, Step
+from tests.scenarios import scenario
+
+ROWS = [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_the_plan_is_the_argmax_of_goodput() -> None:
+    setting = scenario(drafter="mtp")
+    plan = make_plan(setting, ROWS, max_depth=8)
+    for row in plan.rows:
+        every = [setting.grid([row.batch], 8).goodput[0, depth] for depth in range(9)]
+        assert row.goodput_tokens_per_second == max(every)
+        assert row.depth == int(np.argmax(every))
+        assert row.speedup == pytest.approx(max(every) / row.no_spec_tokens_per_second)
+
+
+def test_hurdle_is_marginal_price_times_goodput_and_splits_by_component() -> None:
+    setting = scenario(drafter="mtp")
+    row = make_plan(setting, [4], max_depth=8).rows[0]
+    step = Step.uniform(batch=4, depth=row.depth, context=setting.context)
+    now, more = setting.marginal(step)
+    marginal = float(more.total_seconds - now.total_seconds)
+    assert row.hurdle == pytest.approx(marginal * row.goodput_tokens_per_second)
+    assert sum(row.hurdle_by_component.values()) == pytest.approx(row.hurdle)
+
+
+@given(batch=st.integers(1, 64), alpha=st.floats(0.05, 0.95))
+def test_with_a_free_drafter_the_hurdle_says_whether_one_more_token_raises_goodput(batch: int, alpha: float) -> None:
+    """The definition, checked: a token whose survival clears the hurdle raises goodput, one below lowers it."""
+    setting = scenario(drafter="free", acceptance=f"{alpha}")
+    depth = 1
+    step = Step.uniform(batch=batch, depth=depth, context=setting.context)
+    now, more = setting.marginal(step)
+    committed = batch * (1 + alpha)
+    goodput = committed / float(now.total_seconds)
+    hurdle = goodput * float(more.total_seconds - now.total_seconds)
+    for survival, better in ((hurdle * 1.01, True), (hurdle * 0.99, False)):
+        after = (committed + survival) / float(more.total_seconds)
+        assert (after > goodput) is better
+
+
+def test_graph_limit_is_never_stepped_over() -> None:
+    setting = scenario(drafter="mtp", memory_utilization=1.0)
+    batches = list(range(1, 600, 7))
+    plan = make_plan(setting, batches, max_depth=8, position_limit=512)
+    for row in plan.rows:
+        assert row.depth == 0 or row.batch * (row.depth + 1) <= 512
+    free = make_plan(setting, batches, max_depth=8)
+    assert any(row.batch * (row.depth + 1) > 512 for row in free.rows)
+
+
+def test_graph_limit_counts_what_one_rank_sees() -> None:
+    """Data parallelism spreads sequences: 1024 over 8 ranks are 128 each, and 128 × 4 positions have a graph."""
+    setting = scenario("deepseek-v3", drafter="mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
+    plan = make_plan(setting, [1024], max_depth=3, position_limit=512)
+    assert plan.rows[0].depth > 0
+
+
+def test_no_speculation_pays_nothing_when_nothing_is_accepted() -> None:
+    plan = make_plan(scenario(drafter="mtp", acceptance="0"), ROWS, max_depth=8)
+    assert not plan.pays
+    assert all(row.depth == 0 and row.speedup == 1.0 for row in plan.rows)
+    assert plan.stops_at_batch == 1
+    assert verdict(plan).startswith("Do not speculate")
+
+
+def test_off_may_lose_against_none() -> None:
+    """An engine with speculation configured but off is not the same as one without it."""
+    time = EngineTime(off_step_seconds=1e-4, source=assumed("test"))
+    plan = make_plan(scenario(drafter="mtp", acceptance="0", engine_time=time), [1], max_depth=4)
+    assert plan.rows[0].depth == 0
+    assert plan.rows[0].speedup < 1.0
+    assert not plan.pays
+
+
+def test_fixed_time_makes_depth_cheaper() -> None:
+    """The lesson of every measurement: relative to a step with fixed time, drafts cost little."""
+    bare = make_plan(scenario(drafter="mtp"), [1], max_depth=8).rows[0]
+    time = EngineTime(step_seconds=2.4e-3, layer_seconds=20e-6, source=assumed("test"))
+    real = make_plan(scenario(drafter="mtp", engine_time=time), [1], max_depth=8).rows[0]
+    assert real.depth > bare.depth
+    assert real.speedup > bare.speedup
+    assert real.hurdle < bare.hurdle
+
+
+def test_where_it_stops_paying() -> None:
+    setting = scenario("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
+    stop = stops_at_batch(setting, 4, 4096, None)
+    assert stop is not None
+    grid = setting.grid([stop - 1, stop, stop + 50], 4)
+    gain = grid.goodput[:, 1:].max(axis=1) / grid.none_goodput
+    assert gain[0] > 1.0
+    assert gain[1] <= 1.0
+    assert gain[2] <= 1.0
+
+
+def test_moe_and_dense_differ_in_shape() -> None:
+    """A mixture gains most at moderate batch, its experts all loaded, yet memory-bound; a dense model only loses."""
+    batches = [1, 4, 16, 64, 256, 1024]
+    moe = scenario("qwen3-30b-a3b", "h200", "free", context=256, memory_utilization=1.0)
+    dense = scenario("llama-3.1-8b", "h200", "free", context=256, memory_utilization=1.0)
+
+    def gains(setting: Scenario) -> FloatArray:
+        grid = setting.grid(batches, 3)
+        return grid.goodput[:, 3] / grid.none_goodput
+
+    assert int(np.argmax(gains(moe))) not in (0, len(batches) - 1)
+    assert np.all(np.diff(gains(dense)) <= 1e-9)
+
+
+def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
+    text = verdict(make_plan(scenario(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, position_limit=512))
+    assert text.startswith("Speculate: qwen3.6-35b-a3b on h200 with mtp gains ")
+    assert "What would change that: an acceptance below" in text
+
+
+def test_rows_that_do_not_fit_are_marked() -> None:
+    plan = make_plan(scenario(drafter="mtp"), [1, 4096], max_depth=8)
+    assert [row.fits for row in plan.rows] == [True, False]
+    nothing = make_plan(scenario(drafter="mtp"), [4096], max_depth=8)
+    assert "none fits in memory" in verdict(nothing)
+
+
+def test_a_model_too_large_is_refused_with_advice() -> None:
+    setting = scenario("deepseek-v3", "h100", "free")
+    with pytest.raises(ParallelismError, match=r"does not fit: weights need \d+ GB on each of 1 .* try --gpus"):
+        make_plan(setting, [1], max_depth=2)
+
+
+@pytest.mark.parametrize(("batches", "depth"), [([0], 4), ([1], -1), ([1], 65), ([1 << 20], 4)])
+def test_ranges_are_checked(batches: list[int], depth: int) -> None:
+    with pytest.raises(ScenarioError, match="must lie in"):
+        make_plan(scenario(), batches, max_depth=depth)
+
+
+def test_scenarios_are_checked() -> None:
+    with pytest.raises(ScenarioError, match="beyond"):
+        scenario(context=1_000_000.0)
+    with pytest.raises(ScenarioError, match="negative"):
+        scenario(context=-1.0)
+    with pytest.raises(ScenarioError, match="utilization"):
+        scenario(memory_utilization=0.0)
+
+
+# --- load ---
+
+
+def test_a_load_settles_where_littles_law_holds() -> None:
+    setting = scenario(drafter="mtp", context=1150)
+    load = Load(requests_per_second=4, input_tokens=1000, output_tokens=300)
+    point = settle(setting, load, max_depth=4, position_limit=512)
+    wanted = 4 * 300 * point.tpot_seconds
+    assert point.batch - 1 <= wanted <= point.batch
+    assert 0 < point.prefill_share < 1
+
+
+def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
+    setting = scenario(drafter="free", context=1150)
+    load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
+    plain = settle(setting, load, max_depth=4, position_limit=None, speculate=False)
+    speculating = settle(setting, load, max_depth=4, position_limit=None)
+    assert speculating.batch <= plain.batch
+    assert speculating.tpot_seconds < plain.tpot_seconds
+
+
+def test_targets_and_overload() -> None:
+    setting = scenario(drafter="mtp", context=1150)
+    met = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
+    assert settle(setting, met, max_depth=4, position_limit=None).meets_target is True
+    missed = replace(met, tpot_target_seconds=1e-6)
+    assert settle(setting, missed, max_depth=4, position_limit=None).meets_target is False
+    with pytest.raises(ScenarioError, match="times the prefill"):
+        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, position_limit=None)
+    with pytest.raises(ScenarioError, match="this hardware serves about"):
+        slow = scenario("qwen3-30b-a3b", "dgx-spark", "free")
+        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, position_limit=None)
+
+
+@pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
+def test_bad_loads(change: dict[str, float]) -> None:
+    values = {"requests_per_second": 1.0, "input_tokens": 10, "output_tokens": 10, **change}
+    with pytest.raises(ScenarioError):
+        Load(**values)  # type: ignore[arg-type]
+
+
+# --- duel ---
+
+
+def test_the_interview_question_under_uniform_routing() -> None:
+    """Two positions at batch 1, acceptance 0.9, free drafter, no KV: uniform routing says width."""
+    result = duel(scenario("qwen3.6-35b-a3b", "h100", "free", context=0), batch=1, alpha=0.9)
+    assert result.winner == "width"
+    assert result.width.distinct_experts == result.depth.distinct_experts == pytest.approx(15.75)
+    assert 0.9 < result.turning_alpha < 1.0  # the second sequence reads a recurrent state of its own
+
+
+@given(alpha=st.floats(0, 1), batch=st.integers(1, 256), context=st.sampled_from([0, 1000, 100_000]))
+def test_the_turning_point_is_where_both_are_equal(alpha: float, batch: int, context: int) -> None:
+    setting = scenario("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
+    result = duel(setting, batch=batch, alpha=alpha)
+    assert (result.winner == "depth") == (alpha > result.turning_alpha)
+    if 0 <= result.turning_alpha <= 1:
+        there = duel(setting, batch=batch, alpha=result.turning_alpha)
+        assert there.depth.goodput_tokens_per_second == pytest.approx(there.width.goodput_tokens_per_second)
+
+
+def test_a_long_context_turns_the_duel() -> None:
+    """The draft token shares its sequence's KV; another sequence brings its own."""
+    assert duel(scenario("qwen3-30b-a3b", "h100", "free", context=40_000), batch=64, alpha=0.9).winner == "depth"
+    assert duel(scenario("qwen3-30b-a3b", "h100", "free", context=0), batch=64, alpha=0.9).winner == "width"
+
+
+def test_bad_duels() -> None:
+    with pytest.raises(AcceptanceError, match="alpha"):
+        duel(scenario(), batch=1, alpha=1.5)
+    with pytest.raises(ScenarioError, match="batch"):
+        duel(scenario(), batch=0, alpha=0.5)
+
+
+# --- schedules ---
+
+
+def test_a_schedule_of_a_real_plan() -> None:
+    setting = scenario(drafter="mtp", memory_utilization=1.0)
+    table = depth_table(setting, max_batch=512, max_depth=8, position_limit=512)
+    schedule = make_schedule(table, min_gain=0.02)
+    grid = setting.grid(np.arange(1, 513), 8)
+    best = grid.goodput[np.arange(512), best_depths(grid, 512)]
+    for batch in range(1, 513):
+        depth = schedule.depth_at(batch)
+        assert depth == 0 or batch * (depth + 1) <= 512
+        assert grid.goodput[batch - 1, depth] >= 0.98 * best[batch - 1] * (1 - 1e-12)
+    assert schedule.depth_at(10_000) == schedule.ranges[-1].depth
+
+
+def test_schedules_are_checked() -> None:
+    with pytest.raises(ScheduleError):
+        Schedule(ranges=())
+    with pytest.raises(ScheduleError):
+        Schedule(ranges=(Range(first=2, last=3, depth=1),))
+    with pytest.raises(ScheduleError, match="min-gain"):
+        make_schedule(DepthTable(relative=np.ones((3, 2))), min_gain=1.5)
+
+
+def test_steps_are_checked() -> None:
+    for bad in ({"batch": -1}, {"batch": 1, "depth": -1}, {"batch": 1, "context": -1}, {"batch": 1, "context": np.nan}):
+        with pytest.raises(ScenarioError):
+            Step.uniform(**bad)
+    with pytest.raises(ScenarioError):
+        Step.ragged(depths=[], contexts=0)
+
+
+def test_devices_fall_back_to_bf16_for_formats_they_lack() -> None:
+    a100 = find_device("a100")
+    assert a100.rate(Arithmetic.FP8) == a100.rate(Arithmetic.BF16) == 312e12
+    assert a100.rate(Arithmetic.FP32) == 156e12

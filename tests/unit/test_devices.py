@@ -1,0 +1,83 @@
+"""Devices: the bundled ones, and a user's own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specmargin.catalog.lookup import bundled_device, device_names, find_device
+from specmargin.errors import CatalogError, HardwareError
+
+MINE = """
+title = "My card"
+memory_bytes = 24e9
+bandwidth_bytes_per_second = 1e12
+operations_per_second = { bf16 = 100e12 }
+link_bytes_per_second = 32e9
+link_latency_seconds = 15e-6
+gpus_per_node = 2
+source = "its datasheet"
+"""
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_bundled_devices_hold_together(name: str) -> None:
+    device = bundled_device(name)
+    assert device.source.detail
+    rates = device.operations_per_second
+    assert rates.get("fp4", 1e18) >= rates.get("fp8", 0) >= 0  # type: ignore[call-overload]
+    ridge = device.rate("bf16") / device.bandwidth_bytes_per_second  # type: ignore[arg-type]
+    assert 10 < ridge < 600  # FLOPs a byte: outside of this a digit is wrong
+
+
+def test_the_issue_names_them() -> None:
+    wanted = """a100 h100 h100-pcie h200 h20 l40s b200 b300 gb200 gb300 rtx-4090 rtx-5090 rtx-pro-6000 dgx-spark
+    mi300x mi325x mi355x m3-ultra m4-max strix-halo"""
+    assert set(wanted.split()) <= set(device_names())
+
+
+def test_aliases() -> None:
+    assert find_device("H100_SXM") == bundled_device("h100")
+    assert find_device("gb10") == bundled_device("dgx-spark")
+
+
+def test_unknown_gpu_suggests_the_nearest() -> None:
+    with pytest.raises(CatalogError, match=r"unknown GPU 'h20o'; nearest: h20"):
+        find_device("h20o")
+
+
+def test_a_device_of_your_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE)
+    device = find_device(str(file))
+    assert (device.name, device.title, device.memory_bytes) == ("mine", "My card", 24e9)
+    file.write_text("[card]\n" + MINE)
+    assert find_device(str(file)).name == "card"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("memory_bytes = 24e9", ""), "memory_bytes: field required"),
+        (("memory_bytes = 24e9", "memory_bytes = -1"), "memory_bytes: .*greater than 0, got -1"),
+        (("memory_bytes", "memory_byte"), "memory_byte"),
+        (("bf16 = 100e12", "fp8 = 100e12"), "needs at least bf16"),
+        (("title", "title = ["), "not valid TOML"),
+    ],
+)
+def test_bad_device_files(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE.replace(*change))
+    with pytest.raises(HardwareError, match=complaint):
+        find_device(str(file))
+
+
+def test_missing_device_file(tmp_path: Path) -> None:
+    with pytest.raises(HardwareError, match="cannot be read"):
+        find_device(str(tmp_path / "none.toml"))
+
+
+def test_a_collective_over_nodes_needs_a_network() -> None:
+    with pytest.raises(HardwareError, match="need a network"):
+        bundled_device("m4-max").fabric.bytes_per_second(2)

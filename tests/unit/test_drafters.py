@@ -1,0 +1,171 @@
+"""What drafting costs, kind by kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specmargin.architecture.types import total_parameters
+from specmargin.catalog.drafters import (
+    acceptance_names,
+    available_drafters,
+    bundled_acceptance,
+    find_acceptance,
+    find_drafter,
+)
+from specmargin.catalog.lookup import bundled_model
+from specmargin.errors import AcceptanceError, CatalogError, ScenarioError
+from specmargin.hardware.layout import Layout
+from specmargin.prices.drafters import FREE, HeadDrafter, OverlappedDrafter, drafter_weight_bytes, round_seconds
+from specmargin.step import FloatArray
+from tests.scenarios import scenario
+
+QWEN = bundled_model("qwen3.6-35b-a3b")
+
+
+def _draft(spec: str, batch: int, depth: int, model: str = "qwen3.6-35b-a3b") -> float:
+    setting = scenario(model, drafter=spec, context=0)
+    return float(setting.grid([batch], depth).draft_seconds[0, depth])
+
+
+def _array(value: float) -> FloatArray:
+    return np.asarray(float(value))
+
+
+def test_mtp_pass_by_hand() -> None:
+    """One pass at batch 1 after a run of 2: all dense weights, 15.75 experts, the LM head, KV and logits."""
+    assert QWEN.draft_head is not None
+    layer = QWEN.draft_head.groups[0].layer
+    assert layer.experts is not None
+    dense = total_parameters(layer.matrices) + 2 * 2048 * 2048 + 248_320 * 2048
+    experts = 256 * (1 - (1 - 8 / 256) ** 2) * 3_145_728
+    kv = (2 + 2) * 2 * 2 * 256 * 2  # two positions, written and read
+    logits = 248_320 * 4
+    expected = (2 * (dense + experts) + kv + logits) / 4.8e12
+    assert _draft("mtp", batch=1, depth=1) == pytest.approx(expected, rel=1e-6)
+
+
+def test_autoregressive_heads_pay_by_pass_and_block_heads_once() -> None:
+    mtp = [_draft("mtp", 4, depth) for depth in (1, 2, 4)]
+    assert mtp[0] < mtp[1] < mtp[2]
+    block = [_draft("dflash", 4, depth) for depth in (1, 8, 15)]
+    assert block[0] == block[1] == block[2] > 0
+    assert _draft("dflash", 4, 0) == _draft("mtp", 4, 0) == 0.0
+
+
+def test_a_draft_model_pays_its_own_price_sheet() -> None:
+    small, large = _draft("model:qwen3-0.6b", 1, 4), _draft("model:qwen3-8b", 1, 4)
+    assert 0 < small < large
+
+
+def test_free_and_ngram_cost_nothing_and_hold_no_memory() -> None:
+    for name in ("free", "ngram"):
+        assert _draft(name, 64, 8) == 0.0
+        assert drafter_weight_bytes(find_drafter(name, QWEN).drafter, Layout()) == 0.0
+
+
+def test_overlapped_drafting_takes_the_longer_and_pays_misses() -> None:
+    drafter = find_drafter("ssd:mtp@0.75", QWEN).drafter
+    assert isinstance(drafter, OverlappedDrafter)
+    verify, draft = _array(3e-3), _array(1e-3)
+    assert round_seconds(drafter, verify, draft) == pytest.approx(3e-3 + 0.25e-3)
+    assert round_seconds(drafter, draft, verify) == pytest.approx(3e-3 + 0.75e-3)
+    assert round_seconds(FREE, verify, draft) == pytest.approx(4e-3)
+
+
+def test_drafter_weights_and_kv_count_against_memory() -> None:
+    with_head, without = scenario(drafter="mtp"), scenario(drafter="free")
+    assert with_head.memory.drafter_bytes == pytest.approx(2 * (844_640_768 - 3 * 2048 - 2 * 2048 - 2 * 256))
+    assert with_head.memory.free_bytes < without.memory.free_bytes
+    assert with_head.sequence_bytes(0) > without.sequence_bytes(0)
+    assert with_head.largest_batch(4) < without.largest_batch(0)
+
+
+def test_a_recurrent_model_holds_a_state_for_every_draft_token() -> None:
+    """Speculation's hidden price on hybrids: depth 3 keeps four states a sequence, so fewer sequences fit."""
+    setting = scenario(drafter="free")
+    state = 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
+    assert setting.sequence_bytes(3) - setting.sequence_bytes(0) == pytest.approx(3 * state, rel=0.01)
+
+
+def test_kinds_and_defaults() -> None:
+    assert [choice.kind for choice in available_drafters(QWEN)] == ["mtp", "eagle", "dflash", "ngram"]
+    assert [choice.kind for choice in available_drafters(bundled_model("qwen3-8b"))] == ["eagle", "dflash", "ngram"]
+    assert find_drafter("eagle3", QWEN).kind == "eagle"
+
+
+def test_eagle_and_dflash_heads_from_their_own_configurations(tmp_path: Path) -> None:
+    eagle = tmp_path / "eagle.json"
+    shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
+    eagle.write_text(json.dumps({**shape, "intermediate_size": 8192, "draft_vocab_size": 32000, "vocab_size": 248320}))
+    drafter = find_drafter(f"eagle:{eagle}", QWEN).drafter
+    assert isinstance(drafter, HeadDrafter)
+    attention = 2 * 2048 * 4096 + 2 * 2 * 2048 * 512 + 4096 * 2048
+    expected = attention + 3 * 2048 * 8192 + 3 * 2048 * 2048 + 32_000 * 2048
+    assert drafter.head.parameters == pytest.approx(expected, rel=1e-3)
+    dflash = tmp_path / "config.json"
+    extra = {"num_hidden_layers": 5, "intermediate_size": 6144, "block_size": 16}
+    dflash.write_text(json.dumps({**shape, **extra, "dflash_config": {"target_layer_ids": [1, 9, 17, 25, 33]}}))
+    head = find_drafter(f"dflash:{tmp_path}", QWEN).drafter
+    assert isinstance(head, HeadDrafter)
+    assert head.head.block == 16
+    assert head.head.fusion[0].inputs == 5 * 2048
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "complaint"),
+    [
+        ("mpt", CatalogError, "unknown drafter 'mpt'; nearest: mtp"),
+        ("model", CatalogError, "needs a model"),
+        ("model:nope", CatalogError, "neither a bundled model"),
+        ("ssd:ngram", CatalogError, "overlaps a head or a model"),
+        ("ssd:mtp@x", ScenarioError, "is not a number"),
+        ("ssd:mtp@1.5", ScenarioError, r"must lie in 0\.\.1"),
+        ("eagle:/nowhere/config.json", Exception, "cannot be read"),
+    ],
+)
+def test_bad_drafters(spec: str, error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        find_drafter(spec, QWEN)
+
+
+def test_a_model_without_an_mtp_head_says_so() -> None:
+    with pytest.raises(CatalogError, match="has no MTP head"):
+        find_drafter("mtp", bundled_model("qwen3-8b"))
+
+
+# --- acceptance ---
+
+
+@pytest.mark.parametrize("name", acceptance_names())
+def test_bundled_curves_are_curves_with_a_source(name: str) -> None:
+    curve = bundled_acceptance(name)
+    assert curve.source.detail
+    assert 0 < curve.first_acceptance < 1
+
+
+def test_default_curve_follows_the_drafter() -> None:
+    assert find_acceptance(None, find_drafter("mtp", QWEN), max_depth=8).first_acceptance == 0.7789
+    assert find_acceptance(None, find_drafter("ssd:dflash", QWEN), max_depth=8).first_acceptance == 0.7723
+    assert find_acceptance("dflash", find_drafter("mtp", QWEN), max_depth=8).first_acceptance == 0.7723
+
+
+def test_cohere_curve_has_their_acceptance_length() -> None:
+    """Acceptance length 2.73 at K = 3: one token for certain and 1.73 accepted drafts."""
+    assert 1 + bundled_acceptance("eagle").accepted_by_depth(3)[-1] == pytest.approx(2.73, abs=0.005)
+
+
+def test_forms_of_acceptance() -> None:
+    choice = find_drafter("mtp", QWEN)
+    assert find_acceptance("0.8", choice, max_depth=8).at(3) == pytest.approx([0.8, 0.64, 0.512])
+    assert find_acceptance("0.78,0.58,0.44", choice, max_depth=8).at(2) == pytest.approx([0.78, 0.58])
+    assert find_acceptance("length:2.3@4", choice, max_depth=8).accepted_by_depth(4)[-1] == pytest.approx(2.3)
+
+
+@pytest.mark.parametrize("text", ["1.2", "-0.1", "0.5,0.6", "nan", "abc", "", "length:9@4", "length:x", "0.8,,0.6"])
+def test_bad_acceptance(text: str) -> None:
+    with pytest.raises(AcceptanceError):
+        find_acceptance(text, find_drafter("mtp", QWEN), max_depth=8)
