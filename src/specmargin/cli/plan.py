@@ -88,7 +88,7 @@ def plan(
 
       specmargin plan deepseek-v3 --gpu h200 --gpus 8 --parallel ep --acceptance 0.82
 
-      specmargin plan ./my-model --gpu b200 --qps 12 --isl 2000 --osl 500 --tpot-slo 20
+      specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
     """
     shared = o.ScenarioOptions(
         model=model,
