@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: plan test check bench clean
+.PHONY: plan test check bench readme clean
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp
@@ -18,6 +18,9 @@ check: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+readme: $(VENV)/.installed-dev
+	$(BIN)/python scripts/update_readme.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,7 @@ class of sequence, with any number of grid axes in front of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,11 +25,16 @@ ArrayLike = npt.ArrayLike
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Runs, contexts and counts, each of shape (*grid, classes); positions = Σ count · run."""
+    """Runs, contexts and counts, each of shape (*grid, classes); positions = Σ count · run.
+
+    A class is a verify run (every position wants its logits, and a recurrent state to roll back to) or a piece of a
+    prompt (`prompt_by_class` is 1: only the last position does).
+    """
 
     run_by_class: FloatArray
     context_by_class: FloatArray
     count_by_class: FloatArray
+    prompt_by_class: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if not self.run_by_class.shape == self.context_by_class.shape == self.count_by_class.shape:
@@ -43,6 +48,10 @@ class Step:
             raise ScenarioError("context must not be negative")
         if not np.all(self.count_by_class >= 0):
             raise ScenarioError("the number of sequences must not be negative")
+        if not all(
+            np.isfinite(values).all() for values in (self.run_by_class, self.context_by_class, self.count_by_class)
+        ):
+            raise ScenarioError("runs, contexts and numbers of sequences must be finite")
 
     @classmethod
     def uniform(cls, *, batch: ArrayLike, depth: ArrayLike = 0, context: ArrayLike = 0) -> Step:
@@ -57,6 +66,12 @@ class Step:
             context_by_class=_frozen(ctx[..., np.newaxis]),
             count_by_class=_frozen(count[..., np.newaxis]),
         )
+
+    @classmethod
+    def prompts(cls, *, count: ArrayLike = 1, tokens: ArrayLike, context: ArrayLike = 0) -> Step:
+        """A step that prefills `count` prompts (or pieces of prompts) of `tokens` each."""
+        step = cls.uniform(batch=count, depth=np.asarray(tokens, dtype=np.float64) - 1.0, context=context)
+        return replace(step, prompt_by_class=np.ones_like(step.run_by_class))
 
     @classmethod
     def ragged(cls, *, depths: Sequence[int] | FloatArray, contexts: ArrayLike) -> Step:
@@ -77,6 +92,29 @@ class Step:
     def positions(self) -> FloatArray:
         return self.total(self.run_by_class)
 
+    @cached_property
+    def wanted_by_class(self) -> FloatArray:
+        """Positions of a sequence whose logits (and recurrent states) are wanted."""
+        if self.prompt_by_class is None:
+            return self.run_by_class
+        return np.where(self.prompt_by_class > 0, 1.0, self.run_by_class)
+
+    @cached_property
+    def wanted_positions(self) -> FloatArray:
+        return self.total(self.wanted_by_class)
+
+    def joined(self, other: Step) -> Step:
+        """Both in one step: decoding sequences and a prompt that is prefilled beside them."""
+        mine, theirs = (
+            np.zeros_like(s.run_by_class) if s.prompt_by_class is None else s.prompt_by_class for s in (self, other)
+        )
+        return Step(
+            run_by_class=_joined(self.run_by_class, other.run_by_class),
+            context_by_class=_joined(self.context_by_class, other.context_by_class),
+            count_by_class=_joined(self.count_by_class, other.count_by_class),
+            prompt_by_class=_joined(mine, theirs),
+        )
+
     def total(self, value_by_class: FloatArray) -> FloatArray:
         """Sum a per-sequence quantity over the batch; the last axis goes."""
         if value_by_class.shape[-1] == 1:  # the homogeneous grid, where a sum over one class is wasted work
@@ -93,18 +131,12 @@ class Step:
         )
 
     def divided(self, ranks: int) -> Step:
-        """The busiest rank's share of the sequences when they are spread over `ranks`.
-
-        Whole sequences where all are alike; in a ragged batch the classes are assumed to spread evenly.
-        """
-        share = self.count_by_class / ranks
-        if share.shape[-1] == 1:
-            share = np.ceil(share)
-        return Step(
-            run_by_class=self.run_by_class,
-            context_by_class=self.context_by_class,
-            count_by_class=_frozen(share),
-        )
+        """The busiest rank's share when sequences are spread over `ranks`: whole ones, every class in proportion."""
+        if ranks == 1:
+            return self
+        total = self.sequences
+        share = np.ceil(total / ranks) / np.maximum(total, 1e-9)
+        return replace(self, count_by_class=_frozen(self.count_by_class * share[..., np.newaxis]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,8 +83,10 @@ def trtllm_depth(config: EngineConfig, batch: int) -> int:
 
 
 def llamacpp_depth(config: EngineConfig, batch: int) -> int:
+    """Look-up drafts take their length from their own flag (common/arg.cpp), the others from --spec-draft-n-max."""
     del batch
-    return int(_flag(config.text, "--spec-draft-n-max"))
+    lookup = _flag(config.text, "--spec-type") == "ngram-simple"
+    return int(_flag(config.text, "--spec-ngram-simple-size-m" if lookup else "--spec-draft-n-max"))
 
 
 READERS = {"vllm": vllm_depth, "sglang": sglang_depth, "trtllm": trtllm_depth, "llamacpp": llamacpp_depth}
@@ -110,7 +112,8 @@ def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> Request:
             "table": table,
             "batches": (1, 4, 16, 64, 256),
             "drafter_kind": kind,
-            "drafter_spec": "",
+            "drafter_model": "",
+            "overlapped": False,
             "parallel": Parallel.TP,
             "min_gain": 0.02,
             "hurdle": 0.3,
@@ -166,9 +169,9 @@ def test_sglang_ranges_change_only_between_graph_sizes() -> None:
 
 
 def test_trtllm_gives_up_little_when_the_plan_deepens_with_batch() -> None:
-    """1 up to batch 4, then 6, cannot be written; 6 at batch 1 alone and 1 up to 4 is the nearest that can."""
+    """1 up to batch 4, then 6, cannot be written. 6 at batch 1 would fall below plain decoding there; 2 does not."""
     config = ENGINES["trtllm"].write(_request(_table(RISING)))
-    assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [(1, 1, 6), (2, 4, 1), (5, BATCHES, 6)]
+    assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [(1, 1, 2), (2, 4, 1), (5, BATCHES, 2)]
     assert any("deepest" in note for note in config.notes)
 
 
@@ -187,11 +190,36 @@ def test_nothing_is_configured_where_nothing_pays(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@pytest.mark.parametrize("kind", ["mtp", "eagle", "dflash", "model", "ngram", "ssd", "free"])
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "dflash", "model", "ngram"])
 def test_every_drafter_can_be_written(engine: str, kind: str) -> None:
-    config = ENGINES[engine].write(_request(_table(FALLING), kind=kind, drafter_spec="some/head"))
-    assert config.text
+    config = ENGINES[engine].write(_request(_table(FALLING), kind=kind))
     assert READERS[engine](config, 1) == config.schedule.depth_at(1)
+    needs_model = kind in ("eagle", "dflash", "model")
+    assert ("<your " in config.text) is needs_model  # a blank to fill in, never a flag left out
+    named = ENGINES[engine].write(_request(_table(FALLING), kind=kind, drafter_model="some/head"))
+    assert "<your " not in named.text
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_what_no_engine_does_is_not_written(engine: str) -> None:
+    for change in ({"overlapped": True}, {"drafter_kind": "free"}):
+        config = ENGINES[engine].write(_request(_table(FALLING), **change))
+        assert config.text == ""
+        assert "no setting to write" in config.notes[0]
+
+
+def test_sglang_mentions_depth_zero_only_where_there_is_one() -> None:
+    assert ENGINES["sglang"].write(_request(_table(FALLING))).notes
+    assert ENGINES["sglang"].write(_request(_table([(8, 3), (BATCHES, 1)]))).notes == ()
+
+
+def test_trtllm_prefers_a_schedule_that_never_loses_against_plain_decoding() -> None:
+    """Deep at batch 1 would be 40% below plain decoding there: capping the rest is the better compromise."""
+    table = _table(RISING, slope=0.08)
+    table.relative[0] = [0.95, 1.0, 0.9, 0.8, 0.7, 0.65, 0.6, 0.55, 0.5]
+    config = ENGINES["trtllm"].write(_request(table))
+    for batch in (1, 4, 16, 64, 256):
+        assert table.relative[batch - 1, config.schedule.depth_at(batch)] >= table.relative[batch - 1, 0]
 
 
 def test_merging_keeps_within_the_gain() -> None:

@@ -21,7 +21,17 @@ ALLOWED = {
     "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
-    "cli": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions", "engines"},
+    "cli": {
+        "architecture",
+        "hardware",
+        "catalog",
+        "routing",
+        "acceptance",
+        "prices",
+        "decisions",
+        "engines",
+        "planning",
+    },
 }
 NOUNS = {"errors", "sources", "step", "_version"}
 

@@ -191,3 +191,28 @@ def test_more_gpus_never_make_the_kernels_slower(model: str, gpus: int, parallel
         return sum(float(line.seconds) for line in lines if line.component != "collectives")
 
     assert kernels(many) <= kernels(single) * (1 + 1e-9)
+
+
+@given(
+    st.sampled_from(["deepseek-v3", "qwen3.6-35b-a3b", "gpt-oss-120b", "deepseek-v4-flash"]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(list(Parallel)),
+    st.integers(1, 300),
+    st.integers(0, 8),
+)
+def test_one_more_position_never_makes_a_step_cheaper(
+    model: str, gpus: int, parallel: Parallel, batch: int, depth: int
+) -> None:
+    """On any layout: the hurdle of a draft token is never negative."""
+    setting = scenario(model, "h200", layout=Layout(gpus=gpus, parallel=parallel))
+    now, more = setting.marginal(Step.uniform(batch=batch, depth=depth, context=1024))
+    for before, after in zip(now.components, more.components, strict=True):
+        assert after.seconds >= before.seconds * (1 - 1e-12)
+
+
+@given(st.sampled_from(list(Parallel)), st.integers(1, 64), st.integers(0, 6))
+def test_equal_sequences_are_spread_like_one_class(parallel: Parallel, batch: int, depth: int) -> None:
+    setting = scenario("deepseek-v3", "h200", layout=Layout(gpus=8, parallel=parallel))
+    one_by_one = Step.ragged(depths=[depth] * batch, contexts=100)
+    together = Step.uniform(batch=batch, depth=depth, context=100)
+    assert np.isclose(setting.verify(one_by_one).total_seconds, setting.verify(together).total_seconds)

@@ -6,11 +6,14 @@ experts of 25.2e6 parameters in MXFP4 at 0.53 bytes; 576 bytes of KV a token; 69
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from specmargin.architecture.precision import FP8, Precision
-from specmargin.architecture.types import LatentAttention
+from specmargin.architecture.types import LatentAttention, Layer
 from specmargin.catalog.lookup import find_device
 from specmargin.prices.attention import traffic
 from specmargin.prices.work import Component
@@ -20,15 +23,11 @@ from tests.scenarios import scenario
 B200 = find_device("b200")
 
 
-def _turns_compute_bound(component: Component, guess: tuple[float, float]) -> float:
-    """Positions at which a component's compute time overtakes its memory time."""
-    setting = scenario("deepseek-v4-flash", "b200", "free", memory_utilization=1.0)
-    low, high = guess
+def _first_true(test: Callable[[float], bool], low: float, high: float) -> float:
     for _ in range(60):
         middle = (low + high) / 2
-        line = next(c for c in setting.verify(Step.uniform(batch=middle)).components if c.component is component)
-        low, high = (middle, high) if line.compute_seconds < line.memory_seconds else (low, middle)
-    return (low + high) / 2
+        low, high = (low, middle) if test(middle) else (middle, high)
+    return high
 
 
 def test_device_is_the_one_of_the_post() -> None:
@@ -52,17 +51,35 @@ def test_projection_and_expert_sizes() -> None:
 
 def test_dense_fp8_turns_compute_bound_at_281_tokens() -> None:
     """Shared experts are a plain fp8 GEMM: 4.5e15 / 8e12 / 2 = 281."""
-    assert _turns_compute_bound(Component.SHARED_EXPERTS, (1, 4096)) == pytest.approx(281, abs=0.5)
+    setting = scenario("deepseek-v4-flash", "b200", "free")
+
+    def compute_bound(positions: float) -> bool:
+        lines = setting.verify(Step.uniform(batch=positions)).components
+        shared = next(c for c in lines if c.component is Component.SHARED_EXPERTS)
+        return bool(shared.compute_seconds > shared.memory_seconds)
+
+    assert _first_true(compute_bound, 1, 4096) == pytest.approx(281, abs=0.5)
 
 
 def test_mixture_turns_compute_bound_near_10950_tokens() -> None:
-    """The post: (256 + 1) · 0.53 · 1125 / (2 · 7) with the shared expert priced like the routed ones."""
-    bytes_per_parameter, experts, used = 0.53, 256 + 1, 6 + 1
-    knee = experts * bytes_per_parameter * (9e15 / 8e12) / (2 * used)
-    assert knee == pytest.approx(10_950, rel=0.01)
-    # Ours prices the shared expert in its own precision; the routed ones alone turn at 256/6 of the ridge.
-    ours = _turns_compute_bound(Component.ROUTED_EXPERTS, (1, 100_000))
-    assert ours == pytest.approx(256 * 0.53125 * 1125 / (2 * 6), rel=1e-3)
+    """The post: (256 + 1) · 0.53 · 1125 / (2 · 7), the shared expert stored like the routed ones."""
+    setting = scenario("deepseek-v4-flash", "b200", "free")
+    groups = tuple(replace(group, layer=_shared_like_routed(group.layer)) for group in setting.architecture.groups)
+    setting = replace(setting, architecture=replace(setting.architecture, groups=groups))
+
+    def compute_bound(positions: float) -> bool:
+        lines = setting.verify(Step.uniform(batch=positions)).components
+        mixture = [c for c in lines if c.component in (Component.ROUTED_EXPERTS, Component.SHARED_EXPERTS)]
+        return sum(float(c.compute_seconds) for c in mixture) > sum(float(c.memory_seconds) for c in mixture)
+
+    assert _first_true(compute_bound, 1, 100_000) == pytest.approx(10_950, rel=0.01)
+
+
+def _shared_like_routed(layer: Layer) -> Layer:
+    block = layer.experts
+    assert block is not None
+    shared = tuple(replace(matrix, precision=block.expert[0].precision) for matrix in block.always_on)
+    return replace(layer, experts=replace(block, always_on=shared))
 
 
 def test_lone_token_marginal_price_is_084_to_085_of_the_average() -> None:

@@ -191,6 +191,20 @@ PLAN = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200"]
         ([*PLAN, "--isl", "1"], "give --qps too"),
         ([*PLAN, "--qps", "-1", "--isl", "1", "--osl", "1"], "--qps must be positive"),
         ([*PLAN, "--memory-utilization", "7"], "memory utilization"),
+        ([*PLAN, "--context", "-1"], "--context"),
+        (["plan", "qwen3.6-35b-a3b"], "Missing option '--gpu'"),
+        ([*PLAN, "--parallel", "xx"], "--parallel"),
+        ([*PLAN, "--step-ms", "inf"], "engine times"),
+        ([*PLAN, "--layer-us", "1e308"], "engine times"),
+        ([*PLAN, "--gpu-hour-price", "nan"], "--gpu-hour-price"),
+        ([*PLAN, "--max-batch", "100000000"], "--max-batch"),
+        ([*PLAN, "--batch", "1-65536"], "at most 4096 values"),
+        ([*PLAN, "--contexts", "1-5000"], "at most 32 values"),
+        ([*PLAN, "--qps", "1", "--isl", "9", "--osl", "9", "--batch", "1"], "leave out --batch"),
+        ([*PLAN, "-o", "/nonexistent/x"], "cannot be written"),
+        ([*PLAN, "--drafter", "ngram:5"], "takes nothing after the colon"),
+        (["price", "deepseek-v3", "--gpu", "rtx-4090"], "does not fit"),
+        (["coverage", "deepseek-v3", "--positions", "1-100000"], "at most 1024 values"),
         (["price", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "-3"], "--batch must lie in"),
         (["price", "qwen3.6-35b-a3b", "--gpu", "h200", "--drafter", "all"], "name one drafter"),
         (["coverage", "llama-3.1-8b"], "is dense"),
@@ -211,3 +225,76 @@ def test_numbers_and_ranges() -> None:
     assert parse_numbers("1m", "x") == [1_048_576]
     with pytest.raises(ScenarioError):
         parse_numbers("", "x")
+
+
+def test_closed_and_full_outputs_end_quietly() -> None:
+    command = f"{sys.executable} -m specmargin.cli.main models"
+    for redirect, code in ((">&-", 1), ("> /dev/full", 1)):
+        done = subprocess.run(f"{command} {redirect}", shell=True, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, code)
+    piped = subprocess.run(f"{command} | head -1", shell=True, capture_output=True, text=True, check=False)
+    assert piped.returncode == 0
+    assert piped.stderr == ""
+
+
+def test_a_terminal_without_unicode_shows_something_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specmargin.cli.main", *PLAN],
+        capture_output=True,
+        check=False,
+        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
+    )
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+
+
+def test_names_with_brackets_are_not_markup(tmp_path: Path) -> None:
+    device = tmp_path / "mine.toml"
+    device.write_text(
+        """
+        title = "[/red] card"
+        memory_bytes = 141e9
+        bandwidth_bytes_per_second = 1e12
+        operations_per_second = { bf16 = 100e12 }
+        link_bytes_per_second = 32e9
+        link_latency_seconds = 15e-6
+        gpus_per_node = 2
+        source = "[bold]its datasheet"
+        """
+    )
+    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device)).stdout
+    assert "[/red] card" in shown
+    assert "[bold]its datasheet" in shown
+
+
+def test_a_setting_that_falls_short_of_the_plan_says_by_how_much() -> None:
+    """TensorRT-LLM cannot deepen with batch, llama.cpp has one depth: the numbers of what they get are shown."""
+    arguments = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64"]
+    for engine in ("trtllm", "llamacpp"):
+        result = payload(*arguments, "--engine", engine)
+        short = [row for row in result["rows"] if row["scheduled_speedup"] < 0.95 * row["speedup"]]
+        text = run(*arguments, "--engine", engine).stdout
+        assert ("with this setting:" in text) == bool(short)
+    exact = payload(*arguments, "--engine", "vllm")
+    for row in exact["rows"]:
+        assert row["scheduled_speedup"] >= 0.98 * row["speedup"]
+
+
+def test_debug_shows_the_traceback_of_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specmargin.cli import main as cli  # noqa: PLC0415
+
+    def broken(arguments: list[str]) -> int:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(cli, "_dispatch", broken)
+    monkeypatch.setattr(sys, "argv", ["specmargin", "plan"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 70
+    assert "this is a bug (ZeroDivisionError: oops)" in capsys.readouterr().err
+    monkeypatch.setenv("SPECMARGIN_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.main()

@@ -13,7 +13,7 @@ from specmargin.architecture.precision import Arithmetic
 from specmargin.catalog.lookup import find_device
 from specmargin.decisions.duel import duel
 from specmargin.decisions.load import Load, settle
-from specmargin.decisions.plan import best_depths, make_plan, stops_at_batch
+from specmargin.decisions.plan import best_depths, make_plan, paying_ranges
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, depth_table, make_schedule
 from specmargin.decisions.verdict import verdict
@@ -108,13 +108,51 @@ def test_fixed_time_makes_depth_cheaper() -> None:
 
 def test_where_it_stops_paying() -> None:
     setting = scenario("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
-    stop = stops_at_batch(setting, 4, 4096, None)
-    assert stop is not None
-    grid = setting.grid([stop - 1, stop, stop + 50], 4)
+    ((first, last),) = paying_ranges(setting, 4, 4096, None)
+    assert first == 1
+    grid = setting.grid([last, last + 1, last + 50], 4)
     gain = grid.goodput[:, 1:].max(axis=1) / grid.none_goodput
     assert gain[0] > 1.0
     assert gain[1] <= 1.0
     assert gain[2] <= 1.0
+
+
+def test_a_mixture_may_pay_in_two_ranges_and_the_verdict_says_so() -> None:
+    """At low acceptance it pays alone, not at a few sequences, and again once the experts are all loaded anyway."""
+    plan = make_plan(scenario(drafter="mtp", acceptance="0.62"), [1, 4, 64], max_depth=8)
+    assert len(plan.paying) > 1
+    assert [row.depth > 0 for row in plan.rows] == [True, False, True]
+    assert "at batch 1 and" in verdict(plan)
+    assert "every batch" not in verdict(plan)
+
+
+@given(batch=st.integers(1, 256), alpha=st.floats(0.01, 0.99))
+def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) -> None:
+    setting = scenario(drafter="mtp", acceptance=f"{alpha}")
+    plan = make_plan(setting, [batch], max_depth=6)
+    switch = plan.switch_acceptance
+    gains = setting.grid([batch], 6).goodput[0, 1:].max() > setting.grid([batch], 6).none_goodput[0]
+    if switch is None:
+        assert not gains
+    elif abs(alpha - switch) > 1e-6:
+        assert gains == (alpha > switch)
+
+
+def test_memory_that_drafts_take_is_part_of_the_verdict() -> None:
+    """A state for every draft token: a hybrid model fits a fraction of the sequences, and may serve less when full."""
+    plan = make_plan(scenario(drafter="mtp", acceptance="0.78"), [1, 16, 64], max_depth=8)
+    assert plan.largest_batch < 0.5 * plan.plain_largest_batch
+    assert plan.plain_peak_tokens_per_second > plan.peak_tokens_per_second
+    assert "with a full queue plain decoding serves more" in verdict(plan)
+    shallow = make_plan(scenario(drafter="mtp", acceptance="0.78"), [1], max_depth=8, held_depth=1)
+    assert shallow.largest_batch > plan.largest_batch
+
+
+def test_fixed_time_of_layers_is_charged_to_drafters_too() -> None:
+    time = EngineTime(layer_seconds=40e-6, source=assumed("test"))
+    bare, timed = (scenario(drafter="model:qwen3-0.6b", engine_time=t).grid([1], 5) for t in (EngineTime(), time))
+    added = timed.draft_seconds[0, 5] - bare.draft_seconds[0, 5]
+    assert added == pytest.approx(5 * 28 * 40e-6)
 
 
 def test_moe_and_dense_differ_in_shape() -> None:
@@ -184,6 +222,41 @@ def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
     speculating = settle(setting, load, max_depth=4, position_limit=None)
     assert speculating.batch <= plain.batch
     assert speculating.tpot_seconds < plain.tpot_seconds
+
+
+def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
+    """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
+    setting = scenario(drafter="mtp", acceptance="0.78", context=510)
+    load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
+    plain = settle(setting, load, max_depth=0, position_limit=512, speculate=False)
+    speculating = settle(setting, load, max_depth=8, position_limit=512)
+    assert plain.batch > setting.largest_batch(8)
+    assert speculating.batch <= setting.largest_batch(speculating.depth)
+
+
+def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
+    """Prefill is not a verify step: nothing in it is rolled back, and only its last position is sampled."""
+    setting = scenario()
+    prompt = setting.verify(Step.prompts(tokens=8000))
+    run = setting.verify(Step.uniform(batch=1, depth=7999))
+    for component in ("attention", "lm head", "sampling"):
+        ours, theirs = (next(c for c in p.components if c.component == component) for p in (prompt, run))
+        assert float(ours.bytes + ours.flops) < float(theirs.bytes + theirs.flops)
+    state = 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
+    attention = next(c for c in prompt.components if c.component == "attention")
+    kv = 10 * 2 * 2 * 256 * 2 * (8000 + 8000)
+    assert float(attention.bytes) == pytest.approx(2 * state + kv)
+
+
+def test_prompts_and_decoding_share_a_step() -> None:
+    setting = scenario(context=500)
+    decode, prompt = Step.uniform(batch=8, context=500), Step.prompts(tokens=256)
+    both = decode.joined(prompt)
+    assert float(both.positions) == 8 + 256
+    assert float(both.wanted_positions) == 8 + 1
+    together = setting.verify(both).total_seconds
+    assert setting.verify(decode).total_seconds < together
+    assert together < setting.verify(decode).total_seconds + setting.verify(prompt).total_seconds
 
 
 def test_targets_and_overload() -> None:

@@ -60,6 +60,7 @@ def test_a_device_of_your_own(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         (("memory_bytes = 24e9", ""), "memory_bytes: field required"),
+        (("memory_bytes = 24e9", "memory_bytes = inf"), "memory_bytes: .*finite"),
         (("memory_bytes = 24e9", "memory_bytes = -1"), "memory_bytes: .*greater than 0, got -1"),
         (("memory_bytes", "memory_byte"), "memory_byte"),
         (("bf16 = 100e12", "fp8 = 100e12"), "needs at least bf16"),

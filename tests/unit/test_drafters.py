@@ -16,7 +16,7 @@ from specmargin.catalog.drafters import (
     find_acceptance,
     find_drafter,
 )
-from specmargin.catalog.lookup import bundled_model
+from specmargin.catalog.lookup import bundled_model, model_names
 from specmargin.errors import AcceptanceError, CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.drafters import FREE, HeadDrafter, OverlappedDrafter, drafter_weight_bytes, round_seconds
@@ -115,9 +115,37 @@ def test_eagle_and_dflash_heads_from_their_own_configurations(tmp_path: Path) ->
     assert head.head.fusion[0].inputs == 5 * 2048
 
 
+def test_overlapped_drafting_keeps_the_kind_inside() -> None:
+    choice = find_drafter("ssd:eagle@0.8", QWEN)
+    assert (choice.kind, choice.model, choice.drafter.name) == ("eagle", "", "ssd")
+    assert find_drafter("ssd", bundled_model("qwen3-8b")).kind == "eagle"
+
+
+def test_a_bundled_draft_model_is_written_by_its_hub_id() -> None:
+    assert find_drafter("model:qwen3-0.6b", QWEN).model == "Qwen/Qwen3-0.6B"
+
+
+def test_a_block_holds_the_token_to_continue_from() -> None:
+    """Block 16 drafts 15: the published histogram has no round with 16 accepted."""
+    assert find_drafter("dflash", QWEN).drafter.max_depth == 15
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_bundled_model_has_its_drafters(name: str) -> None:
+    assert {choice.kind for choice in available_drafters(bundled_model(name))} >= {"eagle", "dflash", "ngram"}
+
+
+def test_a_draft_model_keeps_its_own_embedding_and_cache() -> None:
+    drafter = find_drafter("model:llama-3.1-8b", QWEN).drafter
+    model = bundled_model("llama-3.1-8b")
+    vectors = 32 * 2 * 4096 + 4096
+    assert drafter_weight_bytes(drafter, Layout()) == pytest.approx(2 * (model.parameters - vectors))
+
+
 @pytest.mark.parametrize(
     ("spec", "error", "complaint"),
     [
+        ("mtp:foo", CatalogError, "takes nothing after the colon"),
         ("mpt", CatalogError, "unknown drafter 'mpt'; nearest: mtp"),
         ("model", CatalogError, "needs a model"),
         ("model:nope", CatalogError, "neither a bundled model"),
@@ -148,9 +176,15 @@ def test_bundled_curves_are_curves_with_a_source(name: str) -> None:
 
 
 def test_default_curve_follows_the_drafter() -> None:
-    assert find_acceptance(None, find_drafter("mtp", QWEN), max_depth=8).first_acceptance == 0.7789
-    assert find_acceptance(None, find_drafter("ssd:dflash", QWEN), max_depth=8).first_acceptance == 0.7723
-    assert find_acceptance("dflash", find_drafter("mtp", QWEN), max_depth=8).first_acceptance == 0.7723
+    assert find_acceptance(None, find_drafter("mtp", QWEN), QWEN, max_depth=8).first_acceptance == 0.7789
+    assert find_acceptance(None, find_drafter("ssd:dflash", QWEN), QWEN, max_depth=8).first_acceptance == 0.7723
+    assert find_acceptance("dflash", find_drafter("mtp", QWEN), QWEN, max_depth=8).first_acceptance == 0.7723
+
+
+def test_a_curve_of_another_model_is_an_assumption() -> None:
+    other = bundled_model("deepseek-v3")
+    assert find_acceptance(None, find_drafter("mtp", QWEN), QWEN, max_depth=8).source.kind == "published"
+    assert find_acceptance(None, find_drafter("mtp", other), other, max_depth=8).source.kind == "assumed"
 
 
 def test_cohere_curve_has_their_acceptance_length() -> None:
@@ -160,12 +194,14 @@ def test_cohere_curve_has_their_acceptance_length() -> None:
 
 def test_forms_of_acceptance() -> None:
     choice = find_drafter("mtp", QWEN)
-    assert find_acceptance("0.8", choice, max_depth=8).at(3) == pytest.approx([0.8, 0.64, 0.512])
-    assert find_acceptance("0.78,0.58,0.44", choice, max_depth=8).at(2) == pytest.approx([0.78, 0.58])
-    assert find_acceptance("length:2.3@4", choice, max_depth=8).accepted_by_depth(4)[-1] == pytest.approx(2.3)
+    assert find_acceptance("0.8", choice, QWEN, max_depth=8).at(3) == pytest.approx([0.8, 0.64, 0.512])
+    assert find_acceptance("0.78,0.58,0.44", choice, QWEN, max_depth=8).at(2) == pytest.approx([0.78, 0.58])
+    assert find_acceptance("length:2.3@4", choice, QWEN, max_depth=8).accepted_by_depth(4)[-1] == pytest.approx(2.3)
 
 
-@pytest.mark.parametrize("text", ["1.2", "-0.1", "0.5,0.6", "nan", "abc", "", "length:9@4", "length:x", "0.8,,0.6"])
+@pytest.mark.parametrize(
+    "text", ["1.2", "-0.1", "0.5,0.6", "nan", "abc", "", "length:9@4", "length:x", "0.8,,0.6", "length:2@100000000"]
+)
 def test_bad_acceptance(text: str) -> None:
     with pytest.raises(AcceptanceError):
-        find_acceptance(text, find_drafter("mtp", QWEN), max_depth=8)
+        find_acceptance(text, find_drafter("mtp", QWEN), QWEN, max_depth=8)

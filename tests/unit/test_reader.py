@@ -197,8 +197,34 @@ def test_a_wrong_value_is_named(value: object) -> None:
         _read({**LLAMA, "hidden_size": value})
 
 
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("gpt-oss-20b", {"layer_types": ["banana"] * 24}),
+        ("glm-5", {"mlp_layer_types": ["banana"] * 78}),
+        ("qwen3.6-35b-a3b", {"layer_types": ["banana"] * 40}),
+        ("deepseek-v4-flash", {"compress_ratios": [2.5] * 43}),
+        ("deepseek-v3", {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": "lm_head"}}),
+        (
+            "deepseek-v3",
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["re:(("]}},
+        ),
+    ],
+)
+def test_what_is_not_understood_is_refused_and_not_approximated(family: str, change: dict[str, Any]) -> None:
+    folder = Path(__file__).resolve().parents[2] / "src" / "specmargin" / "catalog" / "models"
+    values = json.loads((folder / f"{family}.json").read_text())["config"]
+    with pytest.raises(ArchitectureError, match=r"^test: "):
+        _read({**values, **change})
+
+
+def test_llamacpp_formats_quantise_the_head_too() -> None:
+    assert find_model("qwen3-8b", weights=precision_named("q4_k")).lm_head.precision.name == "q6_k"
+    assert find_model("qwen3-8b", weights=precision_named("fp8")).lm_head.precision.name == "bf16"
+
+
 def test_more_experts_a_token_than_experts() -> None:
-    with pytest.raises(ArchitectureError, match=r"experts_per_token=9 is not in 1\.\.8"):
+    with pytest.raises(ArchitectureError, match=r"^test: experts_per_token=9 is not in 1\.\.8"):
         _read({**MOE, "num_experts_per_tok": 9})
 
 
@@ -283,7 +309,14 @@ def test_a_folder_a_file_and_the_quantization_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("{", "not valid JSON"), ("[]", "is a JSON object"), ("\xff\xfe", "not valid JSON|cannot be read")],
+    [
+        ("{", "not valid JSON"),
+        ("[]", "is a JSON object"),
+        ("\xff\xfe", "not valid JSON|cannot be read"),
+        ('{"hidden_size": ' + "9" * 5000 + "}", "not a usable JSON file"),
+        ("[" * 100_000, "not a usable JSON file|not valid JSON"),
+    ],
+    ids=["cut", "list", "bytes", "digits", "nesting"],
 )
 def test_malformed_files(tmp_path: Path, content: str, complaint: str) -> None:
     file = tmp_path / "config.json"
@@ -297,6 +330,19 @@ def test_missing_files(tmp_path: Path) -> None:
         load_architecture(tmp_path)
     with pytest.raises(ArchitectureError, match="no such file"):
         load_architecture(tmp_path / "nothing.json")
+
+
+def test_quantization_beside_the_configuration_must_say_something(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MOE))
+    (tmp_path / "hf_quant_config.json").write_text("{}")
+    with pytest.raises(ArchitectureError, match="'quantization' is missing"):
+        load_architecture(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x", "x" * 300, "a\0b"])
+def test_names_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(CatalogError, match="neither a bundled model"):
+        find_model(name)
 
 
 def test_hub_ids_resolve_from_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from specmargin.errors import AcceptanceError
 from specmargin.sources import Source, SourceKind
 from specmargin.step import ArrayLike, FloatArray
 
+_DEEPEST = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:
@@ -20,8 +22,8 @@ class Survival:
 
     def __post_init__(self) -> None:
         s = self.by_depth
-        if s.ndim != 1 or s.size == 0:
-            raise AcceptanceError("a survival curve needs at least one depth")
+        if s.ndim != 1 or not 1 <= s.size <= _DEEPEST:
+            raise AcceptanceError(f"a survival curve has 1 to {_DEEPEST} depths, got {s.size}")
         if not np.all((s >= 0) & (s <= 1)):
             raise AcceptanceError(f"survival must lie in 0..1, got {_listed(s)}")
         if np.any(np.diff(s) > 0):
@@ -37,6 +39,8 @@ class Survival:
     @classmethod
     def of_length(cls, accepted_length: float, depth: int, source: Source) -> Survival:
         """The constant acceptance whose mean accepted length at `depth` is the given one."""
+        if not 1 <= depth <= _DEEPEST:
+            raise AcceptanceError(f"the depth of a mean accepted length must lie in 1..{_DEEPEST}, got {depth}")
         if not 0.0 <= accepted_length <= depth:
             raise AcceptanceError(
                 f"a mean accepted length of {accepted_length:g} draft tokens is impossible at depth {depth}; "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from specmargin.errors import ArchitectureError
 
+_MOST = 1 << 40  # beyond any dimension; keeps products of a few of them finite
 _MOST_LAYERS = 4096  # far beyond any model; a typo must not eat the machine's memory
 
 
@@ -30,7 +31,7 @@ class Config:
             if default is None:
                 raise self._missing(key)
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
             raise ArchitectureError(f"{self.origin}: {key!r} must be a whole number, got {value!r}")
         return value
 
@@ -77,6 +78,14 @@ class Config:
         if not isinstance(value, str):
             raise ArchitectureError(f"{self.origin}: {key!r} must be a string, got {value!r}")
         return value
+
+    def kinds(self, key: str, layers: int, known: Iterable[str], default: list[str] | None = None) -> list[str]:
+        """One word a layer, each of which we know: an unknown kind of layer must not be priced as another."""
+        found = self.per_layer(key, layers, default)
+        unknown = sorted({str(kind) for kind in found} - set(known))
+        if unknown:
+            raise ArchitectureError(f"{self.origin}: {key!r} has unknown kinds {unknown}; known: {', '.join(known)}")
+        return found
 
     def per_layer(self, key: str, layers: int, default: list[Any] | None = None) -> list[Any]:
         """A list with one entry a layer. Longer lists are cut: the rest describes MTP layers."""

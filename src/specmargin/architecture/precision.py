@@ -37,7 +37,8 @@ _ALL = (
     _precision("fp32", 4.0, Arithmetic.FP32),
     _precision("bf16", 2.0, Arithmetic.BF16),
     _precision("fp16", 2.0, Arithmetic.BF16),
-    _precision("fp8", 1.0, Arithmetic.FP8),
+    _precision("fp8", 1.0, Arithmetic.FP8),  # one scale a tensor or channel
+    _precision("fp8-block", 1.0, Arithmetic.FP8),  # one scale a 128 × 128 block, as DeepSeek and Qwen publish
     _precision("mxfp8", 1.0 + 1 / 32, Arithmetic.FP8),  # one e8m0 scale per 32
     _precision("int8", 1.0, Arithmetic.INT8),
     _precision("w8a16", 1.0, Arithmetic.BF16),
@@ -59,6 +60,7 @@ PRECISIONS: dict[str, Precision] = {precision.name: precision for precision in _
 FP32 = PRECISIONS["fp32"]
 BF16 = PRECISIONS["bf16"]
 FP8 = PRECISIONS["fp8"]
+FP8_BLOCK = PRECISIONS["fp8-block"]
 MXFP4 = PRECISIONS["mxfp4"]
 
 _DTYPES = {

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from specmargin.architecture.precision import BF16, FP8, MXFP4, PRECISIONS, Precision
+from specmargin.architecture.precision import BF16, FP8, FP8_BLOCK, MXFP4, PRECISIONS, Precision
 from specmargin.errors import ArchitectureError
 
 _ALGORITHMS = {
@@ -78,8 +78,13 @@ def unquantized(base: Precision) -> QuantizationScheme:
 
 
 def all_weights(precision: Precision, base: Precision = BF16) -> QuantizationScheme:
-    """Every linear layer in one format: what `--weights` asks for. Routers and the LM head stay."""
-    return QuantizationScheme(base=base, linear=precision)
+    """Every linear layer in one format: what `--weights` asks for.
+
+    Routers stay as they are; so does the LM head, except in llama.cpp's formats, which keep it in q6_k by default.
+    """
+    is_gguf = precision.name.startswith("q")
+    heads = {"lm_head": PRECISIONS["q6_k"], "head": PRECISIONS["q6_k"]} if is_gguf else {}
+    return QuantizationScheme(base=base, linear=precision, named=heads)
 
 
 def read_scheme(config: Mapping[str, Any], *, base: Precision, origin: str) -> QuantizationScheme:
@@ -107,7 +112,7 @@ def _fp8(config: Mapping[str, Any], base: Precision, origin: str) -> Quantizatio
     names, patterns = _exclusions(config.get("modules_to_not_convert") or config.get("ignored_layers") or ())
     return QuantizationScheme(
         base=base,
-        linear=FP8,
+        linear=FP8_BLOCK if config.get("weight_block_size") else FP8,
         named=_named_layers(config, origin),  # NVIDIA's DeepSeek V4: fp8, but NVFP4 experts named one by one
         excluded_names=names,
         excluded_patterns=patterns,
@@ -200,6 +205,8 @@ def _kv(config: Mapping[str, Any]) -> Precision | None:
 
 def _exclusions(entries: Iterable[str]) -> tuple[frozenset[str], re.Pattern[str] | None]:
     """Plain names go into a set; globs and "re:" expressions into one compiled alternation."""
+    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
+        raise ArchitectureError(f"modules that are left out must be a list of names, got {entries!r}")
     names, patterns = set(), []
     for entry in entries:
         if entry.startswith("re:"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,11 @@ def read_architecture(
             source=source or published(f"{origin} (Hugging Face configuration)"),
         )
         return reader(reading)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError) as error:
+    except ArchitectureError as error:  # a type that checks itself does not know which file it came from
+        if str(error).startswith(origin):
+            raise
+        raise type(error)(f"{origin}: {error}") from None
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, re.error) as error:
         # Lists where numbers belong, and the like: the readers check what they can name, this is for the rest.
         raise ArchitectureError(f"{origin}: a value has the wrong kind for the family {family!r} ({error})") from error
 
@@ -106,7 +111,11 @@ def load_architecture(path: Path, *, weights: Precision | None = None, name: str
         )
     values = _read_json(file)
     beside = file.with_name("hf_quant_config.json")
-    quantization = _read_json(beside).get("quantization") if beside.is_file() else None
+    quantization = None
+    if beside.is_file():
+        quantization = _read_json(beside).get("quantization")
+        if not isinstance(quantization, dict):
+            raise ArchitectureError(f"{beside}: the section 'quantization' is missing; repair or remove the file")
     return read_architecture(
         values,
         name=name or (file.parent.resolve().name if file.name == "config.json" else file.stem),
@@ -134,6 +143,8 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise ArchitectureError(f"{file}: cannot be read ({error})") from None
     except json.JSONDecodeError as error:
         raise ArchitectureError(f"{file}: not valid JSON, line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets without end
+        raise ArchitectureError(f"{file}: not a usable JSON file ({error})") from None
     if not isinstance(values, dict):
         raise ArchitectureError(f"{file}: a model configuration is a JSON object, not a {type(values).__name__}")
     return values

@@ -37,6 +37,7 @@ class Matrix:
     split_units: int = 1  # heads, groups or columns that can go to a rank of their own
     copies: int = 1
     biased: bool = False
+    fused: str = ""  # matrices of one layer with the same label read the same input and run as one GEMM
 
     def __post_init__(self) -> None:
         if min(self.inputs, self.outputs, self.copies, self.split_units) < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,7 @@ from specmargin.architecture.families.dense import plain_attention
 from specmargin.architecture.precision import BF16
 from specmargin.architecture.quantization import unquantized
 from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, Split, grouped
-from specmargin.catalog.lookup import find_model
+from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names
 from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.sources import Source, SourceKind, assumed, published
@@ -45,10 +45,13 @@ _DFLASH_SOURCE = "DFlash head of Qwen3.6-35B-A3B: 982,515,712 parameters with th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftChoice:
-    """A drafter, its kind (which decides the default acceptance and the engine's method name), its spec."""
+    """A drafter, its kind (which decides the default acceptance and the engine's method name), and its own model.
+
+    For overlapped drafting the kind is that of the drafter inside.
+    """
 
     kind: str
-    spec: str
+    model: str  # a hub id or path, "" where the kind has none or the user gave none
     drafter: Drafter
 
 
@@ -58,7 +61,25 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
     kind = {"eagle3": "eagle"}.get(kind.lower(), kind.lower())
     if kind not in KINDS:
         raise CatalogError(f"unknown drafter {spec!r}{nearest_names(kind, KINDS)}; known: {', '.join(KINDS)}, all")
-    return DraftChoice(kind=kind, spec=detail, drafter=_make(kind, detail, target))
+    if detail and kind in ("mtp", "ngram", "free"):
+        raise CatalogError(f"--drafter {kind} takes nothing after the colon, got {detail!r}")
+    match kind:
+        case "mtp":
+            if target.draft_head is None:
+                raise CatalogError(f"{target.name} has no MTP head; use --drafter eagle, dflash, model:NAME or ngram")
+            return DraftChoice(kind=kind, model="", drafter=HeadDrafter(name="mtp", head=target.draft_head))
+        case "eagle":
+            head = _eagle_head(detail, target)
+            return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="eagle", head=head))
+        case "dflash":
+            head = _dflash_head(detail, target)
+            return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="dflash", head=head))
+        case "ssd":
+            return _overlapped(detail, target)
+        case "model":
+            return _draft_model(detail)
+        case _:
+            return DraftChoice(kind=kind, model="", drafter=NGRAM if kind == "ngram" else FREE)
 
 
 def available_drafters(target: Architecture) -> list[DraftChoice]:
@@ -67,45 +88,32 @@ def available_drafters(target: Architecture) -> list[DraftChoice]:
     return [find_drafter(kind, target) for kind in (["mtp", *kinds] if target.draft_head else kinds)]
 
 
-def _make(kind: str, detail: str, target: Architecture) -> Drafter:
-    match kind:
-        case "mtp":
-            if target.draft_head is None:
-                raise CatalogError(f"{target.name} has no MTP head; use --drafter eagle, dflash, model:NAME or ngram")
-            return HeadDrafter(name="mtp", head=target.draft_head)
-        case "eagle":
-            return HeadDrafter(name="eagle", head=_eagle_head(detail, target))
-        case "dflash":
-            return HeadDrafter(name="dflash", head=_dflash_head(detail, target))
-        case "ssd":
-            return _overlapped(detail, target)
-        case "model":
-            if not detail:
-                raise CatalogError("--drafter model needs a model: model:NAME or model:PATH")
-            return ModelDrafter(name=f"model:{detail}", architecture=find_model(detail))
-        case "ngram":
-            return NGRAM
-        case _:
-            return FREE
+def _draft_model(spec: str) -> DraftChoice:
+    if not spec:
+        raise CatalogError("--drafter model needs a model: model:NAME or model:PATH")
+    served_as = hub_id(spec.lower()) if spec.lower() in model_names() else spec
+    drafter = ModelDrafter(name=f"model:{spec}", architecture=find_model(spec))
+    return DraftChoice(kind="model", model=served_as, drafter=drafter)
 
 
-def _overlapped(detail: str, target: Architecture) -> OverlappedDrafter:
+def _overlapped(detail: str, target: Architecture) -> DraftChoice:
     inner_spec, _, rate = detail.partition("@")
     default = "mtp" if target.draft_head is not None else "eagle"
-    inner = find_drafter(inner_spec or default, target).drafter
-    if not isinstance(inner, HeadDrafter | ModelDrafter):
+    inner = find_drafter(inner_spec or default, target)
+    if not isinstance(inner.drafter, HeadDrafter | ModelDrafter):
         raise CatalogError(f"--drafter ssd overlaps a head or a model, not {inner_spec!r}")
     try:
         hit_rate = float(rate) if rate else _SSD_HIT_RATE
     except ValueError:
         raise ScenarioError(f"--drafter ssd: the hit rate {rate!r} is not a number") from None
     origin = "given by the user" if rate else "our choice, for want of a published figure for your workload"
-    return OverlappedDrafter(
+    drafter = OverlappedDrafter(
         name="ssd",
-        inner=inner,
+        inner=inner.drafter,
         hit_rate=hit_rate,
         source=assumed(f"drafting overlapped with verification, {hit_rate:.0%} of outcomes predicted ({origin})"),
     )
+    return DraftChoice(kind=inner.kind, model=inner.model, drafter=drafter)
 
 
 def _eagle_head(path: str, target: Architecture) -> DraftHead:
@@ -114,10 +122,10 @@ def _eagle_head(path: str, target: Architecture) -> DraftHead:
         config = _head_config(path)
         source = published(f"{config.origin} (EAGLE head configuration)")
     else:
-        heads = max(target.hidden // 128, 1)
+        kv_heads = max(target.hidden // 512, 1)
         values = {
-            "num_attention_heads": heads,
-            "num_key_value_heads": max(heads // 4, 1),
+            "num_attention_heads": 4 * kv_heads,
+            "num_key_value_heads": kv_heads,
             "head_dim": 128,
             "intermediate_size": 4 * target.hidden,
             "draft_vocab_size": min(_EAGLE_VOCABULARY, target.vocabulary),
@@ -194,7 +202,7 @@ def _head_config(path: str) -> Config:
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
         values: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArchitectureError(f"{file}: the drafter's configuration cannot be read ({error})") from None
     if not isinstance(values, dict):
         raise ArchitectureError(f"{file}: a configuration is a JSON object")
@@ -228,15 +236,13 @@ def bundled_acceptance(name: str) -> Survival:
     return Survival(by_depth=curve, source=Source(kind=SourceKind(table["kind"]), detail=table["source"]))
 
 
-def find_acceptance(text: str | None, choice: DraftChoice, *, max_depth: int) -> Survival:
-    """What the user gave, or the bundled curve of the drafter's kind."""
-    if text is None:
-        kind = (
-            choice.drafter.inner.name.partition(":")[0]
-            if isinstance(choice.drafter, OverlappedDrafter)
-            else choice.kind
-        )
-        return bundled_acceptance(kind)
-    if text.lower() in _acceptance_tables():
-        return bundled_acceptance(text.lower())
-    return parse_acceptance(text, max_depth=max_depth)
+def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture, *, max_depth: int) -> Survival:
+    """What the user gave, or the bundled curve of the drafter's kind, which is an assumption for other models."""
+    if text is not None and text.lower() not in _acceptance_tables():
+        return parse_acceptance(text, max_depth=max_depth)
+    name = choice.kind if text is None else text.lower()
+    curve = bundled_acceptance(name)
+    measured_on = _acceptance_tables()[name].get("model")
+    if curve.source.kind is SourceKind.PUBLISHED and measured_on != target.name:
+        return replace(curve, source=assumed(f"as measured elsewhere ({curve.source.detail}); give --acceptance"))
+    return curve

@@ -45,9 +45,9 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
     """A bundled name, a path to a `config.json` or a model folder, or an id in the local hub cache."""
     if spec.lower() in model_names():
         return bundled_model(spec.lower(), weights=weights)
-    path = Path(spec).expanduser()
-    if path.exists() or spec.endswith(".json"):
-        return load_architecture(path, weights=weights)
+    path = _existing(spec)
+    if path is not None or spec.endswith(".json"):
+        return load_architecture(path or Path(spec), weights=weights)
     for name in model_names():
         if hub_id(name).lower() == spec.lower():
             return bundled_model(name, weights=weights)
@@ -58,6 +58,15 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
         f"{spec!r} is neither a bundled model, a path, nor in the local hub cache"
         f"{nearest_names(spec.rsplit('/', 1)[-1], model_names())}; `specmargin models` lists what is bundled"
     )
+
+
+def _existing(spec: str) -> Path | None:
+    """The path, if there is something; names that no file can have (too long, ~nobody) are none."""
+    try:
+        path = Path(spec).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 @cache
@@ -84,8 +93,9 @@ def find_device(spec: str) -> Device:
     name = _device_aliases().get(name, name)
     if name in _device_tables():
         return bundled_device(name)
-    if spec.endswith(".toml") or Path(spec).is_file():
-        return load_device(Path(spec))
+    path = _existing(spec)
+    if spec.endswith(".toml") or (path is not None and path.is_file()):
+        return load_device(path or Path(spec))
     raise CatalogError(
         f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
         "`specmargin gpus` lists what is bundled, and a TOML file describes your own"

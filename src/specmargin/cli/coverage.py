@@ -38,7 +38,7 @@ def coverage(
     architecture = find_model(model)
     pool = _pool(architecture, layer)
     profile = find_routing(routing)
-    counts = o.parse_numbers(positions, "--positions")
+    counts = o.parse_numbers(positions, "--positions", most=1024)
     if counts[0] < 1:
         raise ScenarioError("--positions must be at least 1")
     rows = [_row(pool, profile, count) for count in counts]

@@ -34,6 +34,7 @@ def duel(
     form: o.FormOption = RooflineForm.PER_COMPONENT,
     step_ms: o.StepTimeOption = 0.0,
     sequence_ms: o.SequenceTimeOption = 0.0,
+    position_us: o.PositionTimeOption = 0.0,
     layer_us: o.LayerTimeOption = 0.0,
     json: o.JsonOption = False,
 ) -> None:
@@ -59,9 +60,11 @@ def duel(
         form=form,
         step_ms=step_ms,
         sequence_ms=sequence_ms,
+        position_us=position_us,
         layer_us=layer_us,
     )
     _, scenario = shared.one()
+    scenario.check_memory()
     result = decide(scenario, batch=batch, alpha=alpha)
     (_emit_json if json else _emit_table)(scenario, result)
 

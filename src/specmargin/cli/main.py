@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -43,7 +46,7 @@ def _listed(verb: str) -> Callable[[], None]:
     """What stands for a verb in the list of `specmargin --help`; running it never gets here."""
 
     def show() -> None:
-        run(verb, ["--help"])
+        raise typer.Exit(run(verb, ["--help"]))
 
     return show
 
@@ -52,28 +55,63 @@ for _verb, _help in VERBS.items():
     root.command(_verb, help=_help)(_listed(_verb))
 
 
-def run(verb: str, arguments: list[str]) -> None:
+def run(verb: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"specmargin.cli.{verb}")
-    module.app(args=arguments, prog_name=f"specmargin {verb}")
+    return _call(module.app, arguments, f"specmargin {verb}")
+
+
+def _call(app: typer.Typer, arguments: list[str], name: str) -> int:
+    command = typer.main.get_command(app)
+    return int(command.main(args=arguments, prog_name=name, standalone_mode=False) or 0)
 
 
 def main() -> None:
     """Bad input ends in one sentence and exit code 2, never in a traceback."""
+    if sys.stdout is None:  # started with its output closed
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no × shows a question mark, not an error
     arguments = sys.argv[1:]
     try:
-        if arguments and arguments[0] in VERBS:
-            run(arguments[0], arguments[1:])
-        if arguments and not arguments[0].startswith("-"):
-            raise InputError(
-                f"no verb {arguments[0]!r}{nearest_names(arguments[0], VERBS)}; `specmargin --help` lists them"
-            )
-        root(prog_name="specmargin")
-    except InputError as error:
-        typer.echo(f"specmargin: {error}", err=True)
-        sys.exit(2)
+        code = _dispatch(arguments)
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe went away (`| head`)
-        sys.stderr.close()
-        sys.exit(0)
+        code = 0
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 (nothing is left to flush into)
+    except Exception as error:
+        code = _complain(error, arguments)
+    sys.exit(code)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments and arguments[0] in VERBS:
+        return run(arguments[0], arguments[1:])
+    if arguments and not arguments[0].startswith("-"):
+        raise InputError(
+            f"no verb {arguments[0]!r}{nearest_names(arguments[0], VERBS)}; `specmargin --help` lists them"
+        )
+    return _call(root, arguments, "specmargin")
+
+
+def _complain(error: Exception, arguments: list[str]) -> int:
+    """One sentence on standard error. Whatever is not the caller's doing is our bug, and says how to report it."""
+    if os.environ.get("SPECMARGIN_DEBUG"):
+        raise error
+    if isinstance(error, InputError):
+        message, code = str(error), 2
+    elif hasattr(error, "format_message"):  # a usage error of the option parser
+        verb = f" {arguments[0]}" if arguments and arguments[0] in VERBS else ""
+        message, code = f"{error.format_message().rstrip('.')}; see `specmargin{verb} --help`", 2
+        message = " ".join(message.split())
+    elif isinstance(error, OSError):
+        message, code = f"cannot write: {error.strerror or error}", 1
+    else:
+        message = f"this is a bug ({type(error).__name__}: {error}); run again with SPECMARGIN_DEBUG=1 and report it"
+        code = 70
+    with contextlib.suppress(OSError, ValueError):
+        print(f"specmargin: {message}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

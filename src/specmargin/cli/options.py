@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +62,12 @@ FormOption = Annotated[
 StepTimeOption = Annotated[
     float, typer.Option("--step-ms", help="Engine time of every step outside the kernels, in ms.", min=0)
 ]
+PositionTimeOption = Annotated[
+    float, typer.Option("--position-us", help="Engine time a step and position, in µs.", min=0)
+]
+OffTimeOption = Annotated[
+    float, typer.Option("--off-ms", help="What a step takes longer with speculation set up but off, in ms.", min=0)
+]
 SequenceTimeOption = Annotated[
     float, typer.Option("--sequence-ms", help="Engine time a step and sequence, in ms.", min=0)
 ]
@@ -70,6 +75,7 @@ LayerTimeOption = Annotated[float, typer.Option("--layer-us", help="Fixed kernel
 UtilizationOption = Annotated[
     float, typer.Option("--memory-utilization", help="Part of GPU memory that the engine may use.")
 ]
+_LONGEST_MS = 1e6  # a thousand seconds: anything longer is a typing mistake
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output (versioned schema).")]
 
 
@@ -91,7 +97,9 @@ class ScenarioOptions:
     form: RooflineForm = RooflineForm.PER_COMPONENT
     step_ms: float = 0.0
     sequence_ms: float = 0.0
+    position_us: float = 0.0
     layer_us: float = 0.0
+    off_ms: float = 0.0
     memory_utilization: float = 0.9
 
     def choices(self) -> list[tuple[DraftChoice, Scenario]]:
@@ -114,7 +122,7 @@ class ScenarioOptions:
                     prices=Roofline(device=device, form=self.form),
                     routing=find_routing(self.routing),
                     drafter=choice.drafter,
-                    survival=find_acceptance(self.acceptance, choice, max_depth=choice.drafter.max_depth or 8),
+                    survival=find_acceptance(self.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8),
                     layout=Layout(gpus=self.gpus, parallel=self.parallel),
                     context=float(self.context),
                     engine_time=self._engine_time(),
@@ -132,7 +140,9 @@ class ScenarioOptions:
         return choices[0]
 
     def _engine_time(self) -> EngineTime:
-        given = (self.step_ms, self.sequence_ms, self.layer_us)
+        given = (self.step_ms, self.sequence_ms, self.position_us, self.layer_us, self.off_ms)
+        if not all(0.0 <= value < _LONGEST_MS for value in given):
+            raise ScenarioError(f"engine times must be numbers from 0 to {_LONGEST_MS:g}, got {given}")
         source = (
             Source(kind=SourceKind.MEASURED, detail="engine time given by the user")
             if any(given)
@@ -141,37 +151,43 @@ class ScenarioOptions:
         return EngineTime(
             step_seconds=self.step_ms * 1e-3,
             sequence_seconds=self.sequence_ms * 1e-3,
+            position_seconds=self.position_us * 1e-6,
             layer_seconds=self.layer_us * 1e-6,
+            off_step_seconds=self.off_ms * 1e-3,
             source=source,
         )
 
 
-def parse_numbers(text: str, name: str) -> list[int]:
+def parse_numbers(text: str, name: str, *, most: int = 4096) -> list[int]:
     """`1,2,4`, `1-8` or `1,4-6,32`; k and m mean 1024 and 1,048,576 (8k)."""
-    values: list[int] = []
+    values: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.strip().lower().partition("-")
         try:
             first, last = _number(low), _number(high) if dash else _number(low)
         except ValueError:
             raise ScenarioError(f"{name}: {part!r} is neither a number nor a range such as 1-8") from None
-        if last < first or last - first > 100_000:
-            raise ScenarioError(f"{name}: the range {part!r} is empty or too long")
-        values.extend(range(first, last + 1))
-    return sorted(set(values))
+        if last < first:
+            raise ScenarioError(f"{name}: the range {part!r} is empty")
+        if last - first >= most or len(values) >= most:
+            raise ScenarioError(f"{name}: at most {most} values, {text!r} has more")
+        values.update(range(first, last + 1))
+    return sorted(values)
 
 
 def _number(text: str) -> int:
     scale = {"k": 1024, "m": 1_048_576}.get(text[-1:], 1)
-    return int(text[:-1] if scale > 1 else text) * scale
+    digits = text[:-1] if scale > 1 else text
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+        raise ValueError(text)
+    return int(digits) * scale
 
 
 def write_file(path: Path, text: str, *, force: bool) -> None:
     """Never lose somebody's file: overwrite only when told to."""
-    if path.exists() and not force:
-        raise ScenarioError(f"{path} exists; give --force to overwrite it")
-    path.write_text(text, encoding="utf-8")
-
-
-def column(values: Sequence[float | None], digits: int) -> list[str]:
-    return ["–" if value is None else f"{value:.{digits}f}" for value in values]
+    try:
+        if path.exists() and not force:
+            raise ScenarioError(f"{path} exists; give --force to overwrite it")
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be written ({error.strerror or error})") from None

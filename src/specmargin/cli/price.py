@@ -36,6 +36,7 @@ def price(
     form: o.FormOption = RooflineForm.PER_COMPONENT,
     step_ms: o.StepTimeOption = 0.0,
     sequence_ms: o.SequenceTimeOption = 0.0,
+    position_us: o.PositionTimeOption = 0.0,
     layer_us: o.LayerTimeOption = 0.0,
     json: o.JsonOption = False,
 ) -> None:
@@ -61,9 +62,11 @@ def price(
         form=form,
         step_ms=step_ms,
         sequence_ms=sequence_ms,
+        position_us=position_us,
         layer_us=layer_us,
     )
     _, scenario = shared.one()
+    scenario.check_memory()
     now, more = scenario.marginal(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     drafting = scenario.drafting.ledger(scenario.drafter, batch=batch, depth=depth, context=scenario.context)
     (_emit_json if json else _emit_table)(scenario, batch, depth, now, more, drafting)

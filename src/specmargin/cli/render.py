@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from specmargin.sources import Source
@@ -22,9 +23,16 @@ def console() -> Console:
 
 def table(title: str, columns: list[tuple[str, str]]) -> Table:
     """`columns`: (heading, justify)."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    made = Table(
+        title=escape(title) or None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for heading, justify in columns:
-        made.add_column(heading, justify="right" if justify == "right" else "left", header_style="dim", no_wrap=False)
+        made.add_column(escape(heading), justify="right" if justify == "right" else "left", header_style="dim")
     return made
 
 

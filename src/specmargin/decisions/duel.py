@@ -9,6 +9,7 @@ import numpy as np
 from specmargin.decisions.plan import MAX_BATCH, check_range
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import AcceptanceError
+from specmargin.prices.drafters import round_seconds
 from specmargin.step import Step
 
 
@@ -44,7 +45,8 @@ def duel(scenario: Scenario, *, batch: int, alpha: float) -> Duel:
         scenario.drafter, batch=np.asarray(1.0), depth=np.asarray(1.0), context=np.asarray(scenario.context)
     )
     width_seconds = float(scenario.verify(wider).total_seconds)
-    depth_seconds = float(scenario.verify(deeper).total_seconds + draft)
+    more_local = plain.divided(scenario.layout.sequence_ranks).one_position_more()
+    depth_seconds = float(round_seconds(scenario.drafter, scenario.verify(deeper, more_local).total_seconds, draft))
     width_goodput = (batch + 1) / width_seconds
     return Duel(
         batch=batch,

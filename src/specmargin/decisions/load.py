@@ -11,6 +11,8 @@ from specmargin.decisions.scenario import Grid, Scenario
 from specmargin.errors import ScenarioError
 from specmargin.step import IntArray, Step
 
+_LARGEST_BATCH = 8192
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -51,43 +53,61 @@ def settle(
 ) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
-    Prefill takes its share of time first; what is left decodes. Queueing noise is left out: at high load a
-    real server holds more sequences for a while (the simulator shows that).
+    Prefill takes its share of time first; what is left decodes. An engine holds memory for the deepest draft it is set
+    up for, so every such setting is tried and the one with the shortest time between tokens wins (among those that meet
+    the target, where there is one). Queueing noise is left out: at high load a real server holds more sequences for a
+    while (the simulator shows that).
     """
-    prefill = _prefill_seconds(scenario, load)
-    share = load.requests_per_second * prefill
-    if share >= 1.0:
-        raise ScenarioError(
-            f"{load.requests_per_second:g} requests a second of {load.input_tokens} tokens need {share:.1f} times "
-            "the prefill this hardware can do; lower --qps or add --gpus"
-        )
-    largest = min(max(scenario.largest_batch(max_depth), 1), 8192)
-    grid = scenario.grid(np.arange(1, largest + 1), max_depth, load.mean_context)
-    depths = _depths(grid, position_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
-    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.none_seconds
-    wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
-    stable = np.flatnonzero(grid.batches >= wanted)
-    if stable.size == 0:
-        most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
+    share = _prefill_share(scenario, load)
+    settings = range(max_depth + 1) if speculate else [0]
+    points = [_settle_at(scenario, load, share, depth, position_limit, speculate) for depth in settings]
+    found = [point for point, _ in points if point is not None]
+    if not found:
+        most = max(rate for _, rate in points)
         raise ScenarioError(
             f"{load.requests_per_second:g} requests a second do not fit: this hardware serves about {most:.2g}; "
             "lower --qps or add --gpus"
         )
+    return min(found, key=lambda point: (point.meets_target is False, point.tpot_seconds))
+
+
+def _settle_at(
+    scenario: Scenario, load: Load, share: float, held_depth: int, position_limit: int | None, speculate: bool
+) -> tuple[Operating | None, float]:
+    """Where the load settles in an engine set up for drafts of `held_depth`, and the requests it could serve."""
+    fits = scenario.largest_batch(held_depth) if speculate else scenario.plain_largest_batch
+    largest = min(max(fits, 1), _LARGEST_BATCH)
+    grid = scenario.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
+    depths = _depths(grid, position_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
+    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.none_seconds
+    wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
+    most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
+    stable = np.flatnonzero(grid.batches >= wanted)
+    if stable.size == 0:
+        return None, most
     index = int(stable[0])
     seconds = float(tpot[index] / (1.0 - share))
     target = load.tpot_target_seconds
-    return Operating(
+    point = Operating(
         batch=int(grid.batches[index]),
         depth=int(depths[index]),
         tpot_seconds=seconds,
         prefill_share=share,
         meets_target=None if target is None else seconds <= target,
     )
+    return point, most
 
 
-def _prefill_seconds(scenario: Scenario, load: Load) -> float:
-    step = Step.uniform(batch=1, depth=load.input_tokens - 1, context=0)
-    return float(scenario.verify(step).total_seconds) / scenario.layout.sequence_ranks
+def _prefill_share(scenario: Scenario, load: Load) -> float:
+    step = Step.prompts(tokens=load.input_tokens)
+    seconds = float(scenario.verify(step).total_seconds) / scenario.layout.sequence_ranks
+    share = load.requests_per_second * seconds
+    if share >= 1.0:
+        raise ScenarioError(
+            f"{load.requests_per_second:g} requests a second of {load.input_tokens} tokens need {share:.1f} times "
+            "the prefill this hardware can do; lower --qps or add --gpus"
+        )
+    return share
 
 
 def _depths(grid: Grid, position_limit: int | None, load: Load, share: float) -> IntArray:

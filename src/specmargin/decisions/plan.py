@@ -17,6 +17,7 @@ from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
 
 MAX_DEPTH = 64
 MAX_BATCH = 65_536
+_HORIZON = 8192  # batches looked at one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +43,34 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Rows by batch, and where speculation stops paying."""
+    """Rows by batch, and where speculation pays."""
 
     scenario: Scenario
     rows: tuple[PlanRow, ...]
     max_depth: int
-    position_limit: int | None  # batch × (depth + 1) above which the engine has no graph
-    stops_at_batch: int | None  # from this batch on no depth pays; None where it pays up to the largest looked at
-    without_limit_stops_at_batch: int | None  # the same, had the engine a graph for every batch and depth
-    stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit
-    largest_batch: int  # sequences that fit in memory, with room for the plan's deepest draft
+    position_limit: int | None  # positions of a step above which the engine has no graph
+    held_depth: int  # the deepest draft that the engine holds memory for
+    largest_batch: int  # sequences that fit, with room for drafts of that depth
+    plain_largest_batch: int  # sequences that fit without speculation
+    peak_tokens_per_second: float  # the best goodput of any batch that fits
+    plain_peak_tokens_per_second: float  # the same without speculation
+    paying: tuple[tuple[int, int], ...]  # ranges of batch sizes in which some allowed depth pays
+    looked_up_to: int  # the largest batch that `paying` covers
+    graph_free_paying: tuple[tuple[int, int], ...]  # the same, had the engine a graph for everything
+    stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit, or not at all
+    switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict turns
 
     @property
     def pays(self) -> bool:
         return any(row.depth > 0 and row.speedup > 1.0 for row in self.rows if row.fits)
+
+    @property
+    def stops_at_batch(self) -> int | None:
+        """The batch from which on no depth pays; None where it pays as far as was looked."""
+        if not self.paying:
+            return 1
+        last = self.paying[-1][1]
+        return None if last >= self.looked_up_to else last + 1
 
     @property
     def best(self) -> PlanRow:
@@ -69,25 +84,61 @@ def check_range(name: str, values: Sequence[int], low: int, high: int) -> None:
             raise ScenarioError(f"{name} must lie in {low}..{high}, got {value}")
 
 
-def make_plan(scenario: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None = None) -> Plan:
-    """The best depth at each of `batches`, among depths the drafter and the engine's graphs allow."""
+def make_plan(
+    scenario: Scenario,
+    batches: Sequence[int],
+    *,
+    max_depth: int,
+    position_limit: int | None = None,
+    held_depth: int | None = None,
+) -> Plan:
+    """The best depth at each of `batches`, among depths the drafter and the engine's graphs allow.
+
+    `held_depth`: the deepest draft the engine will be set up for, which decides what fits in memory; the deepest of the
+    rows unless told otherwise.
+    """
     check_range("batch", batches, 1, MAX_BATCH)
     check_range("depth", [max_depth], 0, MAX_DEPTH)
     depth = _deepest(scenario, max_depth)
     grid = scenario.grid(batches, depth)
     chosen = best_depths(grid, position_limit)
-    largest = scenario.largest_batch(int(chosen.max()))  # an engine holds room for its deepest draft
-    horizon = min(max(largest, 1), 8192)
+    held = int(chosen.max()) if held_depth is None else held_depth
+    largest, plain_largest = scenario.largest_batch(held), scenario.plain_largest_batch
+    horizon = min(max(largest, 1), _HORIZON)
     return Plan(
         scenario=scenario,
         rows=_rows(scenario, grid, chosen, largest),
         max_depth=depth,
         position_limit=position_limit,
-        stops_at_batch=stops_at_batch(scenario, depth, horizon, position_limit),
-        without_limit_stops_at_batch=stops_at_batch(scenario, depth, horizon, None),
-        stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
+        held_depth=held,
         largest_batch=largest,
+        plain_largest_batch=plain_largest,
+        peak_tokens_per_second=_peak(scenario, largest, min(held, depth), position_limit),
+        plain_peak_tokens_per_second=_peak(scenario, plain_largest, 0, None),
+        paying=paying_ranges(scenario, depth, horizon, position_limit),
+        looked_up_to=horizon,
+        graph_free_paying=paying_ranges(scenario, depth, horizon, None),
+        stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
+        switch_acceptance=switch_acceptance(grid, position_limit),
     )
+
+
+def _peak(scenario: Scenario, largest: int, depth: int, position_limit: int | None) -> float:
+    """The best goodput over batches 1..`largest`; goodput is smooth, so a few hundred of them are enough."""
+    batches = np.unique(np.geomspace(1, max(min(largest, MAX_BATCH), 1), 200).round())
+    grid = scenario.grid(batches, depth)
+    if depth == 0:
+        return float(grid.none_goodput.max())
+    return float(np.where(allowed_depths(grid, position_limit), grid.goodput, 0.0).max())
+
+
+def switch_acceptance(grid: Grid, position_limit: int | None) -> float | None:
+    """At the grid's first batch: below this constant acceptance no allowed depth pays; None if none can."""
+    depths = np.flatnonzero(allowed_depths(grid, position_limit)[0, 1:]) + 1
+    if depths.size == 0:
+        return None
+    even = break_even_acceptance(grid.round_seconds[0, depths] / grid.none_seconds[0], depths)
+    return None if np.isnan(even).all() else float(np.nanmin(even))
 
 
 def _deepest(scenario: Scenario, max_depth: int) -> int:
@@ -167,25 +218,29 @@ def speedup_by_batch(
     return np.asarray(goodput.max(axis=1, initial=0.0) / grid.none_goodput)
 
 
-def stops_at_batch(scenario: Scenario, max_depth: int, horizon: int, position_limit: int | None) -> int | None:
-    """The batch from which on no depth pays, or None if it still pays at `horizon`."""
+def paying_ranges(
+    scenario: Scenario, max_depth: int, horizon: int, position_limit: int | None
+) -> tuple[tuple[int, int], ...]:
+    """Ranges of batch sizes, up to `horizon`, in which some allowed depth of 1 or more pays."""
     if max_depth == 0:
-        return 1
+        return ()
     batches = np.arange(1, horizon + 1, dtype=np.float64)
     pays = speedup_by_batch(scenario, batches, max_depth, position_limit) > 1.0
-    if pays[-1]:
-        return None
-    return int(np.flatnonzero(pays)[-1]) + 2 if pays.any() else 1
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], pays, [False]]).astype(np.int8)))
+    return tuple((int(first) + 1, int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_limit: int | None) -> int | None:
-    """The context from which on no depth pays at this batch, to the nearest power of √2, or None."""
+    """The context from which on no depth pays at this batch, to the nearest power of √2.
+
+    None where it still pays at the model's limit, and where it pays at no context at all.
+    """
     limit = scenario.architecture.max_context or 1_048_576
     if max_depth == 0:
-        return 0
+        return None
     contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), limit))
     same_batch = np.full(contexts.shape, float(batch))
     pays = speedup_by_batch(scenario, same_batch, max_depth, position_limit, contexts) > 1.0
-    if pays[-1]:
+    if pays[-1] or not pays.any():
         return None
-    return int(contexts[np.flatnonzero(pays)[-1] + 1]) if pays.any() else 0
+    return int(contexts[np.flatnonzero(pays)[-1] + 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,13 @@ from specmargin.errors import ScenarioError
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
 from specmargin.prices import memory
-from specmargin.prices.drafters import Drafter, DraftPricing, drafter_groups, drafter_weight_bytes, round_seconds
+from specmargin.prices.drafters import (
+    Drafter,
+    DraftPricing,
+    drafter_sequence_bytes,
+    drafter_weight_bytes,
+    round_seconds,
+)
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Scope, target_work
 from specmargin.routing.profile import RoutingProfile, expert_counter
@@ -96,6 +102,7 @@ class Scenario:
             kv=self.kv_precision,
             count_experts=self.count_experts,
             scope=self.scope,
+            layer_seconds=self.engine_time.layer_seconds,
         )
 
     @cached_property
@@ -110,35 +117,55 @@ class Scenario:
 
     @property
     def sources(self) -> dict[str, Source]:
-        return {
+        found = {
             "model": self.architecture.source,
             "device": self.device.source,
             "engine time": self.engine_time.source,
-            "routing": self.routing.source,
             "drafter": self.drafter.source,
             "acceptance": self.survival.source,
         }
+        return found | ({"routing": self.routing.source} if self.architecture.is_moe else {})
 
     def sequence_bytes(self, depth: int) -> float:
         """KV and states of one sequence on one GPU, its drafter's KV included."""
-        groups = list(self.architecture.groups) + list(drafter_groups(self.drafter))
-        kept = memory.sequence_bytes(groups, self.context, layout=self.layout, kv=self.kv_precision, depth=depth)
-        return float(kept)
+        kv, layout = self.kv_precision, self.layout
+        own = memory.sequence_bytes(self.architecture.groups, self.context, layout=layout, kv=kv, depth=depth)
+        return float(own + drafter_sequence_bytes(self.drafter, self.context, layout=layout, kv=kv, depth=depth))
 
     def largest_batch(self, depth: int) -> int:
+        """Sequences that fit when the engine holds room for `depth` draft tokens of each."""
         return memory.largest_batch(self.memory, self.sequence_bytes(depth), self.layout)
 
-    def verify(self, step: Step) -> StepPrice:
-        """The ledger of one step of the target."""
+    def check_memory(self) -> None:
+        """Refuse a model whose weights do not fit; the budget itself raises."""
+        if self.memory.free_bytes <= 0:
+            raise ScenarioError(f"{self.architecture.name} leaves no memory for sequences")
+
+    @cached_property
+    def plain_largest_batch(self) -> int:
+        """Sequences that fit in an engine without speculation: no drafter, no room for drafts."""
+        plain = replace(self.memory, drafter_bytes=0.0)
+        own = memory.sequence_bytes(self.architecture.groups, self.context, layout=self.layout, kv=self.kv_precision)
+        return memory.largest_batch(plain, float(own), self.layout)
+
+    def verify(self, step: Step, local: Step | None = None) -> StepPrice:
+        """The ledger of one step of the target; `local` is the busiest rank's part of it, worked out if not given."""
         experts = self.count_experts(self.architecture.pools, step)
         works = target_work(
-            self.architecture, step, experts, layout=self.layout, kv=self.kv_precision, scope=self.scope
+            self.architecture,
+            step,
+            experts,
+            layout=self.layout,
+            kv=self.kv_precision,
+            scope=self.scope,
+            local=local,
         )
         return ledger(self.prices, works, step=step, engine=self.engine_time, layers=self.architecture.layers)
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
         """The step, and the same step with one more position of one sequence."""
-        return self.verify(step), self.verify(step.one_position_more())
+        more_local = step.divided(self.layout.sequence_ranks).one_position_more()
+        return self.verify(step), self.verify(step.one_position_more(), more_local)
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
         """Mean over the layers that route; None for a dense model."""

@@ -36,10 +36,6 @@ class Schedule:
             raise ScheduleError("a schedule needs at least one range")
 
     @property
-    def last_batch(self) -> int:
-        return self.ranges[-1].last
-
-    @property
     def max_depth(self) -> int:
         return max(entry.depth for entry in self.ranges)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from specmargin.decisions.plan import Plan, PlanRow
 
+_RANGES_SHOWN = 3
+
 
 def verdict(plan: Plan) -> str:
-    """Two or three sentences; the first says what to do."""
-    return " ".join(part for part in (_advice(plan), _until(plan), _what_would_change(plan)) if part)
+    """A few sentences; the first says what to do."""
+    parts = (_advice(plan), _until(plan), _memory(plan), _what_would_change(plan))
+    return " ".join(part for part in parts if part)
 
 
 def _where(plan: Plan) -> str:
@@ -21,21 +24,27 @@ def _advice(plan: Plan) -> str:
     rows = [row for row in plan.rows if row.fits]
     if not rows:
         return (
-            f"Nothing to decide: of the batches asked for none fits in memory ({plan.largest_batch} sequences do, "
+            f"Nothing to decide: of the batches asked for none fits in memory ({_sequences(plan.largest_batch)} would, "
             f"at a context of {plan.scenario.context:g})."
         )
     if not plan.pays:
         return f"Do not speculate: {_where(plan)} gains nothing at any batch looked at."
     first, best = rows[0], plan.best
-    steps = _depth_steps(rows)
     gain = f"{first.speedup:.2f}× at batch {first.batch}"
     if best.batch != first.batch:
         gain += f", at most {best.speedup:.2f}× at batch {best.batch}"
-    return f"Speculate: {_where(plan)} gains {gain}; draft {steps}."
+    capped = ""
+    if any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
+        capped = f" ({plan.max_depth} is the deepest looked at)"
+    return f"Speculate: {_where(plan)} gains {gain}; draft {_depth_steps(rows)}{capped}."
+
+
+def _sequences(count: int) -> str:
+    return "1 sequence" if count == 1 else f"{count:,} sequences"
 
 
 def _depth_steps(rows: list[PlanRow]) -> str:
-    """`3 up to batch 8, 2 up to 64, none from 128`."""
+    """`3 up to batch 8, 2 up to 64, nothing up to 128`."""
     parts: list[str] = []
     for index, row in enumerate(rows):
         following = rows[index + 1] if index + 1 < len(rows) else None
@@ -49,31 +58,53 @@ def _depth_steps(rows: list[PlanRow]) -> str:
 
 
 def _until(plan: Plan) -> str:
+    """Where it pays: not always one range, since the experts of a mixture fill up at moderate batch."""
     if not plan.pays:
         return ""
-    if plan.stops_at_batch is None:
-        return f"It pays at every batch that fits ({plan.largest_batch})."
-    free = plan.without_limit_stops_at_batch
-    if plan.position_limit is not None and free != plan.stops_at_batch:
-        beyond = "at every batch that fits" if free is None else f"up to batch {free - 1}"
-        return (
-            f"From batch {plan.stops_at_batch} on the engine has no graph for a draft ({plan.position_limit} positions "
-            f"a step); with larger capture sizes it would pay {beyond}."
+    sentence = f"It pays {_listed(plan.paying, plan.looked_up_to, plan.largest_batch)}."
+    if plan.position_limit is not None and plan.graph_free_paying != plan.paying:
+        beyond = _listed(plan.graph_free_paying, plan.looked_up_to, plan.largest_batch)
+        sentence += (
+            f" The engine has graphs for {plan.position_limit} positions a step; "
+            f"with larger capture sizes it would pay {beyond}."
         )
-    return f"It stops paying at batch {plan.stops_at_batch}."
+    return sentence
+
+
+def _listed(ranges: tuple[tuple[int, int], ...], looked_up_to: int, fits: int) -> str:
+    if ranges == ((1, looked_up_to),):
+        if fits > looked_up_to:
+            return f"at every batch looked at (up to {looked_up_to:,})"
+        return f"at every batch that fits ({fits:,})"
+    parts = [f"batch {first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges]
+    if len(parts) > _RANGES_SHOWN:
+        parts = [*parts[: _RANGES_SHOWN - 1], "…", parts[-1]]
+    return f"at batch {' and '.join(parts)}".replace("at batch batch", "at batch").replace(" and batch", " and")
+
+
+def _memory(plan: Plan) -> str:
+    """Room for drafts is room that sequences do not get; on models with recurrent states it is a lot."""
+    if not plan.pays or plan.largest_batch >= 0.8 * plan.plain_largest_batch:
+        return ""
+    sentence = (
+        f"Room for drafts costs memory: {_sequences(plan.largest_batch)} fit instead of {plan.plain_largest_batch:,}"
+    )
+    if plan.plain_peak_tokens_per_second > plan.peak_tokens_per_second:
+        sentence += (
+            f", so with a full queue plain decoding serves more "
+            f"({plan.plain_peak_tokens_per_second:,.0f} tokens a second against {plan.peak_tokens_per_second:,.0f})"
+        )
+    return sentence + "."
 
 
 def _what_would_change(plan: Plan) -> str:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
-    yours = plan.scenario.survival.first_acceptance
-    if row.break_even_acceptance is None:
+    if plan.switch_acceptance is None:
         return f"At batch {row.batch} not even perfect drafts would pay."
-    needed = row.break_even_acceptance
     side = "above" if row.depth == 0 else "below"
     change = (
-        f"an acceptance {side} {needed:.2f} a token at batch {row.batch} (the plan assumes {yours:.2f} for the first)"
+        f"an acceptance {side} {plan.switch_acceptance:.2f} a token at batch {row.batch} "
+        f"(the plan assumes {plan.scenario.survival.first_acceptance:.2f} for the first)"
     )
-    context = ""
-    if plan.pays and plan.stops_at_context is not None:
-        context = f", or a context beyond about {plan.stops_at_context:,} tokens"
+    context = "" if plan.stops_at_context is None else f", or a context beyond about {plan.stops_at_context:,} tokens"
     return f"What would change that: {change}{context}."

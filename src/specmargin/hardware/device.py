@@ -80,7 +80,7 @@ def load_device(path: Path) -> Device:
     """A user's own device: a TOML file with one table, or with the fields at the top."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise HardwareError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise HardwareError(f"{path}: not valid TOML: {error}") from None

@@ -18,7 +18,7 @@ ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4"]
 
 
 class DeviceTable(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     title: str
     aliases: list[str] = Field(default_factory=list)

@@ -38,7 +38,16 @@ class Traffic:
     flops: FloatArray
 
 
-def traffic(attention: Attention, run: FloatArray, context: FloatArray, *, kv: Precision, ranks: int) -> Traffic:
+def traffic(
+    attention: Attention,
+    run: FloatArray,
+    context: FloatArray,
+    *,
+    kv: Precision,
+    ranks: int,
+    states: FloatArray | None = None,
+) -> Traffic:
+    """`states`: recurrent states that a sequence writes, one a position of its run unless told otherwise."""
     match attention:
         case GroupedAttention():
             return _grouped(attention, run, context, kv, ranks)
@@ -47,7 +56,7 @@ def traffic(attention: Attention, run: FloatArray, context: FloatArray, *, kv: P
         case CompressedAttention():
             return _compressed(attention, run, context, kv, ranks)
         case LinearAttention():
-            return _linear(attention, run, ranks)
+            return _linear(attention, run, run if states is None else states, ranks)
         case _:
             assert_never(attention)
 
@@ -156,12 +165,12 @@ def _compressed(a: CompressedAttention, run: FloatArray, context: FloatArray, kv
     )
 
 
-def _linear(a: LinearAttention, run: FloatArray, ranks: int) -> Traffic:
-    """The state is read once, and written once a position: a rejected position must be rolled back to."""
+def _linear(a: LinearAttention, run: FloatArray, states: FloatArray, ranks: int) -> Traffic:
+    """The state is read once, and written once a verified position: a rejected one must be rolled back to."""
     state = _state_bytes(a, ranks)
     return Traffic(
         read_bytes=np.full_like(run, state),
-        written_bytes=run * state,
+        written_bytes=states * state,
         flops=run * a.flops_per_position / ranks,
     )
 

@@ -8,16 +8,14 @@ from typing import assert_never
 import numpy as np
 
 from specmargin.architecture.precision import Precision
-from specmargin.architecture.types import Architecture, DraftHead, LayerGroup, total_bytes
+from specmargin.architecture.types import Architecture, DraftHead, total_bytes
 from specmargin.errors import ScenarioError
-from specmargin.hardware.layout import Layout, Parallel
-from specmargin.prices.memory import stack_weight_bytes
+from specmargin.hardware.layout import Layout
+from specmargin.prices.memory import sequence_bytes, stack_weight_bytes, weight_bytes
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, head_work, stack_work, target_work
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, FloatArray, Step
-
-_PASS_TIME = EngineTime()  # a drafter's passes are launched with the step; measured models may say otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,8 @@ class HeadDrafter:
 
     @property
     def max_depth(self) -> int | None:
-        return self.head.block
+        """A block holds the token to continue from and the drafts after it."""
+        return None if self.head.block is None else self.head.block - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +99,7 @@ class DraftPricing:
     kv: Precision
     count_experts: ExpertCounter
     scope: Scope = EVERYTHING
+    layer_seconds: float = 0.0  # fixed time of a layer, which a drafter's layers have too
 
     def seconds(self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray) -> FloatArray:
         """Seconds of drafting `depth` tokens for each of `batch` sequences; nothing at depth 0."""
@@ -144,7 +144,8 @@ class DraftPricing:
     ) -> StepPrice:
         step = Step.uniform(batch=batch, depth=depth, context=context)
         works, layers = self._works(drafter, step)
-        return ledger(self.model, works, step=step, engine=_PASS_TIME, layers=layers)
+        engine = EngineTime(layer_seconds=self.layer_seconds)
+        return ledger(self.model, works, step=step, engine=engine, layers=layers)
 
     def _works(self, drafter: HeadDrafter | ModelDrafter, step: Step) -> tuple[list[Work], int]:
         match drafter:
@@ -170,7 +171,7 @@ class DraftPricing:
             hidden=head.lm_head.inputs,
             scope=self.scope,
         )
-        local = step.divided(self.layout.sequence_ranks) if self.layout.sequence_ranks > 1 else step
+        local = step.divided(self.layout.sequence_ranks)
         fusion_bytes = total_bytes(head.fusion)
         flops = sum(matrix.flops_per_position() for matrix in head.fusion)
         works.append(
@@ -202,31 +203,34 @@ def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
         case ModelDrafter():
             model = drafter.architecture
             fitting = _fitting(layout, model)
-            head_bytes = model.lm_head.read_bytes(fitting.attention_ranks)
-            return stack_weight_bytes(model.groups, fitting) + head_bytes
+            return weight_bytes(model, fitting)
         case _:
             assert_never(drafter)
 
 
-def drafter_groups(drafter: Drafter) -> tuple[LayerGroup, ...]:
-    """The drafter's own layers: what keeps a KV cache of its own."""
+def drafter_sequence_bytes(
+    drafter: Drafter, context: float, *, layout: Layout, kv: Precision, depth: int
+) -> FloatArray:
+    """KV and states that one sequence keeps for the drafter: a head in the target's precision, a model in its own."""
     match drafter:
         case CostlessDrafter():
-            return ()
+            return np.zeros(())
         case OverlappedDrafter():
-            return drafter_groups(drafter.inner)
+            return drafter_sequence_bytes(drafter.inner, context, layout=layout, kv=kv, depth=depth)
         case HeadDrafter():
-            return drafter.head.groups
+            return sequence_bytes(drafter.head.groups, context, layout=layout, kv=kv, depth=depth)
         case ModelDrafter():
-            return drafter.architecture.groups
+            model = drafter.architecture
+            return sequence_bytes(
+                model.groups, context, layout=_fitting(layout, model), kv=model.kv_precision, depth=depth
+            )
         case _:
             assert_never(drafter)
 
 
 def _fitting(layout: Layout, model: Architecture) -> Layout:
     """A small draft model whose heads do not divide runs whole on every GPU."""
-    tensor = replace(layout, parallel=Parallel.TP) if not model.is_moe else layout
-    return tensor if model.attention_heads % tensor.attention_ranks == 0 else Layout(gpus=1)
+    return layout if model.attention_heads % layout.attention_ranks == 0 else Layout(gpus=1)
 
 
 def _combined(first: StepPrice, later: StepPrice, times: int) -> StepPrice:

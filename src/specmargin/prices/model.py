@@ -74,9 +74,6 @@ class EngineTime:
         return self.off_step_seconds + self.off_sequence_seconds * step.sequences
 
 
-NO_ENGINE_TIME = EngineTime()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentPrice:
     """One line of the ledger."""

@@ -39,7 +39,6 @@ class Component(StrEnum):
     COLLECTIVES = "collectives"
     LAYERS = "layer fixed time"
     ENGINE = "engine"
-    DRAFT = "draft"
 
 
 class CollectiveKind(StrEnum):
@@ -82,8 +81,11 @@ class Work:
     bytes: FloatArray
     operations: dict[Arithmetic, FloatArray] = field(default_factory=dict)
     subject: Subject = None
+    ranks: int = 1  # tensor-parallel ranks that the subject is split over
+    step: Step | None = None  # the sequences behind an attention work
     positions: FloatArray | None = None
     distinct: FloatArray | None = None
+    pairs: FloatArray | None = None
 
     @property
     def flops(self) -> FloatArray:
@@ -99,9 +101,13 @@ def stack_work(
     kv: Precision,
     hidden: int,
     scope: Scope = EVERYTHING,
+    local: Step | None = None,
 ) -> list[Work]:
-    """All layers: projections, attention, router, experts, dense parts, and the collectives between them."""
-    local = step.divided(layout.sequence_ranks) if layout.sequence_ranks > 1 else step
+    """All layers: projections, attention, router, experts, dense parts, and the collectives between them.
+
+    `local` is what the busiest rank sees of the step, where sequences are spread over ranks.
+    """
+    local = step.divided(layout.sequence_ranks) if local is None else local
     works: list[Work] = []
     expert_index = 0
     for group in groups:
@@ -127,13 +133,21 @@ def target_work(
     layout: Layout,
     kv: Precision,
     scope: Scope = EVERYTHING,
+    local: Step | None = None,
 ) -> list[Work]:
-    """A whole step of the target: layers, LM head and sampling over every position."""
+    """A whole step of the target: layers, then LM head and sampling over every position that wants its logits."""
+    local = step.divided(layout.sequence_ranks) if local is None else local
     layers = stack_work(
-        architecture.groups, step, experts, layout=layout, kv=kv, hidden=architecture.hidden, scope=scope
+        architecture.groups,
+        step,
+        experts,
+        layout=layout,
+        kv=kv,
+        hidden=architecture.hidden,
+        scope=scope,
+        local=local,
     )
-    local = step.divided(layout.sequence_ranks) if layout.sequence_ranks > 1 else step
-    return layers + head_work(architecture.lm_head, local.positions, layout, scope)
+    return layers + head_work(architecture.lm_head, local.wanted_positions, layout, scope)
 
 
 def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Scope = EVERYTHING) -> list[Work]:
@@ -165,7 +179,14 @@ def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Sco
 def attention_work(
     attention: Attention, count: int, step: Step, *, layout: Layout, kv: Precision, scope: Scope = EVERYTHING
 ) -> Work:
-    moved = traffic(attention, step.run_by_class, step.context_by_class, kv=kv, ranks=layout.attention_ranks)
+    moved = traffic(
+        attention,
+        step.run_by_class,
+        step.context_by_class,
+        kv=kv,
+        ranks=layout.attention_ranks,
+        states=step.wanted_by_class,
+    )
     writes = scope.state_writes or not isinstance(attention, LinearAttention)
     moved_bytes = moved.read_bytes + moved.written_bytes if writes else moved.read_bytes
     return Work(
@@ -174,6 +195,8 @@ def attention_work(
         bytes=step.total(moved_bytes),
         operations={Arithmetic.BF16: step.total(moved.flops)},
         subject=attention,
+        ranks=layout.attention_ranks,
+        step=step,
         positions=step.positions,
     )
 
@@ -193,8 +216,10 @@ def expert_work(
         bytes=distinct * expert_bytes,
         operations=operations,
         subject=block,
+        ranks=ranks,
         positions=step.positions,
         distinct=distinct,
+        pairs=pairs,
     )
 
 
@@ -218,6 +243,7 @@ def _matrices(
         bytes=np.asarray(weight_bytes),  # the same at every point of the grid, so it is kept as one number
         operations=operations,
         subject=matrices,
+        ranks=ranks,
         positions=positions,
     )
 

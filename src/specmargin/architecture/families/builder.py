@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specmargin.architecture.config import Config
 from specmargin.architecture.precision import Precision
@@ -44,15 +44,23 @@ class LayerBuilder:
     hidden: int
 
     def columns(
-        self, name: str, outputs: int, *, units: int, inputs: int | None = None, biased: bool = False
+        self,
+        name: str,
+        outputs: int,
+        *,
+        units: int,
+        inputs: int | None = None,
+        biased: bool = False,
+        fused: str = "",
     ) -> Matrix:
-        return self._matrix(name, inputs or self.hidden, outputs, Split.COLUMNS, units, biased)
+        matrix = self._matrix(name, inputs or self.hidden, outputs, Split.COLUMNS, units, biased)
+        return replace(matrix, fused=fused)
 
     def rows(self, name: str, inputs: int, *, units: int, biased: bool = False) -> Matrix:
         return self._matrix(name, inputs, self.hidden, Split.ROWS, units, biased)
 
-    def whole(self, name: str, outputs: int, *, inputs: int | None = None) -> Matrix:
-        return self._matrix(name, inputs or self.hidden, outputs, Split.NONE, 1, False)
+    def whole(self, name: str, outputs: int, *, inputs: int | None = None, fused: str = "") -> Matrix:
+        return replace(self._matrix(name, inputs or self.hidden, outputs, Split.NONE, 1, False), fused=fused)
 
     def router(self, name: str, outputs: int, *, biased: bool = False) -> Matrix:
         precision = self.scheme.of_special(f"{self.prefix}.{name}")
@@ -148,19 +156,13 @@ class LayerBuilder:
     ) -> tuple[Matrix, ...]:
         """q, k, v and o. `gated`: q carries an output gate as wide as itself (Qwen3-Next and later)."""
         heads, kv_heads = attention.heads, attention.kv_heads
-        queries = self.columns(
-            f"{name}.q_proj",
-            (1 + gated) * heads * attention.key_dim,
-            units=heads,
-            biased=biased,
-            inputs=inputs,
-        )
-        keys = self.columns(
-            f"{name}.k_proj", kv_heads * attention.key_dim, units=kv_heads, biased=biased, inputs=inputs
-        )
-        values = self.columns(
-            f"{name}.v_proj", kv_heads * attention.value_dim, units=kv_heads, biased=biased, inputs=inputs
-        )
+
+        def project(part: str, outputs: int, units: int) -> Matrix:
+            return self.columns(f"{name}.{part}", outputs, units=units, biased=biased, inputs=inputs, fused="qkv")
+
+        queries = project("q_proj", (1 + gated) * heads * attention.key_dim, heads)
+        keys = project("k_proj", kv_heads * attention.key_dim, kv_heads)
+        values = project("v_proj", kv_heads * attention.value_dim, kv_heads)
         output = self.rows(f"{name}.o_proj", heads * attention.value_dim, units=heads, biased=output_biased)
         return (queries, keys, output) if shared_key_value else (queries, keys, values, output)
 

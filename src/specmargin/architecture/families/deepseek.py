@@ -27,8 +27,8 @@ def glm4_moe_lite(reading: Reading) -> Architecture:
 def _latent_stack(reading: Reading, family: str, *, selects: bool = False) -> Architecture:
     config = reading.config
     hidden, layers = config.positive("hidden_size"), config.layer_count()
-    kinds = config.per_layer("mlp_layer_types", layers, _mlp_kinds(config, layers))
-    indexers = config.per_layer("indexer_types", layers, ["full"] * layers)
+    kinds = config.kinds("mlp_layer_types", layers, ("dense", "sparse"), _mlp_kinds(config, layers))
+    indexers = config.kinds("indexer_types", layers, ("full", "shared"), ["full"] * layers)
 
     def layer(make: LayerBuilder, *, routes: bool, owns_indexer: bool) -> Layer:
         attention = _attention(config, selects=selects, owns_indexer=owns_indexer)
@@ -95,12 +95,12 @@ def _projections(make: LayerBuilder, config: Config, attention: LatentAttention)
     else:
         vectors += rank
         queries = [
-            make.whole("self_attn.q_a_proj", rank),
+            make.whole("self_attn.q_a_proj", rank, fused="qkv_a"),
             make.columns("self_attn.q_b_proj", heads * (nope + rope), units=heads, inputs=rank),
         ]
     matrices = [
         *queries,
-        make.whole("self_attn.kv_a_proj_with_mqa", latent + rope),
+        make.whole("self_attn.kv_a_proj_with_mqa", latent + rope, fused="qkv_a" if rank else ""),
         make.columns("self_attn.kv_b_proj", heads * (nope + value), units=heads, inputs=latent),
         make.rows("self_attn.o_proj", heads * value, units=heads),
     ]

@@ -26,6 +26,8 @@ def deepseek_v4(reading: Reading) -> Architecture:
         reading = replace(reading, scheme=replace(reading.scheme, experts=MXFP4))
     hidden, layers = config.positive("hidden_size"), config.layer_count()
     ratios = config.per_layer("compress_ratios", layers)
+    if not all(isinstance(ratio, int) and ratio >= 0 for ratio in ratios):
+        raise ArchitectureError(f"{config.origin}: 'compress_ratios' must list whole numbers, got {ratios}")
     hashed = config.integer("num_hash_layers", 0)
     streams = config.positive("hc_mult")
     stack = [
@@ -63,8 +65,6 @@ def _layer(make: LayerBuilder, config: Config, *, ratio: int, hash_routed: bool)
 
 def _attention(config: Config, ratio: int) -> CompressedAttention:
     """Compress ratio 0: the window alone; 4: CSA, which selects; larger: HCA, which reads everything."""
-    if ratio < 0:
-        raise ArchitectureError(f"{config.origin}: a compress ratio must not be negative, got {ratio}")
     selection = None
     if 0 < ratio <= 4:
         selection = TokenSelection(
@@ -91,9 +91,9 @@ def _projections(make: LayerBuilder, config: Config, attention: CompressedAttent
     )
     group_output = make.columns("attn.wo_a", out_rank, units=groups, inputs=heads * dim // groups)
     matrices = [
-        make.whole("attn.wq_a", rank),
+        make.whole("attn.wq_a", rank, fused="qkv_a"),
         make.columns("attn.wq_b", heads * dim, units=heads, inputs=rank),
-        make.whole("attn.wkv", dim),
+        make.whole("attn.wkv", dim, fused="qkv_a"),
         replace(group_output, copies=groups),  # block-diagonal: each group of heads has its own
         make.rows("attn.wo_b", groups * out_rank, units=groups),
     ]

@@ -177,7 +177,8 @@ def minimax_m3(reading: Reading) -> Architecture:
 def gpt_oss(reading: Reading) -> Architecture:
     config = reading.config
     layers = config.layer_count()
-    window_of = windows(config, layers)
+    alternating = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
+    window_of = windows(config, layers, alternating)
     heads = config.positive("num_attention_heads")
 
     def feed_forward(make: LayerBuilder, index: int) -> Block:

@@ -27,7 +27,7 @@ def _hybrid(reading: Reading, family: str, *, mtp: bool) -> Architecture:
     hidden, layers = config.positive("hidden_size"), config.layer_count()
     every = config.positive("full_attention_interval", 4)
     default = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
-    kinds = config.per_layer("layer_types", layers, default)
+    kinds = config.kinds("layer_types", layers, ("linear_attention", "full_attention"), default)
 
     def layer(make: LayerBuilder, *, linear: bool) -> Layer:
         attention, projections, vectors = (_delta_net if linear else _full_attention)(make, config)
@@ -69,8 +69,8 @@ def _delta_net(make: LayerBuilder, config: Config) -> Mixer:
     kernel = config.positive("linear_conv_kernel_dim")
     channels = 2 * keys + values
     matrices = (
-        make.columns("linear_attn.in_proj_qkv", channels, units=key_heads),
-        make.columns("linear_attn.in_proj_z", values, units=value_heads),
+        make.columns("linear_attn.in_proj_qkv", channels, units=key_heads, fused="in_proj"),
+        make.columns("linear_attn.in_proj_z", values, units=value_heads, fused="in_proj"),
         make.columns("linear_attn.in_proj_ba", 2 * value_heads, units=value_heads),
         make.rows("linear_attn.out_proj", values, units=value_heads),
     )

@@ -16,7 +16,7 @@ def llama4(reading: Reading) -> Architecture:
     hidden, layers = config.positive("hidden_size"), config.layer_count()
     interval = config.positive("no_rope_layer_interval", 4)
     default = ["full_attention" if (i + 1) % interval == 0 else "chunked_attention" for i in range(layers)]
-    kinds = config.per_layer("layer_types", layers, default)
+    kinds = config.kinds("layer_types", layers, ("full_attention", "chunked_attention"), default)
     chunk = config.optional_integer("attention_chunk_size")
     moe_every = config.positive("interleave_moe_layer_step")
     moe_layers = config.layer_indices("moe_layers") or frozenset(range(moe_every - 1, layers, moe_every))
@@ -53,7 +53,7 @@ def gemma4(reading: Reading) -> Architecture:
         if config.integer(key, 0):
             raise ArchitectureError(f"{config.origin}: Gemma 4 with {key} > 0 is not read yet")
     hidden, layers = config.positive("hidden_size"), config.layer_count()
-    kinds = config.per_layer("layer_types", layers)
+    kinds = config.kinds("layer_types", layers, ("full_attention", "sliding_attention"))
     heads = config.positive("num_attention_heads")
     keys_are_values = config.boolean("attention_k_eq_v", False)
     has_experts = config.boolean("enable_moe_block", False)

@@ -17,9 +17,10 @@ class Request:
     """What a format is written from."""
 
     table: DepthTable  # goodput of every batch and depth, relative to the best
-    batches: tuple[int, ...]  # the batches of the plan: what a single depth is chosen for
+    batches: tuple[int, ...]  # the batches of the plan that fit: what a single depth is chosen for
     drafter_kind: str
-    drafter_spec: str
+    drafter_model: str  # what the engine loads as drafter, "" where the user did not say
+    overlapped: bool  # drafting beside verification, which no engine here does
     parallel: Parallel
     min_gain: float
     hurdle: float  # at the plan's first batch, for engines with a confidence threshold
@@ -59,5 +60,24 @@ def fixed(table: DepthTable, depth: int) -> Schedule:
     return Schedule(ranges=(Range(first=1, last=table.batches, depth=depth),))
 
 
-NOT_CONFIGURED = "speculation does not pay here: leave it out of the configuration"
-OVERLAP_NOTE = "no engine here overlaps drafting with verification yet: the setting is that of the inner drafter"
+def unwritten(request: Request, schedule: Schedule) -> EngineConfig | None:
+    """The cases in which there is no setting to write: nothing pays, or no engine can do it."""
+    if schedule.max_depth == 0:
+        several = "" if len(request.batches) == 1 else ", at one depth for all these batches at least"
+        note = f"speculation does not pay here{several}: leave it out of the configuration"
+        return EngineConfig(text="", schedule=off(request.table), notes=(note,))
+    if request.overlapped:
+        note = "no engine here overlaps drafting with verification yet, so there is no setting to write"
+        return EngineConfig(text="", schedule=schedule, notes=(note,))
+    if request.drafter_kind == "free":
+        note = "'free' is an assumption, not a drafter, so there is no setting to write"
+        return EngineConfig(text="", schedule=schedule, notes=(note,))
+    return None
+
+
+_PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>", "model": "<your draft model>"}
+
+
+def drafter_model(request: Request) -> str:
+    """What to put where the engine wants the drafter's model; "" for drafters that have none of their own."""
+    return request.drafter_model or _PLACEHOLDERS.get(request.drafter_kind, "")

@@ -7,15 +7,16 @@ run so far. A token below the hurdle cannot pay wherever it stands, so the hurdl
 
 from __future__ import annotations
 
+import shlex
+
 from specmargin.engines.formats.base import (
-    NOT_CONFIGURED,
-    OVERLAP_NOTE,
     EngineConfig,
     EngineFormat,
     Request,
+    drafter_model,
     fixed,
-    off,
     single_depth,
+    unwritten,
 )
 
 _TYPES = {
@@ -24,21 +25,24 @@ _TYPES = {
     "dflash": "draft-dflash",
     "model": "draft-simple",
     "ngram": "ngram-simple",
-    "ssd": "draft-mtp",
 }
 
 
 def write(request: Request) -> EngineConfig:
-    depth = single_depth(request.table, request.batches)
-    if depth == 0:
-        return EngineConfig(text="", schedule=off(request.table), notes=(NOT_CONFIGURED,))
-    notes = ["llama.cpp drafts one length at every load: the best on average over the plan's batches"]
-    if request.drafter_kind == "ssd":
-        notes.append(OVERLAP_NOTE)
-    model = f" --spec-draft-model {request.drafter_spec}" if request.drafter_spec else ""
-    confidence = "" if request.drafter_kind == "ngram" else f" --spec-draft-p-min {min(request.hurdle, 0.99):.2f}"
-    text = f"--spec-type {_TYPES.get(request.drafter_kind, '<type>')}{model} --spec-draft-n-max {depth}{confidence}"
-    return EngineConfig(text=text, schedule=fixed(request.table, depth), notes=tuple(notes))
+    schedule = fixed(request.table, single_depth(request.table, request.batches))
+    nothing = unwritten(request, schedule)
+    if nothing is not None:
+        return nothing
+    note = "llama.cpp drafts one length at every load: the best on average over the plan's batches"
+    kind, depth = request.drafter_kind, schedule.max_depth
+    if kind == "ngram":  # look-up drafts have a length of their own, and no confidence
+        text = f"--spec-type {_TYPES[kind]} --spec-ngram-simple-size-m {depth}"
+    else:
+        model = drafter_model(request)
+        path = f" --spec-draft-model {shlex.quote(model)}" if model else ""
+        threshold = f"--spec-draft-p-min {min(request.hurdle, 0.99):.2f}"
+        text = f"--spec-type {_TYPES[kind]}{path} --spec-draft-n-max {depth} {threshold}"
+    return EngineConfig(text=text, schedule=schedule, notes=(note,))
 
 
 FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", position_limit=lambda _: None, write=write)

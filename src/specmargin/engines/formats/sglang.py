@@ -8,30 +8,23 @@ the EAGLE family (MTP included) alone. (python/sglang/srt/speculative/adaptive_s
 from __future__ import annotations
 
 import json
+import shlex
 from itertools import chain
 
 from specmargin.decisions.schedule import Range, Schedule, make_schedule
 from specmargin.engines.formats.base import (
-    NOT_CONFIGURED,
-    OVERLAP_NOTE,
     EngineConfig,
     EngineFormat,
     Request,
+    drafter_model,
     fixed,
-    off,
     single_depth,
+    unwritten,
 )
 from specmargin.hardware.layout import Parallel
 
-_ALGORITHMS = {
-    "mtp": "EAGLE",
-    "eagle": "EAGLE3",
-    "ssd": "EAGLE",
-    "dflash": "DFLASH",
-    "model": "STANDALONE",
-    "ngram": "NGRAM",
-}
-_ADAPTIVE = ("mtp", "eagle", "ssd")
+_ALGORITHMS = {"mtp": "EAGLE", "eagle": "EAGLE3", "dflash": "DFLASH", "model": "STANDALONE", "ngram": "NGRAM"}
+_ADAPTIVE = ("mtp", "eagle")
 _FILE = "specmargin-sglang.json"
 
 
@@ -49,29 +42,28 @@ def write(request: Request) -> EngineConfig:
         schedule = make_schedule(request.table, min_gain=request.min_gain, boundaries=sizes)
     else:
         schedule = fixed(request.table, single_depth(request.table, request.batches))
-    if schedule.max_depth == 0:
-        return EngineConfig(text="", schedule=off(request.table), notes=(NOT_CONFIGURED,))
-    notes = [OVERLAP_NOTE] if request.drafter_kind == "ssd" else []
-    if len(schedule.ranges) == 1:
-        if not adaptive:
-            notes.append("SGLang adapts the depth for EAGLE and MTP without DP attention alone: one depth for all")
-        return EngineConfig(text=_flags(request, schedule.max_depth), schedule=schedule, notes=tuple(notes))
-    notes.append("a depth of 0 needs an SGLang that accepts candidate_steps [0]")
+    nothing = unwritten(request, schedule)
+    if nothing is not None:
+        return nothing
     flags = _flags(request, schedule.max_depth)
+    if len(schedule.ranges) == 1:
+        only = "SGLang adapts the depth for EAGLE and MTP without DP attention alone: one depth for all"
+        return EngineConfig(text=flags, schedule=schedule, notes=() if adaptive else (only,))
+    newer = "a depth of 0 needs an SGLang that accepts candidate_steps [0] (2026)"
     return EngineConfig(
         text=f"{flags} --speculative-adaptive --speculative-adaptive-config {_FILE}",
         schedule=schedule,
         file_name=_FILE,
         file_text=json.dumps(_slots(schedule, sizes), indent=2),
-        notes=tuple(notes),
+        notes=(newer,) if any(entry.depth == 0 for entry in schedule.ranges) else (),
     )
 
 
 def _flags(request: Request, steps: int) -> str:
-    algorithm = _ALGORITHMS.get(request.drafter_kind, "<algorithm>")
-    model = f" --speculative-draft-model-path {request.drafter_spec}" if request.drafter_spec else ""
+    model = drafter_model(request)
+    path = f" --speculative-draft-model-path {shlex.quote(model)}" if model else ""
     return (
-        f"--speculative-algorithm {algorithm}{model} --speculative-num-steps {steps} "
+        f"--speculative-algorithm {_ALGORITHMS[request.drafter_kind]}{path} --speculative-num-steps {steps} "
         f"--speculative-eagle-topk 1 --speculative-num-draft-tokens {steps + 1}"
     )
 

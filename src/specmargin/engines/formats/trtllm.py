@@ -1,46 +1,39 @@
 """TensorRT-LLM: `draft_len_schedule`, a YAML mapping whose keys are upper bounds of batch size.
 
 {4: 4, 8: 2} means 1-4 -> 4, 5-8 -> 2, above -> 0. The smallest key must map to `max_draft_len`, and no depth may
-exceed it: a schedule that deepens with batch, as mixtures of experts often want, cannot be written. We then give
-up what costs least: depth elsewhere, or a little at the smallest batch. (llmapi/llm_args.py, 1.3.0 and later)
+exceed it: a schedule that deepens with batch, as mixtures of experts often want, cannot be written. We then take the
+nearest that can and that falls below plain decoding at none of the plan's batches. (llmapi/llm_args.py, 1.3.0 on)
 """
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
-from specmargin.engines.formats.base import (
-    NOT_CONFIGURED,
-    OVERLAP_NOTE,
-    EngineConfig,
-    EngineFormat,
-    Request,
-    off,
-)
+from specmargin.engines.formats.base import EngineConfig, EngineFormat, Request, drafter_model, unwritten
 
-_TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "DraftTarget", "ngram": "NGram", "ssd": "MTP"}
+_TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
 
 
 def write(request: Request) -> EngineConfig:
     wanted = make_schedule(request.table, min_gain=request.min_gain)
     schedule = _expressible(request, wanted)
-    if schedule.max_depth == 0:
-        return EngineConfig(text="", schedule=off(request.table), notes=(NOT_CONFIGURED,))
-    notes = [OVERLAP_NOTE] if request.drafter_kind == "ssd" else []
-    if schedule != wanted:
-        notes.append(
-            "TensorRT-LLM wants the deepest draft at the smallest batch; the schedule nearest to the plan is given"
-        )
+    nothing = unwritten(request, schedule)
+    if nothing is not None:
+        return nothing
+    changed = "TensorRT-LLM wants the deepest draft at the smallest batch; the nearest schedule it can express is given"
+    model = drafter_model(request)
     lines = [
         "speculative_config:",
-        f"  decoding_type: {_TYPES.get(request.drafter_kind, '<type>')}",
-        *([f"  speculative_model: {request.drafter_spec}"] if request.drafter_spec else []),
+        f"  decoding_type: {_TYPES[request.drafter_kind]}",
+        *([f"  speculative_model: {json.dumps(model)}"] if model else []),
         f"  max_draft_len: {schedule.max_depth}",
         "  draft_len_schedule:",
         *(f"    {entry.last}: {entry.depth}" for entry in _written(schedule)),
     ]
-    return EngineConfig(text="\n".join(lines), schedule=schedule, notes=tuple(notes))
+    return EngineConfig(text="\n".join(lines), schedule=schedule, notes=(changed,) if schedule != wanted else ())
 
 
 def _written(schedule: Schedule) -> list[Range]:
@@ -58,7 +51,7 @@ def _expressible(request: Request, wanted: Schedule) -> Schedule:
         for deepest in range(wanted.max_depth + 1)
         for candidate in _starting_deepest(request.table, deepest, request.min_gain)
     ]
-    return max(candidates, key=lambda schedule: _worth(request, schedule))
+    return max(candidates, key=lambda schedule: (_never_loses(request, schedule), _worth(request, schedule)))
 
 
 def _starting_deepest(table: DepthTable, deepest: int, min_gain: float) -> list[Schedule]:
@@ -71,6 +64,12 @@ def _starting_deepest(table: DepthTable, deepest: int, min_gain: float) -> list[
     if first.last > 1:
         forced.append(Range(first=2, last=first.last, depth=first.depth))
     return [Schedule(ranges=(*forced, *rest))]
+
+
+def _never_loses(request: Request, schedule: Schedule) -> bool:
+    """Whether every batch of the plan is served at least as fast as with drafting off."""
+    rows = [(min(batch, request.table.batches), schedule.depth_at(batch)) for batch in request.batches]
+    return all(request.table.relative[b - 1, depth] >= request.table.relative[b - 1, 0] for b, depth in rows)
 
 
 def _worth(request: Request, schedule: Schedule) -> float:

@@ -12,20 +12,18 @@ from typing import Any
 
 from specmargin.decisions.schedule import make_schedule
 from specmargin.engines.formats.base import (
-    NOT_CONFIGURED,
-    OVERLAP_NOTE,
     EngineConfig,
     EngineFormat,
     Request,
+    drafter_model,
     fixed,
-    off,
     single_depth,
+    unwritten,
 )
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Parallel
 
-_METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram", "ssd": "mtp"}
-_PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>"}
+_METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram"}
 
 
 def position_limit(device: Device) -> int:
@@ -40,27 +38,18 @@ def write(request: Request) -> EngineConfig:
         notes.append("vLLM ignores a depth by batch size under data parallelism: one depth for all")
     else:
         schedule = make_schedule(request.table, min_gain=request.min_gain)
-    if schedule.max_depth == 0:
-        return EngineConfig(text="", schedule=off(request.table), notes=(NOT_CONFIGURED,))
-    if request.drafter_kind == "free":
-        notes.append("'free' is an assumption, not a drafter: the method is left for you to fill in")
-    if request.drafter_kind == "ssd":
-        notes.append(OVERLAP_NOTE)
-    settings = _settings(request)
+    nothing = unwritten(request, schedule)
+    if nothing is not None:
+        return nothing
+    settings: dict[str, Any] = {"method": _METHODS[request.drafter_kind]}
+    if drafter_model(request):
+        settings["model"] = drafter_model(request)
     settings["num_speculative_tokens"] = schedule.max_depth
     if len(schedule.ranges) > 1:
         settings["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.depth] for r in schedule.ranges]
         notes.append("full CUDA graphs for a depth by batch size need vLLM's model runner V2")
     text = f"--speculative-config '{json.dumps(settings)}'"
     return EngineConfig(text=text, schedule=schedule, notes=tuple(notes))
-
-
-def _settings(request: Request) -> dict[str, Any]:
-    kind = request.drafter_kind
-    settings: dict[str, Any] = {"method": _METHODS.get(kind, "<method>")}
-    if kind in ("eagle", "dflash", "model"):
-        settings["model"] = request.drafter_spec or _PLACEHOLDERS[kind]
-    return settings
 
 
 FORMAT = EngineFormat(name="vllm", title="vLLM", position_limit=position_limit, write=write)

@@ -1,0 +1,315 @@
+"""Fit the compact price laws to the public kernel tables and write them to the catalog.
+
+    python scripts/fit_laws.py            # needs: pip install 'specmargin[silicon]' scipy
+    python scripts/fit_laws.py --check    # fits again and reports what would change
+
+Every law carries its row count and its error on shapes that its fit did not see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from rich.progress import track
+
+from specmargin.architecture.precision import BF16, FP8
+from specmargin.architecture.types import Layer, Matrix
+from specmargin.catalog.lookup import bundled_device, bundled_model
+from specmargin.prices.attention import traffic
+from specmargin.prices.silicon import features, store
+from specmargin.prices.silicon.fitting import Samples, fitted_law
+from specmargin.prices.silicon.kinds import MODULES, attention_kind, expert_variant, shape_key
+from specmargin.prices.silicon.law import Curve, Evidence, Law, Terms
+from specmargin.step import FloatArray
+
+TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"
+MEMORY_BOUND = 256  # positions up to which errors are judged
+Entry = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the shipped laws instead of writing them")
+    parser.add_argument("--gpu", action="append", help="only this device (may be repeated)")
+    arguments = parser.parse_args()
+    entries: list[Entry] = []
+    kernels: dict[str, Any] = {}
+    pairs = [(gpu, engine) for gpu in arguments.gpu or store.SYSTEMS for engine in store.ENGINES]
+    for gpu, engine in track(pairs, description="fitting"):
+        entries += list(_entries(gpu, engine, kernels))
+    text = _text(entries, kernels)
+    if arguments.check:
+        print("unchanged" if TARGET.read_text() == text else "would change")
+    elif arguments.gpu is None:
+        TARGET.write_text(text)
+    for entry in entries:
+        print(_line(entry))
+
+
+def _line(entry: Entry) -> str:
+    evidence = entry["evidence"]
+    name = f"{entry['gpu']:13s}{entry['engine']:8s}{entry['operation']:11s}{entry['dtype']:17s}"
+    errors = f"{evidence['shapes']:4d} shapes {evidence['median_error']:7.1%} {evidence['p90_error']:7.1%}"
+    if "sizes" in entry:
+        return f"{name}{entry['variant']:41s} {errors}"
+    law = f"{entry['fixed_seconds'] * 1e6:6.1f} µs {entry['bytes_per_second'] / 1e12:6.2f} TB/s"
+    return f"{name}{entry['variant'][-40:]:41s} {errors} {law} {entry['operations_per_second'] / 1e12:8.0f} TFLOP/s"
+
+
+def _text(entries: list[Entry], kernels: dict[str, Any]) -> str:
+    """One law a line: short to read in a diff."""
+    lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
+    shapes = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in kernels.items())
+    head = f'{{\n  "schema": "specmargin.laws/1",\n  "source": {json.dumps(store.release())},\n'
+    return f'{head}  "kernels": {{\n{shapes}\n  }},\n  "laws": [\n{lines}\n  ]\n}}\n'
+
+
+def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
+    gemms: dict[str, Law] = {}
+    for entry, law in _gemms(gpu, engine):
+        gemms[entry["dtype"]] = law
+        yield entry
+    yield from _experts(gpu, engine, kernels)
+    yield from _attention(gpu, engine)
+    yield from _prefill(gpu, engine)
+    yield from _modules(gpu, engine, gemms)
+    yield from _delta_net(gpu, engine)
+    yield from _all_reduce(gpu, engine)
+
+
+def _entry(gpu: str, engine: str, operation: str, dtype: str, variant: str, law: Law | Curve) -> Entry:
+    head = {"gpu": gpu, "engine": engine, "operation": operation, "dtype": dtype, "variant": variant}
+    return head | law.as_json()
+
+
+def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
+    """The engine's own GEMMs; where its table is launch-bound, another engine's on the same GPU."""
+    for dtype in features.BYTES:
+        for source in (engine, *(other for other in store.ENGINES if other != engine)):
+            table = store.load(store.SYSTEMS[gpu], "gemm", source, "gemm_perf")
+            rows = features.gemm_rows(table, dtype) if table is not None else None
+            if table is None or rows is None or rows.select(features.GEMM_SHAPE).unique().height < 20:
+                continue
+            m = rows["m"].to_numpy()
+            samples = Samples(
+                seconds=rows["seconds"].to_numpy(),
+                terms=features.gemm_terms_of(rows, dtype),
+                shape=features.shape_numbers(rows, features.GEMM_SHAPE),
+                weight=np.where(m <= 512, 1.0, 0.2),
+                **_plain(gpu),
+            )
+            note = "" if source == engine else f"measured with {source}"
+            law = fitted_law(samples, f"{source} {table.version}", judged=m <= MEMORY_BOUND, note=note)
+            yield _entry(gpu, engine, "gemm", dtype, "", law), law
+            break
+
+
+def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
+    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
+    for dtype in features.BYTES:
+        found = _newest_experts(gpu, engine, dtype, bandwidth)
+        if found is None:
+            continue
+        table, expert = found
+        rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1, plain=features.matrices_expression() == 2.0)
+        by_shape = rows.select([*features.MODEL_SHAPE, "kernel"]).unique(maintain_order=True)
+        names = {shape_key(*shape): _short(kernel) for *shape, kernel in by_shape.rows()}
+        counts = rows.group_by("kernel").len().sort("len", descending=True)
+        kernels[f"{gpu}/{engine}/{dtype}"] = {"default": _short(counts["kernel"][0]), "shapes": names}
+        for key, part in sorted(rows.partition_by(["kernel", "spread", "plain"], as_dict=True).items()):
+            kernel, spread, plain = key
+            shape = features.shape_numbers(part, features.EXPERT_SHAPE)
+            if np.unique(shape).size < 4:
+                continue
+            tokens = part["num_tokens"].to_numpy()
+            samples = Samples(
+                seconds=part["seconds"].to_numpy(),
+                terms=features.expert_terms_of(part, dtype),
+                shape=shape,
+                weight=np.where(tokens <= 512, 1.0, 0.3),
+                **_plain(gpu),
+            )
+            note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
+            law = fitted_law(samples, f"{engine} {table.version}", judged=tokens <= MEMORY_BOUND, note=note)
+            variant = expert_variant(_short(str(kernel)), spread=bool(spread), plain=bool(plain))
+            yield _entry(gpu, engine, "experts", dtype, variant, law)
+
+
+def _newest_experts(
+    gpu: str, engine: str, dtype: str, bandwidth: float
+) -> tuple[store.Table, features.ExpertRows] | None:
+    """The newest version with at least ten shapes in this dtype."""
+    for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
+        table = store.Table(system=store.SYSTEMS[gpu], engine=engine, version=path.parent.name, rows=store.read(path))
+        rows = features.expert_rows(table, dtype, bandwidth=bandwidth)
+        if rows is not None and rows.rows.select(features.EXPERT_SHAPE).unique().height >= 10:
+            return table, rows
+    return None
+
+
+def _short(kernel: str) -> str:
+    return kernel.removeprefix("vllm_").removeprefix("sglang_").removeprefix("moe_torch_flow_")
+
+
+def _attention(gpu: str, engine: str) -> Iterator[Entry]:
+    table = store.load(store.SYSTEMS[gpu], "attention", engine, "generation_attention_perf")
+    if table is None:
+        return
+    rows = features.attention_rows(table).with_columns(windowed=pl.col("window_size") > 0)
+    for key, part in sorted(rows.partition_by(["head_dim", "windowed", "kv_cache_dtype"], as_dict=True).items()):
+        dim, windowed, kv = key
+        if part.select(features.ATTENTION_SHAPE).unique().height < 4:
+            continue
+        batch, context = part["batch_size"].to_numpy(), part["context"].to_numpy()
+        samples = Samples(
+            seconds=part["seconds"].to_numpy(),
+            terms=features.attention_terms_of(part),
+            shape=features.shape_numbers(part, features.ATTENTION_SHAPE),
+            weight=np.where((batch <= 512) & (context >= 64), 1.0, 0.2),
+            **_plain(gpu),
+        )
+        judged = (batch <= MEMORY_BOUND) & (context >= 64)
+        law = fitted_law(samples, f"{engine} {table.version}", judged=judged)
+        variant = f"d{dim}{'-window' if windowed else ''}-{'fp8' if kv == 'fp8' else 'bf16'}"
+        yield _entry(gpu, engine, "attention", "bfloat16", variant, law)
+
+
+def _prefill(gpu: str, engine: str) -> Iterator[Entry]:
+    """Attention of whole prompts: how fast it computes."""
+    table = store.load(store.SYSTEMS[gpu], "attention", engine, "context_attention_perf")
+    if table is None:
+        return
+    rows = features.prefill_rows(table)
+    samples = Samples(
+        seconds=rows["seconds"].to_numpy(),
+        terms=features.prefill_terms_of(rows),
+        shape=features.shape_numbers(rows, ["num_heads", "num_key_value_heads", "head_dim"]),
+        weight=np.ones(rows.height),
+        **_plain(gpu),
+    )
+    law = fitted_law(samples, f"{engine} {table.version}", judged=np.ones(rows.height, dtype=bool))
+    yield _entry(gpu, engine, "prefill", "bfloat16", "", law)
+
+
+def _modules(gpu: str, engine: str, gemms: dict[str, Law]) -> Iterator[Entry]:
+    """MLA, DSA, CSA, HCA: what a measured module takes beyond its GEMMs, which are priced on their own."""
+    for kind, module in MODULES.items():
+        table = store.load(store.SYSTEMS[gpu], module.operation, engine, module.file)
+        layer = _layer(module.model, kind)
+        if table is None or layer is None:
+            continue
+        rows = features.module_rows(table, module.table_model)
+        rows = rows.filter(pl.col("gemm_type").is_in(list(gemms)))
+        for key, part in sorted(rows.partition_by(["kv_cache_dtype"], as_dict=True).items()):
+            kv = str(key[0])
+            products, terms, shape = _module_terms(part, layer, gemms, kv)
+            if np.unique(shape).size < 3:
+                continue
+            batch = part["batch_size"].to_numpy()
+            samples = Samples(
+                seconds=part["seconds"].to_numpy(),
+                terms=terms,
+                shape=shape,
+                weight=np.where(batch <= 512, 1.0, 0.2),
+                offset=products,
+                bandwidth_limit=_limit(gpu),
+            )
+            law = fitted_law(samples, f"{engine} {table.version}", judged=batch <= MEMORY_BOUND)
+            yield _entry(gpu, engine, kind, "fp8" if kv == "fp8" else "bfloat16", "", law)
+
+
+def _layer(model: str, kind: str) -> Layer | None:
+    for group in bundled_model(model).groups:
+        attention = group.layer.attention
+        if attention is not None and attention_kind(attention) == kind:
+            return group.layer
+    return None
+
+
+def _module_terms(
+    rows: pl.DataFrame, layer: Layer, gemms: dict[str, Law], kv: str
+) -> tuple[FloatArray, Terms, np.ndarray[Any, np.dtype[np.int64]]]:
+    batch, context, heads = (rows[n].to_numpy().astype(float) for n in ("batch_size", "context", "num_heads"))
+    assert layer.attention is not None
+    ranks = layer.attention.heads / heads
+    products = np.zeros(rows.height)
+    for dtype in rows["gemm_type"].unique():
+        mask = (rows["gemm_type"] == dtype).to_numpy()
+        for matrix in layer.projections:
+            products[mask] += _gemm_seconds(gemms[dtype], matrix, batch[mask], ranks[mask], dtype)
+    moved_bytes, flops = np.empty(rows.height), np.empty(rows.height)
+    precision = FP8 if kv == "fp8" else BF16
+    for count in np.unique(heads):
+        mask = heads == count
+        moved = traffic(
+            layer.attention, np.ones(mask.sum()), context[mask], kv=precision, ranks=int(layer.attention.heads / count)
+        )
+        moved_bytes[mask] = batch[mask] * (moved.read_bytes + moved.written_bytes)
+        flops[mask] = batch[mask] * moved.flops
+    # Our GEMM laws may exceed what the fused module takes; at least a tenth of it is left for attention itself.
+    products = np.minimum(products, 0.9 * rows["seconds"].to_numpy())
+    terms = Terms(bytes=moved_bytes, operations=flops, units=batch)
+    return products, terms, features.shape_numbers(rows, ["num_heads", "gemm_type"])
+
+
+def _gemm_seconds(law: Law, matrix: Matrix, m: FloatArray, ranks: FloatArray, dtype: str) -> FloatArray:
+    share = np.array([matrix.share(int(max(r, 1))) for r in ranks])
+    columns = matrix.split == "columns"
+    n = matrix.outputs * (share if columns else 1.0)
+    k = matrix.inputs * (share if matrix.split == "rows" else 1.0)
+    return matrix.copies * law.seconds(features.gemm_terms(m, n + 0.0 * m, k + 0.0 * m, dtype))
+
+
+def _delta_net(gpu: str, engine: str) -> Iterator[Entry]:
+    table = store.load(store.SYSTEMS[gpu], "linear_attention", engine, "gdn_perf")
+    if table is None:
+        return
+    rows = features.delta_net_rows(table)
+    if rows.height == 0:
+        return
+    batch = rows["batch_size"].to_numpy()
+    samples = Samples(
+        seconds=rows["seconds"].to_numpy(),
+        terms=features.delta_net_terms_of(rows),
+        shape=features.shape_numbers(rows, ["num_k_heads", "num_v_heads"]),
+        weight=np.ones(rows.height),
+        **_plain(gpu),
+    )
+    law = fitted_law(samples, f"{engine} {table.version}", judged=batch <= MEMORY_BOUND)
+    yield _entry(gpu, engine, "gdn", "fp32", "", law)
+
+
+def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:
+    table = store.load(store.SYSTEMS[gpu], "comm", engine, "custom_allreduce_perf")
+    if table is None:
+        return
+    rows = features.all_reduce_rows(table)
+    for key, part in sorted(rows.partition_by(["num_gpus"], as_dict=True).items()):
+        sizes, seconds = part["bytes"].to_numpy(), part["seconds"].to_numpy()
+        kept = np.arange(0, sizes.size, 2)
+        nothing = Evidence(version=f"{engine} {table.version}", rows=sizes.size, shapes=1, median_error=0, p90_error=0)
+        points = tuple(float(f"{value:.3g}") for value in seconds[kept])
+        curve = Curve(sizes=tuple(float(size) for size in sizes[kept]), seconds_at=points, evidence=nothing)
+        errors = np.abs(curve.seconds(sizes[1::2]) / seconds[1::2] - 1.0)  # on the points that were left out
+        median, p90 = (round(float(np.quantile(errors, q)), 4) for q in (0.5, 0.9))
+        evidence = replace(nothing, median_error=median, p90_error=p90)
+        yield _entry(gpu, engine, "all-reduce", "bfloat16", f"{key[0]}", replace(curve, evidence=evidence))
+
+
+def _limit(gpu: str) -> float:
+    return 1.05 * bundled_device(gpu).bandwidth_bytes_per_second
+
+
+def _plain(gpu: str) -> dict[str, Any]:
+    return {"offset": np.zeros(()), "bandwidth_limit": _limit(gpu)}
+
+
+if __name__ == "__main__":
+    main()

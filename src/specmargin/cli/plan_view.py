@@ -1,0 +1,293 @@
+"""How a plan is shown: as JSON with stable keys, or as a verdict, a table and the flags to paste."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from specmargin.cli import render
+from specmargin.decisions.load import Load, Operating
+from specmargin.decisions.plan import Plan, PlanRow
+from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.verdict import verdict
+from specmargin.engines.formats.base import EngineConfig, EngineFormat
+from specmargin.planning import Answer
+from specmargin.prices.model import Resource
+from specmargin.sources import weakest
+
+_BATCHES_ACROSS = 6  # columns of the tables that have a batch a column
+_SHORTFALL = 0.05  # a setting that gives this much less than the plan is pointed out
+
+
+# --- JSON ------------------------------------------------------------------------------------------------
+
+
+def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
+    best = answers[0]
+    plan, scenario = best.plan, best.plan.scenario
+    found: dict[str, Any] = {
+        "schema": "specmargin.plan/1",
+        "model": scenario.architecture.name,
+        "gpu": scenario.device.name,
+        "gpus": scenario.layout.gpus,
+        "parallel": str(scenario.layout.parallel),
+        "engine": engine.name,
+        "drafter": scenario.drafter.name,
+        "context": scenario.context,
+        "prices": scenario.prices.name,
+        "weights": weight_names(scenario),
+        "kv_cache": scenario.kv_precision.name,
+        "verdict": verdict(plan),
+        "sources": {name: str(source) for name, source in scenario.sources.items()},
+        "weakest_source": str(weakest(scenario.sources.values())),
+        "rows": [
+            _row_payload(row, price)
+            | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
+            for row, gain in zip(plan.rows, best.scheduled_speedups, strict=True)
+        ],
+        "pays_at_batches": [list(entry) for entry in plan.paying],
+        "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
+        "stops_at_batch": plan.stops_at_batch,
+        "stops_at_context": plan.stops_at_context,
+        "switch_acceptance": plan.switch_acceptance,
+        "largest_batch": plan.largest_batch,
+        "no_spec_largest_batch": plan.plain_largest_batch,
+        "peak_tokens_per_second": plan.peak_tokens_per_second,
+        "no_spec_peak_tokens_per_second": plan.plain_peak_tokens_per_second,
+        "config": best.config.text,
+        "config_file": best.config.file_text,
+        "config_notes": list(best.config.notes),
+        "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
+    }
+    if best.by_context:
+        found["by_context"] = [
+            {"context": tokens, "rows": [_row_payload(row, price) for row in at.rows]}
+            for tokens, at in best.by_context.items()
+        ]
+    if best.load is not None and best.plain is not None and best.speculating is not None:
+        found["load"] = _load_payload(best.load, best.plain, best.speculating)
+    if len(answers) > 1:
+        found["ranking"] = [
+            {
+                "drafter": entry.plan.scenario.drafter.name,
+                "mean_speedup": entry.mean_speedup,
+                "acceptance_source": str(entry.plan.scenario.survival.source),
+                "rows": [_row_payload(row, price) for row in entry.plan.rows],
+            }
+            for entry in answers
+        ]
+    return found
+
+
+def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
+    found = {
+        "batch": row.batch,
+        "depth": row.depth,
+        "speedup": row.speedup,
+        "goodput_tokens_per_second": row.goodput_tokens_per_second,
+        "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
+        "tpot_seconds": row.tpot_seconds,
+        "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
+        "hurdle": row.hurdle,
+        "hurdle_by_component": {str(name): value for name, value in row.hurdle_by_component.items()},
+        "break_even_acceptance": row.break_even_acceptance,
+        "break_even_depth": row.break_even_depth,
+        "distinct_experts": row.distinct_experts,
+        "bound_by": f"{row.bound_component}: {row.bound_resource}",
+        "communication_share": row.communication_share,
+        "gpu_hours_per_million_tokens": row.gpu_hours_per_million_tokens,
+        "fits": row.fits,
+    }
+    if price is not None:
+        found["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
+    return found
+
+
+def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[str, Any]:
+    def side(point: Operating) -> dict[str, Any]:
+        return {
+            "batch": point.batch,
+            "depth": point.depth,
+            "tpot_seconds": point.tpot_seconds,
+            "prefill_share": point.prefill_share,
+            "meets_target": point.meets_target,
+        }
+
+    return {
+        "requests_per_second": load.requests_per_second,
+        "input_tokens": load.input_tokens,
+        "output_tokens": load.output_tokens,
+        "no_spec": side(plain),
+        "speculating": side(speculating),
+    }
+
+
+# --- terminal --------------------------------------------------------------------------------------------
+
+
+def show(answers: list[Answer], engine: EngineFormat, price: float | None) -> None:
+    out = render.console()
+    best = answers[0]
+    out.print(verdict(best.plan), style="bold", markup=False)
+    out.print()
+    if best.load is not None and best.plain is not None and best.speculating is not None:
+        _show_load(out, best.load, best.plain, best.speculating)
+    if len(answers) > 1:
+        _show_ranking(out, answers)
+    _show_rows(out, best.plan, price)
+    if best.by_context:
+        _show_contexts(out, best)
+    _show_config(out, best, engine)
+    render.sources(out, best.plan.scenario.sources)
+
+
+def weight_names(scenario: Scenario) -> str:
+    """Precisions of the weights, most bytes first: `nvfp4, bf16`."""
+    size: dict[str, float] = {}
+    for group in scenario.architecture.groups:
+        block = group.layer.experts
+        for matrix in group.layer.matrices:
+            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + group.count * matrix.read_bytes()
+        for matrix in block.expert if block else ():
+            amount = group.count * block.pool.experts * matrix.read_bytes() if block else 0.0
+            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + amount
+    total = sum(size.values())
+    return ", ".join(name for name in sorted(size, key=lambda n: -size[n]) if size[name] > 0.01 * total)
+
+
+def _setting(scenario: Scenario) -> str:
+    gpus = scenario.layout.gpus
+    count = f"{gpus} × " if gpus > 1 else ""
+    layout = f", {scenario.layout.parallel}" if gpus > 1 else ""
+    return (
+        f"{scenario.drafter.name} on {count}{scenario.device.title}{layout}, context {scenario.context:g}, weights "
+        f"{weight_names(scenario)}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices"
+    )
+
+
+def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
+    scenario = plan.scenario
+    several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
+    roomy = not several and price is None  # 100 columns hold one more only without these
+    columns = ["batch", "draft", "speed-up", "tok/s", *(["plain"] if roomy else []), "ms/token", "hurdle", "break-even"]
+    columns += [
+        *(["experts"] if moe else []),
+        *(["comm"] if several else []),
+        *(["cost/Mtok"] if price is not None else []),
+    ]
+    shown = render.table(_setting(scenario), [(name, "right") for name in columns] + [("bound by", "left")])
+    for row in plan.rows:
+        cells = [
+            str(row.batch),
+            str(row.depth) if row.fits else f"({row.depth})",
+            f"{row.speedup:.2f}×",
+            render.tokens_per_second(row.goodput_tokens_per_second),
+            *([render.tokens_per_second(row.no_spec_tokens_per_second)] if roomy else []),
+            f"{row.tpot_seconds * 1e3:.2f}",
+            f"{row.hurdle:.2f}",
+            "never" if row.break_even_acceptance is None else f"{row.break_even_acceptance:.2f}",
+            *([f"{row.distinct_experts:.0f}"] if moe else []),
+            *([f"{row.communication_share:.0%}"] if several else []),
+            *([f"{row.gpu_hours_per_million_tokens * price:.3f}"] if price is not None else []),
+            _bound(row),
+        ]
+        shown.add_row(*cells, style="" if row.fits else "dim")
+    out.print(shown)
+    if any(not row.fits for row in plan.rows):
+        out.print(
+            f"(in brackets: more sequences than the {plan.largest_batch:,} that fit with room for drafts of "
+            f"{plan.held_depth}; {plan.plain_largest_batch:,} fit without)",
+            style="dim",
+        )
+    out.print(
+        "hurdle: survival the next draft token must reach; break-even: acceptance a token at which this draft only "
+        "equals no speculation",
+        style="dim",
+    )
+    out.print()
+
+
+def _bound(row: PlanRow) -> str:
+    if row.bound_resource is Resource.COLLECTIVES:
+        return str(row.bound_component)
+    return f"{row.bound_component} ({row.bound_resource})"
+
+
+def _spread(plan: Plan) -> list[int]:
+    """Indices of the rows that a table with a batch a column has room for: first, last, and some between."""
+    count = len(plan.rows)
+    if count <= _BATCHES_ACROSS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_BATCHES_ACROSS - 1)) for i in range(_BATCHES_ACROSS)})
+
+
+def _show_ranking(out: Console, answers: list[Answer]) -> None:
+    same = all([row.batch for row in a.plan.rows] == [row.batch for row in answers[0].plan.rows] for a in answers)
+    chosen = _spread(answers[0].plan) if same else [0]
+    headings = [f"batch {answers[0].plan.rows[i].batch}" for i in chosen] if same else ["at its own batch"]
+    shown = render.table(
+        "drafters, best first: speed-up (draft)", [("drafter", "left"), *((h, "right") for h in headings)]
+    )
+    for entry in answers:
+        cells = [f"{entry.plan.rows[i].speedup:.2f}× ({entry.plan.rows[i].depth})" for i in chosen]
+        shown.add_row(entry.plan.scenario.drafter.name, *cells)
+    out.print(shown)
+    for entry in answers:
+        out.print(
+            f"  {entry.plan.scenario.drafter.name}: {entry.plan.scenario.survival.source}", style="dim", markup=False
+        )
+    out.print()
+
+
+def _show_contexts(out: Console, best: Answer) -> None:
+    chosen = _spread(best.plan)
+    headings = [(f"batch {best.plan.rows[i].batch}", "right") for i in chosen]
+    shown = render.table("by context: draft and speed-up", [("context", "right"), *headings])
+    for tokens, plan in best.by_context.items():
+        rows = [plan.rows[i] for i in chosen]
+        shown.add_row(f"{tokens:,}", *(f"{row.depth} {row.speedup:.2f}×" if row.fits else "no room" for row in rows))
+    out.print(shown)
+    out.print()
+
+
+def _show_load(out: Console, load: Load, plain: Operating, speculating: Operating) -> None:
+    tokens = f"{load.input_tokens} + {load.output_tokens} tokens"
+    title = f"{load.requests_per_second:g} requests/s of {tokens} (times include the prefill of others)"
+    columns = [("", "left"), ("batch", "right"), ("draft", "right"), ("ms/token", "right"), ("prefill", "right")]
+    target = load.tpot_target_seconds
+    shown = render.table(title, [*columns, *([("target", "left")] if target is not None else [])])
+    for name, point in (("no speculation", plain), ("speculating", speculating)):
+        cells = [
+            name,
+            str(point.batch),
+            str(point.depth),
+            f"{point.tpot_seconds * 1e3:.2f}",
+            f"{point.prefill_share:.0%}",
+        ]
+        if target is not None:
+            cells.append("met" if point.meets_target else f"missed ({target * 1e3:g} ms)")
+        shown.add_row(*cells)
+    out.print(shown)
+    out.print()
+
+
+def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
+    config = best.config
+    out.print(f"for {engine.title}:", style="bold")
+    if config.text:
+        print(config.text)  # not through Rich: it must paste as one line
+    if config.file_text:
+        print(f"{config.file_name}:\n{config.file_text}")
+    for note in (*config.notes, *_shortfalls(best, config)):
+        out.print(f"({note})", style="dim", markup=False)
+    out.print()
+
+
+def _shortfalls(best: Answer, config: EngineConfig) -> list[str]:
+    """Where the engine cannot be told what the plan says, say what its setting gives instead."""
+    pairs = zip(best.plan.rows, best.scheduled_speedups, strict=True)
+    short = [
+        f"{gain:.2f}× at batch {row.batch}" for row, gain in pairs if row.fits and gain < row.speedup * (1 - _SHORTFALL)
+    ]
+    return [f"with this setting: {', '.join(short)}"] if short and config.text else []

@@ -1,0 +1,1 @@
+"""Prices from measured kernels: compact laws in the catalog, full tables from `aiconfigurator-core`."""

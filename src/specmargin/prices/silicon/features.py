@@ -1,0 +1,258 @@
+"""From rows of a measured table to the features of a law: one function an operation.
+
+The same functions serve the fit of the laws and the interpolation of the tables: both forms agree on what a row is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import polars as pl
+
+from specmargin.architecture.precision import PRECISIONS
+from specmargin.prices.silicon.law import Terms
+from specmargin.prices.silicon.store import Table
+from specmargin.step import ArrayLike, FloatArray, IntArray
+
+# Bytes a parameter, by the dtype names of the tables.
+BYTES = {
+    "bfloat16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "nvfp4": PRECISIONS["nvfp4"].bytes_per_parameter,
+    "int4_wo": PRECISIONS["int4-g32"].bytes_per_parameter,
+    "w4a16_mxfp4": PRECISIONS["mxfp4"].bytes_per_parameter,
+    "w4a8_mxfp4_mxfp8": PRECISIONS["mxfp4"].bytes_per_parameter,
+}
+ACTIVATION_BYTES = {
+    "bfloat16": 2.0,
+    "int4_wo": 2.0,
+    "w4a16_mxfp4": 2.0,
+    "nvfp4": PRECISIONS["nvfp4"].bytes_per_parameter,
+}
+
+MODEL_SHAPE = ["hidden_size", "inter_size", "topk", "num_experts"]
+EXPERT_SHAPE = [*MODEL_SHAPE, "moe_tp_size", "moe_ep_size"]
+# Squared-ReLU experts (Nemotron) have two matrices, not three; the tables do not say so, their sizes do.
+PLAIN_EXPERTS = {(2688, 1856), (1024, 2688), (2048, 5120), (4096, 2688), (8192, 5120)}
+
+
+@lru_cache(maxsize=100_000)
+def balanced_load(positions: int, experts: int, topk: int, ranks: int) -> tuple[int, int]:
+    """Distinct experts and pairs on the first of `ranks`, when `positions` are spread as evenly as can be.
+
+    Position i takes the experts i, i + s, i + 2s, … with s = ⌈n/k⌉, spaced out while there are fewer positions than s.
+    """
+    stride = -(-experts // topk)
+    token = np.arange(positions)[:, np.newaxis]
+    start = token if positions >= stride else token * stride / positions
+    chosen = np.floor(start + np.arange(topk) * stride).astype(np.int64) % experts
+    local = chosen[chosen < experts // ranks]
+    return int(np.unique(local).size), int(local.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertRows:
+    """Rows of an MoE table in one dtype and distribution, one latency a shape and number of tokens."""
+
+    rows: pl.DataFrame  # with columns kernel (at decode), distinct, pairs, parameters (of a rank's share of an expert)
+    dropped: int  # rows faster than memory allows: their routing cannot be what 'balanced' promises
+
+
+def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | None:
+    chosen = table.rows.filter((pl.col("moe_dtype") == dtype) & (pl.col("distribution") == "balanced")).filter(
+        pl.col("num_experts") // pl.col("moe_ep_size") >= 8  # smaller shares are not what anybody runs
+    )
+    if chosen.height == 0:
+        return None
+    rows = (
+        chosen.sort("seconds")
+        .group_by([*EXPERT_SHAPE, "num_tokens"], maintain_order=True)
+        .agg(pl.col("seconds").first(), pl.col("kernel_source").first())
+        .sort([*EXPERT_SHAPE, "num_tokens"])
+    )
+    load = [balanced_load(*key) for key in rows.select("num_tokens", "num_experts", "topk", "moe_ep_size").rows()]
+    rows = rows.with_columns(
+        distinct=pl.Series([float(distinct) for distinct, _ in load]),
+        pairs=pl.Series([float(pairs) for _, pairs in load]),
+        parameters=matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size"),
+    )
+    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().first())
+    rows = rows.drop("kernel_source").join(kernels.rename({"kernel_source": "kernel"}), on=MODEL_SHAPE, how="left")
+    possible = pl.col("distinct") * pl.col("parameters") * BYTES[dtype] <= 1.05 * bandwidth * pl.col("seconds")
+    kept = rows.filter(possible)
+    return ExpertRows(rows=kept.sort([*EXPERT_SHAPE, "num_tokens"]), dropped=rows.height - kept.height)
+
+
+def matrices_expression() -> pl.Expr:
+    """Three matrices an expert; two where the activation is a squared ReLU."""
+    plain = pl.lit(False)
+    for hidden, inter in sorted(PLAIN_EXPERTS):
+        plain = plain | ((pl.col("hidden_size") == hidden) & (pl.col("inter_size") == inter))
+    return pl.when(plain).then(2.0).otherwise(3.0)
+
+
+def expert_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
+    distinct, pairs, parameters, hidden = (_column(rows, n) for n in ("distinct", "pairs", "parameters", "hidden_size"))
+    return Terms(
+        bytes=distinct * parameters * BYTES[dtype],
+        operations=2.0 * pairs * parameters,
+        units=distinct,
+        residents=_column(rows, "num_experts") / _column(rows, "moe_ep_size"),
+        elements=pairs * hidden,
+        crowded=(_column(rows, "num_tokens") > _column(rows, "num_experts") / _column(rows, "moe_ep_size")).astype(
+            float
+        ),
+    )
+
+
+# --- GEMMs: m positions times an n × k matrix ---
+
+GEMM_SHAPE = ["n", "k"]
+# A GEMM of a few kilobytes takes 3 to 6 µs inside a graph. A table whose smallest entry is far above that was timed
+# outside one, launches included (vLLM 0.24's fp8_block rows: 60 to 300 µs), and says nothing about a served step.
+LAUNCH_BOUND_SECONDS = 20e-6
+
+
+def gemm_rows(table: Table, dtype: str) -> pl.DataFrame | None:
+    rows = table.rows.filter((pl.col("gemm_dtype") == dtype) & (pl.col("n") >= 128) & (pl.col("k") >= 128))
+    if rows.height == 0 or float(np.quantile(rows["seconds"].to_numpy(), 0.01)) > LAUNCH_BOUND_SECONDS:
+        return None
+    return rows.group_by(["m", "n", "k"]).agg(pl.col("seconds").min()).sort(["n", "k", "m"])
+
+
+def gemm_terms(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str) -> Terms:
+    activations = m * (k * ACTIVATION_BYTES.get(dtype, 1.0) + n * 2.0)
+    return Terms(bytes=n * k * BYTES[dtype] + activations, operations=2.0 * m * n * k, elements=k + 0.0 * m)
+
+
+def gemm_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
+    return gemm_terms(_column(rows, "m"), _column(rows, "n"), _column(rows, "k"), dtype)
+
+
+# --- attention: one query a sequence, by heads of one rank ---
+
+ATTENTION_SHAPE = ["num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype"]
+
+
+def attention_rows(table: Table) -> pl.DataFrame:
+    """Decode rows; context is isl + step tokens."""
+    rows = table.rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
+    return (
+        rows.group_by([*ATTENTION_SHAPE, "batch_size", "context"])
+        .agg(pl.col("seconds").min())
+        .sort([*ATTENTION_SHAPE, "batch_size", "context"])
+    )
+
+
+def attention_terms_of(rows: pl.DataFrame) -> Terms:
+    batch, context, window = (_column(rows, n) for n in ("batch_size", "context", "window_size"))
+    attended = np.where(window > 0, np.minimum(context + 1.0, window), context + 1.0)
+    kv_bytes = np.where(rows["kv_cache_dtype"].to_numpy() == "fp8", 1.0, 2.0)
+    heads, kv_heads, dim = (_column(rows, n) for n in ("num_heads", "num_key_value_heads", "head_dim"))
+    return attention_terms(
+        sequences=batch,
+        tokens=batch * attended,
+        longest=attended,
+        heads=heads,
+        kv_heads=kv_heads,
+        dims=2.0 * dim,
+        kv_bytes=kv_bytes,
+    )
+
+
+def attention_terms(
+    *,
+    sequences: FloatArray,
+    tokens: FloatArray,
+    longest: FloatArray,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    dims: ArrayLike,
+    kv_bytes: ArrayLike,
+) -> Terms:
+    """`tokens`: KV tokens read, over all sequences; `dims`: key and value dimension together."""
+    heads, kv_heads, dims, kv_bytes = (np.asarray(v, np.float64) for v in (heads, kv_heads, dims, kv_bytes))
+    return Terms(
+        bytes=tokens * kv_heads * dims * kv_bytes,
+        operations=tokens * heads * 2.0 * dims,
+        units=sequences * kv_heads,
+        elements=longest,
+    )
+
+
+def prefill_rows(table: Table) -> pl.DataFrame:
+    """Whole prompts without a prefix, in bf16, long enough that attention computes rather than reads."""
+    rows = table.rows.filter(
+        (pl.col("step") == 0) & (pl.col("window_size") == 0) & (pl.col("kv_cache_dtype") == "bfloat16")
+    ).filter(pl.col("isl") >= 64)
+    keys = ["num_heads", "num_key_value_heads", "head_dim", "batch_size", "isl"]
+    return rows.group_by(keys).agg(pl.col("seconds").min()).sort(keys)
+
+
+def prefill_terms_of(rows: pl.DataFrame) -> Terms:
+    batch, isl, heads = (_column(rows, n) for n in ("batch_size", "isl", "num_heads"))
+    kv_heads, dim = _column(rows, "num_key_value_heads"), _column(rows, "head_dim")
+    pairs = batch * isl * (isl + 1.0) / 2.0
+    return Terms(bytes=batch * isl * (2.0 * kv_heads + 2.0 * heads) * dim * 2.0, operations=pairs * heads * 4.0 * dim)
+
+
+# --- whole attention modules (MLA, DSA, CSA, HCA): what is left of them when their GEMMs are taken out ---
+
+
+def module_rows(table: Table, table_model: str) -> pl.DataFrame:
+    keys = ["num_heads", "kv_cache_dtype", "gemm_type", "batch_size", "context"]
+    rows = (
+        table.rows.filter(pl.col("model").str.ends_with(table_model)) if "model" in table.rows.columns else table.rows
+    )
+    rows = rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
+    return rows.group_by(keys).agg(pl.col("seconds").min()).sort(keys)
+
+
+# --- GatedDeltaNet: the recurrent update and the convolution before it ---
+
+
+def delta_net_rows(table: Table) -> pl.DataFrame:
+    keys = ["num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim", "batch_size"]
+    decode = table.rows.filter((pl.col("phase") == "generation") & (pl.col("seq_len") == 1))
+    kernels = decode.group_by([*keys, "kernel_source"]).agg(pl.col("seconds").min())
+    return (
+        kernels.group_by(keys)
+        .agg(pl.col("seconds").sum(), pl.len().alias("kernels"))
+        .filter(pl.col("kernels") >= 2)
+        .sort(keys)
+    )
+
+
+def delta_net_terms_of(rows: pl.DataFrame) -> Terms:
+    """A state of fp32 read and written, for each sequence."""
+    batch, v_heads = _column(rows, "batch_size"), _column(rows, "num_v_heads")
+    state = v_heads * _column(rows, "head_k_dim") * _column(rows, "head_v_dim") * 4.0
+    return Terms(bytes=2.0 * batch * state, operations=np.zeros(()), units=batch)
+
+
+# --- collectives ---
+
+
+def all_reduce_rows(table: Table) -> pl.DataFrame:
+    """Inside a CUDA graph where the table knows both; the message is counted in bytes of one rank."""
+    rows = table.rows
+    if "backend" in rows.columns:
+        rows = rows.filter(pl.col("backend").str.ends_with("graph"))
+    elements = pl.when(pl.col("allreduce_dtype").is_in(["bfloat16", "float16", "half"])).then(2.0).otherwise(1.0)
+    return (
+        rows.with_columns(bytes=pl.col("message_size") * elements)
+        .group_by(["num_gpus", "bytes"])
+        .agg(pl.col("seconds").min())
+        .sort(["num_gpus", "bytes"])
+    )
+
+
+def shape_numbers(rows: pl.DataFrame, columns: list[str]) -> IntArray:
+    return rows.select(pl.struct(columns).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+
+
+def _column(rows: pl.DataFrame, name: str) -> FloatArray:
+    return rows[name].to_numpy().astype(np.float64)

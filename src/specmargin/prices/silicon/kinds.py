@@ -1,0 +1,82 @@
+"""Which measurements price which part of a model: names that the fitting script and the price models share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from specmargin.architecture.types import (
+    Attention,
+    CompressedAttention,
+    ExpertBlock,
+    GroupedAttention,
+    LatentAttention,
+    LinearAttention,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTable:
+    """A whole attention module as it was measured: operation folder, file, and the model whose shapes it has."""
+
+    operation: str
+    file: str
+    model: str  # the bundled model
+    table_model: str  # the end of its name in the table
+
+
+MODULES = {
+    "mla": ModuleTable(
+        operation="mla", file="mla_generation_module_perf", model="deepseek-v3", table_model="DeepSeek-V3"
+    ),
+    "dsa": ModuleTable(
+        operation="sparse_attention", file="dsa_generation_module_perf", model="deepseek-v3.2", table_model="V3.2"
+    ),
+    "csa": ModuleTable(
+        operation="sparse_attention",
+        file="dsv4_csa_generation_module_perf",
+        model="deepseek-v4-flash",
+        table_model="V4-Flash-FP8",
+    ),
+    "hca": ModuleTable(
+        operation="sparse_attention",
+        file="dsv4_hca_generation_module_perf",
+        model="deepseek-v4-flash",
+        table_model="V4-Flash-FP8",
+    ),
+}
+
+
+def attention_kind(attention: Attention) -> str:
+    """The operation that an attention layer is measured as; "" where nobody measured its kind."""
+    match attention:
+        case GroupedAttention():
+            return "attention" if attention.selection is None else ""
+        case LatentAttention():
+            return "mla" if attention.selection is None else "dsa"
+        case CompressedAttention():
+            return "hca" if attention.selection is None else "csa"
+        case LinearAttention():
+            return "gdn" if attention.kind == "gated_delta_net" else ""
+        case _:
+            assert_never(attention)
+
+
+def grouped_variant(attention: GroupedAttention, kv_name: str) -> str:
+    """Head size, whether a window bounds the context, and the precision of the cache."""
+    window = "-window" if attention.window is not None else ""
+    return f"d{attention.key_dim}{window}-{'fp8' if kv_name.startswith('fp8') else 'bf16'}"
+
+
+def is_plain(block: ExpertBlock) -> bool:
+    """Two matrices an expert (squared ReLU) instead of three."""
+    first, second = block.expert
+    return first.outputs == second.inputs
+
+
+def expert_variant(kernel: str, *, spread: bool, plain: bool) -> str:
+    return f"{kernel}{'/spread' if spread else ''}{'/plain' if plain else ''}"
+
+
+def shape_key(hidden: int, intermediate: int, topk: int, experts: int) -> str:
+    return f"{hidden}x{intermediate}x{topk}x{experts}"

@@ -1,0 +1,106 @@
+"""The form that measured kernels follow, and its fit.
+
+    t = fixed + unit · units + resident · residents + element · elements
+        + ((bytes · (1 + crowding · crowded) / bandwidth)^p + (operations / rate)^p)^(1/p)
+
+For routed experts: units are the distinct experts of the rank, residents all experts it holds (sorting and offsets),
+elements the (position, expert) pairs times the hidden size (gathering and scattering activations). For GEMMs: elements
+are the depth of the product. `crowded` is 1 where a rank has more positions than experts: there Triton falls back to an
+untuned configuration for most shapes, and reads more slowly. p = 3 rounds the knee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specmargin.step import FloatArray
+
+_KNEE = 3.0
+
+
+def _zero() -> FloatArray:
+    return np.zeros(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a law rests on. Errors are on shapes that the fit did not see."""
+
+    version: str
+    rows: int
+    shapes: int
+    median_error: float
+    p90_error: float
+    note: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.version}, {self.shapes} shapes, held-out error {self.median_error:.0%} (p90 {self.p90_error:.0%})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The features of a law, broadcast against each other."""
+
+    bytes: FloatArray
+    operations: FloatArray
+    units: FloatArray = field(default_factory=_zero)
+    residents: FloatArray = field(default_factory=_zero)
+    elements: FloatArray = field(default_factory=_zero)
+    crowded: FloatArray = field(default_factory=_zero)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    fixed_seconds: float
+    bytes_per_second: float
+    operations_per_second: float
+    unit_seconds: float = 0.0
+    resident_seconds: float = 0.0
+    element_seconds: float = 0.0
+    crowding: float = 0.0
+    evidence: Evidence
+
+    def seconds(self, terms: Terms) -> FloatArray:
+        memory = terms.bytes * (1.0 + self.crowding * terms.crowded) / self.bytes_per_second
+        compute = terms.operations / self.operations_per_second
+        linear = (
+            self.unit_seconds * terms.units
+            + self.resident_seconds * terms.residents
+            + self.element_seconds * terms.elements
+        )
+        return np.asarray(self.fixed_seconds + linear + np.cbrt(memory**_KNEE + compute**_KNEE))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Law:
+        return cls(**{**values, "evidence": Evidence(**values["evidence"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A time by size where no formula holds (collectives change algorithm with size): points, log-interpolated."""
+
+    sizes: tuple[float, ...]
+    seconds_at: tuple[float, ...]
+    evidence: Evidence
+
+    def seconds(self, size: FloatArray) -> FloatArray:
+        """Flat below the first point; proportional to size beyond the last."""
+        inside = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(self.sizes), np.log(self.seconds_at)))
+        return np.asarray(inside * np.maximum(size / self.sizes[-1], 1.0))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Curve:
+        points = {name: tuple(values[name]) for name in ("sizes", "seconds_at")}
+        return cls(**points, evidence=Evidence(**values["evidence"]))
