@@ -54,7 +54,7 @@ def _inclusion(weights: FloatArray, k: int) -> FloatArray:
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if np.minimum(middle * weights, 1.0).sum() < k else (low, middle)
-    return np.minimum(high * weights, 1.0)
+    return np.asarray(np.minimum(high * weights, 1.0))
 
 
 @given(pools, st.integers(1, 300), st.integers(0, 2**31))
