@@ -27,6 +27,7 @@ from specmargin.prices.silicon import features, store
 from specmargin.prices.silicon.fitting import Samples, fitted_law
 from specmargin.prices.silicon.kinds import MODULES, attention_kind, expert_variant, shape_key
 from specmargin.prices.silicon.law import Curve, Evidence, Law, Terms
+from specmargin.prices.silicon.terms import BYTES, gemm_terms
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"
@@ -91,7 +92,7 @@ def _entry(gpu: str, engine: str, operation: str, dtype: str, variant: str, law:
 
 def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
     """The engine's own GEMMs; where its table is launch-bound, another engine's on the same GPU."""
-    for dtype in features.BYTES:
+    for dtype in BYTES:
         for source in (engine, *(other for other in store.ENGINES if other != engine)):
             table = store.load(store.SYSTEMS[gpu], "gemm", source, "gemm_perf")
             rows = features.gemm_rows(table, dtype) if table is not None else None
@@ -113,7 +114,7 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
 
 def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
-    for dtype in features.BYTES:
+    for dtype in BYTES:
         found = _newest_experts(gpu, engine, dtype, bandwidth)
         if found is None:
             continue
@@ -264,7 +265,7 @@ def _gemm_seconds(law: Law, matrix: Matrix, m: FloatArray, ranks: FloatArray, dt
     columns = matrix.split == "columns"
     n = matrix.outputs * (share if columns else 1.0)
     k = matrix.inputs * (share if matrix.split == "rows" else 1.0)
-    return matrix.copies * law.seconds(features.gemm_terms(m, n + 0.0 * m, k + 0.0 * m, dtype))
+    return matrix.copies * law.seconds(gemm_terms(m, n + 0.0 * m, k + 0.0 * m, dtype))
 
 
 def _delta_net(gpu: str, engine: str) -> Iterator[Entry]:

@@ -121,6 +121,17 @@ class Step:
             return np.asarray((self.count_by_class * value_by_class)[..., 0])
         return np.asarray((self.count_by_class * value_by_class).sum(axis=-1))
 
+    def classes(self, chosen: BoolArray) -> Step | None:
+        """Only the chosen classes of sequences, or None where there are none."""
+        if not chosen.any():
+            return None
+        return Step(
+            run_by_class=_frozen(self.run_by_class[..., chosen]),
+            context_by_class=_frozen(self.context_by_class[..., chosen]),
+            count_by_class=_frozen(self.count_by_class[..., chosen]),
+            prompt_by_class=None if self.prompt_by_class is None else _frozen(self.prompt_by_class[..., chosen]),
+        )
+
     def one_position_more(self) -> Step:
         """The same step in which one sequence (of the first class) brings one more position."""
         first = slice(None, 1)

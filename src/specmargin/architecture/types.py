@@ -112,11 +112,16 @@ class GroupedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
-    """MLA, absorbed: all heads read one shared latent (latent_dim + rope_dim) a token."""
+    """MLA, absorbed: all heads read one shared latent (latent_dim + rope_dim) a token.
+
+    `key_dim` and `value_dim` are the heads' own sizes, in which prompts are computed (not absorbed).
+    """
 
     heads: int
     latent_dim: int
     rope_dim: int
+    key_dim: int = 192
+    value_dim: int = 128
     selection: TokenSelection | None = None
 
 

@@ -17,32 +17,43 @@ class Parallel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
+    """GPUs and how they are used. The two optional fields describe what the three names do not."""
+
     gpus: int = 1
     parallel: Parallel = Parallel.TP
+    attention_copies: int | None = None  # groups of GPUs that have sequences of their own
+    expert_split: int | None = None  # GPUs that one expert's matrices are split over
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise ParallelismError(f"--gpus must be at least 1, got {self.gpus}")
+        for name, part in (("attention copies", self.attention_copies), ("expert split", self.expert_split)):
+            if part is not None and (part < 1 or self.gpus % part):
+                raise ParallelismError(f"{name}: {part} does not divide {self.gpus} GPUs")
+
+    @property
+    def sequence_ranks(self) -> int:
+        """Groups of GPUs that the sequences are spread over."""
+        if self.attention_copies is not None:
+            return self.attention_copies
+        return self.gpus if self.parallel is Parallel.DP_EP else 1
 
     @property
     def attention_ranks(self) -> int:
         """GPUs that one sequence's attention is split over."""
-        return 1 if self.parallel is Parallel.DP_EP else self.gpus
+        return self.gpus // self.sequence_ranks
 
     @property
     def expert_tensor_ranks(self) -> int:
         """GPUs that one expert's matrices are split over."""
+        if self.expert_split is not None:
+            return self.expert_split
         return self.gpus if self.parallel is Parallel.TP else 1
 
     @property
     def expert_ranks(self) -> int:
         """GPUs that whole experts are spread over."""
-        return 1 if self.parallel is Parallel.TP else self.gpus
-
-    @property
-    def sequence_ranks(self) -> int:
-        """GPUs that the sequences are spread over."""
-        return self.gpus if self.parallel is Parallel.DP_EP else 1
+        return self.gpus // self.expert_tensor_ranks
 
     def check(self, architecture: Architecture) -> None:
         """Refuse a layout that the model's shapes do not divide into."""

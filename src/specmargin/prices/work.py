@@ -17,7 +17,7 @@ from specmargin.architecture.types import (
     LinearAttention,
     Matrix,
 )
-from specmargin.hardware.layout import Layout, Parallel
+from specmargin.hardware.layout import Layout
 from specmargin.prices.attention import traffic
 from specmargin.step import ExpertLoad, FloatArray, Step
 
@@ -82,10 +82,12 @@ class Work:
     operations: dict[Arithmetic, FloatArray] = field(default_factory=dict)
     subject: Subject = None
     ranks: int = 1  # tensor-parallel ranks that the subject is split over
+    expert_ranks: int = 1  # ranks that whole experts are spread over
+    kv: Precision | None = None  # precision of the cache behind an attention work
     step: Step | None = None  # the sequences behind an attention work
-    positions: FloatArray | None = None
-    distinct: FloatArray | None = None
-    pairs: FloatArray | None = None
+    positions: FloatArray = field(default_factory=lambda: np.zeros(()))
+    distinct: FloatArray = field(default_factory=lambda: np.zeros(()))
+    pairs: FloatArray = field(default_factory=lambda: np.zeros(()))
 
     @property
     def flops(self) -> FloatArray:
@@ -122,7 +124,7 @@ def stack_work(
             works += _matrix_work(Component.ROUTER, group.count, layer.experts.router, local, layout)
             works += _matrix_work(Component.SHARED_EXPERTS, group.count, layer.experts.always_on, local, layout)
             works.append(expert_work(layer.experts, group.count, step, distinct, pairs, layout=layout))
-    return works + _collectives(groups, step, local, layout, hidden)
+    return works + _collectives(groups, local, layout, hidden)
 
 
 def target_work(
@@ -196,6 +198,7 @@ def attention_work(
         operations={Arithmetic.BF16: step.total(moved.flops)},
         subject=attention,
         ranks=layout.attention_ranks,
+        kv=kv,
         step=step,
         positions=step.positions,
     )
@@ -217,6 +220,7 @@ def expert_work(
         operations=operations,
         subject=block,
         ranks=ranks,
+        expert_ranks=layout.expert_ranks,
         positions=step.positions,
         distinct=distinct,
         pairs=pairs,
@@ -248,24 +252,26 @@ def _matrices(
     )
 
 
-def _collectives(groups: Sequence[LayerGroup], step: Step, local: Step, layout: Layout, hidden: int) -> list[Work]:
+def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidden: int) -> list[Work]:
     """Tensor parallel: an all-reduce after attention and one after the feed-forward part.
 
     Experts beside tensor-parallel attention see every position on every rank, so nothing is dispatched and the
     combine is that same all-reduce (vLLM, SGLang and TensorRT-LLM without attention DP). With data-parallel
     attention a position travels to each rank that holds one of its experts, and back.
     """
-    if layout.gpus == 1:
-        return []
-    if layout.parallel is Parallel.DP_EP:
-        return _dispatch_and_combine(groups, local, layout, hidden)
+    works = []
     reductions = sum(
         group.count * (bool(group.layer.projections) + bool(group.layer.dense or group.layer.experts))
         for group in groups
     )
-    message = step.positions * hidden * ACTIVATION_BYTES
-    subject = Collective(kind=CollectiveKind.ALL_REDUCE, ranks=layout.gpus)
-    return [Work(component=Component.COLLECTIVES, count=reductions, bytes=message, subject=subject)]
+    if layout.sequence_ranks > 1:
+        works += _dispatch_and_combine(groups, local, layout, hidden)
+        reductions = sum(group.count * bool(group.layer.projections or group.layer.dense) for group in groups)
+    if layout.attention_ranks > 1:
+        message = local.positions * hidden * ACTIVATION_BYTES
+        subject = Collective(kind=CollectiveKind.ALL_REDUCE, ranks=layout.attention_ranks)
+        works.append(Work(component=Component.COLLECTIVES, count=reductions, bytes=message, subject=subject))
+    return works
 
 
 def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidden: int) -> list[Work]:

@@ -77,6 +77,8 @@ def _attention(config: Config, *, selects: bool, owns_indexer: bool) -> LatentAt
         heads=config.positive("num_attention_heads"),
         latent_dim=config.positive("kv_lora_rank"),
         rope_dim=config.positive("qk_rope_head_dim"),
+        key_dim=config.positive("qk_nope_head_dim") + config.positive("qk_rope_head_dim"),
+        value_dim=config.positive("v_head_dim"),
         selection=selection,
     )
 

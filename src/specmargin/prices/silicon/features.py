@@ -11,27 +11,10 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from specmargin.architecture.precision import PRECISIONS
 from specmargin.prices.silicon.law import Terms
 from specmargin.prices.silicon.store import Table
-from specmargin.step import ArrayLike, FloatArray, IntArray
-
-# Bytes a parameter, by the dtype names of the tables.
-BYTES = {
-    "bfloat16": 2.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0,
-    "nvfp4": PRECISIONS["nvfp4"].bytes_per_parameter,
-    "int4_wo": PRECISIONS["int4-g32"].bytes_per_parameter,
-    "w4a16_mxfp4": PRECISIONS["mxfp4"].bytes_per_parameter,
-    "w4a8_mxfp4_mxfp8": PRECISIONS["mxfp4"].bytes_per_parameter,
-}
-ACTIVATION_BYTES = {
-    "bfloat16": 2.0,
-    "int4_wo": 2.0,
-    "w4a16_mxfp4": 2.0,
-    "nvfp4": PRECISIONS["nvfp4"].bytes_per_parameter,
-}
+from specmargin.prices.silicon.terms import BYTES, attention_terms, expert_terms, gemm_terms
+from specmargin.step import FloatArray, IntArray
 
 MODEL_SHAPE = ["hidden_size", "inter_size", "topk", "num_experts"]
 EXPERT_SHAPE = [*MODEL_SHAPE, "moe_tp_size", "moe_ep_size"]
@@ -95,16 +78,14 @@ def matrices_expression() -> pl.Expr:
 
 
 def expert_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
-    distinct, pairs, parameters, hidden = (_column(rows, n) for n in ("distinct", "pairs", "parameters", "hidden_size"))
-    return Terms(
-        bytes=distinct * parameters * BYTES[dtype],
-        operations=2.0 * pairs * parameters,
-        units=distinct,
+    return expert_terms(
+        distinct=_column(rows, "distinct"),
+        pairs=_column(rows, "pairs"),
+        positions=_column(rows, "num_tokens"),
+        parameters=_column(rows, "parameters"),
         residents=_column(rows, "num_experts") / _column(rows, "moe_ep_size"),
-        elements=pairs * hidden,
-        crowded=(_column(rows, "num_tokens") > _column(rows, "num_experts") / _column(rows, "moe_ep_size")).astype(
-            float
-        ),
+        hidden=_column(rows, "hidden_size"),
+        dtype=dtype,
     )
 
 
@@ -123,11 +104,6 @@ def gemm_rows(table: Table, dtype: str) -> pl.DataFrame | None:
     return rows.group_by(["m", "n", "k"]).agg(pl.col("seconds").min()).sort(["n", "k", "m"])
 
 
-def gemm_terms(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str) -> Terms:
-    activations = m * (k * ACTIVATION_BYTES.get(dtype, 1.0) + n * 2.0)
-    return Terms(bytes=n * k * BYTES[dtype] + activations, operations=2.0 * m * n * k, elements=k + 0.0 * m)
-
-
 def gemm_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
     return gemm_terms(_column(rows, "m"), _column(rows, "n"), _column(rows, "k"), dtype)
 
@@ -138,8 +114,10 @@ ATTENTION_SHAPE = ["num_heads", "num_key_value_heads", "head_dim", "window_size"
 
 
 def attention_rows(table: Table) -> pl.DataFrame:
-    """Decode rows; context is isl + step tokens."""
-    rows = table.rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
+    """Decode rows; context is isl + step tokens. Older tables know no window."""
+    rows = _defaulted(table.rows, "window_size", 0).with_columns(
+        context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64)
+    )
     return (
         rows.group_by([*ATTENTION_SHAPE, "batch_size", "context"])
         .agg(pl.col("seconds").min())
@@ -155,6 +133,7 @@ def attention_terms_of(rows: pl.DataFrame) -> Terms:
     return attention_terms(
         sequences=batch,
         tokens=batch * attended,
+        pairs=batch * attended,
         longest=attended,
         heads=heads,
         kv_heads=kv_heads,
@@ -163,31 +142,13 @@ def attention_terms_of(rows: pl.DataFrame) -> Terms:
     )
 
 
-def attention_terms(
-    *,
-    sequences: FloatArray,
-    tokens: FloatArray,
-    longest: FloatArray,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    dims: ArrayLike,
-    kv_bytes: ArrayLike,
-) -> Terms:
-    """`tokens`: KV tokens read, over all sequences; `dims`: key and value dimension together."""
-    heads, kv_heads, dims, kv_bytes = (np.asarray(v, np.float64) for v in (heads, kv_heads, dims, kv_bytes))
-    return Terms(
-        bytes=tokens * kv_heads * dims * kv_bytes,
-        operations=tokens * heads * 2.0 * dims,
-        units=sequences * kv_heads,
-        elements=longest,
-    )
-
-
 def prefill_rows(table: Table) -> pl.DataFrame:
     """Whole prompts without a prefix, in bf16, long enough that attention computes rather than reads."""
-    rows = table.rows.filter(
-        (pl.col("step") == 0) & (pl.col("window_size") == 0) & (pl.col("kv_cache_dtype") == "bfloat16")
-    ).filter(pl.col("isl") >= 64)
+    rows = (
+        _defaulted(_defaulted(table.rows, "window_size", 0), "step", 0)
+        .filter((pl.col("step") == 0) & (pl.col("window_size") == 0) & (pl.col("kv_cache_dtype") == "bfloat16"))
+        .filter(pl.col("isl") >= 64)
+    )
     keys = ["num_heads", "num_key_value_heads", "head_dim", "batch_size", "isl"]
     return rows.group_by(keys).agg(pl.col("seconds").min()).sort(keys)
 
@@ -252,6 +213,10 @@ def all_reduce_rows(table: Table) -> pl.DataFrame:
 
 def shape_numbers(rows: pl.DataFrame, columns: list[str]) -> IntArray:
     return rows.select(pl.struct(columns).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+
+
+def _defaulted(rows: pl.DataFrame, name: str, value: int) -> pl.DataFrame:
+    return rows if name in rows.columns else rows.with_columns(pl.lit(value).alias(name))
 
 
 def _column(rows: pl.DataFrame, name: str) -> FloatArray:

@@ -14,6 +14,21 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 
+# Our precisions, and the dtypes they are measured as, best match first.
+DTYPES = {
+    "bf16": ("bfloat16",),
+    "fp16": ("bfloat16",),
+    "fp8": ("fp8", "fp8_block"),
+    "fp8-block": ("fp8_block", "fp8"),
+    "mxfp8": ("fp8_block", "fp8"),
+    "nvfp4": ("nvfp4",),
+    "nvfp4-w4a16": ("int4_wo", "nvfp4"),
+    "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "nvfp4"),
+    "int4-g32": ("int4_wo",),
+    "int4-g64": ("int4_wo",),
+    "int4-g128": ("int4_wo",),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTable:

@@ -67,14 +67,18 @@ class Law:
     evidence: Evidence
 
     def seconds(self, terms: Terms) -> FloatArray:
-        memory = terms.bytes * (1.0 + self.crowding * terms.crowded) / self.bytes_per_second
-        compute = terms.operations / self.operations_per_second
+        memory, compute = self.parts(terms)
         linear = (
             self.unit_seconds * terms.units
             + self.resident_seconds * terms.residents
             + self.element_seconds * terms.elements
         )
         return np.asarray(self.fixed_seconds + linear + np.cbrt(memory**_KNEE + compute**_KNEE))
+
+    def parts(self, terms: Terms) -> tuple[FloatArray, FloatArray]:
+        """Seconds of memory and of compute, each alone: what a piece of work waits for."""
+        memory = terms.bytes * (1.0 + self.crowding * terms.crowded) / self.bytes_per_second
+        return np.asarray(memory), np.asarray(terms.operations / self.operations_per_second)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,0 +1,121 @@
+"""The laws of one GPU, as a step asks for them: own engine first, then another engine on the same GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specmargin.architecture.types import ExpertBlock, GroupedAttention
+from specmargin.prices.silicon.kinds import DTYPES, expert_variant, grouped_variant, is_plain, shape_key
+from specmargin.prices.silicon.law import Curve, Law
+from specmargin.sources import Source, SourceKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A law, the dtype it was measured in, and where it comes from."""
+
+    law: Law
+    dtype: str
+    engine: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawBook:
+    """All laws of one GPU, by engine, operation, dtype and variant."""
+
+    gpu: str
+    release: str
+    laws: Mapping[tuple[str, str, str, str], Law]
+    curves: Mapping[tuple[str, str, str, str], Curve]
+    kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, gpu: str, values: Mapping[str, Any]) -> LawBook:
+        laws, curves = {}, {}
+        for entry in values["laws"]:
+            if entry["gpu"] != gpu:
+                continue
+            key = (entry["engine"], entry["operation"], entry["dtype"], entry["variant"])
+            rest = {name: value for name, value in entry.items() if name not in _KEYS}
+            if "sizes" in entry:
+                curves[key] = Curve.from_json(rest)
+            else:
+                laws[key] = Law.from_json(rest)
+        return cls(gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"])
+
+    def engines(self, first: str) -> list[str]:
+        known = dict.fromkeys(engine for engine, *_ in self.laws)
+        return [first, *(engine for engine in known if engine != first)]
+
+    def gemm(self, engine: str, precision: str) -> Found | None:
+        return self._find(engine, "gemm", DTYPES.get(precision, ()), [""])
+
+    def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> Found | None:
+        """The law of the kernel that the engine uses for this model's shape, or of its usual kernel."""
+        plain = is_plain(block)
+        shape = _model_shape(block)
+        for dtype in DTYPES.get(block.expert[0].precision.name, ()):
+            for candidate in self.engines(engine):
+                kernels = self.kernels.get(f"{self.gpu}/{candidate}/{dtype}")
+                if kernels is None:
+                    continue
+                names = dict.fromkeys([kernels["shapes"].get(shape, kernels["default"]), kernels["default"]])
+                variants = [expert_variant(name, spread=spread, plain=plain) for name in names]
+                variants += [expert_variant(name, spread=not spread, plain=plain) for name in names]
+                variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
+                found = self._at(candidate, engine, "experts", dtype, variants)
+                if found is not None:
+                    return found
+        return None
+
+    def attention(self, engine: str, attention: GroupedAttention, kv: str) -> Found | None:
+        exact = grouped_variant(attention, kv)
+        return self._find(engine, "attention", ("bfloat16",), [exact, exact.replace("-window", "")])
+
+    def prefill(self, engine: str) -> Found | None:
+        return self._find(engine, "prefill", ("bfloat16",), [""])
+
+    def module(self, engine: str, kind: str, kv: str) -> Found | None:
+        wanted = ("fp8", "bfloat16") if kv.startswith("fp8") else ("bfloat16", "fp8")
+        return self._find(engine, kind, wanted, [""])
+
+    def delta_net(self, engine: str) -> Found | None:
+        return self._find(engine, "gdn", ("fp32",), [""])
+
+    def all_reduce(self, engine: str, ranks: int) -> tuple[Curve, Source] | None:
+        for candidate in self.engines(engine):
+            curve = self.curves.get((candidate, "all-reduce", "bfloat16", str(ranks)))
+            if curve is not None:
+                return curve, self._source(curve.evidence.version, str(curve.evidence))
+        return None
+
+    def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> Found | None:
+        for dtype in dtypes:
+            for candidate in self.engines(engine):
+                found = self._at(candidate, engine, operation, dtype, variants)
+                if found is not None:
+                    return found
+        return None
+
+    def _at(self, candidate: str, engine: str, operation: str, dtype: str, variants: list[str]) -> Found | None:
+        for variant in variants:
+            law = self.laws.get((candidate, operation, dtype, variant))
+            if law is not None:
+                return Found(law=law, dtype=dtype, engine=candidate, source=self._source(engine, str(law.evidence)))
+        return None
+
+    def _source(self, engine: str, evidence: str) -> Source:
+        del engine
+        return Source(kind=SourceKind.SILICON, detail=f"{self.release}, {self.gpu}: {evidence}")
+
+
+_KEYS = ("gpu", "engine", "operation", "dtype", "variant")
+
+
+def _model_shape(block: ExpertBlock) -> str:
+    """As the tables name it: hidden size, intermediate size, experts a token, experts."""
+    down = block.expert[1]
+    return shape_key(down.outputs, down.inputs, block.pool.experts_per_token, block.pool.experts)

@@ -1,0 +1,242 @@
+"""Prices from measured kernels: laws, or the tables themselves where they are installed.
+
+Every component is looked up by its real shapes. Where nobody measured one, it falls back to the datasheet and its line
+in the ledger says so. Verify attention (several queries a sequence) is modelled from one-query rows: the KV is read
+once, products grow with the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from specmargin.architecture.types import (
+    Attention,
+    CompressedAttention,
+    ExpertBlock,
+    GroupedAttention,
+    LatentAttention,
+    LinearAttention,
+    Matrix,
+)
+from specmargin.prices.attention import traffic
+from specmargin.prices.model import WorkPrice
+from specmargin.prices.roofline import Roofline
+from specmargin.prices.silicon.book import Found, LawBook
+from specmargin.prices.silicon.kinds import attention_kind
+from specmargin.prices.silicon.law import Law, Terms
+from specmargin.prices.silicon.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
+from specmargin.prices.work import Collective, CollectiveKind, Work
+from specmargin.sources import Source
+from specmargin.step import FloatArray, Step
+
+
+class Refinement(Protocol):
+    """What tables know beyond a law: measured over predicted, interpolated at the shape at hand (1 where unknown)."""
+
+    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> FloatArray: ...
+
+    def experts(self, found: Found, block: ExpertBlock, work: Work) -> FloatArray: ...
+
+    def attention(self, found: Found, attention: Attention, work: Work) -> FloatArray: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiliconPrices:
+    name: str  # laws or tables
+    engine: str
+    book: LawBook
+    fallback: Roofline
+    refinement: Refinement | None = None
+
+    def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]:
+        return tuple(self._price(work) or self.fallback.price([work])[0] for work in works)
+
+    def _price(self, work: Work) -> WorkPrice | None:
+        match work.subject:
+            case None:
+                return None
+            case Collective():
+                return self._collective(work, work.subject)
+            case ExpertBlock():
+                return self._experts(work, work.subject)
+            case tuple():
+                return self._matrices(work, work.subject)
+            case _:
+                return self._attention(work, work.subject)
+
+    # --- matrices ---
+
+    def _matrices(self, work: Work, matrices: tuple[Matrix, ...]) -> WorkPrice | None:
+        parts: list[WorkPrice] = []
+        for group in fused(matrices):
+            found = self.book.gemm(self.engine, group[0].precision.name)
+            if found is None and group[0].precision.name == "fp32":
+                found = self.book.gemm(self.engine, "bf16")  # hyper-connections and the like run in bf16 kernels
+            if found is None:
+                return None
+            parts.append(self._gemm(work, group, found))
+        return _added(parts)
+
+    def _gemm(self, work: Work, group: tuple[Matrix, ...], found: Found) -> WorkPrice:
+        n, k = gemm_shape(group, work.ranks)
+        copies = group[0].copies
+        if copies > 1:  # a block-diagonal product is one batched kernel
+            n, copies = n * copies, 1
+        terms = gemm_terms(work.positions, n, k, found.dtype)
+        factor = self.refinement.gemm(found, work.positions, n, k) if self.refinement else 1.0
+        return _lawful(found.law, terms, work.count, factor, found.source)
+
+    # --- experts ---
+
+    def _experts(self, work: Work, block: ExpertBlock) -> WorkPrice | None:
+        found = self.book.experts(self.engine, block, spread=work.expert_ranks > 1)
+        if found is None:
+            return None
+        terms = expert_terms_of_work(work, block, found.dtype)
+        factor = self.refinement.experts(found, block, work) if self.refinement else 1.0
+        return _lawful(found.law, terms, work.count, factor, found.source)
+
+    # --- attention ---
+
+    def _attention(self, work: Work, attention: Attention) -> WorkPrice | None:
+        if work.step is None or work.kv is None:
+            return None
+        decode, prompts = _split(work.step)
+        parts = []
+        if decode is not None:
+            part = self._decode(work, attention, decode)
+            if part is None:
+                return None
+            parts.append(part)
+        if prompts is not None:
+            part = self._prefill(work, attention, prompts)
+            if part is None:
+                return None
+            parts.append(part)
+        return _added(parts)
+
+    def _decode(self, work: Work, attention: Attention, step: Step) -> WorkPrice | None:
+        kind = attention_kind(attention)
+        if not kind or work.kv is None:
+            return None
+        found = self._attention_law(attention, kind, work.kv.name)
+        if found is None:
+            return None
+        if isinstance(attention, GroupedAttention):
+            terms = grouped_terms(attention, step, kv_bytes=work.kv.bytes_per_parameter, ranks=work.ranks)
+        else:
+            moved = traffic(
+                attention,
+                step.run_by_class,
+                step.context_by_class,
+                kv=work.kv,
+                ranks=work.ranks,
+                states=step.wanted_by_class,
+            )
+            terms = Terms(
+                bytes=step.total(moved.read_bytes + moved.written_bytes),
+                operations=step.total(moved.flops) if kind != "gdn" else np.zeros(()),
+                units=step.sequences,
+            )
+        factor = self.refinement.attention(found, attention, work) if self.refinement else 1.0
+        return _lawful(found.law, terms, work.count, factor, found.source)
+
+    def _attention_law(self, attention: Attention, kind: str, kv: str) -> Found | None:
+        if isinstance(attention, GroupedAttention):
+            return self.book.attention(self.engine, attention, kv)
+        if kind == "gdn":
+            return self.book.delta_net(self.engine)
+        return self.book.module(self.engine, kind, kv)
+
+    def _prefill(self, work: Work, attention: Attention, step: Step) -> WorkPrice | None:
+        """Prompts compute at the rate of the engine's prefill attention; linear attention by the datasheet."""
+        found = self.book.prefill(self.engine)
+        if found is None or isinstance(attention, LinearAttention):
+            seconds = step.total(step.run_by_class) * 0.0
+            return _constant(seconds, self.fallback.device.source)
+        dims = _prefill_dims(attention)
+        attended = _prefill_pairs(attention, step)
+        terms = Terms(bytes=np.zeros(()), operations=attended * 2.0 * dims * attention.heads / work.ranks)
+        return _lawful(found.law, terms, work.count, 1.0, found.source)
+
+    # --- collectives ---
+
+    def _collective(self, work: Work, collective: Collective) -> WorkPrice | None:
+        if collective.kind is not CollectiveKind.ALL_REDUCE:
+            return None
+        found = self.book.all_reduce(self.engine, collective.ranks)
+        if found is None:
+            return None
+        curve, source = found
+        return _constant(work.count * curve.seconds(work.bytes), source)
+
+
+def _split(step: Step) -> tuple[Step | None, Step | None]:
+    """The decoding sequences and the prompts of a step."""
+    if step.prompt_by_class is None:
+        return step, None
+    is_prompt = step.prompt_by_class.reshape(-1, step.prompt_by_class.shape[-1])[0] > 0
+    return step.classes(~is_prompt), step.classes(is_prompt)
+
+
+def _prefill_dims(attention: Attention) -> float:
+    match attention:
+        case GroupedAttention():
+            return float(attention.key_dim + attention.value_dim)
+        case LatentAttention():
+            return float(attention.key_dim + attention.value_dim)
+        case CompressedAttention():
+            return 2.0 * attention.head_dim
+        case LinearAttention():
+            return 0.0
+
+
+def _prefill_pairs(attention: Attention, step: Step) -> FloatArray:
+    """Query-token pairs of the prompts; windows and selections bound what a query attends to."""
+    run, context = step.run_by_class, step.context_by_class
+    reach = np.inf
+    if isinstance(attention, GroupedAttention) and attention.window is not None:
+        reach = float(attention.window)
+    elif isinstance(attention, LatentAttention) and attention.selection is not None:
+        reach = float(attention.selection.top_k)
+    elif isinstance(attention, CompressedAttention):
+        reach = float(attention.window + (attention.selection.top_k if attention.selection else 0))
+    return step.total(run * np.minimum(context + (run + 1.0) / 2.0, reach))
+
+
+def _lawful(law: Law, terms: Terms, count: int, factor: FloatArray | float, source: Source) -> WorkPrice:
+    """`count` pieces of a law's time, corrected by `factor`."""
+    whole = law.seconds(terms)
+    memory, compute = law.parts(terms)
+    scale = count * factor
+    return WorkPrice(
+        seconds=np.asarray(whole * scale),
+        memory_seconds=np.asarray(memory * scale),
+        compute_seconds=np.asarray(compute * scale),
+        fixed_seconds=np.asarray((whole - np.maximum(memory, compute)) * scale),
+        source=source,
+    )
+
+
+def _constant(seconds: FloatArray, source: Source) -> WorkPrice:
+    nothing = np.zeros(())
+    return WorkPrice(
+        seconds=seconds, memory_seconds=nothing, compute_seconds=nothing, fixed_seconds=seconds, source=source
+    )
+
+
+def _added(parts: Sequence[WorkPrice]) -> WorkPrice:
+    first = parts[0]
+    for part in parts[1:]:
+        first = WorkPrice(
+            seconds=first.seconds + part.seconds,
+            memory_seconds=first.memory_seconds + part.memory_seconds,
+            compute_seconds=first.compute_seconds + part.compute_seconds,
+            fixed_seconds=first.fixed_seconds + part.fixed_seconds,
+            source=first.source,
+        )
+    return first

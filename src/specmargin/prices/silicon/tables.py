@@ -1,0 +1,240 @@
+"""The measured tables themselves: how far they are from the law at the shape at hand, interpolated.
+
+A price from tables is the law's time times measured over predicted. At a measured shape and size that is the
+measurement itself; between sizes it is interpolated in logarithms; at a shape nobody measured the correction of its nearest
+neighbour fades out with distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+
+from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention
+from specmargin.prices.silicon import features, store
+from specmargin.prices.silicon.book import Found
+from specmargin.prices.silicon.kinds import is_plain
+from specmargin.prices.silicon.law import Law
+from specmargin.prices.work import Work
+from specmargin.step import FloatArray, IntArray
+
+Remembered = TypeVar("Remembered")
+_REACH = 0.7  # log distance at which a neighbour's correction has faded to nothing
+_FILES = {"moe": "moe_perf", "gemm": "gemm_perf", "attention": "generation_attention_perf"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Log of measured over predicted along one axis, for one shape."""
+
+    log_size: FloatArray
+    log_ratio: FloatArray
+
+    def at(self, size: FloatArray) -> FloatArray:
+        return np.asarray(np.interp(np.log(np.maximum(size, 1e-9)), self.log_size, self.log_ratio))
+
+    def without(self, index: int) -> Line:
+        """The line that does not know one of its points: for judging interpolation."""
+        keep = np.arange(self.log_size.size) != index
+        return Line(log_size=self.log_size[keep], log_ratio=self.log_ratio[keep])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """Log ratios over two axes (batch, context); points that nobody measured take the nearest that somebody did."""
+
+    log_batch: FloatArray
+    log_context: FloatArray
+    log_ratio: FloatArray
+
+    def at(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        b, c = np.log(np.maximum(batch, 1e-9)), np.log(context + 1.0)
+        i, u = _cell(self.log_batch, b)
+        j, v = _cell(self.log_context, c)
+        r = self.log_ratio
+        low = (1 - v) * r[i, j] + v * r[i, j + 1]
+        high = (1 - v) * r[i + 1, j] + v * r[i + 1, j + 1]
+        return np.asarray((1 - u) * low + u * high)
+
+
+def _cell(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Index of the cell and the place inside it, clamped to the ends."""
+    index = np.clip(np.searchsorted(axis, value, side="right") - 1, 0, axis.size - 2)
+    place = (value - axis[index]) / (axis[index + 1] - axis[index])
+    return index, np.clip(place, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRefinement:
+    """Corrections from the tables of one GPU; engines are those that the laws name."""
+
+    system: str
+    bandwidth: float
+    _memory: dict[object, Any] = field(default_factory=dict)
+
+    def _table(self, operation: str, found: Found) -> store.Table | None:
+        """The file that the law was fitted to: same engine, same version."""
+        version = found.law.evidence.version.split(" ", 1)[-1]
+        engine = found.law.evidence.version.split(" ", 1)[0]
+        for path in store.versions(self.system, operation, engine, _FILES[operation]):
+            if path.parent.name == version:
+                return store.Table(system=self.system, engine=engine, version=version, rows=store.read(path))
+        return None
+
+    # --- GEMMs ---
+
+    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> FloatArray:
+        grid = self._remembered(("gemm", found.engine, found.dtype), lambda: self._gemm_grid(found))
+        return np.ones_like(m) if grid is None else np.exp(grid.at(m, n, k))
+
+    def _gemm_grid(self, found: Found) -> GemmGrid | None:
+        table = self._table("gemm", found)
+        rows = features.gemm_rows(table, found.dtype) if table is not None else None
+        return None if rows is None else GemmGrid.of(rows, found.law, found.dtype)
+
+    # --- experts ---
+
+    def experts(self, found: Found, block: ExpertBlock, work: Work) -> FloatArray:
+        lines = self._remembered(("experts", found.engine, found.dtype), lambda: self._expert_lines(found))
+        if not lines:
+            return np.ones_like(work.positions)
+        down = block.expert[1]
+        wanted = (
+            down.outputs,
+            down.inputs,
+            block.pool.experts_per_token,
+            block.pool.experts,
+            work.ranks,
+            work.expert_ranks,
+        )
+        line, weight = _nearest(lines, wanted, plain=is_plain(block), memory=self._memory)
+        return np.exp(weight * line.at(work.positions)) if line is not None else np.ones_like(work.positions)
+
+    def _expert_lines(self, found: Found) -> dict[tuple[int, ...], Line]:
+        table = self._table("moe", found)
+        rows = features.expert_rows(table, found.dtype, bandwidth=self.bandwidth) if table is not None else None
+        return {} if rows is None else expert_lines(rows.rows, found.law, found.dtype)
+
+    # --- attention ---
+
+    def attention(self, found: Found, attention: Attention, work: Work) -> FloatArray:
+        step = work.step
+        if not isinstance(attention, GroupedAttention) or step is None or work.kv is None:
+            return np.ones_like(work.positions)
+        sheets = self._remembered(("attention", found.engine), lambda: self._attention_sheets(found))
+        heads, kv_heads = attention.heads // work.ranks, max(1, attention.kv_heads // work.ranks)
+        kv = "fp8" if work.kv.name.startswith("fp8") else "bfloat16"
+        sheet = (sheets or {}).get((heads, kv_heads, attention.key_dim, attention.window or 0, kv))
+        if sheet is None:
+            return np.ones_like(work.positions)
+        context = step.total(step.context_by_class) / np.maximum(step.sequences, 1e-9)
+        return np.asarray(np.exp(sheet.at(step.sequences, context)))
+
+    def _attention_sheets(self, found: Found) -> dict[tuple[int, int, int, int, str], Sheet]:
+        table = self._table("attention", found)
+        return {} if table is None else attention_sheets(features.attention_rows(table), found.law)
+
+    def _remembered(self, key: object, make: Callable[[], Remembered]) -> Remembered:
+        if key not in self._memory:
+            self._memory[key] = make()
+        found: Remembered = self._memory[key]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmGrid:
+    """Log ratios over n, k and m; the tables are full grids but for a handful of entries."""
+
+    log_n: FloatArray
+    log_k: FloatArray
+    log_m: FloatArray
+    log_ratio: FloatArray  # n × k × m
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, law: Law, dtype: str) -> GemmGrid:
+        axes = [np.sort(rows[name].unique().to_numpy()).astype(np.float64) for name in ("n", "k", "m")]
+        index = tuple(
+            np.searchsorted(axis, rows[name].to_numpy()) for axis, name in zip(axes, ("n", "k", "m"), strict=True)
+        )
+        ratio = np.full([axis.size for axis in axes], np.nan)
+        predicted = law.seconds(features.gemm_terms_of(rows, dtype))
+        ratio[index] = np.log(rows["seconds"].to_numpy() / predicted)
+        filled = _filled_along_last(ratio)
+        return cls(log_n=np.log(axes[0]), log_k=np.log(axes[1]), log_m=np.log(axes[2]), log_ratio=filled)
+
+    def at(self, m: FloatArray, n: float, k: float) -> FloatArray:
+        i, u = _cell(self.log_n, np.asarray(np.log(n)))
+        j, v = _cell(self.log_k, np.asarray(np.log(k)))
+        r = self.log_ratio
+        line = (1 - u) * ((1 - v) * r[i, j] + v * r[i, j + 1]) + u * ((1 - v) * r[i + 1, j] + v * r[i + 1, j + 1])
+        return np.asarray(np.interp(np.log(np.maximum(m, 1.0)), self.log_m, line))
+
+
+def _filled_along_last(values: FloatArray) -> FloatArray:
+    """Missing entries from their neighbours along the last axis; rows that are wholly missing count as lawful."""
+    flat = values.reshape(-1, values.shape[-1]).copy()
+    position = np.arange(values.shape[-1])
+    for index in np.flatnonzero(np.isnan(flat).any(axis=1)):
+        known = ~np.isnan(flat[index])
+        flat[index] = np.interp(position, position[known], flat[index, known]) if known.any() else 0.0
+    return flat.reshape(values.shape)
+
+
+def expert_lines(rows: pl.DataFrame, law: Law, dtype: str) -> dict[tuple[int, ...], Line]:
+    """One line over tokens a shape (hidden, intermediate, top-k, experts, tensor and expert ranks)."""
+    predicted = law.seconds(features.expert_terms_of(rows, dtype))
+    frame = rows.with_columns(log_ratio=pl.Series(np.log(rows["seconds"].to_numpy() / predicted)))
+    lines = {}
+    for key, part in frame.partition_by(features.EXPERT_SHAPE, as_dict=True).items():
+        lines[tuple(int(value) for value in key)] = Line(
+            log_size=np.log(part["num_tokens"].to_numpy().astype(np.float64)), log_ratio=part["log_ratio"].to_numpy()
+        )
+    return lines
+
+
+def _nearest(
+    lines: dict[tuple[int, ...], Line], wanted: tuple[int, ...], *, plain: bool, memory: dict[object, Any]
+) -> tuple[Line | None, float]:
+    """The line of this shape, or of its nearest neighbour with a weight that falls with distance."""
+    if wanted in lines:
+        return lines[wanted], 1.0
+    key = ("nearest", id(lines), wanted)
+    if key not in memory:
+        known = [shape for shape in lines if (shape[:2] in features.PLAIN_EXPERTS) == plain] or list(lines)
+        here = _coordinates(np.array([wanted], dtype=np.float64))
+        distance = np.abs(_coordinates(np.array(known, dtype=np.float64)) - here).sum(axis=1)
+        best = int(distance.argmin())
+        memory[key] = (lines[known[best]], max(0.0, 1.0 - float(distance[best]) / _REACH))
+    found: tuple[Line | None, float] = memory[key]
+    return found
+
+
+def _coordinates(shapes: FloatArray) -> FloatArray:
+    """Hidden size, a rank's share of an expert's width, experts a token, experts of a rank: in logarithms."""
+    hidden, inter, topk, experts, tensor, spread = shapes.T
+    return np.stack([np.log(hidden), np.log(inter / tensor), np.log(topk), np.log(experts / spread)], axis=1)
+
+
+def attention_sheets(rows: pl.DataFrame, law: Law) -> dict[tuple[int, int, int, int, str], Sheet]:
+    predicted = law.seconds(features.attention_terms_of(rows))
+    frame = rows.with_columns(log_ratio=pl.Series(np.log(rows["seconds"].to_numpy() / predicted)))
+    sheets = {}
+    for key, part in frame.partition_by(features.ATTENTION_SHAPE, as_dict=True).items():
+        batch, context = (
+            np.sort(part[name].unique().to_numpy()).astype(np.float64) for name in ("batch_size", "context")
+        )
+        if batch.size < 2 or context.size < 2:
+            continue
+        ratio = np.full((batch.size, context.size), np.nan)
+        ratio[
+            np.searchsorted(batch, part["batch_size"].to_numpy()), np.searchsorted(context, part["context"].to_numpy())
+        ] = part["log_ratio"].to_numpy()
+        heads, kv_heads, dim, window, kv = key
+        sheets[int(heads), int(kv_heads), int(dim), int(window), str(kv)] = Sheet(
+            log_batch=np.log(batch), log_context=np.log(context + 1.0), log_ratio=_filled_along_last(ratio)
+        )
+    return sheets

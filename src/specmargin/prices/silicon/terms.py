@@ -1,0 +1,125 @@
+"""From a work to the features of its law: the same arithmetic for models as for rows of measured tables.
+
+No Polars here: the base install prices with laws alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specmargin.architecture.precision import PRECISIONS
+from specmargin.architecture.types import ExpertBlock, GroupedAttention, Matrix, Split, total_parameters
+from specmargin.prices.silicon.law import Terms
+from specmargin.prices.work import Work
+from specmargin.step import ArrayLike, FloatArray, Step
+
+# Bytes a parameter, by the dtype names of the tables.
+BYTES = {
+    "bfloat16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "nvfp4": PRECISIONS["nvfp4"].bytes_per_parameter,
+    "int4_wo": PRECISIONS["int4-g32"].bytes_per_parameter,
+    "w4a16_mxfp4": PRECISIONS["mxfp4"].bytes_per_parameter,
+    "w4a8_mxfp4_mxfp8": PRECISIONS["mxfp4"].bytes_per_parameter,
+}
+_ACTIVATION_BYTES = {"bfloat16": 2.0, "int4_wo": 2.0, "w4a16_mxfp4": 2.0, "nvfp4": BYTES["nvfp4"]}
+
+
+def gemm_terms(m: FloatArray, n: ArrayLike, k: ArrayLike, dtype: str) -> Terms:
+    """m positions times an n × k matrix; elements are the depth of the product."""
+    n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
+    activations = m * (k * _ACTIVATION_BYTES.get(dtype, 1.0) + n * 2.0)
+    return Terms(bytes=n * k * BYTES[dtype] + activations, operations=2.0 * m * n * k, elements=k + 0.0 * m)
+
+
+def fused(matrices: tuple[Matrix, ...]) -> list[tuple[Matrix, ...]]:
+    """Matrices that engines run as one GEMM, together; the rest alone."""
+    groups: dict[object, list[Matrix]] = {}
+    for index, matrix in enumerate(matrices):
+        key: object = (matrix.fused, matrix.inputs, matrix.precision) if matrix.fused else index
+        groups.setdefault(key, []).append(matrix)
+    return [tuple(group) for group in groups.values()]
+
+
+def gemm_shape(group: tuple[Matrix, ...], ranks: int) -> tuple[float, float]:
+    """Rows of the output and depth of the product, on one rank."""
+    first = group[0]
+    if first.split is Split.ROWS:
+        return float(first.outputs), first.inputs * first.share(ranks)
+    return sum(matrix.outputs * matrix.share(ranks) for matrix in group), float(first.inputs)
+
+
+def expert_terms(
+    *,
+    distinct: FloatArray,
+    pairs: FloatArray,
+    positions: FloatArray,
+    parameters: ArrayLike,
+    residents: ArrayLike,
+    hidden: ArrayLike,
+    dtype: str,
+) -> Terms:
+    """`parameters`: of one rank's share of an expert; `residents`: experts that the rank holds."""
+    parameters, residents, hidden = (np.asarray(v, np.float64) for v in (parameters, residents, hidden))
+    return Terms(
+        bytes=distinct * parameters * BYTES[dtype],
+        operations=2.0 * pairs * parameters,
+        units=distinct,
+        residents=residents,
+        elements=pairs * hidden,
+        crowded=(positions > residents).astype(np.float64),
+    )
+
+
+def expert_terms_of_work(work: Work, block: ExpertBlock, dtype: str) -> Terms:
+    return expert_terms(
+        distinct=work.distinct,
+        pairs=work.pairs,
+        positions=work.positions,
+        parameters=total_parameters(block.expert) / work.ranks,
+        residents=block.pool.experts / work.expert_ranks,
+        hidden=block.expert[0].inputs,
+        dtype=dtype,
+    )
+
+
+def attention_terms(
+    *,
+    sequences: FloatArray,
+    tokens: FloatArray,
+    pairs: FloatArray,
+    longest: FloatArray,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    dims: ArrayLike,
+    kv_bytes: ArrayLike,
+) -> Terms:
+    """`tokens`: KV tokens read over all sequences, once each; `pairs`: query-token pairs; `dims`: of key and value."""
+    heads, kv_heads, dims, kv_bytes = (np.asarray(v, np.float64) for v in (heads, kv_heads, dims, kv_bytes))
+    return Terms(
+        bytes=tokens * kv_heads * dims * kv_bytes,
+        operations=pairs * heads * 2.0 * dims,
+        units=sequences * kv_heads,
+        elements=longest,
+    )
+
+
+def grouped_terms(attention: GroupedAttention, step: Step, *, kv_bytes: float, ranks: int) -> Terms:
+    """Several queries a sequence read its KV once and compute in proportion: modelled, for tables have one query."""
+    run, context = step.run_by_class, step.context_by_class
+    if attention.window is None:
+        span, pairs = context + run, run * context + run * (run + 1.0) / 2.0
+    else:
+        span = np.minimum(context + run, attention.window + run - 1.0)
+        pairs = run * np.minimum(context + (run + 1.0) / 2.0, attention.window)
+    return attention_terms(
+        sequences=step.sequences,
+        tokens=step.total(span),
+        pairs=step.total(pairs),
+        longest=step.total(span) / np.maximum(step.sequences, 1.0),
+        heads=attention.heads / ranks,
+        kv_heads=max(1.0, attention.kv_heads / ranks),
+        dims=attention.key_dim + attention.value_dim,
+        kv_bytes=kv_bytes,
+    )

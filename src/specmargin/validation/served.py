@@ -1,0 +1,138 @@
+"""Served measurements that nobody here made: `silicon_sample.csv` of aiconfigurator-core, aggregated mode.
+
+A row is a model on GPUs behind an engine, under a fixed concurrency of requests of equal length, with the time between
+tokens that was measured. None of them speculates.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from specmargin.architecture.precision import FP8, PRECISIONS, Precision
+from specmargin.architecture.reader import read_architecture
+from specmargin.architecture.types import Architecture
+from specmargin.errors import InputError
+from specmargin.hardware.layout import Layout
+from specmargin.prices.silicon.store import SYSTEMS, TableError
+
+_DEVICES = {system: device for device, system in SYSTEMS.items()}
+
+# Which configuration a row was served with, by model and weight format; others are the checkpoint's own.
+_CONFIGURATIONS = {
+    ("deepseek-ai/DeepSeek-R1", "nvfp4"): "nvidia--DeepSeek-V3.1-NVFP4",
+    ("deepseek-ai/DeepSeek-V3", "nvfp4"): "nvidia--DeepSeek-V3.1-NVFP4",
+    ("nvidia/DeepSeek-R1-NVFP4", "nvfp4"): "nvidia--DeepSeek-V3.1-NVFP4",
+    ("nvidia/DeepSeek-V3.1-NVFP4", "nvfp4"): "nvidia--DeepSeek-V3.1-NVFP4",
+    ("MiniMaxAI/MiniMax-M2.5", "nvfp4"): "nvidia--MiniMax-M2.5-NVFP4",
+    ("moonshotai/Kimi-K2.5", "nvfp4"): "nvidia--Kimi-K2.5-NVFP4",
+    ("Qwen/Qwen3.5-397B-A17B", "nvfp4"): "nvidia--Qwen3.5-397B-A17B-NVFP4",
+    ("zhipuai/GLM-5", "fp8"): "zai-org--GLM-5-FP8",
+    ("zhipuai/GLM-5", "nvfp4"): "nvidia--GLM-5-NVFP4",
+    ("meta-llama/Llama-3.1-8B-Instruct", ""): "meta-llama--Meta-Llama-3.1-8B",
+    ("meta-llama/Llama-3.1-70B", ""): "meta-llama--Meta-Llama-3.1-70B",
+}
+_OVERRIDDEN = {  # published in bf16, served in another format
+    ("meta-llama/Llama-3.1-8B-Instruct", "fp8_block"): ("meta-llama--Meta-Llama-3.1-8B", "fp8-block"),
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"): ("meta-llama--Meta-Llama-3.1-8B", "fp8"),
+    ("meta-llama/Llama-3.1-70B", "fp8"): ("meta-llama--Meta-Llama-3.1-70B", "fp8"),
+    ("meta-llama/Llama-3.1-70B", "nvfp4"): ("meta-llama--Meta-Llama-3.1-70B", "nvfp4"),
+    ("Qwen/Qwen3-32B", "fp8"): ("Qwen--Qwen3-32B", "fp8-block"),
+    ("Qwen/Qwen3-32B", "nvfp4"): ("Qwen--Qwen3-32B", "nvfp4"),
+    ("nvidia/Qwen3-32B-NVFP4", "nvfp4"): ("Qwen--Qwen3-32B", "nvfp4"),
+    ("Qwen/Qwen3.5-397B-A17B", "fp8"): ("Qwen--Qwen3.5-397B-A17B", "fp8-block"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRow:
+    identity: str
+    model: str
+    engine: str
+    version: str
+    device: str
+    weights: str  # as the row names it
+    input_tokens: int
+    output_tokens: int
+    concurrency: int
+    layout: Layout
+    tpot_seconds: float
+
+    @property
+    def is_moe(self) -> bool:
+        return not self.model.startswith(("meta-llama/Llama-3", "nvidia/Llama", "Qwen/Qwen3-32B", "nvidia/Qwen3-32B"))
+
+
+def served_rows() -> list[ServedRow]:
+    """Every aggregated row."""
+    path = Path(str(files("aiconfigurator_core"))) / "systems" / "silicon_sample.csv"
+    try:
+        frame = pl.read_csv(path, infer_schema_length=None).filter(pl.col("mode") == "agg")
+    except Exception as error:
+        raise TableError(f"{path}: cannot be read ({type(error).__name__}); reinstall specmargin[silicon]") from None
+    return [_row(values) for values in frame.to_dicts()]
+
+
+def _row(values: dict[str, Any]) -> ServedRow:
+    tensor = _size(values["tp_size"])
+    copies = _size(values["attention_dp_size"])
+    expert_tensor = _size(values["moe_tp_size"])
+    expert_ranks = _size(values["moe_ep_size"])
+    gpus = max(tensor * copies, expert_tensor * expert_ranks)
+    return ServedRow(
+        identity=values["id"],
+        model=values["model_path"],
+        engine=values["backend"],
+        version=str(values["backend_version"] or ""),
+        device=_DEVICES.get(values["system"], values["system"]),
+        weights=str(values["gemm_quant_mode"] or ""),
+        input_tokens=int(values["isl"]),
+        output_tokens=int(values["osl"]),
+        concurrency=_concurrency(values),
+        layout=Layout(gpus=gpus, attention_copies=gpus // tensor, expert_split=max(gpus // expert_ranks, 1)),
+        tpot_seconds=float(values["silicon_tpot_ms"]) * 1e-3,
+    )
+
+
+def _size(value: float | None) -> int:
+    """A missing or zero size means one."""
+    return max(int(value or 1), 1)
+
+
+def _concurrency(values: dict[str, Any]) -> int:
+    marker = "silicon_concurrency="
+    source = str(values["silicon_data_source"] or "")
+    if marker in source:
+        return int(source.split(marker)[1].split(";", maxsplit=1)[0])
+    return int(values["batch_size"])
+
+
+@cache
+def architecture_of(model: str, weights: str) -> Architecture:
+    """The model of a row, in the format it was served in."""
+    folder = Path(str(files("aiconfigurator_core"))) / "model_configs"
+    override: Precision | None = None
+    if (model, weights) in _OVERRIDDEN:
+        name, precision = _OVERRIDDEN[model, weights]
+        override = PRECISIONS[precision]
+    else:
+        name = _CONFIGURATIONS.get((model, weights), model.replace("/", "--"))
+    path = folder / f"{name}_config.json"
+    if not path.is_file():
+        raise InputError(f"no configuration of {model} in {weights or 'bf16'} comes with aiconfigurator-core")
+    beside = folder / f"{name}_hf_quant_config.json"
+    quantization = json.loads(beside.read_text())["quantization"] if beside.is_file() else None
+    values = json.loads(path.read_text())
+    return read_architecture(values, name=model, origin=name, quantization=quantization, weights=override)
+
+
+def kv_precision_of(row: ServedRow, architecture: Architecture) -> Precision:
+    """Benchmarks of quantised models serve with an fp8 cache unless the checkpoint says otherwise; MLA stays as it is."""
+    del row
+    return architecture.kv_precision if architecture.kv_precision != FP8 else FP8
