@@ -25,13 +25,15 @@ from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.prices.attention import traffic
 from specmargin.prices.silicon import features, store
 from specmargin.prices.silicon.fitting import Samples, fitted_law
-from specmargin.prices.silicon.kinds import MODULES, attention_kind, expert_variant, shape_key
+from specmargin.prices.silicon.kinds import MODULES, ModuleTable, attention_kind, expert_variant, shape_key
 from specmargin.prices.silicon.law import Curve, Evidence, Law, Terms
 from specmargin.prices.silicon.terms import BYTES, gemm_terms
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"
 MEMORY_BOUND = 256  # positions up to which errors are judged
+# A module that takes this many times as long as another engine's, at its very smallest, was timed outside a CUDA graph.
+LAUNCH_BOUND = 1.4
 Entry = dict[str, Any]
 
 
@@ -115,43 +117,52 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
 def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
     for dtype in BYTES:
-        found = _newest_experts(gpu, engine, dtype, bandwidth)
-        if found is None:
-            continue
-        table, expert = found
-        rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1, plain=features.matrices_expression() == 2.0)
-        by_shape = rows.select([*features.MODEL_SHAPE, "kernel"]).unique(maintain_order=True)
-        names = {shape_key(*shape): _short(kernel) for *shape, kernel in by_shape.rows()}
-        counts = rows.group_by("kernel").len().sort("len", descending=True)
-        kernels[f"{gpu}/{engine}/{dtype}"] = {"default": _short(counts["kernel"][0]), "shapes": names}
-        for key, part in sorted(rows.partition_by(["kernel", "spread", "plain"], as_dict=True).items()):
-            kernel, spread, plain = key
-            shape = features.shape_numbers(part, features.EXPERT_SHAPE)
-            if np.unique(shape).size < 4:
+        for plain in (False, True):
+            found = _newest_experts(gpu, engine, dtype, bandwidth, plain=plain)
+            if found is None:
                 continue
-            tokens = part["num_tokens"].to_numpy()
-            samples = Samples(
-                seconds=part["seconds"].to_numpy(),
-                terms=features.expert_terms_of(part, dtype),
-                shape=shape,
-                weight=np.where(tokens <= 512, 1.0, 0.3),
-                **_plain(gpu),
-            )
-            note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
-            law = fitted_law(samples, f"{engine} {table.version}", judged=tokens <= MEMORY_BOUND, note=note)
-            variant = expert_variant(_short(str(kernel)), spread=bool(spread), plain=bool(plain))
-            yield _entry(gpu, engine, "experts", dtype, variant, law)
+            table, rows, note = found
+            _note_kernels(kernels.setdefault(f"{gpu}/{engine}/{dtype}", {"shapes": {}}), rows)
+            for key, part in sorted(rows.partition_by(["kernel", "spread"], as_dict=True).items()):
+                kernel, spread = key
+                shape = features.shape_numbers(part, features.EXPERT_SHAPE)
+                if np.unique(shape).size < 4:
+                    continue
+                tokens = part["num_tokens"].to_numpy()
+                samples = Samples(
+                    seconds=part["seconds"].to_numpy(),
+                    terms=features.expert_terms_of(part, dtype),
+                    shape=shape,
+                    weight=np.where(tokens <= 512, 1.0, 0.3),
+                    **_plain(gpu),
+                )
+                law = fitted_law(samples, f"{engine} {table.version}", judged=tokens <= MEMORY_BOUND, note=note)
+                variant = expert_variant(_short(str(kernel)), spread=bool(spread), plain=plain)
+                yield _entry(gpu, engine, "experts", dtype, variant, law)
+
+
+def _note_kernels(noted: dict[str, Any], rows: pl.DataFrame) -> None:
+    """Which kernel an engine runs for a shape, and which it runs most."""
+    by_shape = rows.select([*features.MODEL_SHAPE, "kernel"]).unique(maintain_order=True)
+    noted["shapes"] |= {shape_key(*shape): _short(kernel) for *shape, kernel in by_shape.rows()}
+    noted.setdefault("default", _short(rows["kernel"].mode().sort()[0]))
 
 
 def _newest_experts(
-    gpu: str, engine: str, dtype: str, bandwidth: float
-) -> tuple[store.Table, features.ExpertRows] | None:
-    """The newest version with at least ten shapes in this dtype."""
-    for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
-        table = store.Table(system=store.SYSTEMS[gpu], engine=engine, version=path.parent.name, rows=store.read(path))
-        rows = features.expert_rows(table, dtype, bandwidth=bandwidth)
-        if rows is not None and rows.rows.select(features.EXPERT_SHAPE).unique().height >= 10:
-            return table, rows
+    gpu: str, engine: str, dtype: str, bandwidth: float, *, plain: bool
+) -> tuple[store.Table, pl.DataFrame, str] | None:
+    """The newest version with at least ten shapes in this dtype; else with four (a format that one model has)."""
+    for wanted in (10, 4):
+        for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
+            table = store.table(path)
+            expert = features.expert_rows(table, dtype, bandwidth=bandwidth)
+            if expert is None:
+                continue
+            rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1)
+            rows = rows.filter(features.matrices_expression() == (2.0 if plain else 3.0))
+            if rows.select(features.EXPERT_SHAPE).unique().height >= wanted:
+                note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
+                return table, rows, note
     return None
 
 
@@ -207,6 +218,8 @@ def _modules(gpu: str, engine: str, gemms: dict[str, Law]) -> Iterator[Entry]:
         if table is None or layer is None:
             continue
         rows = features.module_rows(table, module.table_model)
+        if _fastest(rows) > LAUNCH_BOUND * _fastest_of_any_engine(gpu, module):
+            continue
         rows = rows.filter(pl.col("gemm_type").is_in(list(gemms)))
         for key, part in sorted(rows.partition_by(["kv_cache_dtype"], as_dict=True).items()):
             kv = str(key[0])
@@ -224,6 +237,16 @@ def _modules(gpu: str, engine: str, gemms: dict[str, Law]) -> Iterator[Entry]:
             )
             law = fitted_law(samples, f"{engine} {table.version}", judged=batch <= MEMORY_BOUND)
             yield _entry(gpu, engine, kind, "fp8" if kv == "fp8" else "bfloat16", "", law)
+
+
+def _fastest(rows: pl.DataFrame) -> float:
+    return float(np.quantile(rows["seconds"].to_numpy(), 0.01))
+
+
+def _fastest_of_any_engine(gpu: str, module: ModuleTable) -> float:
+    tables = [store.load(store.SYSTEMS[gpu], module.operation, engine, module.file) for engine in store.ENGINES]
+    rows = [features.module_rows(table, module.table_model) for table in tables if table is not None]
+    return min(_fastest(part) for part in rows if part.height)
 
 
 def _layer(model: str, kind: str) -> Layer | None:

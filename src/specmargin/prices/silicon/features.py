@@ -21,17 +21,36 @@ EXPERT_SHAPE = [*MODEL_SHAPE, "moe_tp_size", "moe_ep_size"]
 # Squared-ReLU experts (Nemotron) have two matrices, not three; the tables do not say so, their sizes do.
 PLAIN_EXPERTS = {(2688, 1856), (1024, 2688), (2048, 5120), (4096, 2688), (8192, 5120)}
 
+_GROUPS = 8  # of experts, in DeepSeek's routing; a position chooses from the best half of them
+_FASTEST = 1.03  # times the datasheet's bandwidth: beyond that, a row did not read what it claims to
 
-@lru_cache(maxsize=100_000)
-def balanced_load(positions: int, experts: int, topk: int, ranks: int) -> tuple[int, int]:
-    """Distinct experts and pairs on the first of `ranks`, when `positions` are spread as evenly as can be.
 
-    Position i takes the experts i, i + s, i + 2s, … with s = ⌈n/k⌉, spaced out while there are fewer positions than s.
-    """
+def _balanced_choice(positions: int, experts: int, topk: int) -> IntArray:
+    """The collectors' 'balanced' routing: position i takes the experts i, i + s, i + 2s, … with s = ⌈n/k⌉, spaced out
+    while there are fewer positions than s."""
     stride = -(-experts // topk)
     token = np.arange(positions)[:, np.newaxis]
     start = token if positions >= stride else token * stride / positions
-    chosen = np.floor(start + np.arange(topk) * stride).astype(np.int64) % experts
+    return np.asarray(np.floor(start + np.arange(topk) * stride).astype(np.int64) % experts)
+
+
+def _group_limited_choice(positions: int, experts: int, topk: int) -> IntArray:
+    """What DeepSeek's routing makes of it: the best 4 of 8 groups, then the best experts of those; ties go to the first."""
+    wanted = np.zeros((positions, experts))
+    np.put_along_axis(wanted, _balanced_choice(positions, experts, topk), 1.0, axis=1)
+    size = experts // _GROUPS
+    score = np.sort(wanted.reshape(positions, _GROUPS, size), axis=2)[:, :, -2:].sum(axis=2)
+    allowed = np.zeros((positions, _GROUPS), dtype=bool)
+    np.put_along_axis(allowed, np.argsort(-score, axis=1, kind="stable")[:, : _GROUPS // 2], True, axis=1)
+    masked = np.where(np.repeat(allowed, size, axis=1), wanted, -1.0)
+    return np.asarray(np.argsort(-masked, axis=1, kind="stable")[:, :topk])
+
+
+@lru_cache(maxsize=100_000)
+def expert_load(positions: int, experts: int, topk: int, ranks: int, *, by_groups: bool = False) -> tuple[int, int]:
+    """Distinct experts and (position, expert) pairs on the first of `ranks`, as the collectors route."""
+    choice = _group_limited_choice if by_groups else _balanced_choice
+    chosen = choice(positions, experts, topk)
     local = chosen[chosen < experts // ranks]
     return int(np.unique(local).size), int(local.size)
 
@@ -41,7 +60,7 @@ class ExpertRows:
     """Rows of an MoE table in one dtype and distribution, one latency a shape and number of tokens."""
 
     rows: pl.DataFrame  # with columns kernel (at decode), distinct, pairs, parameters (of a rank's share of an expert)
-    dropped: int  # rows faster than memory allows: their routing cannot be what 'balanced' promises
+    dropped: int  # rows of shapes that seem faster than memory however they are counted
 
 
 def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | None:
@@ -56,17 +75,40 @@ def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | N
         .agg(pl.col("seconds").first(), pl.col("kernel_source").first())
         .sort([*EXPERT_SHAPE, "num_tokens"])
     )
-    load = [balanced_load(*key) for key in rows.select("num_tokens", "num_experts", "topk", "moe_ep_size").rows()]
-    rows = rows.with_columns(
-        distinct=pl.Series([float(distinct) for distinct, _ in load]),
-        pairs=pl.Series([float(pairs) for _, pairs in load]),
-        parameters=matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size"),
-    )
     kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().first())
     rows = rows.drop("kernel_source").join(kernels.rename({"kernel_source": "kernel"}), on=MODEL_SHAPE, how="left")
-    possible = pl.col("distinct") * pl.col("parameters") * BYTES[dtype] <= 1.05 * bandwidth * pl.col("seconds")
-    kept = rows.filter(possible)
+    parameters = matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size")
+    rows = _counted(rows.with_columns(parameters=parameters), by_groups=False)
+    seconds_per_parameter = BYTES[dtype] / bandwidth
+    by_groups = rows.filter(_routes_by_groups(seconds_per_parameter)).select(MODEL_SHAPE).unique()
+    recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), by_groups=True)
+    rows = pl.concat([rows.join(by_groups, on=MODEL_SHAPE, how="anti"), recounted])
+    impossible = rows.filter(_too_fast(seconds_per_parameter)).select(MODEL_SHAPE).unique()
+    kept = rows.join(impossible, on=MODEL_SHAPE, how="anti")
     return ExpertRows(rows=kept.sort([*EXPERT_SHAPE, "num_tokens"]), dropped=rows.height - kept.height)
+
+
+def _counted(rows: pl.DataFrame, *, by_groups: bool) -> pl.DataFrame:
+    keys = rows.select("num_tokens", "num_experts", "topk", "moe_ep_size").rows()
+    load = [expert_load(*key, by_groups=by_groups) for key in keys]
+    return rows.with_columns(
+        distinct=pl.Series([float(distinct) for distinct, _ in load], dtype=pl.Float64),
+        pairs=pl.Series([float(pairs) for _, pairs in load], dtype=pl.Float64),
+    )
+
+
+def _too_fast(seconds_per_parameter: float) -> pl.Expr:
+    return pl.col("distinct") * pl.col("parameters") * seconds_per_parameter > _FASTEST * pl.col("seconds")
+
+
+def _routes_by_groups(seconds_per_parameter: float) -> pl.Expr:
+    """Rows whose kernel routed by groups although the table says 'balanced': half of the experts are never read.
+
+    They seem to read up to 1.8 times faster than memory can; counted by groups, they fall in with all others. The
+    newest vLLM and SGLang do it to DeepSeek's shape, TensorRT-LLM's min_latency kernel to all of up to 256 experts.
+    """
+    fits = (pl.col("topk") == 8) & pl.col("num_experts").is_between(64, 256) & (pl.col("num_experts") % _GROUPS == 0)
+    return fits & (_too_fast(seconds_per_parameter) | pl.col("kernel").str.contains("min_latency"))
 
 
 def matrices_expression() -> pl.Expr:

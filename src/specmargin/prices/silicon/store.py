@@ -77,8 +77,13 @@ def versions(system: str, operation: str, engine: str, file: str) -> list[Path]:
 def load(system: str, operation: str, engine: str, file: str) -> Table | None:
     """The newest table, or None where nobody measured."""
     for path in versions(system, operation, engine, file):
-        return Table(system=system, engine=engine, version=path.parent.name, rows=read(path))
+        return table(path)
     return None
+
+
+def table(path: Path) -> Table:
+    system, _, engine, version = path.parts[-5:-1]
+    return Table(system=system, engine=engine, version=version, rows=read(path))
 
 
 @cache

@@ -1,8 +1,8 @@
 """The measured tables themselves: how far they are from the law at the shape at hand, interpolated.
 
 A price from tables is the law's time times measured over predicted. At a measured shape and size that is the
-measurement itself; between sizes it is interpolated in logarithms; at a shape nobody measured the correction of its nearest
-neighbour fades out with distance.
+measurement itself; between sizes it is interpolated in logarithms; at a shape nobody measured the correction of its
+nearest neighbour fades out with distance.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TableRefinement:
         engine = found.law.evidence.version.split(" ", 1)[0]
         for path in store.versions(self.system, operation, engine, _FILES[operation]):
             if path.parent.name == version:
-                return store.Table(system=self.system, engine=engine, version=version, rows=store.read(path))
+                return store.table(path)
         return None
 
     # --- GEMMs ---
@@ -115,9 +115,13 @@ class TableRefinement:
         return np.exp(weight * line.at(work.positions)) if line is not None else np.ones_like(work.positions)
 
     def _expert_lines(self, found: Found) -> dict[tuple[int, ...], Line]:
-        table = self._table("moe", found)
-        rows = features.expert_rows(table, found.dtype, bandwidth=self.bandwidth) if table is not None else None
-        return {} if rows is None else expert_lines(rows.rows, found.law, found.dtype)
+        """Newest measurement of every shape; versions that lack one leave it to older ones."""
+        lines: dict[tuple[int, ...], Line] = {}
+        for path in store.versions(self.system, "moe", found.engine, _FILES["moe"]):
+            rows = features.expert_rows(store.table(path), found.dtype, bandwidth=self.bandwidth)
+            if rows is not None:
+                lines = expert_lines(rows.rows, found.law, found.dtype) | lines
+        return lines
 
     # --- attention ---
 
