@@ -11,6 +11,7 @@ from specmargin.decisions.load import Load, Operating, settle
 from specmargin.decisions.plan import Plan, make_plan
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
+from specmargin.decisions.warnings import price_warnings
 from specmargin.engines.formats.base import EngineConfig, EngineFormat, Request
 from specmargin.prices.drafters import OverlappedDrafter
 
@@ -28,7 +29,7 @@ class Question:
     load: Load | None = None
     min_gain: float = 0.02
     max_batch: int = 512
-    use_graph_limit: bool = True
+    allow_eager: bool = False  # steps for which the engine has no graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Answer:
     scheduled_speedups: tuple[float, ...]  # what the emitted setting gives at each row's batch
     by_context: dict[int, Plan]
     load: Load | None
+    warnings: tuple[str, ...]  # about the prices
     plain: Operating | None  # where the load settles without speculation
     speculating: Operating | None
 
@@ -49,7 +51,7 @@ class Answer:
 
 
 def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answer:
-    limit = question.engine.position_limit(scenario.device) if question.use_graph_limit else None
+    limit = None if question.allow_eager else scenario.engine_time.captured_positions
     depth = min(question.max_depth, scenario.drafter.max_depth or question.max_depth)
     plain, speculating = None, None
     if question.load is not None:
@@ -74,6 +76,7 @@ def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answe
         scheduled_speedups=_scheduled(scenario, batches, config),
         by_context=by_context,
         load=question.load,
+        warnings=price_warnings(scenario, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         plain=plain,
         speculating=speculating,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from specmargin.errors import CatalogError, nearest_names
@@ -16,6 +17,7 @@ from specmargin.prices.silicon.book import LawBook
 from specmargin.prices.silicon.model import Refinement, SiliconPrices
 
 KINDS = ("datasheet", "laws", "tables")
+SCHEMA = "specmargin.laws/1"
 
 
 @cache
@@ -32,19 +34,52 @@ def law_book(device: Device) -> LawBook | None:
 def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
     """None: the best there is for this device. A roofline has a form; measured prices are always by component."""
     datasheet = Roofline(device=device, form=form)
-    if spec is not None and spec not in KINDS:
-        raise CatalogError(f"unknown prices {spec!r}{nearest_names(spec, KINDS)}; known: {', '.join(KINDS)}")
-    if spec == "datasheet" or form is not RooflineForm.PER_COMPONENT:
+    if spec == "datasheet" or (spec is None and form is not RooflineForm.PER_COMPONENT):
         return datasheet
+    if form is not RooflineForm.PER_COMPONENT:
+        raise CatalogError(f"--form {form} is a roofline's: use it with --prices datasheet")
+    if spec is not None and spec not in KINDS:
+        return _from_file(Path(spec), device, engine, datasheet)
     book = law_book(device)
     if book is None:
         if spec is None:
             return datasheet
-        raise CatalogError(f"there are no measured laws for {device.name}; use --prices datasheet")
+        raise CatalogError(f"there are no measured {spec} for {device.name}; use --prices datasheet")
     if spec == "tables" or (spec is None and store.available()):
         refinement = _refinement(device)
         return SiliconPrices(name="tables", engine=engine, book=book, fallback=datasheet, refinement=refinement)
     return SiliconPrices(name="laws", engine=engine, book=book, fallback=datasheet)
+
+
+def _from_file(path: Path, device: Device, engine: str, datasheet: Roofline) -> PriceModel:
+    """Your own laws; what they lack comes from the bundled ones, then from the datasheet."""
+    if path.suffix != ".json" and not path.exists():
+        known = nearest_names(str(path), KINDS)
+        raise CatalogError(f"unknown prices {str(path)!r}{known}; known: {', '.join(KINDS)}, or a FILE.json of laws")
+    book = _read_laws(path, device)
+    bundled = law_book(device)
+    if not book.laws:
+        raise CatalogError(f"{path}: 'laws' has none for {device.name}; give the --gpu that they were measured on")
+    return SiliconPrices(
+        name="laws", engine=engine, book=book if bundled is None else book.over(bundled), fallback=datasheet
+    )
+
+
+def _read_laws(path: Path, device: Device) -> LawBook:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CatalogError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise CatalogError(f"{path}: not a JSON file ({error})") from None
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise CatalogError(f"{path}: 'schema' must be {SCHEMA!r}; scripts/fit_laws.py writes such files")
+    try:
+        return LawBook.from_json(device.name, values)
+    except KeyError as error:
+        raise CatalogError(f"{path}: a law lacks the field {error}") from None
+    except (TypeError, ValueError) as error:
+        raise CatalogError(f"{path}: a law is not understood ({error})") from None
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +10,17 @@ import typer
 
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance, find_drafter
+from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
 from specmargin.catalog.lookup import find_device, find_model
+from specmargin.catalog.prices import find_prices
 from specmargin.decisions.scenario import Scenario
+from specmargin.engines.formats import find_engine
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout, Parallel
 from specmargin.prices.model import EngineTime
-from specmargin.prices.roofline import Roofline, RooflineForm
+from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.profile import find_routing
-from specmargin.sources import Source, SourceKind, assumed
+from specmargin.sources import Source, SourceKind
 
 Model = Annotated[
     str,
@@ -54,28 +57,51 @@ WeightsOption = Annotated[
     typer.Option("--weights", help="Store linear layers as fp8, nvfp4, mxfp4, int4-g128, q4_k ... instead."),
 ]
 KvOption = Annotated[str | None, typer.Option("--kv-cache", help="Precision of the KV cache: bf16, fp8.")]
-PricesOption = Annotated[str, typer.Option("--prices", help="Where prices come from: datasheet.")]
+PricesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prices",
+        help="datasheet (a roofline), laws (fitted to measured kernels), tables (the kernels themselves; needs "
+        "specmargin[silicon]), or FILE.json with your own laws. Default: tables if installed, else laws.",
+    ),
+]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="Whose kernels and whose own time are priced: vllm, sglang, trtllm, llamacpp.")
+]
+EngineTimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-time",
+        help="Time beside the kernels: none, vllm, sglang, trtllm, vllm:slow-host, vllm:piecewise. Default: the "
+        "engine's with measured prices, none with datasheet prices.",
+    ),
+]
+GraphLimitOption = Annotated[
+    int | None,
+    typer.Option("--graph-limit", help="Positions of the largest captured CUDA graph. Default: the engine's.", min=1),
+]
 FormOption = Annotated[
     RooflineForm,
     typer.Option("--form", help="One roofline a component (kernels in sequence), or one over the whole step."),
 ]
 StepTimeOption = Annotated[
-    float, typer.Option("--step-ms", help="Engine time of every step outside the kernels, in ms.", min=0)
+    float | None, typer.Option("--step-ms", help="Engine time of every step outside the kernels, in ms.", min=0)
 ]
 PositionTimeOption = Annotated[
-    float, typer.Option("--position-us", help="Engine time a step and position, in µs.", min=0)
+    float | None, typer.Option("--position-us", help="Engine time a step and position, in µs.", min=0)
 ]
 OffTimeOption = Annotated[
-    float, typer.Option("--off-ms", help="What a step takes longer with speculation set up but off, in ms.", min=0)
+    float | None,
+    typer.Option("--off-ms", help="What a step takes longer with speculation set up but off, in ms.", min=0),
 ]
 SequenceTimeOption = Annotated[
-    float, typer.Option("--sequence-ms", help="Engine time a step and sequence, in ms.", min=0)
+    float | None, typer.Option("--sequence-ms", help="Engine time a step and sequence, in ms.", min=0)
 ]
-LayerTimeOption = Annotated[float, typer.Option("--layer-us", help="Fixed kernel time a layer, in µs.", min=0)]
+LayerTimeOption = Annotated[float | None, typer.Option("--layer-us", help="Fixed kernel time a layer, in µs.", min=0)]
 UtilizationOption = Annotated[
     float, typer.Option("--memory-utilization", help="Part of GPU memory that the engine may use.")
 ]
-_LONGEST_MS = 1e6  # a thousand seconds: anything longer is a typing mistake
+_LONGEST_SECONDS = 1e3  # anything longer is a typing mistake
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output (versioned schema).")]
 
 
@@ -93,13 +119,16 @@ class ScenarioOptions:
     context: int = 1024
     weights: str | None = None
     kv_cache: str | None = None
-    prices: str = "datasheet"
+    prices: str | None = None
     form: RooflineForm = RooflineForm.PER_COMPONENT
-    step_ms: float = 0.0
-    sequence_ms: float = 0.0
-    position_us: float = 0.0
-    layer_us: float = 0.0
-    off_ms: float = 0.0
+    engine: str = "vllm"
+    engine_time: str | None = None
+    graph_limit: int | None = None
+    step_ms: float | None = None
+    sequence_ms: float | None = None
+    position_us: float | None = None
+    layer_us: float | None = None
+    off_ms: float | None = None
     memory_utilization: float = 0.9
 
     def choices(self) -> list[tuple[DraftChoice, Scenario]]:
@@ -111,21 +140,24 @@ class ScenarioOptions:
             default = "mtp" if target.draft_head is not None else "eagle"
             picked = [find_drafter(self.drafter or default, target)]
         device = find_device(self.gpu)
-        if self.prices != "datasheet":
-            raise CatalogError(f"unknown prices {self.prices!r}; known: datasheet")
+        engine = find_engine(self.engine)
+        prices = find_prices(self.prices, device, engine.name, self.form)
+        engine_time = self._engine_time(prices.name, engine.name)
+        limit = engine.position_limit(device) if self.graph_limit is None else self.graph_limit
+        engine_time = replace(engine_time, captured_positions=limit)
         return [
             (
                 choice,
                 Scenario(
                     architecture=target,
                     device=device,
-                    prices=Roofline(device=device, form=self.form),
+                    prices=prices,
                     routing=find_routing(self.routing),
                     drafter=choice.drafter,
                     survival=find_acceptance(self.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8),
                     layout=Layout(gpus=self.gpus, parallel=self.parallel),
                     context=float(self.context),
-                    engine_time=self._engine_time(),
+                    engine_time=engine_time,
                     kv=precision_named(self.kv_cache) if self.kv_cache else None,
                     memory_utilization=self.memory_utilization,
                 ),
@@ -139,23 +171,24 @@ class ScenarioOptions:
             raise CatalogError("--drafter all is for `plan`; name one drafter here")
         return choices[0]
 
-    def _engine_time(self) -> EngineTime:
-        given = (self.step_ms, self.sequence_ms, self.position_us, self.layer_us, self.off_ms)
-        if not all(0.0 <= value < _LONGEST_MS for value in given):
-            raise ScenarioError(f"engine times must be numbers from 0 to {_LONGEST_MS:g}, got {given}")
-        source = (
-            Source(kind=SourceKind.MEASURED, detail="engine time given by the user")
-            if any(given)
-            else assumed("none: kernels alone, so small batches look faster than they are (--step-ms, --layer-us)")
-        )
-        return EngineTime(
-            step_seconds=self.step_ms * 1e-3,
-            sequence_seconds=self.sequence_ms * 1e-3,
-            position_seconds=self.position_us * 1e-6,
-            layer_seconds=self.layer_us * 1e-6,
-            off_step_seconds=self.off_ms * 1e-3,
-            source=source,
-        )
+    def _engine_time(self, prices: str, engine: str) -> EngineTime:
+        """The catalog's, with what the user says in place of it."""
+        found = find_engine_time(self.engine_time, engine=engine, prices=prices)
+        given = {
+            "step_seconds": (self.step_ms, 1e-3),
+            "sequence_seconds": (self.sequence_ms, 1e-3),
+            "position_seconds": (self.position_us, 1e-6),
+            "layer_seconds": (self.layer_us, 1e-6),
+            "off_step_seconds": (self.off_ms, 1e-3),
+        }
+        said = {name: value * scale for name, (value, scale) in given.items() if value is not None}
+        if not said:
+            return found
+        if not all(0.0 <= value < _LONGEST_SECONDS for value in said.values()):
+            raise ScenarioError(f"engine times must be numbers from 0 to {_LONGEST_SECONDS:g} s")
+        rest = "" if found is NO_ENGINE_TIME else f"; the rest {found.source}"
+        source = Source(kind=SourceKind.MEASURED, detail=f"given by the user{rest}")
+        return replace(found, source=source, **said)  # type: ignore[arg-type]  # mypy tries every field
 
 
 def parse_numbers(text: str, name: str, *, most: int = 4096) -> list[int]:

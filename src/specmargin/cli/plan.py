@@ -11,12 +11,14 @@ import typer
 
 from specmargin.cli import options as o
 from specmargin.cli import plan_view, render
+from specmargin.decisions.compare import Comparison
+from specmargin.decisions.compare import compare as compare_prices
 from specmargin.decisions.load import Load
 from specmargin.decisions.plan import MAX_BATCH
 from specmargin.engines.formats import find_engine
 from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Parallel
-from specmargin.planning import Question, answer
+from specmargin.planning import Answer, Question, answer
 from specmargin.prices.roofline import RooflineForm
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -27,7 +29,7 @@ _DEFAULT_CONTEXT = 1024
 def plan(
     model: o.Model,
     gpu: o.Gpu,
-    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm, llamacpp.")] = "vllm",
+    engine: o.EngineOption = "vllm",
     drafter: o.DrafterOption = None,
     acceptance: o.AcceptanceOption = None,
     batch: Annotated[
@@ -53,13 +55,15 @@ def plan(
     routing: o.RoutingOption = "uniform",
     weights: o.WeightsOption = None,
     kv_cache: o.KvOption = None,
-    prices: o.PricesOption = "datasheet",
+    prices: o.PricesOption = None,
+    engine_time: o.EngineTimeOption = None,
+    graph_limit: o.GraphLimitOption = None,
     form: o.FormOption = RooflineForm.PER_COMPONENT,
-    step_ms: o.StepTimeOption = 0.0,
-    sequence_ms: o.SequenceTimeOption = 0.0,
-    position_us: o.PositionTimeOption = 0.0,
-    layer_us: o.LayerTimeOption = 0.0,
-    off_ms: o.OffTimeOption = 0.0,
+    step_ms: o.StepTimeOption = None,
+    sequence_ms: o.SequenceTimeOption = None,
+    position_us: o.PositionTimeOption = None,
+    layer_us: o.LayerTimeOption = None,
+    off_ms: o.OffTimeOption = None,
     memory_utilization: o.UtilizationOption = 0.9,
     min_gain: Annotated[
         float,
@@ -67,8 +71,12 @@ def plan(
     ] = 0.02,
     max_batch: Annotated[int, typer.Option("--max-batch", help="Largest batch of the engine's schedule.")] = 512,
     ignore_graph_limit: Annotated[
-        bool, typer.Option("--ignore-graph-limit", help="Allow depths for which the engine captures no CUDA graph.")
+        bool, typer.Option("--ignore-graph-limit", help="Allow steps without a CUDA graph, at their price.")
     ] = False,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", help="Beside these prices, others: datasheet, laws, tables or FILE.json."),
+    ] = None,
     gpu_hour_price: Annotated[
         float | None, typer.Option("--gpu-hour-price", help="Price of one GPU for an hour, to show money.")
     ] = None,
@@ -107,6 +115,9 @@ def plan(
         kv_cache=kv_cache,
         prices=prices,
         form=form,
+        engine=engine,
+        engine_time=engine_time,
+        graph_limit=graph_limit,
         step_ms=step_ms,
         sequence_ms=sequence_ms,
         position_us=position_us,
@@ -124,17 +135,34 @@ def plan(
         load=load,
         min_gain=min_gain,
         max_batch=max_batch,
-        use_graph_limit=not ignore_graph_limit,
+        allow_eager=ignore_graph_limit,
     )
     answers = [answer(choice, scenario, question) for choice, scenario in shared.choices()]
     answers.sort(key=lambda found: -found.mean_speedup)
+    comparison = None if compare is None else _compared(answers[0], shared, compare)
     if output is not None:
         setting = answers[0].config
         o.write_file(output, setting.file_text or f"{setting.text}\n", force=force)
     if json:
-        render.json_out(plan_view.payload(answers, question.engine, gpu_hour_price))
+        render.json_out(plan_view.payload(answers, question.engine, gpu_hour_price, comparison))
     else:
-        plan_view.show(answers, question.engine, gpu_hour_price)
+        plan_view.show(answers, question.engine, gpu_hour_price, comparison)
+
+
+def _compared(best: Answer, shared: o.ScenarioOptions, prices: str) -> Comparison:
+    """The same question under other prices, with the drafter that was recommended."""
+    scenario = best.plan.scenario
+    others = replace(shared, prices=prices, form=RooflineForm.PER_COMPONENT).choices()
+    other = next(found for _, found in others if found.drafter == scenario.drafter)
+    if other.prices.name == scenario.prices.name:
+        raise ScenarioError(f"--compare {prices}: the plan has {prices} prices already; compare it with others")
+    return compare_prices(
+        scenario,
+        other,
+        [row.batch for row in best.plan.rows],
+        max_depth=best.plan.max_depth,
+        position_limit=best.plan.position_limit,
+    )
 
 
 def _check(max_batch: int, price: float | None) -> None:

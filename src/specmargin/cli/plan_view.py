@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from specmargin.cli import render
+from specmargin.cli import comparison_view, render
+from specmargin.decisions.compare import Comparison
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan, PlanRow
 from specmargin.decisions.scenario import Scenario
@@ -23,7 +24,9 @@ _SHORTFALL = 0.05  # a setting that gives this much less than the plan is pointe
 # --- JSON ------------------------------------------------------------------------------------------------
 
 
-def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
+def payload(
+    answers: list[Answer], engine: EngineFormat, price: float | None, comparison: Comparison | None
+) -> dict[str, Any]:
     best = answers[0]
     plan, scenario = best.plan, best.plan.scenario
     found: dict[str, Any] = {
@@ -41,6 +44,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "verdict": verdict(plan),
         "sources": {name: str(source) for name, source in scenario.sources.items()},
         "weakest_source": str(weakest(scenario.sources.values())),
+        "warnings": list(best.warnings),
         "rows": [
             _row_payload(row, price)
             | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
@@ -67,6 +71,8 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         ]
     if best.load is not None and best.plain is not None and best.speculating is not None:
         found["load"] = _load_payload(best.load, best.plain, best.speculating)
+    if comparison is not None:
+        found["comparison"] = comparison_view.payload(comparison)
     if len(answers) > 1:
         found["ranking"] = [
             {
@@ -126,7 +132,7 @@ def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[
 # --- terminal --------------------------------------------------------------------------------------------
 
 
-def show(answers: list[Answer], engine: EngineFormat, price: float | None) -> None:
+def show(answers: list[Answer], engine: EngineFormat, price: float | None, comparison: Comparison | None) -> None:
     out = render.console()
     best = answers[0]
     out.print(verdict(best.plan), style="bold", markup=False)
@@ -136,6 +142,9 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None) -> No
     if len(answers) > 1:
         _show_ranking(out, answers)
     _show_rows(out, best.plan, price)
+    render.warnings(out, best.warnings)
+    if comparison is not None:
+        comparison_view.show(out, comparison)
     if best.by_context:
         _show_contexts(out, best)
     _show_config(out, best, engine)

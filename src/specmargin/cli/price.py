@@ -10,6 +10,7 @@ from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, check_range, marginal_by_component
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.warnings import price_warnings
 from specmargin.hardware.layout import Parallel
 from specmargin.prices.drafters import round_seconds
 from specmargin.prices.model import ComponentPrice, StepPrice
@@ -32,12 +33,15 @@ def price(
     routing: o.RoutingOption = "uniform",
     weights: o.WeightsOption = None,
     kv_cache: o.KvOption = None,
-    prices: o.PricesOption = "datasheet",
+    prices: o.PricesOption = None,
+    engine: o.EngineOption = "vllm",
+    engine_time: o.EngineTimeOption = None,
+    graph_limit: o.GraphLimitOption = None,
     form: o.FormOption = RooflineForm.PER_COMPONENT,
-    step_ms: o.StepTimeOption = 0.0,
-    sequence_ms: o.SequenceTimeOption = 0.0,
-    position_us: o.PositionTimeOption = 0.0,
-    layer_us: o.LayerTimeOption = 0.0,
+    step_ms: o.StepTimeOption = None,
+    sequence_ms: o.SequenceTimeOption = None,
+    position_us: o.PositionTimeOption = None,
+    layer_us: o.LayerTimeOption = None,
     json: o.JsonOption = False,
 ) -> None:
     """The ledger of one step: seconds, bytes and FLOPs by component, and what one more position would add.
@@ -60,6 +64,9 @@ def price(
         kv_cache=kv_cache,
         prices=prices,
         form=form,
+        engine=engine,
+        engine_time=engine_time,
+        graph_limit=graph_limit,
         step_ms=step_ms,
         sequence_ms=sequence_ms,
         position_us=position_us,
@@ -114,6 +121,8 @@ def _emit_json(
                 "total_seconds": draft,
             },
             "round_seconds": whole,
+            "prices": scenario.prices.name,
+            "warnings": list(price_warnings(scenario, batch=batch, depth=depth)),
             "sources": {name: str(source) for name, source in scenario.sources.items() if name != "acceptance"},
         }
     )
@@ -133,7 +142,8 @@ def _emit_table(
     )
     out.print()
     columns = [("component", "left"), ("time", "right"), ("share", "right"), ("bytes", "right"), ("FLOPs", "right")]
-    shown = render.table("verify step", [*columns, ("one more position", "right"), ("bound by", "left")])
+    title = f"verify step on {scenario.device.title}, {scenario.prices.name} prices"
+    shown = render.table(title, [*columns, ("one more position", "right"), ("bound by", "left")])
     for line, added in marginal_by_component(now, more):
         shown.add_row(*_cells(line, verify), render.seconds(float(added)), str(line.resource()))
     out.print(shown)
@@ -145,6 +155,7 @@ def _emit_table(
         out.print(shown)
         out.print(f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(whole)}")
     out.print()
+    render.warnings(out, price_warnings(scenario, batch=batch, depth=depth))
     render.sources(out, {name: s for name, s in scenario.sources.items() if name != "acceptance"})
 
 

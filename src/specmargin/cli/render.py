@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -44,6 +44,13 @@ def sources(out: Console, found: Mapping[str, Source]) -> None:
         names_by_source.setdefault(source, []).append(name)
     for source, names in names_by_source.items():
         out.print(f"  {', '.join(names)}: {source}", style="dim", markup=False)
+
+
+def warnings(out: Console, found: Sequence[str]) -> None:
+    for text in found:
+        out.print(f"careful: {text}", style="yellow", markup=False)
+    if found:
+        out.print()
 
 
 def json_out(payload: dict[str, Any]) -> None:

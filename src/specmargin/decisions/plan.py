@@ -117,7 +117,7 @@ def make_plan(
         plain_peak_tokens_per_second=_peak(scenario, plain_largest, 0, None),
         paying=paying_ranges(scenario, depth, horizon, position_limit),
         looked_up_to=horizon,
-        graph_free_paying=paying_ranges(scenario, depth, horizon, None),
+        graph_free_paying=paying_ranges(scenario.with_graphs_for(None), depth, horizon, None),
         stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
         switch_acceptance=switch_acceptance(grid, position_limit),
     )
@@ -200,8 +200,8 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
 
 def marginal_by_component(now: StepPrice, more: StepPrice) -> list[tuple[ComponentPrice, FloatArray]]:
     """Seconds that one more position adds, by line of the ledger."""
-    later = {line.component: line for line in more.components}
-    return [(line, np.asarray(later[line.component].seconds - line.seconds)) for line in now.components]
+    later = {line.component: line.seconds for line in more.components}
+    return [(line, np.asarray(later.get(line.component, 0.0) - line.seconds)) for line in now.components]
 
 
 def speedup_by_batch(

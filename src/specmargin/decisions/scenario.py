@@ -22,7 +22,7 @@ from specmargin.prices.drafters import (
     round_seconds,
 )
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
-from specmargin.prices.work import EVERYTHING, Scope, target_work
+from specmargin.prices.work import EVERYTHING, Component, Scope, Work, target_work
 from specmargin.routing.profile import RoutingProfile, expert_counter
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
@@ -117,6 +117,7 @@ class Scenario:
 
     @property
     def sources(self) -> dict[str, Source]:
+        """Where each input, and each component's price in a plain step, comes from."""
         found = {
             "model": self.architecture.source,
             "device": self.device.source,
@@ -124,7 +125,11 @@ class Scenario:
             "drafter": self.drafter.source,
             "acceptance": self.survival.source,
         }
-        return found | ({"routing": self.routing.source} if self.architecture.is_moe else {})
+        if self.architecture.is_moe:
+            found["routing"] = self.routing.source
+        step = self.verify(Step.uniform(batch=1, depth=0, context=self.context))
+        own = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
+        return found | {str(line.component): line.source for line in step.components if line.component not in own}
 
     def sequence_bytes(self, depth: int) -> float:
         """KV and states of one sequence on one GPU, its drafter's KV included."""
@@ -150,22 +155,32 @@ class Scenario:
 
     def verify(self, step: Step, local: Step | None = None) -> StepPrice:
         """The ledger of one step of the target; `local` is the busiest rank's part of it, worked out if not given."""
-        experts = self.count_experts(self.architecture.pools, step)
-        works = target_work(
+        local = step.divided(self.layout.sequence_ranks) if local is None else local
+        works = self.works(step, local)
+        return ledger(self.prices, works, step=local, engine=self.engine_time, layers=self.architecture.layers)
+
+    def works(self, step: Step, local: Step | None = None) -> list[Work]:
+        """What a step of the target has to do, before anybody prices it."""
+        return target_work(
             self.architecture,
             step,
-            experts,
+            self.count_experts(self.architecture.pools, step),
             layout=self.layout,
             kv=self.kv_precision,
             scope=self.scope,
             local=local,
         )
-        return ledger(self.prices, works, step=step, engine=self.engine_time, layers=self.architecture.layers)
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
-        """The step, and the same step with one more position of one sequence."""
+        """The step, and the same step with one more position of one sequence; inside a graph both, or neither."""
         more_local = step.divided(self.layout.sequence_ranks).one_position_more()
-        return self.verify(step), self.verify(step.one_position_more(), more_local)
+        captured = self.engine_time.captured_positions
+        roomier = self.with_graphs_for(None if captured is None else captured + 1)
+        return self.verify(step), roomier.verify(step.one_position_more(), more_local)
+
+    def with_graphs_for(self, positions: int | None) -> Scenario:
+        """The same engine with other capture sizes; None: with a graph for every step."""
+        return replace(self, engine_time=replace(self.engine_time, captured_positions=positions))
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
         """Mean over the layers that route; None for a dense model."""
@@ -188,7 +203,7 @@ class Scenario:
         verify = self.verify(step).total_seconds
         none = verify[:, 0].copy()
         off = Step.uniform(batch=batch, depth=0, context=ctx)
-        verify[:, 0] += self.engine_time.off_seconds(off)
+        verify[:, 0] += self.engine_time.off_seconds(off.divided(self.layout.sequence_ranks))
         draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
         return Grid(
             batches=batch,

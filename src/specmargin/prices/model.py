@@ -49,9 +49,11 @@ class PriceModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTime:
-    """Time that no kernel accounts for: scheduling, sampling, launches, and a fixed time a layer.
+    """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
 
-    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it.
+    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
+    `captured_positions` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs of pieces
+    only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer.
     """
 
     step_seconds: float = 0.0
@@ -60,10 +62,13 @@ class EngineTime:
     layer_seconds: float = 0.0
     off_step_seconds: float = 0.0
     off_sequence_seconds: float = 0.0
+    captured_positions: int | None = None  # None: whatever the step, there is a graph for it
+    eager_layer_seconds: float = 0.0
+    floor_layer_seconds: float = 0.0
     source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
 
     def __post_init__(self) -> None:
-        for name in ("step_seconds", "sequence_seconds", "position_seconds", "layer_seconds"):
+        for name in _TIMES:
             if not getattr(self, name) >= 0:
                 raise ScenarioError(f"engine time: {name} must not be negative, got {getattr(self, name)}")
 
@@ -72,6 +77,26 @@ class EngineTime:
 
     def off_seconds(self, step: Step) -> FloatArray:
         return self.off_step_seconds + self.off_sequence_seconds * step.sequences
+
+    def launch_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
+        """What launching costs beside the `rest` of the step: nothing inside a graph."""
+        waiting = np.maximum(self.floor_layer_seconds * layers - rest, 0.0)
+        if self.captured_positions is None:
+            return np.asarray(waiting)
+        beyond = step.positions > self.captured_positions
+        return np.asarray(np.where(beyond, self.eager_layer_seconds * layers, waiting))
+
+
+_TIMES = (
+    "step_seconds",
+    "sequence_seconds",
+    "position_seconds",
+    "layer_seconds",
+    "off_step_seconds",
+    "off_sequence_seconds",
+    "eager_layer_seconds",
+    "floor_layer_seconds",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +146,10 @@ class StepPrice:
 
 
 def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: EngineTime, layers: int) -> StepPrice:
-    """Price the works and add up what belongs to one component; then the engine's own time."""
+    """Price the works and add up what belongs to one component; then the engine's own time.
+
+    `step` is what one engine process sees of the step.
+    """
     prices = model.price(works)
     by_component: dict[Component, list[tuple[Work, WorkPrice]]] = {}
     for work, price in zip(works, prices, strict=True):
@@ -132,6 +160,9 @@ def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: Engi
         (Component.ENGINE, engine.seconds(step)),
     )
     lines += [_fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
+    launches = engine.launch_seconds(step, layers, _sum([line.seconds for line in lines]))
+    if np.any(launches):
+        lines.append(_fixed_line(Component.LAUNCHES, launches + 0.0 * step.positions, engine.source))
     return StepPrice(components=tuple(lines))
 
 

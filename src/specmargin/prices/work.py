@@ -39,6 +39,7 @@ class Component(StrEnum):
     COLLECTIVES = "collectives"
     LAYERS = "layer fixed time"
     ENGINE = "engine"
+    LAUNCHES = "launches"
 
 
 class CollectiveKind(StrEnum):

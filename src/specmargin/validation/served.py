@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from specmargin.architecture.precision import PRECISIONS, Precision
+from specmargin.architecture.precision import PRECISIONS
 from specmargin.architecture.reader import read_architecture
 from specmargin.architecture.types import Architecture
 from specmargin.errors import InputError
@@ -50,6 +50,18 @@ _OVERRIDDEN = {  # published in bf16, served in another format
 }
 
 
+_FAMILIES = (
+    "DeepSeek",
+    "Kimi-K2.5",
+    "GLM-5",
+    "MiniMax-M2.5",
+    "Qwen3.5",
+    "Qwen3-235B",
+    "gpt-oss",
+    "Qwen3-32B",
+    "Llama-3.1",
+)
+_DENSE = ("Qwen3-32B", "Llama-3.1")
 _SQUARED_SOURCES = ("2026-04-06.csv", "db-dump/2026-04-27")
 
 
@@ -61,6 +73,7 @@ class ServedRow:
     version: str
     device: str
     weights: str  # as the row names it
+    expert_weights: str
     input_tokens: int
     output_tokens: int
     concurrency: int
@@ -68,8 +81,28 @@ class ServedRow:
     tpot_seconds: float
 
     @property
+    def family(self) -> str:
+        """Models of one architecture: the same measurement is listed under DeepSeek-R1 and under DeepSeek-V3."""
+        name = self.model.split("/")[-1]
+        return next((family for family in _FAMILIES if name.startswith(family)), name)
+
+    @property
     def is_moe(self) -> bool:
-        return not self.model.startswith(("meta-llama/Llama-3", "nvidia/Llama", "Qwen/Qwen3-32B", "nvidia/Qwen3-32B"))
+        return self.family not in _DENSE
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """Everything that a prediction depends on."""
+        return (
+            self.family,
+            self.engine,
+            self.device,
+            self.weights,
+            self.input_tokens,
+            self.output_tokens,
+            self.concurrency,
+            self.layout,
+        )
 
 
 def served_rows() -> list[ServedRow]:
@@ -90,6 +123,7 @@ def _row(values: dict[str, Any]) -> ServedRow:
         version=str(values["backend_version"] or ""),
         device=_DEVICES.get(values["system"], values["system"]),
         weights=str(values["gemm_quant_mode"] or ""),
+        expert_weights=str(values["moe_quant_mode"] or ""),
         input_tokens=int(values["isl"]),
         output_tokens=int(values["osl"]),
         concurrency=_concurrency(values),
@@ -126,16 +160,20 @@ def _concurrency(values: dict[str, Any]) -> int:
     return int(values["batch_size"])
 
 
+def configuration_name(model: str, weights: str) -> str:
+    """The configuration file that a row's model was served with."""
+    if (model, weights) in _OVERRIDDEN:
+        return _OVERRIDDEN[model, weights][0]
+    return _CONFIGURATIONS.get((model, weights), model.replace("/", "--"))
+
+
 @cache
 def architecture_of(model: str, weights: str) -> Architecture:
     """The model of a row, in the format it was served in."""
     folder = Path(str(files("aiconfigurator_core"))) / "model_configs"
-    override: Precision | None = None
-    if (model, weights) in _OVERRIDDEN:
-        name, precision = _OVERRIDDEN[model, weights]
-        override = PRECISIONS[precision]
-    else:
-        name = _CONFIGURATIONS.get((model, weights), model.replace("/", "--"))
+    name = configuration_name(model, weights)
+    overriding = _OVERRIDDEN.get((model, weights))
+    override = PRECISIONS[overriding[1]] if overriding is not None else None
     path = folder / f"{name}_config.json"
     if not path.is_file():
         raise InputError(f"no configuration of {model} in {weights or 'bf16'} comes with aiconfigurator-core")

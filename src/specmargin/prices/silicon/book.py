@@ -19,7 +19,7 @@ class Found:
     law: Law
     dtype: str
     engine: str
-    source: Source
+    origin: str  # release of the measurements, and the GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,20 @@ class LawBook:
                 laws[key] = Law.from_json(rest)
         return cls(gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"])
 
+    def over(self, other: LawBook) -> LawBook:
+        """These laws, and the other's where there are none."""
+        return LawBook(
+            gpu=self.gpu,
+            release=f"{self.release}, {other.release}",
+            laws={**other.laws, **self.laws},
+            curves={**other.curves, **self.curves},
+            kernels={**other.kernels, **self.kernels},
+        )
+
+    @property
+    def origin(self) -> str:
+        return f"{self.release}, {self.gpu}"
+
     def engines(self, first: str) -> list[str]:
         known = dict.fromkeys(engine for engine, *_ in self.laws)
         return [first, *(engine for engine in known if engine != first)]
@@ -66,7 +80,7 @@ class LawBook:
                 variants = [expert_variant(name, spread=spread, plain=plain) for name in names]
                 variants += [expert_variant(name, spread=not spread, plain=plain) for name in names]
                 variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
-                found = self._at(candidate, engine, "experts", dtype, variants)
+                found = self._at(candidate, "experts", dtype, variants)
                 if found is not None:
                     return found
         return None
@@ -89,27 +103,24 @@ class LawBook:
         for candidate in self.engines(engine):
             curve = self.curves.get((candidate, "all-reduce", "bfloat16", str(ranks)))
             if curve is not None:
-                return curve, self._source(curve.evidence.version, str(curve.evidence))
+                detail = f"{self.origin}, curve of {curve.evidence}"
+                return curve, Source(kind=SourceKind.SILICON, detail=detail)
         return None
 
     def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> Found | None:
         for dtype in dtypes:
             for candidate in self.engines(engine):
-                found = self._at(candidate, engine, operation, dtype, variants)
+                found = self._at(candidate, operation, dtype, variants)
                 if found is not None:
                     return found
         return None
 
-    def _at(self, candidate: str, engine: str, operation: str, dtype: str, variants: list[str]) -> Found | None:
+    def _at(self, candidate: str, operation: str, dtype: str, variants: list[str]) -> Found | None:
         for variant in variants:
             law = self.laws.get((candidate, operation, dtype, variant))
             if law is not None:
-                return Found(law=law, dtype=dtype, engine=candidate, source=self._source(engine, str(law.evidence)))
+                return Found(law=law, dtype=dtype, engine=candidate, origin=self.origin)
         return None
-
-    def _source(self, engine: str, evidence: str) -> Source:
-        del engine
-        return Source(kind=SourceKind.SILICON, detail=f"{self.release}, {self.gpu}: {evidence}")
 
 
 _KEYS = ("gpu", "engine", "operation", "dtype", "variant")

@@ -35,7 +35,7 @@ def _balanced_choice(positions: int, experts: int, topk: int) -> IntArray:
 
 
 def _group_limited_choice(positions: int, experts: int, topk: int) -> IntArray:
-    """What DeepSeek's routing makes of it: the best 4 of 8 groups, then the best experts of those; ties go to the first."""
+    """What DeepSeek's routing makes of it: the best 4 of 8 groups, then their best experts; ties go to the first."""
     wanted = np.zeros((positions, experts))
     np.put_along_axis(wanted, _balanced_choice(positions, experts, topk), 1.0, axis=1)
     size = experts // _GROUPS

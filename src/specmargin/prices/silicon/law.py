@@ -5,8 +5,8 @@
 
 For routed experts: units are the distinct experts of the rank, residents all experts it holds (sorting and offsets),
 elements the (position, expert) pairs times the hidden size (gathering and scattering activations). For GEMMs: elements
-are the depth of the product. `crowded` is 1 where a rank has more positions than experts: there Triton falls back to an
-untuned configuration for most shapes, and reads more slowly. p = 3 rounds the knee.
+are the depth of the product. `crowded` rises from 0 to 1 as positions go from one to two for every expert of the
+rank: there Triton falls back to an untuned configuration for most shapes, and reads more slowly. p = 3 rounds the knee.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Evidence:
 
     def __str__(self) -> str:
         return (
-            f"{self.version}, {self.shapes} shapes, held-out error {self.median_error:.0%} (p90 {self.p90_error:.0%})"
+            f"{self.version} ({self.shapes} shapes, held-out error {self.median_error:.0%}, p90 {self.p90_error:.0%})"
         )
 
 

@@ -27,21 +27,32 @@ from specmargin.prices.model import WorkPrice
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.silicon.book import Found, LawBook
 from specmargin.prices.silicon.kinds import attention_kind
-from specmargin.prices.silicon.law import Law, Terms
+from specmargin.prices.silicon.law import Terms
 from specmargin.prices.silicon.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
 from specmargin.prices.work import Collective, CollectiveKind, Work
-from specmargin.sources import Source
+from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, Step
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Measured over lawful, interpolated at the shape at hand, and which measurements that rests on ("" for none)."""
+
+    factor: FloatArray | float = 1.0
+    label: str = ""
+
+
+LAWFUL = Correction()
+
+
 class Refinement(Protocol):
-    """What tables know beyond a law: measured over predicted, interpolated at the shape at hand (1 where unknown)."""
+    """What tables know beyond a law."""
 
-    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> FloatArray: ...
+    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> Correction: ...
 
-    def experts(self, found: Found, block: ExpertBlock, work: Work) -> FloatArray: ...
+    def experts(self, found: Found, block: ExpertBlock, work: Work) -> Correction: ...
 
-    def attention(self, found: Found, attention: Attention, work: Work) -> FloatArray: ...
+    def attention(self, found: Found, attention: Attention, work: Work) -> Correction: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +98,8 @@ class SiliconPrices:
         if copies > 1:  # a block-diagonal product is one batched kernel
             n, copies = n * copies, 1
         terms = gemm_terms(work.positions, n, k, found.dtype)
-        factor = self.refinement.gemm(found, work.positions, n, k) if self.refinement else 1.0
-        return _lawful(found.law, terms, work.count, factor, found.source)
+        correction = self.refinement.gemm(found, work.positions, n, k) if self.refinement else LAWFUL
+        return _priced(found, terms, work.count, correction)
 
     # --- experts ---
 
@@ -97,8 +108,8 @@ class SiliconPrices:
         if found is None:
             return None
         terms = expert_terms_of_work(work, block, found.dtype)
-        factor = self.refinement.experts(found, block, work) if self.refinement else 1.0
-        return _lawful(found.law, terms, work.count, factor, found.source)
+        correction = self.refinement.experts(found, block, work) if self.refinement else LAWFUL
+        return _priced(found, terms, work.count, correction)
 
     # --- attention ---
 
@@ -142,8 +153,8 @@ class SiliconPrices:
                 operations=step.total(moved.flops) if kind != "gdn" else np.zeros(()),
                 units=step.sequences,
             )
-        factor = self.refinement.attention(found, attention, work) if self.refinement else 1.0
-        return _lawful(found.law, terms, work.count, factor, found.source)
+        correction = self.refinement.attention(found, attention, work) if self.refinement else LAWFUL
+        return _priced(found, terms, work.count, correction, _QUERIES_MODELLED)
 
     def _attention_law(self, attention: Attention, kind: str, kv: str) -> Found | None:
         if isinstance(attention, GroupedAttention):
@@ -161,7 +172,7 @@ class SiliconPrices:
         dims = _prefill_dims(attention)
         attended = _prefill_pairs(attention, step)
         terms = Terms(bytes=np.zeros(()), operations=attended * 2.0 * dims * attention.heads / work.ranks)
-        return _lawful(found.law, terms, work.count, 1.0, found.source)
+        return _priced(found, terms, work.count, LAWFUL)
 
     # --- collectives ---
 
@@ -208,11 +219,16 @@ def _prefill_pairs(attention: Attention, step: Step) -> FloatArray:
     return step.total(run * np.minimum(context + (run + 1.0) / 2.0, reach))
 
 
-def _lawful(law: Law, terms: Terms, count: int, factor: FloatArray | float, source: Source) -> WorkPrice:
-    """`count` pieces of a law's time, corrected by `factor`."""
-    whole = law.seconds(terms)
-    memory, compute = law.parts(terms)
-    scale = count * factor
+_QUERIES_MODELLED = "; more than one query a sequence modelled: KV read once, products by query"
+
+
+def _priced(found: Found, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:
+    """`count` pieces of a law's time, corrected by what the tables know."""
+    whole = found.law.seconds(terms)
+    memory, compute = found.law.parts(terms)
+    scale = count * correction.factor
+    detail = correction.label or f"law of {found.law.evidence}"
+    source = Source(kind=SourceKind.SILICON, detail=f"{found.origin}, {detail}{remark}")
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),

@@ -19,6 +19,7 @@ from specmargin.prices.silicon import features, store
 from specmargin.prices.silicon.book import Found
 from specmargin.prices.silicon.kinds import is_plain
 from specmargin.prices.silicon.law import Law
+from specmargin.prices.silicon.model import LAWFUL, Correction
 from specmargin.prices.work import Work
 from specmargin.step import FloatArray, IntArray
 
@@ -87,9 +88,11 @@ class TableRefinement:
 
     # --- GEMMs ---
 
-    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> FloatArray:
+    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> Correction:
         grid = self._remembered(("gemm", found.engine, found.dtype), lambda: self._gemm_grid(found))
-        return np.ones_like(m) if grid is None else np.exp(grid.at(m, n, k))
+        if grid is None:
+            return LAWFUL
+        return Correction(factor=np.exp(grid.at(m, n, k)), label=f"table of {found.law.evidence.version}")
 
     def _gemm_grid(self, found: Found) -> GemmGrid | None:
         table = self._table("gemm", found)
@@ -98,10 +101,10 @@ class TableRefinement:
 
     # --- experts ---
 
-    def experts(self, found: Found, block: ExpertBlock, work: Work) -> FloatArray:
+    def experts(self, found: Found, block: ExpertBlock, work: Work) -> Correction:
         lines = self._remembered(("experts", found.engine, found.dtype), lambda: self._expert_lines(found))
         if not lines:
-            return np.ones_like(work.positions)
+            return LAWFUL
         down = block.expert[1]
         wanted = (
             down.outputs,
@@ -112,7 +115,10 @@ class TableRefinement:
             work.expert_ranks,
         )
         line, weight = _nearest(lines, wanted, plain=is_plain(block), memory=self._memory)
-        return np.exp(weight * line.at(work.positions)) if line is not None else np.ones_like(work.positions)
+        if weight == 0.0:
+            return LAWFUL
+        label = f"table of {found.engine}" if weight == 1.0 else f"law, nearest shape of the table of {found.engine}"
+        return Correction(factor=np.exp(weight * line.at(work.positions)), label=f"{label} ({found.dtype})")
 
     def _expert_lines(self, found: Found) -> dict[tuple[int, ...], Line]:
         """Newest measurement of every shape; versions that lack one leave it to older ones."""
@@ -125,18 +131,19 @@ class TableRefinement:
 
     # --- attention ---
 
-    def attention(self, found: Found, attention: Attention, work: Work) -> FloatArray:
+    def attention(self, found: Found, attention: Attention, work: Work) -> Correction:
         step = work.step
         if not isinstance(attention, GroupedAttention) or step is None or work.kv is None:
-            return np.ones_like(work.positions)
+            return LAWFUL
         sheets = self._remembered(("attention", found.engine), lambda: self._attention_sheets(found))
         heads, kv_heads = attention.heads // work.ranks, max(1, attention.kv_heads // work.ranks)
         kv = "fp8" if work.kv.name.startswith("fp8") else "bfloat16"
         sheet = (sheets or {}).get((heads, kv_heads, attention.key_dim, attention.window or 0, kv))
         if sheet is None:
-            return np.ones_like(work.positions)
+            return LAWFUL
         context = step.total(step.context_by_class) / np.maximum(step.sequences, 1e-9)
-        return np.asarray(np.exp(sheet.at(step.sequences, context)))
+        factor = np.exp(sheet.at(step.sequences, context))
+        return Correction(factor=factor, label=f"table of {found.law.evidence.version}")
 
     def _attention_sheets(self, found: Found) -> dict[tuple[int, int, int, int, str], Sheet]:
         table = self._table("attention", found)
@@ -202,7 +209,7 @@ def expert_lines(rows: pl.DataFrame, law: Law, dtype: str) -> dict[tuple[int, ..
 
 def _nearest(
     lines: dict[tuple[int, ...], Line], wanted: tuple[int, ...], *, plain: bool, memory: dict[object, Any]
-) -> tuple[Line | None, float]:
+) -> tuple[Line, float]:
     """The line of this shape, or of its nearest neighbour with a weight that falls with distance."""
     if wanted in lines:
         return lines[wanted], 1.0
@@ -213,7 +220,7 @@ def _nearest(
         distance = np.abs(_coordinates(np.array(known, dtype=np.float64)) - here).sum(axis=1)
         best = int(distance.argmin())
         memory[key] = (lines[known[best]], max(0.0, 1.0 - float(distance[best]) / _REACH))
-    found: tuple[Line | None, float] = memory[key]
+    found: tuple[Line, float] = memory[key]
     return found
 
 

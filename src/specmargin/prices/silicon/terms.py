@@ -68,7 +68,7 @@ def expert_terms(
         units=distinct,
         residents=residents,
         elements=pairs * hidden,
-        crowded=(positions > residents).astype(np.float64),
+        crowded=np.clip(positions / residents - 1.0, 0.0, 1.0),
     )
 
 

@@ -1,0 +1,85 @@
+"""Fit what engines take beside their kernels, and write it to the catalog.
+
+    python scripts/fit_engine_time.py            # needs: pip install 'specmargin[silicon]' scipy
+
+Two sources: served measurements that come with aiconfigurator-core (many models, GPUs and hosts; no drafts), and our
+own verify steps of one engine on one slow host. Fit the laws first: engine time is what they leave unexplained.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from specmargin.prices.model import EngineTime
+from specmargin.validation.engine_time import EngineFit, engine_fits
+from specmargin.validation.served import served_rows
+from specmargin.validation.steps import measured_engine_time, piecewise_engine_time
+from specmargin.validation.tpot import predict
+
+TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "engine_times.json"
+
+
+def main() -> None:
+    entries: list[dict[str, Any]] = []
+    rows = served_rows()
+    for prices in ("laws", "tables"):
+        predictions = predict(rows, prices, progress=lambda part: track(part, description="served rows"))
+        slow = measured_engine_time(prices)
+        entries += [_served(fit, prices, slow) for fit in engine_fits(predictions.found)]
+        entries.append(_measured("vllm:slow-host", prices, slow))
+        entries.append(_measured("vllm:piecewise", prices, piecewise_engine_time(slow)))
+    body = ",\n".join("    " + json.dumps(entry, ensure_ascii=False) for entry in entries)
+    TARGET.write_text(
+        f'{{\n  "schema": "specmargin.engine-times/1",\n  "times": [\n{body}\n  ]\n}}\n', encoding="utf-8"
+    )
+
+
+def _served(fit: EngineFit, prices: str, slow: EngineTime) -> dict[str, Any]:
+    low, high = fit.lowest, fit.highest
+    detail = (
+        f"{fit.engine}: {_micro(fit.layer_seconds)} a layer ({low[2] * 1e6:.0f} to {high[2] * 1e6:.0f}), "
+        f"{_micro(fit.sequence_seconds)} a sequence ({low[1] * 1e6:.0f} to {high[1] * 1e6:.0f}), "
+        f"{_micro(fit.step_seconds)} a step, fitted to {fit.rows} served measurements "
+        "(ranges: any one model on one GPU left out)"
+    )
+    return {
+        "name": fit.engine,
+        "prices": prices,
+        "step_seconds": _rounded(fit.step_seconds),
+        "sequence_seconds": _rounded(fit.sequence_seconds),
+        "layer_seconds": _rounded(fit.layer_seconds),
+        "eager_layer_seconds": _rounded(slow.eager_layer_seconds) if fit.engine == "vllm" else 0.0,
+        "kind": "silicon",
+        "detail": detail,
+    }
+
+
+def _measured(name: str, prices: str, time: EngineTime) -> dict[str, Any]:
+    return {
+        "name": name,
+        "prices": prices,
+        "step_seconds": _rounded(time.step_seconds),
+        "sequence_seconds": _rounded(time.sequence_seconds),
+        "layer_seconds": 0.0,
+        "eager_layer_seconds": _rounded(time.eager_layer_seconds),
+        "floor_layer_seconds": _rounded(time.floor_layer_seconds),
+        "kind": "measured",
+        "detail": f"{time.step_seconds * 1e3:.1f} ms a step and {time.sequence_seconds * 1e3:.3f} ms a sequence, "
+        f"fitted to verify steps of vLLM 0.26.0 on an H200 behind a slow virtual CPU",
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs"
+
+
+if __name__ == "__main__":
+    main()

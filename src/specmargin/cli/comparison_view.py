@@ -1,0 +1,87 @@
+"""Two sources of prices side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from specmargin.cli import render
+from specmargin.decisions.compare import ComparedRow, Comparison, Side
+
+_NAMED = 2  # components a row
+_WORTH_SAYING = 0.02  # of goodput
+
+
+def payload(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "prices": comparison.ours.prices.name,
+        "other_prices": comparison.other.prices.name,
+        "rows": [
+            {
+                "batch": row.batch,
+                "ours": _side(row.ours),
+                "other": _side(row.other),
+                "differences": [
+                    {"name": d.component, "added": d.added, "other_added": d.other_added} for d in row.differences
+                ],
+            }
+            for row in comparison.rows
+        ],
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "depth": side.depth,
+        "speedup": side.speedup,
+        "verify_seconds": side.verify_seconds,
+        "speedup_of_the_other_depth": side.speedup_of_the_other,
+        "regret": side.regret,
+    }
+
+
+def show(out: Console, comparison: Comparison) -> None:
+    ours, other = comparison.ours.prices.name, comparison.other.prices.name
+    columns = [
+        ("batch", "right"),
+        (ours, "right"),
+        (other, "right"),
+        (f"{other} draft loses", "right"),
+        (f"{ours} draft loses", "right"),
+        (f"what the {ours} draft adds to a plain step: by {ours} (by {other})", "left"),
+    ]
+    shown = render.table(f"{ours} beside {other}: draft and speed-up", columns)
+    for row in comparison.rows:
+        shown.add_row(
+            str(row.batch),
+            f"{row.ours.depth} {row.ours.speedup:.2f}×",
+            f"{row.other.depth} {row.other.speedup:.2f}×",
+            _lost(row.ours),
+            _lost(row.other),
+            _named(row),
+        )
+    out.print(shown)
+    out.print(_summary(comparison), style="dim", markup=False)
+    out.print()
+
+
+def _lost(side: Side) -> str:
+    return "0" if side.regret < 0.005 else f"{side.regret:.0%}"
+
+
+def _named(row: ComparedRow) -> str:
+    """The components whose price of depth is furthest apart."""
+    parts = [f"{d.component} {d.added:+.0%} ({d.other_added:+.0%})" for d in row.differences[:_NAMED]]
+    return ", ".join(parts)
+
+
+def _summary(comparison: Comparison) -> str:
+    other = comparison.other.prices.name
+    worst = max(comparison.rows, key=lambda row: row.ours.regret)
+    if worst.ours.regret < _WORTH_SAYING:
+        return f"following {other} prices would cost under {_WORTH_SAYING:.0%} of goodput at each of these batches"
+    return (
+        f"following {other} prices would cost up to {worst.ours.regret:.0%} of goodput (batch {worst.batch}); "
+        "loses: part of goodput, by the prices of the other"
+    )

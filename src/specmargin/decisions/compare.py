@@ -1,0 +1,105 @@
+"""Two sources of prices, one question: what each recommends, and what following the wrong one costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.decisions.plan import best_depths
+from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.step import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one source of prices says at one batch."""
+
+    depth: int
+    speedup: float
+    speedup_of_the_other: float  # of the other side's depth, under these prices
+    verify_seconds: float
+
+    @property
+    def regret(self) -> float:
+        """Part of goodput that is lost, under these prices, by doing as the other side says."""
+        return 1.0 - self.speedup_of_the_other / self.speedup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What the first side's draft adds to a component, as a part of the whole plain step: the price of depth."""
+
+    component: str
+    added: float
+    other_added: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    batch: int
+    ours: Side
+    other: Side
+    differences: tuple[Difference, ...]  # largest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    ours: Scenario
+    other: Scenario
+    rows: tuple[ComparedRow, ...]
+
+
+def compare(
+    ours: Scenario, other: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None
+) -> Comparison:
+    grids = [side.grid(batches, max_depth) for side in (ours, other)]
+    depths = [best_depths(grid, position_limit) for grid in grids]
+    rows = []
+    for i, batch in enumerate(batches):
+        mine, theirs = int(depths[0][i]), int(depths[1][i])
+        rows.append(
+            ComparedRow(
+                batch=batch,
+                ours=_side(grids[0], i, mine, theirs),
+                other=_side(grids[1], i, theirs, mine),
+                differences=_differences(ours, other, batch, mine or theirs),
+            )
+        )
+    return Comparison(ours=ours, other=other, rows=tuple(rows))
+
+
+def _side(grid: Grid, i: int, depth: int, other_depth: int) -> Side:
+    return Side(
+        depth=depth,
+        speedup=float(grid.goodput[i, depth] / grid.none_goodput[i]),
+        speedup_of_the_other=float(grid.goodput[i, other_depth] / grid.none_goodput[i]),
+        verify_seconds=float(grid.verify_seconds[i, depth]),
+    )
+
+
+def _differences(ours: Scenario, other: Scenario, batch: int, depth: int) -> tuple[Difference, ...]:
+    sides = [_added(side, batch, max(depth, 1)) for side in (ours, other)]
+    found = [
+        Difference(component=name, added=sides[0].get(name, 0.0), other_added=sides[1].get(name, 0.0))
+        for name in dict.fromkeys([*sides[0], *sides[1]])
+    ]
+    return tuple(sorted(found, key=lambda d: -abs(d.added - d.other_added)))
+
+
+def _added(scenario: Scenario, batch: int, depth: int) -> dict[str, float]:
+    """By component: seconds that drafts of this depth add, over the seconds of a plain step."""
+    plain, deep = (scenario.verify(Step.uniform(batch=batch, depth=at, context=scenario.context)) for at in (0, depth))
+    before = {line.component: float(line.seconds) for line in plain.components}
+    whole = float(plain.total_seconds)
+    found = {
+        str(line.component): (float(line.seconds) - before.get(line.component, 0.0)) / whole for line in deep.components
+    }
+    draft = scenario.drafting.seconds(
+        scenario.drafter,
+        batch=np.array(float(batch)),
+        depth=np.array(float(depth)),
+        context=np.array(scenario.context),
+    )
+    return found | {"drafting": float(draft) / whole}

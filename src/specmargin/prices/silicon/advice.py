@@ -1,0 +1,102 @@
+"""Kernels that are simply bad: far under the device's bandwidth although they only read weights, and what is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.architecture.types import ExpertBlock
+from specmargin.prices.silicon.kinds import DTYPES, is_plain
+from specmargin.prices.silicon.law import Law
+from specmargin.prices.silicon.model import SiliconPrices
+from specmargin.prices.silicon.terms import BYTES, expert_terms_of_work
+from specmargin.prices.work import Work
+
+_SLOW = 0.4  # of the device's bandwidth, by what one more expert takes
+_FASTER = 1.3  # times: what an alternative must be to be worth naming
+_LARGE = 0.1  # of the step: below that nobody should care
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowKernel:
+    """Routed experts that read far slower than the device can, and the fastest measured alternative, if any."""
+
+    bytes_per_second: float
+    device_bytes_per_second: float
+    kernel: str
+    seconds: float
+    alternative: str
+    alternative_seconds: float | None
+
+    def __str__(self) -> str:
+        share = self.bytes_per_second / self.device_bytes_per_second
+        text = (
+            f"routed experts read at {self.bytes_per_second / 1e12:.1f} TB/s, {share:.0%} of the device's bandwidth "
+            f"({self.kernel})"
+        )
+        if self.alternative_seconds is None:
+            return f"{text}; no measured alternative is faster"
+        return (
+            f"{text}; {self.alternative} would take {self.alternative_seconds * 1e3:.2f} ms a step "
+            f"instead of {self.seconds * 1e3:.2f}"
+        )
+
+
+def slow_kernels(prices: SiliconPrices, works: Sequence[Work], total_seconds: float) -> list[SlowKernel]:
+    """For one step: `works` at a single point of the grid."""
+    found = []
+    for work in works:
+        if isinstance(work.subject, ExpertBlock):
+            slow = _slow_experts(prices, work, work.subject, total_seconds)
+            if slow is not None:
+                found.append(slow)
+    return list({slow.kernel: slow for slow in found}.values())
+
+
+def _slow_experts(prices: SiliconPrices, work: Work, block: ExpertBlock, total_seconds: float) -> SlowKernel | None:
+    spread = work.expert_ranks > 1
+    found = prices.book.experts(prices.engine, block, spread=spread)
+    if found is None:
+        return None
+    seconds = float(prices.price([work])[0].seconds)
+    rate = _rate(found.law, work, block, found.dtype)
+    device = prices.fallback.device.bandwidth_bytes_per_second
+    if rate >= _SLOW * device or seconds < _LARGE * total_seconds:
+        return None
+    lawful = _seconds(found.law, work, block, found.dtype)
+    choices = [choice for choice in _alternatives(prices, work, block) if choice[1] * _FASTER <= lawful]
+    own = [choice for choice in choices if choice[0] == found.engine]  # nobody changes engines lightly
+    _, best_seconds, best_name = min(own or choices, key=lambda choice: choice[1], default=("", np.inf, ""))
+    faster = bool(choices)
+    return SlowKernel(
+        bytes_per_second=rate,
+        device_bytes_per_second=device,
+        kernel=f"{found.engine} {found.dtype}",
+        seconds=seconds,
+        alternative=best_name if faster else "",
+        alternative_seconds=float(seconds * best_seconds / lawful) if faster else None,
+    )
+
+
+def _seconds(law: Law, work: Work, block: ExpertBlock, dtype: str) -> float:
+    return float(work.count * law.seconds(expert_terms_of_work(work, block, dtype)))
+
+
+def _rate(law: Law, work: Work, block: ExpertBlock, dtype: str) -> float:
+    """Bytes a second of reading one more expert: fixed times do not count against a kernel."""
+    terms = expert_terms_of_work(work, block, dtype)
+    one = float(np.asarray(terms.bytes / work.distinct))
+    return one / (law.unit_seconds + one / law.bytes_per_second)
+
+
+def _alternatives(prices: SiliconPrices, work: Work, block: ExpertBlock) -> Iterator[tuple[str, float, str]]:
+    """Every kernel measured on this GPU for a format of the same width, whatever the engine, scaling or kernel."""
+    width = BYTES[DTYPES[block.expert[0].precision.name][0]]
+    spread, plain = work.expert_ranks > 1, is_plain(block)
+    for (engine, operation, dtype, variant), law in prices.book.laws.items():
+        same = ("/spread" in variant) == spread and ("/plain" in variant) == plain
+        if operation == "experts" and same and BYTES[dtype] == width and law.evidence.shapes >= 10:
+            kernel = variant.removesuffix("/plain").removesuffix("/spread")
+            yield engine, _seconds(law, work, block, dtype), f"{dtype} in {law.evidence.version} ({kernel})"

@@ -1,0 +1,213 @@
+"""How well kernel prices hold on measurements they have not seen: rows, routings and shapes left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from specmargin.catalog.lookup import bundled_device
+from specmargin.catalog.prices import law_book
+from specmargin.prices.silicon import features, store
+from specmargin.prices.silicon.book import LawBook
+from specmargin.prices.silicon.law import Law
+from specmargin.step import FloatArray
+from specmargin.validation.skew import skewed_load
+
+GPUS = ("h100", "h200", "b200")
+EXPERT_DTYPES = ("bfloat16", "fp8_block")
+LARGEST = 256  # positions: beyond that a step is no longer memory-bound
+TABLES_TARGET = (0.03, 0.10)  # median, 90th percentile
+LAWS_TARGET = (0.08, 0.25)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    gpu: str
+    engine: str
+    operation: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLine:
+    """One line of the report: what was held out, and how far the prices were from it."""
+
+    kernel: Kernel
+    held_out: str  # rows, skewed rows, shapes
+    count: int
+    median_error: float
+    p90_error: float
+    baseline_error: float | None = None  # median error of pricing by token count, where that is the question
+    remark: str = ""
+
+    def misses(self) -> bool:
+        target = {"rows": TABLES_TARGET, "shapes": LAWS_TARGET}.get(self.held_out)
+        return target is not None and (self.median_error > target[0] or self.p90_error > target[1])
+
+
+def kernel_lines(gpus: tuple[str, ...] = GPUS) -> Iterator[KernelLine]:
+    """Experts, GEMMs and attention of every engine: tables by row and by routing, laws by shape."""
+    for gpu in gpus:
+        book = law_book(bundled_device(gpu))
+        if book is None:
+            continue
+        for engine in store.ENGINES:
+            for dtype in EXPERT_DTYPES:
+                yield from _expert_lines(gpu, engine, dtype, book)
+            yield from _gemm_lines(gpu, engine, book)
+            yield from _attention_lines(gpu, engine, book)
+
+
+# --- experts ---
+
+
+def _expert_lines(gpu: str, engine: str, dtype: str, book: LawBook) -> Iterator[KernelLine]:
+    laws = _expert_laws(book, engine, dtype)
+    if not laws:
+        return
+    version = _most_rows(laws).evidence.version.split(" ", 1)[1]
+    table = _table(gpu, "moe", engine, "moe_perf", version)
+    rows = features.expert_rows(table, dtype, bandwidth=bundled_device(gpu).bandwidth_bytes_per_second)
+    if rows is None:
+        return
+    law = _most_rows(laws)
+    balanced = rows.rows
+    kernel = Kernel(gpu=gpu, engine=engine, operation="experts", dtype=dtype)
+    lawful = law.seconds(features.expert_terms_of(balanced, dtype))
+    yield _summary(kernel, _row_errors(balanced, features.EXPERT_SHAPE, "num_tokens", lawful), held_out="rows")
+    yield from _skewed_line(kernel, table, balanced, law)
+    yield _laws_line(kernel, laws)
+
+
+def _expert_laws(book: LawBook, engine: str, dtype: str) -> list[Law]:
+    found = [(key, law) for key, law in book.laws.items() if key[:3] == (engine, "experts", dtype)]
+    return [law for key, law in found if law.evidence.version.startswith(engine) and "plain" not in key[3]]
+
+
+def _skewed_line(kernel: Kernel, table: store.Table, balanced: pl.DataFrame, law: Law) -> Iterator[KernelLine]:
+    """Skewed rows from balanced ones through their distinct experts, beside the same through token counts."""
+    dtype = kernel.dtype
+    skewed = (
+        table.rows.filter((pl.col("moe_dtype") == dtype) & pl.col("distribution").str.starts_with("power_law"))
+        .filter(pl.col("num_tokens") <= LARGEST)
+        .group_by([*features.EXPERT_SHAPE, "num_tokens", "distribution"])
+        .agg(pl.col("seconds").min())
+        .join(
+            balanced.select(*features.EXPERT_SHAPE, "num_tokens", "parameters", balanced_seconds="seconds"),
+            on=[*features.EXPERT_SHAPE, "num_tokens"],
+        )
+    )
+    if skewed.height == 0:
+        return
+    keys = skewed.select("num_tokens", "num_experts", "topk", "moe_ep_size", "distribution").rows()
+    loads = [skewed_load(t, n, k, r, float(name.removeprefix("power_law_"))) for t, n, k, r, name in keys]
+    skewed = skewed.with_columns(
+        distinct=pl.Series([distinct for distinct, _ in loads]), pairs=pl.Series([pairs for _, pairs in loads])
+    )
+    as_balanced = balanced.join(skewed.select(*features.EXPERT_SHAPE).unique(), on=features.EXPERT_SHAPE)
+    ratio = _ratios_at(as_balanced, skewed, law, dtype)
+    predicted = law.seconds(features.expert_terms_of(skewed, dtype)) * ratio
+    measured = skewed["seconds"].to_numpy()
+    by_tokens = np.abs(skewed["balanced_seconds"].to_numpy() / measured - 1.0)
+    errors = np.abs(predicted / measured - 1.0)
+    yield _summary(kernel, errors, held_out="skewed rows", baseline=float(np.median(by_tokens)))
+
+
+def _ratios_at(balanced: pl.DataFrame, wanted: pl.DataFrame, law: Law, dtype: str) -> FloatArray:
+    """Measured over lawful of the balanced rows, at the same shape and number of positions."""
+    lawful = law.seconds(features.expert_terms_of(balanced, dtype))
+    known = balanced.with_columns(ratio=pl.Series(balanced["seconds"].to_numpy() / lawful))
+    keys = [*features.EXPERT_SHAPE, "num_tokens"]
+    return wanted.join(known.select(*keys, "ratio"), on=keys, how="left", maintain_order="left")["ratio"].to_numpy()
+
+
+# --- GEMMs and attention ---
+
+
+def _gemm_lines(gpu: str, engine: str, book: LawBook) -> Iterator[KernelLine]:
+    for dtype in ("bfloat16", "fp8", "fp8_block", "nvfp4"):
+        law = book.laws.get((engine, "gemm", dtype, ""))
+        if law is None:
+            continue
+        source, version = law.evidence.version.split(" ", 1)
+        rows = features.gemm_rows(_table(gpu, "gemm", source, "gemm_perf", version), dtype)
+        if rows is None:
+            continue
+        kernel = Kernel(gpu=gpu, engine=engine, operation="gemm", dtype=dtype)
+        errors = _row_errors(rows, features.GEMM_SHAPE, "m", law.seconds(features.gemm_terms_of(rows, dtype)))
+        yield _summary(kernel, errors, held_out="rows", remark=law.evidence.note)
+        yield _laws_line(kernel, [law])
+
+
+def _attention_lines(gpu: str, engine: str, book: LawBook) -> Iterator[KernelLine]:
+    table = store.load(store.SYSTEMS[gpu], "attention", engine, "generation_attention_perf")
+    laws = {key[3]: law for key, law in book.laws.items() if key[:2] == (engine, "attention")}
+    law = laws.get("d128-bf16")
+    if table is None or law is None:
+        return
+    rows = features.attention_rows(table).filter(
+        (pl.col("head_dim") == 128) & (pl.col("window_size") == 0) & (pl.col("kv_cache_dtype") == "bfloat16")
+    )
+    kernel = Kernel(gpu=gpu, engine=engine, operation="attention", dtype="bfloat16")
+    shape = [*features.ATTENTION_SHAPE, "batch_size"]
+    rows = rows.filter(pl.col("context") >= 64).sort([*shape, "context"])
+    errors = _row_errors(rows, shape, "context", law.seconds(features.attention_terms_of(rows)), largest=np.inf)
+    yield _summary(kernel, errors, held_out="rows")
+    yield _laws_line(kernel, [law])
+
+
+# --- shared ---
+
+
+def _row_errors(
+    rows: pl.DataFrame, shape: list[str], axis: str, lawful: FloatArray, *, largest: float = LARGEST
+) -> FloatArray:
+    """Every row but the first and the last of its shape, predicted from its neighbours alone."""
+    size, seconds = rows[axis].to_numpy().astype(np.float64), rows["seconds"].to_numpy()
+    numbers = features.shape_numbers(rows, shape)
+    log_ratio, log_size = np.log(seconds / lawful), np.log(size)
+    inside = np.flatnonzero((numbers[1:-1] == numbers[:-2]) & (numbers[1:-1] == numbers[2:])) + 1
+    inside = inside[size[inside] <= largest]
+    left, right = inside - 1, inside + 1
+    place = (log_size[inside] - log_size[left]) / (log_size[right] - log_size[left])
+    predicted = lawful[inside] * np.exp((1.0 - place) * log_ratio[left] + place * log_ratio[right])
+    return np.asarray(np.abs(predicted / seconds[inside] - 1.0))
+
+
+def _summary(
+    kernel: Kernel, errors: FloatArray, *, held_out: str, baseline: float | None = None, remark: str = ""
+) -> KernelLine:
+    return KernelLine(
+        kernel=kernel,
+        held_out=held_out,
+        count=int(errors.size),
+        median_error=float(np.median(errors)),
+        p90_error=float(np.quantile(errors, 0.9)),
+        baseline_error=baseline,
+        remark=remark,
+    )
+
+
+def _laws_line(kernel: Kernel, laws: list[Law]) -> KernelLine:
+    """As the fit recorded it: the error on shapes that it did not see, of the law with the most rows."""
+    law = _most_rows(laws)
+    return KernelLine(
+        kernel=kernel,
+        held_out="shapes",
+        count=law.evidence.shapes,
+        median_error=law.evidence.median_error,
+        p90_error=law.evidence.p90_error,
+        remark=law.evidence.note,
+    )
+
+
+def _most_rows(laws: list[Law]) -> Law:
+    return max(laws, key=lambda law: law.evidence.rows)
+
+
+def _table(gpu: str, operation: str, engine: str, file: str, version: str) -> store.Table:
+    paths = store.versions(store.SYSTEMS[gpu], operation, engine, file)
+    return next(store.table(path) for path in paths if path.parent.name == version)

@@ -1,0 +1,108 @@
+"""The time between tokens of a served row, from a price model.
+
+In steady state every step carries the batch's decode tokens, and prompts are prefilled beside them: a request brings
+one prompt and `output_tokens` steps, so a step pays for `concurrency / output_tokens` prompts. What a prompt costs is
+what its chunks add to a decode step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from specmargin.acceptance.survival import parse_acceptance
+from specmargin.architecture.types import Architecture
+from specmargin.catalog.lookup import find_device
+from specmargin.catalog.prices import find_prices
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import InputError
+from specmargin.prices.drafters import FREE
+from specmargin.prices.roofline import RooflineForm
+from specmargin.routing.profile import UNIFORM
+from specmargin.step import Step
+from specmargin.validation.served import ServedRow, architecture_of
+
+_CHUNK_TOKENS = 8192  # what vLLM and SGLang prefill at once by default, TensorRT-LLM likewise
+Wrapper = Callable[[Sequence[ServedRow]], Iterable[ServedRow]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Kernel time of a row, and what the engine's own time depends on."""
+
+    row: ServedRow
+    decode_seconds: float
+    prefill_seconds: float  # a step's share
+    layers: int
+    sequences: float  # of one engine process
+
+    @property
+    def kernel_seconds(self) -> float:
+        return self.decode_seconds + self.prefill_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    found: tuple[Prediction, ...]
+    refused: dict[str, int]  # why, and how many rows
+
+
+def predict(rows: Sequence[ServedRow], prices: str, *, progress: Wrapper = iter) -> Predictions:
+    """Kernel times under `datasheet`, `laws` or `tables`."""
+    known: dict[object, Prediction | str] = {}
+    found: list[Prediction] = []
+    refused: dict[str, int] = {}
+    for row in progress(rows):
+        key = row.configuration
+        if key not in known:
+            known[key] = _predict_or_refuse(row, prices)
+        result = known[key]
+        if isinstance(result, str):
+            refused[result] = refused.get(result, 0) + 1
+        else:
+            found.append(
+                Prediction(
+                    row=row,
+                    decode_seconds=result.decode_seconds,
+                    prefill_seconds=result.prefill_seconds,
+                    layers=result.layers,
+                    sequences=result.sequences,
+                )
+            )
+    return Predictions(found=tuple(found), refused=refused)
+
+
+def _predict_or_refuse(row: ServedRow, prices: str) -> Prediction | str:
+    try:
+        return _predict(row, architecture_of(row.model, row.weights), prices)
+    except InputError as error:
+        return str(error)
+
+
+def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Prediction:
+    device = find_device(row.device)
+    scenario = Scenario(
+        architecture=architecture,
+        device=device,
+        prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
+        routing=UNIFORM,
+        drafter=FREE,
+        survival=parse_acceptance("0", max_depth=1),
+        layout=row.layout,
+        context=0.0,
+    )
+    decode = Step.uniform(batch=row.concurrency, context=row.input_tokens + row.output_tokens / 2.0)
+    decode_seconds = float(scenario.verify(decode).total_seconds)
+    chunks = math.ceil(row.input_tokens / _CHUNK_TOKENS)
+    copies = row.layout.sequence_ranks  # every group of GPUs prefills a prompt of its own
+    earlier = row.input_tokens / 2.0 if chunks > 1 else 0.0
+    prompts = Step.prompts(count=copies, tokens=row.input_tokens / chunks, context=earlier)
+    added = float(scenario.verify(decode.joined(prompts)).total_seconds) - decode_seconds
+    return Prediction(
+        row=row,
+        decode_seconds=decode_seconds,
+        prefill_seconds=added * chunks / copies * row.concurrency / row.output_tokens,
+        layers=architecture.layers,
+        sequences=math.ceil(row.concurrency / copies),
+    )
