@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: plan test check bench readme clean
 
 plan: $(VENV)/.installed
-	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp
+	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2

@@ -21,6 +21,7 @@ ALLOWED = {
     "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
+    "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions"},
     "cli": {
         "architecture",
         "hardware",
@@ -31,6 +32,7 @@ ALLOWED = {
         "decisions",
         "engines",
         "planning",
+        "validation",
     },
 }
 NOUNS = {"errors", "sources", "step", "_version"}

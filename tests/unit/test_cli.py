@@ -105,12 +105,15 @@ def test_price_json() -> None:
 
 def test_price_and_plan_agree() -> None:
     shared = ("qwen3.6-35b-a3b", "--gpu", "h200")
-    row = payload("plan", *shared, "--batch", "8", "--drafter", "mtp")["rows"][0]
+    survival = (0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
+    acceptance = ",".join(map(str, survival))
+    row = payload("plan", *shared, "--batch", "8", "--drafter", "mtp", "--acceptance", acceptance)["rows"][0]
+    assert row["depth"] > 0
     price = payload("price", *shared, "--batch", "8", "--depth", str(row["depth"]), "--drafter", "mtp")
     assert row["tpot_seconds"] * row["goodput_tokens_per_second"] == pytest.approx(8)
     assert price["distinct_experts"] == pytest.approx(row["distinct_experts"])
     committed = row["goodput_tokens_per_second"] * price["round_seconds"] / 8
-    assert committed == pytest.approx(1 + 0.7789)
+    assert committed == pytest.approx(1 + sum(survival[: row["depth"]]))
 
 
 def test_coverage_json() -> None:

@@ -19,7 +19,7 @@ from specmargin.prices.model import EngineTime
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import Source, SourceKind
-from specmargin.step import FloatArray, Step
+from specmargin.step import BoolArray, FloatArray, Step
 
 CAPTURED = 512  # positions of the largest captured graph in these runs
 _PROMPT = 512
@@ -35,7 +35,7 @@ class MeasuredSteps:
     conditions: dict[str, str]
 
     @property
-    def captured(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def captured(self) -> BoolArray:
         return np.asarray(self.batch * (self.depth + 1.0) <= CAPTURED)
 
 
@@ -69,23 +69,44 @@ def predicted_seconds(steps: MeasuredSteps, prices: str, engine_time: EngineTime
     return step_scenario(prices, engine_time).verify(grid).total_seconds
 
 
-def measured_engine_time(prices: str) -> EngineTime:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTime:
+    """Engine time fitted to measured steps, and how far it moves when any one batch size is left out."""
+
+    time: EngineTime
+    step_range: tuple[float, float]
+    sequence_range: tuple[float, float]
+
+
+def measured_engine_time(prices: str) -> MeasuredTime:
     """The constant and the part a sequence that explain these steps best, and what leaving the graph costs a layer."""
     steps = measured_steps()
-    inside = steps.captured
     missing = steps.seconds - predicted_seconds(steps, prices)
-    scale = 1.0 / steps.seconds
-    features = np.stack([np.ones_like(steps.batch), steps.batch], axis=1)
-    (constant, sequence), _ = nnls(features[inside] * scale[inside, np.newaxis], (missing * scale)[inside])
+    best = _constant_and_slope(steps, missing, steps.captured)
+    others = [
+        _constant_and_slope(steps, missing, steps.captured & (steps.batch != batch)) for batch in np.unique(steps.batch)
+    ]
     layers = bundled_model("qwen3-30b-a3b").layers
-    beyond = missing[~inside] - features[~inside] @ np.array([constant, sequence])
-    return EngineTime(
-        step_seconds=float(constant),
-        sequence_seconds=float(sequence),
+    beyond = (missing - best[0] - best[1] * steps.batch)[~steps.captured]
+    time = EngineTime(
+        step_seconds=best[0],
+        sequence_seconds=best[1],
         captured_positions=CAPTURED,
         eager_layer_seconds=float(np.median(beyond)) / layers,
         source=Source(kind=SourceKind.MEASURED, detail=f"{steps.conditions['engine']}; {steps.conditions['measure']}"),
     )
+    constants, slopes = zip(*others, strict=True)
+    return MeasuredTime(
+        time=time, step_range=(min(constants), max(constants)), sequence_range=(min(slopes), max(slopes))
+    )
+
+
+def _constant_and_slope(steps: MeasuredSteps, missing: FloatArray, rows: BoolArray) -> tuple[float, float]:
+    """Seconds a step and a sequence, neither below zero, with the least squared relative error."""
+    scale = 1.0 / steps.seconds[rows]
+    features = np.stack([scale, scale * steps.batch[rows]], axis=1)
+    (constant, slope), _ = nnls(features, missing[rows] * scale)
+    return float(constant), float(slope)
 
 
 def piecewise_engine_time(full: EngineTime) -> EngineTime:
