@@ -23,7 +23,7 @@ from specmargin.architecture.precision import BF16, FP8
 from specmargin.architecture.types import Layer, Matrix
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.prices.attention import traffic
-from specmargin.prices.silicon import features, store
+from specmargin.prices.silicon import collectives, features, store
 from specmargin.prices.silicon.fitting import Samples, fitted_law
 from specmargin.prices.silicon.kinds import MODULES, ModuleTable, attention_kind, expert_variant, shape_key
 from specmargin.prices.silicon.law import Curve, Evidence, Law, Terms
@@ -85,6 +85,7 @@ def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     yield from _modules(gpu, engine, gemms)
     yield from _delta_net(gpu, engine)
     yield from _all_reduce(gpu, engine)
+    yield from _all_to_all(gpu, engine)
 
 
 def _entry(gpu: str, engine: str, operation: str, dtype: str, variant: str, law: Law | Curve) -> Entry:
@@ -314,17 +315,74 @@ def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:
     table = store.load(store.SYSTEMS[gpu], "comm", engine, "custom_allreduce_perf")
     if table is None:
         return
-    rows = features.all_reduce_rows(table)
+    rows = collectives.all_reduce_rows(table)
     for key, part in sorted(rows.partition_by(["num_gpus"], as_dict=True).items()):
         sizes, seconds = part["bytes"].to_numpy(), part["seconds"].to_numpy()
         kept = np.arange(0, sizes.size, 2)
         nothing = Evidence(version=f"{engine} {table.version}", rows=sizes.size, shapes=1, median_error=0, p90_error=0)
-        points = tuple(float(f"{value:.3g}") for value in seconds[kept])
+        points = _rising(seconds[kept])
         curve = Curve(sizes=tuple(float(size) for size in sizes[kept]), seconds_at=points, evidence=nothing)
         errors = np.abs(curve.seconds(sizes[1::2]) / seconds[1::2] - 1.0)  # on the points that were left out
         median, p90 = (round(float(np.quantile(errors, q)), 4) for q in (0.5, 0.9))
         evidence = replace(nothing, median_error=median, p90_error=p90)
         yield _entry(gpu, engine, "all-reduce", "bfloat16", f"{key[0]}", replace(curve, evidence=evidence))
+
+
+def _all_to_all(gpu: str, engine: str) -> Iterator[Entry]:
+    """A point an octave: the median over shapes; judged on shapes left out one at a time.
+
+    Own measurements, unless they were timed outside a CUDA graph: DeepEP's kernels are the same in every engine.
+    """
+    tables = [(e, collectives.all_to_all_rows(store.SYSTEMS[gpu], e)) for e in store.ENGINES]
+    found = [(e, *table) for e, table in tables if table is not None]
+    for ranks in sorted({ranks for _, _, rows in found for ranks in rows["ranks"].unique()}):
+        parts = {(e, version): rows.filter(pl.col("ranks") == ranks) for e, version, rows in found}
+        at = {key: part for key, part in parts.items() if part.height > 0}
+        least = {key: _floor(part) for key, part in at.items()}
+        best = min(least, key=lambda key: least[key])
+        own = next((key for key in at if key[0] == engine), best)
+        chosen = own if least[own] <= LAUNCH_BOUND * least[best] else best
+        note = "" if chosen[0] == engine else f"measured with {chosen[0]}"
+        yield _entry(
+            gpu, engine, "all-to-all", "bfloat16", f"{int(ranks)}", _all_to_all_curve(chosen, at[chosen], note)
+        )
+
+
+def _floor(rows: pl.DataFrame) -> float:
+    """Seconds of the smallest messages."""
+    return float(np.median(rows.sort("bytes")["seconds"].to_numpy()[:10]))
+
+
+def _all_to_all_curve(chosen: tuple[str, str], rows: pl.DataFrame, note: str) -> Curve:
+    sizes, seconds = rows["bytes"].to_numpy(), rows["seconds"].to_numpy()
+    shape = features.shape_numbers(rows, ["hidden_size", "topk", "num_experts"])
+    errors = []
+    for one in np.unique(shape):
+        seen, unseen = shape != one, shape == one
+        errors.append(np.abs(_octaves(sizes[seen], seconds[seen]).seconds(sizes[unseen]) / seconds[unseen] - 1.0))
+    median, p90 = (round(float(np.quantile(np.concatenate(errors), q)), 4) for q in (0.5, 0.9))
+    evidence = Evidence(
+        version=f"{chosen[0]} {chosen[1]}",
+        rows=sizes.size,
+        shapes=len(errors),
+        median_error=median,
+        p90_error=p90,
+        note=note,
+    )
+    return replace(_octaves(sizes, seconds), evidence=evidence)
+
+
+def _octaves(sizes: FloatArray, seconds: FloatArray) -> Curve:
+    octave = np.round(np.log2(sizes)).astype(int)
+    known = np.unique(octave)
+    medians = np.array([np.median(seconds[octave == one]) for one in known])
+    nothing = Evidence(version="", rows=0, shapes=0, median_error=0, p90_error=0)
+    return Curve(sizes=tuple(float(2.0**one) for one in known), seconds_at=_rising(medians), evidence=nothing)
+
+
+def _rising(seconds: FloatArray) -> tuple[float, ...]:
+    """More bytes never take less time: a size where an engine picks a bad algorithm costs as much as the next one."""
+    return tuple(float(f"{value:.3g}") for value in np.minimum.accumulate(seconds[::-1])[::-1])
 
 
 def _limit(gpu: str) -> float:

@@ -22,6 +22,7 @@ ALLOWED = {
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions"},
+    "figures": {"validation"},
     "cli": {
         "architecture",
         "hardware",
@@ -33,6 +34,7 @@ ALLOWED = {
         "engines",
         "planning",
         "validation",
+        "figures",
     },
 }
 NOUNS = {"errors", "sources", "step", "_version"}

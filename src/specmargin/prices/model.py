@@ -11,7 +11,7 @@ import numpy as np
 
 from specmargin.errors import ScenarioError
 from specmargin.prices.work import Component, Work
-from specmargin.sources import Source, assumed
+from specmargin.sources import Source, assumed, weakest
 from specmargin.step import FloatArray, Step
 
 
@@ -167,7 +167,6 @@ def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: Engi
 
 
 def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> ComponentPrice:
-    first = pairs[0][1]
     return ComponentPrice(
         component=component,
         seconds=_sum([price.seconds for _, price in pairs]),
@@ -176,7 +175,7 @@ def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> Componen
         memory_seconds=_sum([price.memory_seconds for _, price in pairs]),
         compute_seconds=_sum([price.compute_seconds for _, price in pairs]),
         fixed_seconds=_sum([price.fixed_seconds for _, price in pairs]),
-        source=first.source,
+        source=weakest(price.source for _, price in pairs),
     )
 
 

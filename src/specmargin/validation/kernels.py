@@ -48,6 +48,27 @@ class KernelLine:
         return target is not None and (self.median_error > target[0] or self.p90_error > target[1])
 
 
+def reason_of_miss(line: KernelLine) -> str:
+    """What we found when we looked at the rows behind a line that misses its target."""
+    match line.kernel.operation, line.kernel.engine, line.held_out:
+        case "gemm", _, "rows":
+            return "the library changes kernels between neighbouring numbers of positions: time jumps, and not smoothly"
+        case "gemm", _, _:
+            return "tiles and kernel choice by shape, up to 1.5× between shapes of equal bytes; tables know them"
+        case "attention", _, _:
+            return "the split of the KV cache over blocks changes with batch, heads and length; small caches stay in L2"
+        case "experts", _, "rows":
+            return "the kernel's tile changes between neighbouring numbers of positions"
+        case "experts", "sglang", _ if line.kernel.dtype == "fp8_block":
+            return "shapes of six experts a token and shards of 384 columns run 1.4× slower; tables know them"
+        case "experts", "sglang", _:
+            return "Triton configurations tuned for some shapes and not for others; tables know them"
+        case "experts", "trtllm", _:
+            return "shapes of 512 experts (top 10) and of one expert a token run up to 1.8× faster; tables know them"
+        case _:
+            return "shards under 128 columns run slower than their bytes; tables know them"
+
+
 def kernel_lines(gpus: tuple[str, ...] = GPUS) -> Iterator[KernelLine]:
     """Experts, GEMMs and attention of every engine: tables by row and by routing, laws by shape."""
     for gpu in gpus:

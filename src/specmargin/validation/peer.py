@@ -24,7 +24,7 @@ from specmargin.validation.served import ServedRow, configuration_name
 Estimate = Callable[[ServedRow], float | None]
 
 
-def stratified(rows: Sequence[ServedRow], wanted: int, *, seed: int) -> list[ServedRow]:
+def stratified(rows: Sequence[ServedRow], *, seed: int) -> list[ServedRow]:
     """A random order that goes round the groups (family, GPU, engine), so that any first part of it has them all."""
     generator = np.random.default_rng(seed)
     groups: dict[tuple[str, str, str], list[ServedRow]] = {}
@@ -37,9 +37,7 @@ def stratified(rows: Sequence[ServedRow], wanted: int, *, seed: int) -> list[Ser
     picked: list[ServedRow] = []
     for turn in range(max(map(len, queues), default=0)):
         picked += [queue[turn] for queue in queues if turn < len(queue)]
-        if len(picked) >= wanted:
-            break
-    return picked[:wanted]
+    return picked
 
 
 def aiconfigurator() -> Estimate:

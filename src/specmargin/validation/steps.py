@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from specmargin.acceptance.survival import parse_acceptance
+from specmargin.catalog.engine_times import NO_ENGINE_TIME
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.catalog.prices import find_prices
 from specmargin.decisions.scenario import Scenario
@@ -39,18 +41,18 @@ class MeasuredSteps:
         return np.asarray(self.batch * (self.depth + 1.0) <= CAPTURED)
 
 
-def measured_steps(mode: str = "") -> MeasuredSteps:
-    """`mode`: "" for full graphs, "-piecewise" for graphs of pieces only."""
-    text = (files("specmargin.catalog") / "measurements" / f"{_FILE}{mode}.json").read_text(encoding="utf-8")
+def measured_steps(run: str = "") -> MeasuredSteps:
+    """`run`: "" for full graphs, "-piecewise" for graphs of pieces only, "-alike" for a second run with full graphs."""
+    text = (files("specmargin.catalog") / "measurements" / f"{_FILE}{run}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
+    time = "strangers_ms" if run == "-alike" else "step_ms"
     batch, depth, milliseconds = (
-        np.array([row[name] for row in values["rows"]], dtype=np.float64)
-        for name in ("batch", "draft_depth", "step_ms")
+        np.array([row[name] for row in values["rows"]], dtype=np.float64) for name in ("batch", "draft_depth", time)
     )
     return MeasuredSteps(batch=batch, depth=depth, seconds=milliseconds * 1e-3, conditions=values["meta"])
 
 
-def step_scenario(prices: str, engine_time: EngineTime | None = None) -> Scenario:
+def step_scenario(prices: str, engine_time: EngineTime) -> Scenario:
     device = bundled_device("h200")
     return Scenario(
         architecture=bundled_model("qwen3-30b-a3b"),
@@ -60,11 +62,11 @@ def step_scenario(prices: str, engine_time: EngineTime | None = None) -> Scenari
         drafter=FREE,
         survival=parse_acceptance("0", max_depth=8),
         context=_CONTEXT,
-        engine_time=engine_time or EngineTime(),
+        engine_time=engine_time,
     )
 
 
-def predicted_seconds(steps: MeasuredSteps, prices: str, engine_time: EngineTime | None = None) -> FloatArray:
+def predicted_seconds(steps: MeasuredSteps, prices: str, engine_time: EngineTime = NO_ENGINE_TIME) -> FloatArray:
     grid = Step.uniform(batch=steps.batch, depth=steps.depth, context=_CONTEXT)
     return step_scenario(prices, engine_time).verify(grid).total_seconds
 
@@ -115,3 +117,44 @@ def piecewise_engine_time(full: EngineTime) -> EngineTime:
     small = steps.batch * (steps.depth + 1.0) <= 16  # where kernels are far shorter than the host's time
     floor = float(np.median(steps.seconds[small])) / bundled_model("qwen3-30b-a3b").layers
     return replace(full, floor_layer_seconds=floor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """One line of the report: which steps, under which prices, and how far off."""
+
+    steps: str
+    source: str
+    count: int
+    median_error: float
+    worst_error: float
+
+
+def step_lines() -> Iterator[StepLine]:
+    """Tables and laws with the two engine-time numbers; the datasheet roofline as it is."""
+    full, second, pieces = measured_steps(), measured_steps("-alike"), measured_steps("-piecewise")
+    for source in ("tables", "laws", "datasheet"):
+        time = NO_ENGINE_TIME if source == "datasheet" else measured_engine_time(source).time
+        parts = time if source == "datasheet" else piecewise_engine_time(time)
+        error = _errors(full, source, time)
+        yield _line("full graphs, within the graph limit (fitted here)", source, error[full.captured])
+        yield _line("full graphs, beyond the limit (the cliff's size is fitted here)", source, error[~full.captured])
+        yield _line("a second run, other batches (nothing fitted)", source, _errors(second, source, time))
+        inside, beyond = pieces.captured, ~pieces.captured
+        error = _errors(pieces, source, parts)
+        yield _line("graphs of pieces, within the limit (one number fitted)", source, error[inside])
+        yield _line("graphs of pieces, beyond the limit (nothing fitted)", source, error[beyond])
+
+
+def _errors(steps: MeasuredSteps, source: str, time: EngineTime) -> FloatArray:
+    return np.asarray(np.abs(predicted_seconds(steps, source, time) / steps.seconds - 1.0))
+
+
+def _line(steps: str, source: str, errors: FloatArray) -> StepLine:
+    return StepLine(
+        steps=steps,
+        source=source,
+        count=int(errors.size),
+        median_error=float(np.median(errors)),
+        worst_error=float(errors.max()),
+    )

@@ -99,9 +99,9 @@ class LawBook:
     def delta_net(self, engine: str) -> Found | None:
         return self._find(engine, "gdn", ("fp32",), [""])
 
-    def all_reduce(self, engine: str, ranks: int) -> tuple[Curve, Source] | None:
+    def collective(self, engine: str, kind: str, ranks: int) -> tuple[Curve, Source] | None:
         for candidate in self.engines(engine):
-            curve = self.curves.get((candidate, "all-reduce", "bfloat16", str(ranks)))
+            curve = self.curves.get((candidate, kind, "bfloat16", str(ranks)))
             if curve is not None:
                 detail = f"{self.origin}, curve of {curve.evidence}"
                 return curve, Source(kind=SourceKind.SILICON, detail=detail)

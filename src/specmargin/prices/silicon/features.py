@@ -236,23 +236,6 @@ def delta_net_terms_of(rows: pl.DataFrame) -> Terms:
     return Terms(bytes=2.0 * batch * state, operations=np.zeros(()), units=batch)
 
 
-# --- collectives ---
-
-
-def all_reduce_rows(table: Table) -> pl.DataFrame:
-    """Inside a CUDA graph where the table knows both; the message is counted in bytes of one rank."""
-    rows = table.rows
-    if "backend" in rows.columns:
-        rows = rows.filter(pl.col("backend").str.ends_with("graph"))
-    elements = pl.when(pl.col("allreduce_dtype").is_in(["bfloat16", "float16", "half"])).then(2.0).otherwise(1.0)
-    return (
-        rows.with_columns(bytes=pl.col("message_size") * elements)
-        .group_by(["num_gpus", "bytes"])
-        .agg(pl.col("seconds").min())
-        .sort(["num_gpus", "bytes"])
-    )
-
-
 def shape_numbers(rows: pl.DataFrame, columns: list[str]) -> IntArray:
     return rows.select(pl.struct(columns).rank("dense").cast(pl.Int64)).to_series().to_numpy()
 

@@ -29,8 +29,8 @@ from specmargin.prices.silicon.book import Found, LawBook
 from specmargin.prices.silicon.kinds import attention_kind
 from specmargin.prices.silicon.law import Terms
 from specmargin.prices.silicon.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
-from specmargin.prices.work import Collective, CollectiveKind, Work
-from specmargin.sources import Source, SourceKind
+from specmargin.prices.work import Collective, Work
+from specmargin.sources import Source, SourceKind, weakest
 from specmargin.step import FloatArray, Step
 
 
@@ -177,9 +177,7 @@ class SiliconPrices:
     # --- collectives ---
 
     def _collective(self, work: Work, collective: Collective) -> WorkPrice | None:
-        if collective.kind is not CollectiveKind.ALL_REDUCE:
-            return None
-        found = self.book.all_reduce(self.engine, collective.ranks)
+        found = self.book.collective(self.engine, str(collective.kind), collective.ranks)
         if found is None:
             return None
         curve, source = found
@@ -246,13 +244,13 @@ def _constant(seconds: FloatArray, source: Source) -> WorkPrice:
 
 
 def _added(parts: Sequence[WorkPrice]) -> WorkPrice:
-    first = parts[0]
-    for part in parts[1:]:
-        first = WorkPrice(
-            seconds=first.seconds + part.seconds,
-            memory_seconds=first.memory_seconds + part.memory_seconds,
-            compute_seconds=first.compute_seconds + part.compute_seconds,
-            fixed_seconds=first.fixed_seconds + part.fixed_seconds,
-            source=first.source,
-        )
-    return first
+    def total(name: str) -> FloatArray:
+        return np.asarray(sum((getattr(part, name) for part in parts), start=np.zeros(())))
+
+    return WorkPrice(
+        seconds=total("seconds"),
+        memory_seconds=total("memory_seconds"),
+        compute_seconds=total("compute_seconds"),
+        fixed_seconds=total("fixed_seconds"),
+        source=weakest(part.source for part in parts),
+    )

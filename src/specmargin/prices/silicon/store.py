@@ -87,7 +87,8 @@ def table(path: Path) -> Table:
 
 
 @cache
-def read(path: Path) -> pl.DataFrame:
+def read(path: Path, *, latency: str | None = "latency") -> pl.DataFrame:
+    """`latency`: the column of milliseconds; None for a table whose times are read by the caller."""
     import polars as pl  # noqa: PLC0415 (imported only where tables are used)
 
     try:
@@ -96,9 +97,11 @@ def read(path: Path) -> pl.DataFrame:
         raise TableError(
             f"{path}: not a readable Parquet file ({type(error).__name__}); reinstall specmargin[silicon]"
         ) from None
-    if "latency" not in rows.columns:
-        raise TableError(f"{path}: has no 'latency' column; this release of aiconfigurator-core is not understood")
-    return rows.with_columns(seconds=pl.col("latency") * 1e-3).filter(pl.col("seconds") > 0)
+    if latency is None:
+        return rows
+    if latency not in rows.columns:
+        raise TableError(f"{path}: has no {latency!r} column; this release of aiconfigurator-core is not understood")
+    return rows.with_columns(seconds=pl.col(latency) * 1e-3).filter(pl.col("seconds") > 0)
 
 
 def _version_key(version: str) -> tuple[int, ...]:

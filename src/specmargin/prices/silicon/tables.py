@@ -38,11 +38,6 @@ class Line:
     def at(self, size: FloatArray) -> FloatArray:
         return np.asarray(np.interp(np.log(np.maximum(size, 1e-9)), self.log_size, self.log_ratio))
 
-    def without(self, index: int) -> Line:
-        """The line that does not know one of its points: for judging interpolation."""
-        keep = np.arange(self.log_size.size) != index
-        return Line(log_size=self.log_size[keep], log_ratio=self.log_ratio[keep])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:

@@ -1,0 +1,274 @@
+"""`specmargin validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from specmargin.cli import options as o
+from specmargin.cli import render
+from specmargin.errors import InputError
+from specmargin.prices.silicon import store
+
+if TYPE_CHECKING:
+    from specmargin.validation.kernels import KernelLine
+    from specmargin.validation.report import ErrorLine, PeerReport, ServedReport, Track
+    from specmargin.validation.served import ServedRow
+    from specmargin.validation.steps import StepLine
+    from specmargin.validation.tpot import Wrapper
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class Part(StrEnum):
+    KERNELS = "kernels"
+    STEPS = "steps"
+    SERVED = "served"
+
+
+@app.command()
+def validate(
+    parts: Annotated[
+        list[Part] | None,
+        typer.Argument(
+            help="kernels: held-out kernel rows. steps: verify steps of a real engine. served: served rows."
+        ),
+    ] = None,
+    peer: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="ROWS",
+            help="Also ask AIConfigurator, on this many served rows that both can price (about 4 s a row; "
+            "needs: pip install aiconfigurator).",
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample for the peer.")] = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw predicted against measured: FILE.png, .svg, .html or .json.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """Predicted against measured: our tables, laws and datasheet roofline, beside the tool people would otherwise use.
+
+    Measurements that nobody here made (kernels and served rows that come with aiconfigurator-core), and verify steps of
+    a real vLLM on an H200. What we fit is judged where it was not fitted. Examples:
+
+      specmargin validate                          all three parts, about a minute
+
+      specmargin validate served --peer 200        with AIConfigurator's own estimate of the same rows
+
+      specmargin validate served --figure out.png
+    """
+    chosen = set(parts or Part)
+    _check(chosen, peer=peer, figure=figure, force=force)
+    payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": f"aiconfigurator-core {store.release()}"}
+    out = Console(quiet=True) if json else render.console()
+    if Part.KERNELS in chosen:
+        payload["kernels"] = _kernels(out)
+    if Part.STEPS in chosen:
+        payload["steps"] = _steps(out)
+    if Part.SERVED in chosen:
+        payload |= _served(out, peer=peer, seed=seed, figure=figure)
+    if json:
+        render.json_out(payload)
+
+
+def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) -> None:
+    """Everything that could stop a long run, before it starts."""
+    store.data_folder()
+    try:
+        import scipy  # noqa: F401, PLC0415 (an extra)
+    except ImportError:
+        raise InputError("validate fits engine time with SciPy; run: pip install 'specmargin[validate]'") from None
+    if Part.SERVED not in chosen and (peer or figure is not None):
+        raise InputError("--peer and --figure are about served rows: add `served`")
+    if figure is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415
+
+        check_target(figure, force=force)
+    if peer:
+        from specmargin.validation.peer import aiconfigurator  # noqa: PLC0415
+
+        aiconfigurator()
+
+
+# --- kernels ---
+
+
+def _kernels(out: Console) -> list[dict[str, Any]]:
+    from specmargin.validation.kernels import kernel_lines  # noqa: PLC0415
+
+    lines = list(track(kernel_lines(), description="kernels", console=_progress_console(), transient=True))
+    columns = [("gpu", "left"), ("engine", "left"), ("operation", "left"), ("format", "left"), ("held out", "left")]
+    columns += [("number", "right"), ("median", "right"), ("p90", "right"), ("", "left")]
+    shown = render.table("Kernels, up to 256 positions: tables by row and by routing, laws by shape", columns)
+    for line in lines:
+        kernel = line.kernel
+        shown.add_row(
+            kernel.gpu,
+            kernel.engine,
+            kernel.operation,
+            kernel.dtype,
+            line.held_out,
+            f"{line.count:,}",
+            f"{line.median_error:.1%}",
+            f"{line.p90_error:.1%}",
+            _kernel_remark(line),
+        )
+    out.print(shown)
+    _kernel_misses(out, lines)
+    return [_kernel_payload(line) for line in lines]
+
+
+def _kernel_remark(line: KernelLine) -> str:
+    if line.baseline_error is not None:
+        return f"by token count {line.baseline_error:.1%}"
+    return "misses" if line.misses() else ""
+
+
+def _kernel_misses(out: Console, lines: Sequence[KernelLine]) -> None:
+    from specmargin.validation.kernels import LAWS_TARGET, TABLES_TARGET, reason_of_miss  # noqa: PLC0415
+
+    text = "{} (rows: median ≤ {:.0%}, p90 ≤ {:.0%}; shapes: ≤ {:.0%}, ≤ {:.0%}), and why:"
+    missing = [line for line in lines if line.misses()]
+    out.print(text.format(f"{len(missing)} of {len(lines)} miss", *TABLES_TARGET, *LAWS_TARGET), style="dim")
+    by_reason: dict[tuple[str, str, str], list[KernelLine]] = {}
+    for line in missing:
+        by_reason.setdefault((line.kernel.operation, line.held_out, reason_of_miss(line)), []).append(line)
+    for (operation, held_out, reason), those in by_reason.items():
+        out.print(f"  {operation}, {held_out} ({len(those)}): {reason}", style="dim", markup=False)
+    out.print()
+
+
+def _kernel_payload(line: KernelLine) -> dict[str, Any]:
+    from specmargin.validation.kernels import reason_of_miss  # noqa: PLC0415
+
+    values = asdict(line)
+    kernel: dict[str, Any] = values.pop("kernel")
+    reason = reason_of_miss(line) if line.misses() else ""
+    return kernel | values | {"misses": line.misses(), "reason": reason}
+
+
+# --- whole steps ---
+
+
+def _steps(out: Console) -> list[dict[str, Any]]:
+    from specmargin.validation.steps import measured_steps, step_lines  # noqa: PLC0415
+
+    lines = list(step_lines())
+    columns = [("verify steps, depth 0 to 7", "left"), ("steps", "right")]
+    columns += [(source, "right") for source in dict.fromkeys(line.source for line in lines)]
+    shown = render.table("A real engine: median (worst) error of whole steps", columns)
+    groups: dict[str, list[StepLine]] = {}
+    for line in lines:
+        groups.setdefault(line.steps, []).append(line)
+    for name, those in groups.items():
+        cells = [f"{line.median_error:.1%} ({line.worst_error:.1%})" for line in those]
+        shown.add_row(name, str(those[0].count), *cells)
+    out.print(shown)
+    conditions = measured_steps().conditions
+    out.print(f"{conditions['engine']}; {conditions['gpu']}; {conditions['model']}", style="dim", markup=False)
+    out.print()
+    return [asdict(line) for line in lines]
+
+
+# --- served rows ---
+
+
+def _served(out: Console, *, peer: int, seed: int, figure: Path | None) -> dict[str, Any]:
+    from specmargin.validation.report import served_report  # noqa: PLC0415
+    from specmargin.validation.served import served_rows  # noqa: PLC0415
+
+    rows = served_rows()
+    report = served_report(rows, _track())
+    lines = report.lines()
+    _show_errors(out, "Served rows, aggregated: absolute error of the time between tokens", lines)
+    _show_refusals(out, report, total=len(rows))
+    payload: dict[str, Any] = {"refused": dict(report.refused), "moe_rows": report.moe_rows}
+    if peer:
+        compared = _peer(out, report, rows, wanted=peer, seed=seed)
+        lines += compared.lines
+        payload["peer"] = {
+            "sampled": compared.sampled,
+            "refused_by_us": compared.refused_by_us,
+            "refused_by_peer": compared.refused_by_peer,
+        }
+    if figure is not None:
+        _draw(out, report, figure)
+    return payload | {"rows": [asdict(line) for line in lines]}
+
+
+def _show_errors(out: Console, title: str, lines: Sequence[ErrorLine]) -> None:
+    groups: dict[str, list[ErrorLine]] = {}
+    for line in lines:
+        groups.setdefault(line.group, []).append(line)
+    sources = list(dict.fromkeys(line.source for line in lines))
+    shown = render.table(
+        title, [("median (90th percentile)", "left"), ("rows", "right"), *((source, "right") for source in sources)]
+    )
+    for name, those in groups.items():
+        cells = [f"{line.median_error:.1%} ({line.p90_error:.0%})" for line in those]
+        shown.add_row(name, f"{those[0].rows:,}", *cells)
+    out.print(shown)
+
+
+def _show_refusals(out: Console, report: ServedReport, *, total: int) -> None:
+    priced, moe = len(report.rows), sum(row.is_moe for row in report.rows)
+    out.print(
+        f"priced {priced:,} of {total:,} rows, {moe:,} of {report.moe_rows:,} MoE rows ({moe / report.moe_rows:.0%}); "
+        "each under an engine time that saw nothing of its model on its GPU (the datasheet roofline has none); "
+        "conflicting: one configuration measured more than once, over 25% apart",
+        style="dim",
+    )
+    for reason, count in sorted(report.refused.items(), key=lambda item: -item[1]):
+        out.print(f"  {count} refused: {reason.partition(';')[0]}", style="dim", markup=False)
+    out.print()
+
+
+def _peer(out: Console, report: ServedReport, rows: Sequence[ServedRow], *, wanted: int, seed: int) -> PeerReport:
+    from specmargin.validation.peer import aiconfigurator  # noqa: PLC0415
+    from specmargin.validation.report import peer_report  # noqa: PLC0415
+
+    compared = peer_report(report, rows, aiconfigurator(), wanted=wanted, seed=seed, track=_track())
+    _show_errors(out, "Beside AIConfigurator, on the same MoE rows", compared.lines)
+    out.print(
+        f"{compared.sampled} rows drawn in turn from every family, GPU and engine (seed {seed}); "
+        f"AIConfigurator could not price {compared.refused_by_peer}, we could not price {compared.refused_by_us}",
+        style="dim",
+    )
+    out.print()
+    return compared
+
+
+def _draw(out: Console, report: ServedReport, path: Path) -> None:
+    from specmargin.figures.files import save  # noqa: PLC0415
+    from specmargin.figures.validation import predicted_against_measured  # noqa: PLC0415
+
+    save(predicted_against_measured(report), path)
+    out.print(f"drawn: {path}", markup=False)
+
+
+# --- progress ---
+
+
+def _progress_console() -> Console:
+    return Console(stderr=True)
+
+
+def _track() -> Track:
+    def by_name(name: str) -> Wrapper:
+        def wrapped(rows: Sequence[ServedRow]) -> Iterable[ServedRow]:
+            return track(rows, description=f"{name:>14}", console=_progress_console(), transient=True)
+
+        return wrapped
+
+    return by_name

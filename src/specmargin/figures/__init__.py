@@ -1,0 +1,1 @@
+"""One function a figure: an Altair chart, whose one Vega-Lite specification is drawn as PNG, SVG or a page."""

@@ -1,0 +1,159 @@
+"""Served rows under every source of prices: the median and the 90th percentile of the absolute error, by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.step import BoolArray, FloatArray
+from specmargin.validation.engine_time import left_out_seconds
+from specmargin.validation.peer import Estimate, stratified
+from specmargin.validation.served import ServedRow
+from specmargin.validation.tpot import Predictions, Wrapper, predict
+
+SOURCES = ("tables", "laws", "datasheet")
+PEER = "aiconfigurator"
+_CONFLICT = 1.25  # measurements of one configuration that are further apart than this cannot both be predicted
+
+Track = Callable[[str], Wrapper]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorLine:
+    group: str
+    rows: int
+    source: str
+    median_error: float
+    p90_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedReport:
+    """Every row that our sources can price, with what each of them predicts."""
+
+    rows: tuple[ServedRow, ...]
+    measured_seconds: FloatArray
+    predicted_seconds: Mapping[str, FloatArray]  # by source, in the order of `rows`
+    refused: Mapping[str, int]  # why, and how many rows
+    moe_rows: int  # with the refused ones
+
+    def error(self, source: str) -> FloatArray:
+        return np.asarray(np.abs(self.predicted_seconds[source] / self.measured_seconds - 1.0))
+
+    def lines(self) -> list[ErrorLine]:
+        return [line for name, chosen in self._groups() for line in self._group_lines(name, chosen)]
+
+    def _groups(self) -> Iterator[tuple[str, BoolArray]]:
+        moe = np.array([row.is_moe for row in self.rows])
+        yield "MoE", moe
+        yield "MoE, no conflicting rows", moe & ~self._conflicting()
+        yield "dense", ~moe
+        for kind, name_of in (("family", _family), ("GPU", _device), ("engine", _engine)):
+            names = np.array([name_of(row) for row in self.rows])
+            for name in sorted(set(names[moe])):
+                yield f"{kind} {name}", moe & (names == name)
+
+    def _group_lines(self, name: str, chosen: BoolArray) -> list[ErrorLine]:
+        if not chosen.any():
+            return []
+        return [error_line(name, source, self.error(source)[chosen]) for source in self.predicted_seconds]
+
+    def _conflicting(self) -> BoolArray:
+        """Rows whose configuration was measured more than once, with results too far apart to be one thing."""
+        by_configuration: dict[object, list[float]] = {}
+        for row in self.rows:
+            by_configuration.setdefault(row.configuration, []).append(row.tpot_seconds)
+        spread = {key: max(found) / min(found) for key, found in by_configuration.items()}
+        return np.array([spread[row.configuration] > _CONFLICT for row in self.rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerReport:
+    """The same rows under our prices and under the peer's, and how many of the sample each could not price."""
+
+    lines: tuple[ErrorLine, ...]
+    sampled: int
+    refused_by_us: int
+    refused_by_peer: int
+
+
+def served_report(rows: Sequence[ServedRow], track: Track) -> ServedReport:
+    """Engine time is fitted, so every row is predicted under a fit that saw nothing of its model on its GPU."""
+    by_source = {source: predict(rows, source, progress=track(source)) for source in SOURCES}
+    priced = by_source[SOURCES[0]]
+    return ServedReport(
+        rows=tuple(prediction.row for prediction in priced.found),
+        measured_seconds=np.array([prediction.row.tpot_seconds for prediction in priced.found]),
+        predicted_seconds={source: _seconds(source, found) for source, found in by_source.items()},
+        refused=priced.refused,
+        moe_rows=sum(row.is_moe for row in rows),
+    )
+
+
+def _seconds(source: str, predictions: Predictions) -> FloatArray:
+    """A datasheet roofline is the kernels' lower bound alone, as people use it: nothing of it is fitted."""
+    if source == "datasheet":
+        return np.array([prediction.kernel_seconds for prediction in predictions.found])
+    return left_out_seconds(predictions.found)
+
+
+def peer_report(
+    report: ServedReport, rows: Sequence[ServedRow], estimate: Estimate, *, wanted: int, seed: int, track: Track
+) -> PeerReport:
+    """MoE rows, drawn in turn from every family, GPU and engine, until `wanted` of them are priced by both."""
+    place = {row.identity: index for index, row in enumerate(report.rows)}
+    candidates = stratified([row for row in rows if row.is_moe], seed=seed)
+    chosen: list[int] = []
+    theirs: list[float] = []
+    sampled = refused_by_us = refused_by_peer = 0
+    for row in track(PEER)(candidates):
+        seconds = estimate(row)
+        sampled += 1
+        refused_by_us += row.identity not in place
+        refused_by_peer += seconds is None
+        if seconds is not None and row.identity in place:
+            chosen.append(place[row.identity])
+            theirs.append(seconds)
+        if len(chosen) == wanted:
+            break
+    return PeerReport(
+        lines=tuple(_peer_lines(report, np.array(chosen, dtype=np.int64), np.array(theirs))),
+        sampled=sampled,
+        refused_by_us=refused_by_us,
+        refused_by_peer=refused_by_peer,
+    )
+
+
+def _peer_lines(report: ServedReport, chosen: np.ndarray, theirs: FloatArray) -> Iterator[ErrorLine]:
+    errors = {source: report.error(source)[chosen] for source in report.predicted_seconds}
+    errors[PEER] = np.abs(theirs / report.measured_seconds[chosen] - 1.0)
+    engines = np.array([report.rows[index].engine for index in chosen])
+    for source, error in errors.items():
+        yield error_line("sample", source, error)
+    for engine in sorted(set(engines)):
+        for source, error in errors.items():
+            yield error_line(f"sample, engine {engine}", source, error[engines == engine])
+
+
+def error_line(group: str, source: str, errors: FloatArray) -> ErrorLine:
+    return ErrorLine(
+        group=group,
+        rows=int(errors.size),
+        source=source,
+        median_error=float(np.median(errors)),
+        p90_error=float(np.quantile(errors, 0.9)),
+    )
+
+
+def _family(row: ServedRow) -> str:
+    return row.family
+
+
+def _device(row: ServedRow) -> str:
+    return row.device
+
+
+def _engine(row: ServedRow) -> str:
+    return row.engine

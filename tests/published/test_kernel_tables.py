@@ -1,0 +1,71 @@
+"""Kernel rows that the prices have not seen: single rows, other routings, whole shapes (aiconfigurator-core)."""
+
+from __future__ import annotations
+
+import pytest
+
+from specmargin.prices.silicon.features import expert_load
+from specmargin.validation.kernels import KernelLine, kernel_lines, reason_of_miss
+from specmargin.validation.skew import skewed_load
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[KernelLine]:
+    return list(kernel_lines())
+
+
+def _experts(lines: list[KernelLine], held_out: str) -> list[KernelLine]:
+    return [line for line in lines if line.kernel.operation == "experts" and line.held_out == held_out]
+
+
+def test_every_gpu_engine_and_format_has_its_line(lines: list[KernelLine]) -> None:
+    found = {(line.kernel.gpu, line.kernel.engine, line.kernel.dtype) for line in _experts(lines, "rows")}
+    assert len(found) == 18  # three GPUs, three engines, bf16 and block fp8
+    operations = {line.kernel.operation for line in lines}
+    assert operations == {"experts", "gemm", "attention"}
+
+
+def test_held_out_rows_of_known_shapes(lines: list[KernelLine]) -> None:
+    """Median within 3% everywhere; 90th percentile within 10%, but for two lines that miss it by less than 1%."""
+    rows = _experts(lines, "rows")
+    assert max(line.median_error for line in rows) <= 0.03
+    missing = [line for line in rows if line.misses()]
+    assert len(missing) <= 2
+    assert max(line.p90_error for line in rows) <= 0.11
+
+
+def test_skewed_rows_follow_from_balanced_ones_by_distinct_experts(lines: list[KernelLine]) -> None:
+    """The proof that experts and not tokens are the axis: everywhere at least twice as close as by token count."""
+    skewed = _experts(lines, "skewed rows")
+    assert len(skewed) == 18
+    for line in skewed:
+        assert line.baseline_error is not None
+        assert line.median_error <= 0.05
+        assert line.baseline_error >= 1.9 * line.median_error
+
+
+def test_whole_shapes_held_out_of_the_laws(lines: list[KernelLine]) -> None:
+    shapes = _experts(lines, "shapes")
+    assert sum(not line.misses() for line in shapes) >= 10
+    assert all(line.median_error <= 0.125 for line in shapes)
+
+
+def test_every_miss_has_its_reason(lines: list[KernelLine]) -> None:
+    missing = [line for line in lines if line.misses()]
+    assert missing
+    assert all(reason_of_miss(line) for line in missing)
+
+
+def test_group_limited_kernels_reach_half_of_the_experts() -> None:
+    """DeepSeek's routing lets a position choose from 4 of 8 groups: balanced routing of many positions touches all
+    256 experts by itself, and at most half of them once ties always go to the first groups."""
+    free = expert_load(512, 256, 8, 1, by_groups=False)
+    limited = expert_load(512, 256, 8, 1, by_groups=True)
+    assert free[0] == 256
+    assert limited[0] <= 128
+
+
+def test_skewed_draws_touch_fewer_experts_than_there_are() -> None:
+    distinct, pairs = skewed_load(64, 128, 8, 1, 1.2)
+    assert pairs == 64 * 8
+    assert 8 <= distinct < 128

@@ -1,0 +1,87 @@
+"""What an engine takes beside its kernels: the constant parts, the graph limit, graphs of pieces, and the catalog."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specmargin.catalog.engine_times import NO_ENGINE_TIME, engine_time_names, find_engine_time
+from specmargin.decisions.plan import make_plan
+from specmargin.errors import CatalogError, ScenarioError
+from specmargin.prices.model import EngineTime
+from specmargin.prices.work import Component
+from specmargin.step import Step
+from tests.scenarios import scenario
+
+
+def test_constant_parts_add_up_by_hand() -> None:
+    """2 ms a step, 50 µs for each of 8 sequences, 10 µs for each of 48 layers: 2.88 ms beside the kernels."""
+    step = Step.uniform(batch=8, depth=3, context=512.0)
+    time = EngineTime(step_seconds=2e-3, sequence_seconds=50e-6, layer_seconds=10e-6)
+    with_engine = scenario("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
+    kernels = scenario("qwen3-30b-a3b").verify(step).total_seconds
+    assert with_engine - kernels == pytest.approx(2e-3 + 8 * 50e-6 + 48 * 10e-6)
+
+
+def test_the_cliff_stands_right_after_the_largest_captured_size() -> None:
+    """512 captured positions: 128 sequences × (3 + 1) are inside, one more sequence is outside."""
+    time = EngineTime(captured_positions=512, eager_layer_seconds=1e-3)
+    eager = scenario("qwen3-30b-a3b", engine_time=time)
+    plain = scenario("qwen3-30b-a3b")
+    for batch, extra in ((128, 0.0), (129, 48e-3)):
+        step = Step.uniform(batch=batch, depth=3, context=512.0)
+        assert eager.verify(step).total_seconds - plain.verify(step).total_seconds == pytest.approx(extra, abs=1e-12)
+
+
+def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
+    """A step is as long as the host needs for its launches, or as long as the GPU needs, whichever is longer."""
+    pieces = scenario("qwen3-30b-a3b", engine_time=EngineTime(floor_layer_seconds=1e-4))
+    plain = scenario("qwen3-30b-a3b")
+    small, large = (Step.uniform(batch=batch, depth=0, context=512.0) for batch in (1, 512))
+    assert pieces.verify(small).total_seconds == pytest.approx(48e-4)
+    assert pieces.verify(large).total_seconds == pytest.approx(float(plain.verify(large).total_seconds))
+    assert any(line.component is Component.LAUNCHES for line in pieces.verify(small).components)
+
+
+def test_a_plan_never_steps_over_the_limit_unasked() -> None:
+    time = EngineTime(captured_positions=128, eager_layer_seconds=1e-6)
+    plan = make_plan(
+        scenario("qwen3-30b-a3b", acceptance="0.95", engine_time=time), [32, 64], max_depth=8, position_limit=128
+    )
+    assert [row.batch * (row.depth + 1) <= 128 for row in plan.rows] == [True, True]
+
+
+def test_negative_times_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="layer_seconds must not be negative"):
+        EngineTime(layer_seconds=-1e-6)
+    with pytest.raises(ScenarioError, match="step_seconds"):
+        EngineTime(step_seconds=float("nan"))
+
+
+@pytest.mark.parametrize("prices", ["laws", "tables"])
+def test_the_catalog_has_every_engine_with_its_uncertainty(prices: str) -> None:
+    for name in ("vllm", "sglang", "trtllm"):
+        found = find_engine_time(None, engine=name, prices=prices)
+        assert "served measurements" in found.source.detail
+        assert "left out" in found.source.detail
+    slow = find_engine_time("vllm:slow-host", engine="vllm", prices=prices)
+    assert slow.step_seconds == pytest.approx(2.2e-3, rel=0.15)
+    assert "any one batch left out" in slow.source.detail
+
+
+def test_no_engine_time_is_assumed_beside_a_roofline_or_an_engine_that_nobody_measured() -> None:
+    assert find_engine_time(None, engine="vllm", prices="datasheet") is NO_ENGINE_TIME
+    assert find_engine_time(None, engine="llamacpp", prices="tables") is NO_ENGINE_TIME
+    assert str(NO_ENGINE_TIME.source).startswith("assumed")
+
+
+def test_names_are_suggested() -> None:
+    with pytest.raises(CatalogError, match="nearest: vllm:slow-host"):
+        find_engine_time("vllm:slowhost", engine="vllm", prices="laws")
+    assert engine_time_names()[0] == "none"
+
+
+def test_engine_time_never_falls_with_the_step() -> None:
+    time = find_engine_time("vllm:piecewise", engine="vllm", prices="laws")
+    step = Step.uniform(batch=np.arange(1, 300), depth=1, context=512.0)
+    assert (np.diff(time.seconds(step)) >= 0).all()

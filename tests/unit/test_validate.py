@@ -1,0 +1,85 @@
+"""`specmargin validate`: parts, figure and refusals. What it prints is tested where the numbers are (published/)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specmargin.figures.files import save
+from specmargin.figures.validation import predicted_against_measured
+from specmargin.hardware.layout import Layout
+from specmargin.validation.report import ServedReport
+from specmargin.validation.served import ServedRow
+from tests.unit.test_cli import payload, run
+
+
+def test_steps_alone() -> None:
+    result = payload("validate", "steps")
+    assert result["schema"] == "specmargin.validate/1"
+    assert {line["source"] for line in result["steps"]} == {"tables", "laws", "datasheet"}
+    shown = run("validate", "steps").stdout
+    assert "vLLM 0.26.0" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_kernels_name_their_misses() -> None:
+    shown = run("validate", "kernels").stdout
+    assert "miss (rows: median ≤ 3%" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("steps", "--figure", "out.png"), "add `served`"),
+        (("served", "--figure", "out.gif"), "a figure ends in .png"),
+        (("served", "--figure", "nowhere/out.png"), "the folder nowhere does not exist"),
+        (("everything",), "'everything'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_work(arguments: tuple[str, ...], message: str) -> None:
+    assert message in run("validate", *arguments, code=2).stderr
+
+
+def test_a_figure_is_never_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "there.png"
+    path.write_text("mine")
+    assert "give --force" in run("validate", "served", "--figure", str(path), code=2).stderr
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "html", "json"])
+def test_the_figure_is_drawn_in_every_format_without_a_network(tmp_path: Path, ending: str) -> None:
+    rows = tuple(_row(index) for index in range(4))
+    measured = np.array([row.tpot_seconds for row in rows])
+    report = ServedReport(
+        rows=rows,
+        measured_seconds=measured,
+        predicted_seconds={"tables": measured * 1.1, "datasheet": measured * 0.4},
+        refused={},
+        moe_rows=4,
+    )
+    path = tmp_path / f"figure.{ending}"
+    save(predicted_against_measured(report), path)
+    assert path.stat().st_size > 1000
+    if ending == "html":
+        assert "cdn" not in path.read_text().partition("<body")[0].lower()
+
+
+def _row(index: int) -> ServedRow:
+    return ServedRow(
+        identity=str(index),
+        model="deepseek-ai/DeepSeek-R1",
+        engine="vllm",
+        version="",
+        device="h200",
+        weights="fp8",
+        expert_weights="fp8",
+        input_tokens=1024,
+        output_tokens=1024,
+        concurrency=8,
+        layout=Layout(gpus=8),
+        tpot_seconds=0.01 * (index + 1),
+    )
