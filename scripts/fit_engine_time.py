@@ -46,7 +46,7 @@ def _served(fit: EngineFit, prices: str, slow: EngineTime) -> dict[str, Any]:
         f"{fit.engine}: {_micro(fit.layer_seconds)} a layer ({low[2] * 1e6:.0f} to {high[2] * 1e6:.0f}), "
         f"{_micro(fit.sequence_seconds)} a sequence ({low[1] * 1e6:.0f} to {high[1] * 1e6:.0f}), "
         f"{_micro(fit.step_seconds)} a step, fitted to {fit.rows} served measurements "
-        "(ranges: any one model on one GPU left out)"
+        f"(ranges: any one model on one GPU left out); {_launching(fit, slow)}"
     )
     return {
         "name": fit.engine,
@@ -58,6 +58,13 @@ def _served(fit: EngineFit, prices: str, slow: EngineTime) -> dict[str, Any]:
         "kind": "silicon",
         "detail": detail,
     }
+
+
+def _launching(fit: EngineFit, slow: EngineTime) -> str:
+    """Served rows do not say what a step without a graph costs."""
+    if fit.engine == "vllm":
+        return f"without a graph {slow.eager_layer_seconds * 1e3:.2f} ms a layer, measured on one slow host"
+    return "steps without a graph not measured"
 
 
 def _slow_host(measured: MeasuredTime) -> str:

@@ -27,7 +27,7 @@ from specmargin.prices.silicon import collectives, features, store
 from specmargin.prices.silicon.fitting import Samples, fitted_law
 from specmargin.prices.silicon.kinds import MODULES, ModuleTable, attention_kind, expert_variant, shape_key
 from specmargin.prices.silicon.law import Curve, Evidence, Law, Terms
-from specmargin.prices.silicon.terms import BYTES, gemm_terms
+from specmargin.prices.silicon.terms import BYTES, fused, gemm_shape, gemm_terms
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"
@@ -135,11 +135,17 @@ def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
                     terms=features.expert_terms_of(part, dtype),
                     shape=shape,
                     weight=np.where(tokens <= 512, 1.0, 0.3),
+                    crowding_limit=1.0 if _is_triton(str(kernel)) else 0.25,
                     **_plain(gpu),
                 )
                 law = fitted_law(samples, f"{engine} {table.version}", judged=tokens <= MEMORY_BOUND, note=note)
                 variant = expert_variant(_short(str(kernel)), spread=bool(spread), plain=plain)
                 yield _entry(gpu, engine, "experts", dtype, variant, law)
+
+
+def _is_triton(kernel: str) -> bool:
+    """Triton falls back to an untuned configuration where experts are crowded; other kernels do not."""
+    return "triton" in kernel or kernel.endswith("fused_moe")
 
 
 def _note_kernels(noted: dict[str, Any], rows: pl.DataFrame) -> None:
@@ -263,12 +269,11 @@ def _module_terms(
 ) -> tuple[FloatArray, Terms, np.ndarray[Any, np.dtype[np.int64]]]:
     batch, context, heads = (rows[n].to_numpy().astype(float) for n in ("batch_size", "context", "num_heads"))
     assert layer.attention is not None
-    ranks = layer.attention.heads / heads
     products = np.zeros(rows.height)
-    for dtype in rows["gemm_type"].unique():
-        mask = (rows["gemm_type"] == dtype).to_numpy()
-        for matrix in layer.projections:
-            products[mask] += _gemm_seconds(gemms[dtype], matrix, batch[mask], ranks[mask], dtype)
+    for (dtype, count), part in rows.with_row_index().partition_by(["gemm_type", "num_heads"], as_dict=True).items():
+        index = part["index"].to_numpy()
+        ways = max(round(layer.attention.heads / count), 1)
+        products[index] = _gemm_seconds(gemms[dtype], layer.projections, batch[index], ways, dtype)
     moved_bytes, flops = np.empty(rows.height), np.empty(rows.height)
     precision = FP8 if kv == "fp8" else BF16
     for count in np.unique(heads):
@@ -278,18 +283,17 @@ def _module_terms(
         )
         moved_bytes[mask] = batch[mask] * (moved.read_bytes + moved.written_bytes)
         flops[mask] = batch[mask] * moved.flops
-    # Our GEMM laws may exceed what the fused module takes; at least a tenth of it is left for attention itself.
-    products = np.minimum(products, 0.9 * rows["seconds"].to_numpy())
     terms = Terms(bytes=moved_bytes, operations=flops, units=batch)
     return products, terms, features.shape_numbers(rows, ["num_heads", "gemm_type"])
 
 
-def _gemm_seconds(law: Law, matrix: Matrix, m: FloatArray, ranks: FloatArray, dtype: str) -> FloatArray:
-    share = np.array([matrix.share(int(max(r, 1))) for r in ranks])
-    columns = matrix.split == "columns"
-    n = matrix.outputs * (share if columns else 1.0)
-    k = matrix.inputs * (share if matrix.split == "rows" else 1.0)
-    return matrix.copies * law.seconds(gemm_terms(m, n + 0.0 * m, k + 0.0 * m, dtype))
+def _gemm_seconds(law: Law, matrices: tuple[Matrix, ...], m: FloatArray, ranks: int, dtype: str) -> FloatArray:
+    """As the price model runs them: fused, and block-diagonal products as one kernel."""
+    total = np.zeros(m.size)
+    for group in fused(matrices):
+        n, k = gemm_shape(group, ranks)
+        total += law.seconds(gemm_terms(m, n * group[0].copies, k, dtype))
+    return total
 
 
 def _delta_net(gpu: str, engine: str) -> Iterator[Entry]:

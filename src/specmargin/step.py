@@ -84,6 +84,10 @@ class Step:
             count_by_class=_frozen(np.ones_like(run)),
         )
 
+    def times(self, count: float) -> Step:
+        """The same step with so many sequences in the place of each."""
+        return replace(self, count_by_class=_frozen(self.count_by_class * count))
+
     @cached_property
     def sequences(self) -> FloatArray:
         return np.asarray(self.count_by_class.sum(axis=-1))
@@ -132,13 +136,15 @@ class Step:
             prompt_by_class=None if self.prompt_by_class is None else _frozen(self.prompt_by_class[..., chosen]),
         )
 
-    def one_position_more(self) -> Step:
-        """The same step in which one sequence (of the first class) brings one more position."""
+    def one_position_more(self, sequences: int = 1) -> Step:
+        """The same step in which one sequence (of the first class), or several, bring one more position."""
         first = slice(None, 1)
         return Step(
             run_by_class=_joined(self.run_by_class, self.run_by_class[..., first] + 1.0),
             context_by_class=_joined(self.context_by_class, self.context_by_class[..., first]),
-            count_by_class=_joined(_decremented(self.count_by_class), np.ones_like(self.count_by_class[..., first])),
+            count_by_class=_joined(
+                _decremented(self.count_by_class, sequences), np.full_like(self.count_by_class[..., first], sequences)
+            ),
         )
 
     def divided(self, ranks: int) -> Step:
@@ -162,9 +168,9 @@ class ExpertLoad:
 ExpertCounter = Callable[[tuple[ExpertPool, ...], Step], ExpertLoad]
 
 
-def _decremented(count_by_class: FloatArray) -> FloatArray:
+def _decremented(count_by_class: FloatArray, by: int) -> FloatArray:
     reduced = count_by_class.copy()
-    reduced[..., 0] -= 1.0
+    reduced[..., 0] = np.maximum(reduced[..., 0] - by, 0.0)
     return reduced
 
 

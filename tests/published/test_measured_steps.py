@@ -23,7 +23,7 @@ def test_steps_inside_the_graph_limit(lines: dict[tuple[str, str], StepLine], so
 
 @pytest.mark.parametrize("source", ["tables", "laws"])
 def test_a_second_run_that_nothing_was_fitted_to(lines: dict[tuple[str, str], StepLine], source: str) -> None:
-    line = lines["a second run, other batches", source]
+    line = lines["a second run, more batches", source]
     assert line.median_error <= 0.06
     assert line.worst_error <= 0.15
 

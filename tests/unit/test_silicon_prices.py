@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.catalog import prices as catalog_prices
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, law_book
 from specmargin.decisions.warnings import price_warnings
@@ -149,7 +148,9 @@ def test_tables_give_back_what_was_measured() -> None:
 
 
 def test_a_shape_that_nobody_measured_follows_the_law_and_says_so() -> None:
-    refinement = TableRefinement(system="h200_sxm", bandwidth=find_device("h200").bandwidth_bytes_per_second)
+    refinement = TableRefinement(
+        system="h200_sxm", bandwidth_bytes_per_second=find_device("h200").bandwidth_bytes_per_second
+    )
     prices = SiliconPrices(
         name="tables",
         engine="vllm",
@@ -188,7 +189,7 @@ def copied_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _fresh_tables() -> SiliconPrices:
     device = find_device("h200")
-    refinement = TableRefinement(system="h200_sxm", bandwidth=device.bandwidth_bytes_per_second)
+    refinement = TableRefinement(system="h200_sxm", bandwidth_bytes_per_second=device.bandwidth_bytes_per_second)
     return SiliconPrices(
         name="tables", engine="vllm", book=h200_book(), fallback=Roofline(device=device), refinement=refinement
     )
@@ -234,25 +235,25 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 # --- a file of one's own ---
 
 
+OWN_LAW = {
+    "gpu": "h200",
+    "engine": "vllm",
+    "operation": "gemm",
+    "dtype": "bfloat16",
+    "variant": "",
+    "fixed_seconds": 1.0,
+    "bytes_per_second": 1e12,
+    "operations_per_second": 1e15,
+    "evidence": {"version": "mine 1", "rows": 9, "shapes": 3, "median_error": 0.1, "p90_error": 0.2},
+}
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    return {"laws": [OWN_LAW | changes]}
+
+
 def _own_laws(tmp_path: Path, **changes: Any) -> Path:
-    values = {
-        "schema": "specmargin.laws/1",
-        "source": "my machine",
-        "kernels": {},
-        "laws": [
-            {
-                "gpu": "h200",
-                "engine": "vllm",
-                "operation": "gemm",
-                "dtype": "bfloat16",
-                "variant": "",
-                "fixed_seconds": 1.0,
-                "bytes_per_second": 1e12,
-                "operations_per_second": 1e15,
-                "evidence": {"version": "mine 1", "rows": 9, "shapes": 3, "median_error": 0.1, "p90_error": 0.2},
-            }
-        ],
-    }
+    values = {"schema": "specmargin.laws/1", "source": "my machine", "kernels": {}, "laws": [OWN_LAW]}
     path = tmp_path / "own.json"
     path.write_text(json.dumps(values | changes))
     return path
@@ -262,7 +263,8 @@ def test_a_file_of_laws_comes_first_and_the_bundled_ones_fill_in(tmp_path: Path)
     mine = priced(prices_of(str(_own_laws(tmp_path))))
     bundled = priced(prices_of("laws"))
     assert seconds_of(mine, Component.LM_HEAD) > 1.0
-    assert "law of mine 1" in source_of(mine, Component.LM_HEAD)
+    assert "my machine, h200, law of mine 1" in source_of(mine, Component.LM_HEAD)
+    assert "my machine" not in source_of(mine, Component.ROUTED_EXPERTS)
     assert seconds_of(mine, Component.ROUTED_EXPERTS) == seconds_of(bundled, Component.ROUTED_EXPERTS)
 
 
@@ -272,7 +274,13 @@ def test_a_file_of_laws_comes_first_and_the_bundled_ones_fill_in(tmp_path: Path)
         ({"schema": "something/2"}, "'schema' must be 'specmargin.laws/1'"),
         ({"laws": [{"gpu": "h200"}]}, "a law lacks the field 'engine'"),
         ({"laws": []}, "'laws' has none for h200"),
-        ({"laws": 3}, "a law is not understood"),
+        ({"laws": 3}, "'laws' must be a list"),
+        ({"kernels": []}, "'kernels' must be an object"),
+        ({"laws": ["text"]}, "a law is not understood"),
+        (_changed(bytes_per_second=0), "bytes_per_second must be a positive number, got 0"),
+        (_changed(fixed_seconds=-1e-6), "fixed_seconds must be a number that is not negative"),
+        (_changed(fixed_seconds=float("nan")), "fixed_seconds must be a number that is not negative"),
+        (_changed(fixed_seconds="fast"), "a law is not understood"),
     ],
 )
 def test_a_wrong_file_of_laws_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -319,16 +327,27 @@ def _precision(name: str) -> Any:
     return PRECISIONS[name]
 
 
-def test_laws_are_read_once() -> None:
-    assert catalog_prices._laws() is catalog_prices._laws()
-
-
 @pytest.mark.parametrize("parallel", list(Parallel))
 @pytest.mark.parametrize("model", ["qwen3.6-35b-a3b", "deepseek-v3", "deepseek-v4-flash", "gpt-oss-120b", "kimi-k2"])
-def test_measured_prices_never_fall_with_depth_or_batch(model: str, parallel: Parallel) -> None:
+@pytest.mark.parametrize("spec", ["laws", "tables"])
+def test_measured_prices_never_fall_with_depth_or_batch(model: str, parallel: Parallel, spec: str) -> None:
+    """Tables may dip by a percent between two measured sizes, where their correction is interpolated."""
     batch = np.array([1, 2, 4, 8, 16, 32, 64, 128])[:, np.newaxis]
     step = Step.uniform(batch=batch, depth=np.arange(9), context=2048.0)
-    spread = scenario(model, "b200", prices=prices_of("laws", gpu="b200"), layout=Layout(gpus=8, parallel=parallel))
+    spread = scenario(model, "b200", prices=prices_of(spec, gpu="b200"), layout=Layout(gpus=8, parallel=parallel))
     seconds = spread.verify(step).total_seconds
-    assert (np.diff(seconds, axis=0) >= -1e-9).all()
-    assert (np.diff(seconds, axis=1) >= -1e-9).all()
+    slack = 1e-9 if spec == "laws" else 0.01 * seconds[:-1].max()
+    assert (np.diff(seconds, axis=0) >= -slack).all()
+    assert (np.diff(seconds, axis=1) >= -slack).all()
+
+
+def test_prices_do_not_depend_on_what_was_priced_before() -> None:
+    """Corrections are relative to a law: they must not be remembered across laws."""
+    step = Step.uniform(batch=8, depth=1, context=2048.0)
+
+    def seconds(order: list[str]) -> dict[str, float]:
+        prices = _fresh_tables()
+        return {m: float(scenario(m, prices=prices).verify(step).total_seconds) for m in order}
+
+    models = ["qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"]
+    assert seconds(models) == seconds(models[::-1])

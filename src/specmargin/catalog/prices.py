@@ -18,6 +18,7 @@ from specmargin.prices.silicon.model import Refinement, SiliconPrices
 
 KINDS = ("datasheet", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
+_KINDS = {str: "text", dict: "an object", list: "a list"}
 
 
 @cache
@@ -74,11 +75,14 @@ def _read_laws(path: Path, device: Device) -> LawBook:
         raise CatalogError(f"{path}: not a JSON file ({error})") from None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise CatalogError(f"{path}: 'schema' must be {SCHEMA!r}; scripts/fit_laws.py writes such files")
+    for name, kind in (("source", str), ("kernels", dict), ("laws", list)):
+        if not isinstance(values.get(name), kind):
+            raise CatalogError(f"{path}: {name!r} must be {_KINDS[kind]}; scripts/fit_laws.py writes such files")
     try:
         return LawBook.from_json(device.name, values)
     except KeyError as error:
         raise CatalogError(f"{path}: a law lacks the field {error}") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise CatalogError(f"{path}: a law is not understood ({error})") from None
 
 
@@ -86,7 +90,7 @@ def _read_laws(path: Path, device: Device) -> LawBook:
 def _refinement_of(system: str, bandwidth: float) -> Refinement:
     from specmargin.prices.silicon.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
 
-    return TableRefinement(system=system, bandwidth=bandwidth)
+    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth)
 
 
 def _refinement(device: Device) -> Refinement:

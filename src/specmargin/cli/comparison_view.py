@@ -72,6 +72,8 @@ def _lost(side: Side) -> str:
 
 def _named(row: ComparedRow) -> str:
     """The components whose price of depth is furthest apart."""
+    if row.ours.depth == row.other.depth == 0:
+        return "–"
     parts = [f"{d.component} {d.added:+.0%} ({d.other_added:+.0%})" for d in row.differences[:_NAMED]]
     return ", ".join(parts)
 

@@ -62,7 +62,7 @@ PricesOption = Annotated[
     typer.Option(
         "--prices",
         help="datasheet (a roofline), laws (fitted to measured kernels), tables (the kernels themselves; needs "
-        "specmargin[silicon]), or FILE.json with your own laws. Default: tables if installed, else laws.",
+        "the extra silicon), or FILE.json with your own laws. Default: tables if installed, else laws.",
     ),
 ]
 EngineOption = Annotated[

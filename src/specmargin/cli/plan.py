@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -143,6 +144,9 @@ def plan(
     if output is not None:
         setting = answers[0].config
         o.write_file(output, setting.file_text or f"{setting.text}\n", force=force)
+        if setting.file_name:  # the flags that are shown name the file that was written
+            text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
+            answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))
     if json:
         render.json_out(plan_view.payload(answers, question.engine, gpu_hour_price, comparison))
     else:

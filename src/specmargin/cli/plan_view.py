@@ -210,8 +210,8 @@ def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
             style="dim",
         )
     out.print(
-        "hurdle: survival the next draft token must reach; break-even: acceptance a token at which this draft only "
-        "equals no speculation",
+        "hurdle: survival at which verifying one more draft token pays, its drafting aside; break-even: acceptance a "
+        "token at which this draft only equals no speculation; bound by: what one more position waits for",
         style="dim",
     )
     out.print()

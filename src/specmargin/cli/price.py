@@ -113,7 +113,10 @@ def _emit_json(
             "depth": depth,
             "context": scenario.context,
             "distinct_experts": None if distinct is None else float(distinct),
-            "components": [_line(line, float(added)) for line, added in marginal_by_component(now, more)],
+            "components": [
+                _line(line, float(added))
+                for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks)
+            ],
             "total_seconds": verify,
             "draft": {
                 "drafter": scenario.drafter.name,
@@ -134,7 +137,7 @@ def _emit_table(
     out = render.console()
     verify, draft, whole = _totals(scenario, now, drafting)
     positions = batch * (depth + 1)
-    marginal = float(more.total_seconds) - verify
+    marginal = (float(more.total_seconds) - verify) / scenario.layout.sequence_ranks
     out.print(
         f"A step of {batch} sequences × {depth + 1} positions takes {render.seconds(verify)}; one more position adds "
         f"{render.seconds(marginal)}, {marginal / (verify / positions):.0%} of the average position.",
@@ -144,7 +147,7 @@ def _emit_table(
     columns = [("component", "left"), ("time", "right"), ("share", "right"), ("bytes", "right"), ("FLOPs", "right")]
     title = f"verify step on {scenario.device.title}, {scenario.prices.name} prices"
     shown = render.table(title, [*columns, ("one more position", "right"), ("bound by", "left")])
-    for line, added in marginal_by_component(now, more):
+    for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks):
         shown.add_row(*_cells(line, verify), render.seconds(float(added)), str(line.resource()))
     out.print(shown)
     if drafting is not None:

@@ -70,7 +70,7 @@ def validate(
     """
     chosen = set(parts or Part)
     _check(chosen, peer=peer, figure=figure, force=force)
-    payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": f"aiconfigurator-core {store.release()}"}
+    payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": store.release()}
     out = Console(quiet=True) if json else render.console()
     if Part.KERNELS in chosen:
         payload["kernels"] = _kernels(out)

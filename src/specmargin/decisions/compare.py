@@ -93,9 +93,8 @@ def _added(scenario: Scenario, batch: int, depth: int) -> dict[str, float]:
     plain, deep = (scenario.verify(Step.uniform(batch=batch, depth=at, context=scenario.context)) for at in (0, depth))
     before = {line.component: float(line.seconds) for line in plain.components}
     whole = float(plain.total_seconds)
-    found = {
-        str(line.component): (float(line.seconds) - before.get(line.component, 0.0)) / whole for line in deep.components
-    }
+    after = {line.component: float(line.seconds) for line in deep.components}
+    found = {str(name): (after.get(name, 0.0) - before.get(name, 0.0)) / whole for name in {**before, **after}}
     draft = scenario.drafting.seconds(
         scenario.drafter,
         batch=np.array(float(batch)),

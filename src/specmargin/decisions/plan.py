@@ -164,7 +164,7 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
     """Every row at once: the ledger at the chosen depths, and with one more position."""
     step = Step.uniform(batch=grid.batches, depth=chosen, context=scenario.context)
     now, more = scenario.marginal(step)
-    marginal = marginal_by_component(now, more)
+    marginal = marginal_by_component(now, more, positions=scenario.layout.sequence_ranks)
     distinct = scenario.distinct_experts(step)
     communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
     at = np.arange(grid.batches.size)
@@ -198,10 +198,12 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
     return tuple(row(i) for i in range(grid.batches.size))
 
 
-def marginal_by_component(now: StepPrice, more: StepPrice) -> list[tuple[ComponentPrice, FloatArray]]:
-    """Seconds that one more position adds, by line of the ledger."""
+def marginal_by_component(
+    now: StepPrice, more: StepPrice, *, positions: int
+) -> list[tuple[ComponentPrice, FloatArray]]:
+    """Seconds that one more position adds, by line of the ledger; `more` has that many `positions` more."""
     later = {line.component: line.seconds for line in more.components}
-    return [(line, np.asarray(later.get(line.component, 0.0) - line.seconds)) for line in now.components]
+    return [(line, np.asarray(later.get(line.component, 0.0) - line.seconds) / positions) for line in now.components]
 
 
 def speedup_by_batch(

@@ -172,11 +172,15 @@ class Scenario:
         )
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
-        """The step, and the same step with one more position of one sequence; inside a graph both, or neither."""
-        more_local = step.divided(self.layout.sequence_ranks).one_position_more()
+        """The step, and the same step with one more position of one sequence; inside a graph both, or neither.
+
+        Ranks with sequences of their own run in step, so each of them brings one: `sequence_ranks` positions more.
+        """
+        ranks = self.layout.sequence_ranks
+        more_local = step.divided(ranks).one_position_more()
         captured = self.engine_time.captured_positions
         roomier = self.with_graphs_for(None if captured is None else captured + 1)
-        return self.verify(step), roomier.verify(step.one_position_more(), more_local)
+        return self.verify(step), roomier.verify(step.one_position_more(ranks), more_local)
 
     def with_graphs_for(self, positions: int | None) -> Scenario:
         """The same engine with other capture sizes; None: with a graph for every step."""

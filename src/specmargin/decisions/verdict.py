@@ -99,6 +99,8 @@ def _memory(plan: Plan) -> str:
 
 def _what_would_change(plan: Plan) -> str:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
+    if plan.max_depth == 0:
+        return "No drafts were looked at (--depth 0)."
     if plan.switch_acceptance is None:
         return f"At batch {row.batch} not even perfect drafts would pay."
     side = "above" if row.depth == 0 else "below"

@@ -5,14 +5,35 @@ from __future__ import annotations
 from specmargin.decisions.scenario import Scenario
 from specmargin.prices.silicon.advice import slow_kernels
 from specmargin.prices.silicon.model import SiliconPrices
+from specmargin.prices.work import Component
+from specmargin.sources import SourceKind
 from specmargin.step import Step
+
+_LARGE = 0.1  # of the step
 
 
 def price_warnings(scenario: Scenario, *, batch: int, depth: int) -> tuple[str, ...]:
-    """Kernels that run far under the device's bandwidth in this step, with what is measured to be faster."""
+    """Kernels that run far under the device's bandwidth, and large components that nobody measured here."""
     prices = scenario.prices
     if not isinstance(prices, SiliconPrices):
         return ()
     step = Step.uniform(batch=batch, depth=depth, context=scenario.context)
-    total = float(scenario.verify(step).total_seconds)
-    return tuple(str(slow) for slow in slow_kernels(prices, scenario.works(step), total))
+    price = scenario.verify(step)
+    total = float(price.total_seconds)
+    slow = [str(found) for found in slow_kernels(prices, scenario.works(step), total)]
+    guessed = [
+        str(line.component)
+        for line in price.components
+        if line.source.kind is SourceKind.DATASHEET and _matters(line.component, float(line.seconds), total)
+    ]
+    if guessed:
+        slow.append(
+            f"nobody measured {' and '.join(guessed)} on {scenario.device.name} in this format: "
+            "priced by the datasheet, a lower bound, beside measured components"
+        )
+    return tuple(slow)
+
+
+def _matters(component: Component, seconds: float, total: float) -> bool:
+    """Routed experts always do: a bound looks small where it is wrong."""
+    return component is Component.ROUTED_EXPERTS or seconds > _LARGE * total

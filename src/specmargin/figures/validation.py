@@ -24,7 +24,7 @@ def predicted_against_measured(report: ServedReport) -> alt.HConcatChart:
     panels = [_panel(report, source, (low, high)) for source in sources]
     title = alt.TitleParams(
         "Served MoE rows: time between tokens, predicted against measured",
-        subtitle="each row under an engine time that saw nothing of its model on its GPU; dashed: 25% off",
+        subtitle="tables and laws with an engine time that saw nothing of the row's model on its GPU; dashed: 25% off",
     )
     chart = alt.HConcatChart(hconcat=panels, title=title)
     styled: alt.HConcatChart = chart.configure_axis(gridOpacity=0.4).configure_title(anchor="start")

@@ -49,12 +49,13 @@ def aiconfigurator() -> Estimate:
 
     def seconds(row: ServedRow) -> float | None:
         for version, formats in product(dict.fromkeys((row.version or None, None)), (True, False)):
+            arguments = _arguments(row, version, formats=formats)
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),
                 contextlib.suppress(Exception),  # whatever it raises, it could not price the row this way
             ):
-                return float(estimate(**_arguments(row, version, formats=formats)).tpot) * 1e-3
+                return float(estimate(**arguments).tpot) * 1e-3
         return None
 
     return seconds

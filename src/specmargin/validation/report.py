@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specmargin.errors import InputError
 from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.engine_time import left_out_seconds
 from specmargin.validation.peer import Estimate, stratified
@@ -83,6 +84,8 @@ def served_report(rows: Sequence[ServedRow], track: Track) -> ServedReport:
     """Engine time is fitted, so every row is predicted under a fit that saw nothing of its model on its GPU."""
     by_source = {source: predict(rows, source, progress=track(source)) for source in SOURCES}
     priced = by_source[SOURCES[0]]
+    if any(found.refused != priced.refused for found in by_source.values()):
+        raise InputError("the sources of prices refuse different rows: they cannot be compared row by row")
     return ServedReport(
         rows=tuple(prediction.row for prediction in priced.found),
         measured_seconds=np.array([prediction.row.tpot_seconds for prediction in priced.found]),

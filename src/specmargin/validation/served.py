@@ -134,7 +134,7 @@ def _row(values: dict[str, Any]) -> ServedRow:
 
 def _layout(values: dict[str, Any]) -> Layout:
     """Two of the sources multiply sizes that name the same GPUs: 8-way tensor and 8-way expert parallelism of one box
-    stand there as 64 GPUs. 118 of these measurements are also in a third source, which says 8 (tests show it)."""
+    stand there as 64 GPUs. 118 of these measurements are also in a third source, which says 8."""
     tensor, copies = _size(values["tp_size"]), _size(values["attention_dp_size"])
     expert_tensor, expert_ranks = _size(values["moe_tp_size"]), _size(values["moe_ep_size"])
     gpus = max(tensor * copies, expert_tensor * expert_ranks)

@@ -139,7 +139,7 @@ def step_lines() -> Iterator[StepLine]:
         error = _errors(full, source, time)
         yield _line("full graphs, within the graph limit (fitted here)", source, error[full.captured])
         yield _line("full graphs, beyond the limit (the cliff's size is fitted here)", source, error[~full.captured])
-        yield _line("a second run, other batches (nothing fitted)", source, _errors(second, source, time))
+        yield _line("a second run, more batches (nothing fitted)", source, _errors(second, source, time))
         inside, beyond = pieces.captured, ~pieces.captured
         error = _errors(pieces, source, parts)
         yield _line("graphs of pieces, within the limit (one number fitted)", source, error[inside])

@@ -92,11 +92,12 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         layout=row.layout,
         context=0.0,
     )
-    decode = Step.uniform(batch=row.concurrency, context=row.input_tokens + row.output_tokens / 2.0)
+    copies = row.layout.sequence_ranks  # every group of GPUs decodes its share and prefills a prompt of its own
+    sequences = math.ceil(row.concurrency / copies)
+    decode = Step.uniform(batch=sequences * copies, context=row.input_tokens + row.output_tokens / 2.0)
     decode_seconds = float(scenario.verify(decode).total_seconds)
     chunks = math.ceil(row.input_tokens / _CHUNK_TOKENS)
-    copies = row.layout.sequence_ranks  # every group of GPUs prefills a prompt of its own
-    earlier = row.input_tokens / 2.0 if chunks > 1 else 0.0
+    earlier = row.input_tokens * (chunks - 1.0) / (2.0 * chunks)  # of the chunks before, on average
     prompts = Step.prompts(count=copies, tokens=row.input_tokens / chunks, context=earlier)
     added = float(scenario.verify(decode.joined(prompts)).total_seconds) - decode_seconds
     return Prediction(
@@ -104,5 +105,5 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         decode_seconds=decode_seconds,
         prefill_seconds=added * chunks / copies * row.concurrency / row.output_tokens,
         layers=architecture.layers,
-        sequences=math.ceil(row.concurrency / copies),
+        sequences=sequences,
     )

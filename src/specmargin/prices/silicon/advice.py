@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,14 @@ class SlowKernel:
     alternative: str
     alternative_seconds: float | None
 
+    def with_more(self, other: SlowKernel | None) -> SlowKernel:
+        """The same kernel in other layers of the step too."""
+        if other is None:
+            return self
+        times = (self.alternative_seconds, other.alternative_seconds)
+        both = None if None in times else sum(time for time in times if time is not None)
+        return replace(self, seconds=self.seconds + other.seconds, alternative_seconds=both)
+
     def __str__(self) -> str:
         share = self.bytes_per_second / self.device_bytes_per_second
         text = (
@@ -46,16 +54,15 @@ class SlowKernel:
 
 def slow_kernels(prices: SiliconPrices, works: Sequence[Work], total_seconds: float) -> list[SlowKernel]:
     """For one step: `works` at a single point of the grid."""
-    found = []
+    by_kernel: dict[str, SlowKernel] = {}
     for work in works:
-        if isinstance(work.subject, ExpertBlock):
-            slow = _slow_experts(prices, work, work.subject, total_seconds)
-            if slow is not None:
-                found.append(slow)
-    return list({slow.kernel: slow for slow in found}.values())
+        slow = _slow_experts(prices, work, work.subject) if isinstance(work.subject, ExpertBlock) else None
+        if slow is not None:
+            by_kernel[slow.kernel] = slow.with_more(by_kernel.get(slow.kernel))
+    return [slow for slow in by_kernel.values() if slow.seconds >= _LARGE * total_seconds]
 
 
-def _slow_experts(prices: SiliconPrices, work: Work, block: ExpertBlock, total_seconds: float) -> SlowKernel | None:
+def _slow_experts(prices: SiliconPrices, work: Work, block: ExpertBlock) -> SlowKernel | None:
     spread = work.expert_ranks > 1
     found = prices.book.experts(prices.engine, block, spread=spread)
     if found is None:
@@ -63,7 +70,7 @@ def _slow_experts(prices: SiliconPrices, work: Work, block: ExpertBlock, total_s
     seconds = float(prices.price([work])[0].seconds)
     rate = _rate(found.law, work, block, found.dtype)
     device = prices.fallback.device.bandwidth_bytes_per_second
-    if rate >= _SLOW * device or seconds < _LARGE * total_seconds:
+    if rate >= _SLOW * device:
         return None
     lawful = _seconds(found.law, work, block, found.dtype)
     choices = [choice for choice in _alternatives(prices, work, block) if choice[1] * _FASTER <= lawful]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specmargin.architecture.types import ExpertBlock, GroupedAttention
@@ -31,6 +31,7 @@ class LawBook:
     laws: Mapping[tuple[str, str, str, str], Law]
     curves: Mapping[tuple[str, str, str, str], Curve]
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    behind: LawBook | None = None  # asked for what is not in this one
 
     @classmethod
     def from_json(cls, gpu: str, values: Mapping[str, Any]) -> LawBook:
@@ -47,21 +48,16 @@ class LawBook:
         return cls(gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"])
 
     def over(self, other: LawBook) -> LawBook:
-        """These laws, and the other's where there are none."""
-        return LawBook(
-            gpu=self.gpu,
-            release=f"{self.release}, {other.release}",
-            laws={**other.laws, **self.laws},
-            curves={**other.curves, **self.curves},
-            kernels={**other.kernels, **self.kernels},
-        )
+        """These laws, and the other's where there are none; each keeps its own origin."""
+        return replace(self, kernels={**other.kernels, **self.kernels}, behind=other)
 
     @property
     def origin(self) -> str:
         return f"{self.release}, {self.gpu}"
 
     def engines(self, first: str) -> list[str]:
-        known = dict.fromkeys(engine for engine, *_ in self.laws)
+        books = [self.laws] if self.behind is None else [self.laws, self.behind.laws]
+        known = dict.fromkeys(engine for laws in books for engine, *_ in laws)
         return [first, *(engine for engine in known if engine != first)]
 
     def gemm(self, engine: str, precision: str) -> Found | None:
@@ -105,7 +101,7 @@ class LawBook:
             if curve is not None:
                 detail = f"{self.origin}, curve of {curve.evidence}"
                 return curve, Source(kind=SourceKind.SILICON, detail=detail)
-        return None
+        return None if self.behind is None else self.behind.collective(engine, kind, ranks)
 
     def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> Found | None:
         for dtype in dtypes:
@@ -120,7 +116,7 @@ class LawBook:
             law = self.laws.get((candidate, operation, dtype, variant))
             if law is not None:
                 return Found(law=law, dtype=dtype, engine=candidate, origin=self.origin)
-        return None
+        return None if self.behind is None else self.behind._at(candidate, operation, dtype, variants)
 
 
 _KEYS = ("gpu", "engine", "operation", "dtype", "variant")

@@ -43,7 +43,8 @@ def _all_to_all_part(
     system: str, engine: str, file: str, read: Callable[[pl.DataFrame], pl.DataFrame]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     for path in store.versions(system, "comm", engine, file)[:1]:
-        rows = read(store.read(path, latency=None))
+        per_node = 4 if system.startswith("gb") else 8  # Grace trays hold four
+        rows = read(store.read(path, latency=None).with_columns(gpus_per_node=pl.lit(per_node)))
         columns = ["ranks", "hidden_size", "topk", "num_experts", "num_tokens", "seconds"]
         yield path.parent.name, rows.select(pl.col(name).cast(pl.Float64) for name in columns)
 
@@ -63,11 +64,11 @@ def _moe_a2a(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _deepep(dispatch: str, combine: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
-    """Both phases in one row; eight GPUs a node."""
+    """Both phases in one row; the GPUs of a node are not in it."""
 
     def read(rows: pl.DataFrame) -> pl.DataFrame:
         return rows.with_columns(
-            ranks=8 * pl.col("node_num"),
+            ranks=pl.col("node_num") * pl.col("gpus_per_node"),
             topk="num_topk",
             num_tokens="num_token",
             seconds=(pl.col(dispatch) + pl.col(combine)) * 0.5e-6,

@@ -33,6 +33,7 @@ class Samples:
     weight: FloatArray
     offset: FloatArray  # seconds that are in the measurement and priced elsewhere (a module's GEMMs)
     bandwidth_limit: float  # of the device: a fit that needs more has mistaken something else for bandwidth
+    crowding_limit: float = 0.25  # a fit to a few shapes that needs more has mistaken compute for it
 
     def where(self, mask: BoolArray) -> Samples:
         terms = Terms(**{name: _cut(getattr(self.terms, name), mask) for name in _FEATURES})
@@ -43,6 +44,7 @@ class Samples:
             weight=self.weight[mask],
             offset=_cut(self.offset, mask),
             bandwidth_limit=self.bandwidth_limit,
+            crowding_limit=self.crowding_limit,
         )
 
 
@@ -70,6 +72,7 @@ def fit(samples: Samples, evidence: Evidence) -> Law:
 
     upper = np.full(len(_NAMES), 9.0)
     upper[1] = np.log(samples.bandwidth_limit / _START[1])
+    upper[-1] = np.log(samples.crowding_limit / _START[-1])
     start = np.minimum(np.zeros(int(present.sum())), upper[present] - 0.1)
     result = least_squares(residuals, start, bounds=(-14.0, upper[present]), loss="soft_l1", f_scale=0.05)
     return law(result.x)

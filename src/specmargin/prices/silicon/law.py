@@ -1,4 +1,4 @@
-"""The form that measured kernels follow, and its fit.
+"""The form that measured kernels follow.
 
     t = fixed + unit · units + resident · residents + element · elements
         + ((bytes · (1 + crowding · crowded) / bandwidth)^p + (operations / rate)^p)^(1/p)
@@ -11,6 +11,7 @@ rank: there Triton falls back to an untuned configuration for most shapes, and r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -66,6 +67,14 @@ class Law:
     crowding: float = 0.0
     evidence: Evidence
 
+    def __post_init__(self) -> None:
+        for name in ("fixed_seconds", "unit_seconds", "resident_seconds", "element_seconds", "crowding"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a number that is not negative, got {getattr(self, name)!r}")
+        for name in ("bytes_per_second", "operations_per_second"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)!r}")
+
     def seconds(self, terms: Terms) -> FloatArray:
         memory, compute = self.parts(terms)
         linear = (
@@ -95,6 +104,12 @@ class Curve:
     sizes: tuple[float, ...]
     seconds_at: tuple[float, ...]
     evidence: Evidence
+
+    def __post_init__(self) -> None:
+        if not self.sizes or len(self.sizes) != len(self.seconds_at):
+            raise ValueError("sizes and seconds_at must have one entry a point")
+        if not all(0.0 < value < math.inf for value in (*self.sizes, *self.seconds_at)):
+            raise ValueError("sizes and seconds_at must be positive numbers")
 
     def seconds(self, size: FloatArray) -> FloatArray:
         """Flat below the first point; proportional to size beyond the last."""

@@ -8,11 +8,12 @@ once, products grow with the queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import (
     Attention,
     CompressedAttention,
@@ -52,7 +53,7 @@ class Refinement(Protocol):
 
     def experts(self, found: Found, block: ExpertBlock, work: Work) -> Correction: ...
 
-    def attention(self, found: Found, attention: Attention, work: Work) -> Correction: ...
+    def attention(self, found: Found, attention: Attention, work: Work, step: Step) -> Correction: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +125,7 @@ class SiliconPrices:
                 return None
             parts.append(part)
         if prompts is not None:
-            part = self._prefill(work, attention, prompts)
-            if part is None:
-                return None
-            parts.append(part)
+            parts.append(self._prefill(work, attention, prompts))
         return _added(parts)
 
     def _decode(self, work: Work, attention: Attention, step: Step) -> WorkPrice | None:
@@ -140,20 +138,10 @@ class SiliconPrices:
         if isinstance(attention, GroupedAttention):
             terms = grouped_terms(attention, step, kv_bytes=work.kv.bytes_per_parameter, ranks=work.ranks)
         else:
-            moved = traffic(
-                attention,
-                step.run_by_class,
-                step.context_by_class,
-                kv=work.kv,
-                ranks=work.ranks,
-                states=step.wanted_by_class,
-            )
-            terms = Terms(
-                bytes=step.total(moved.read_bytes + moved.written_bytes),
-                operations=step.total(moved.flops) if kind != "gdn" else np.zeros(()),
-                units=step.sequences,
-            )
-        correction = self.refinement.attention(found, attention, work) if self.refinement else LAWFUL
+            part = _attention_work(work, attention, step)
+            operations = part.flops if kind != "gdn" else np.zeros(())
+            terms = Terms(bytes=part.bytes, operations=operations, units=step.sequences)
+        correction = self.refinement.attention(found, attention, work, step) if self.refinement else LAWFUL
         return _priced(found, terms, work.count, correction, _QUERIES_MODELLED)
 
     def _attention_law(self, attention: Attention, kind: str, kv: str) -> Found | None:
@@ -163,12 +151,11 @@ class SiliconPrices:
             return self.book.delta_net(self.engine)
         return self.book.module(self.engine, kind, kv)
 
-    def _prefill(self, work: Work, attention: Attention, step: Step) -> WorkPrice | None:
+    def _prefill(self, work: Work, attention: Attention, step: Step) -> WorkPrice:
         """Prompts compute at the rate of the engine's prefill attention; linear attention by the datasheet."""
         found = self.book.prefill(self.engine)
         if found is None or isinstance(attention, LinearAttention):
-            seconds = step.total(step.run_by_class) * 0.0
-            return _constant(seconds, self.fallback.device.source)
+            return self.fallback.price([_attention_work(work, attention, step)])[0]
         dims = _prefill_dims(attention)
         attended = _prefill_pairs(attention, step)
         terms = Terms(bytes=np.zeros(()), operations=attended * 2.0 * dims * attention.heads / work.ranks)
@@ -182,6 +169,25 @@ class SiliconPrices:
             return None
         curve, source = found
         return _constant(work.count * curve.seconds(work.bytes), source)
+
+
+def _attention_work(work: Work, attention: Attention, step: Step) -> Work:
+    """The part of an attention work that some of its sequences bring."""
+    assert work.kv is not None
+    moved = traffic(
+        attention,
+        step.run_by_class,
+        step.context_by_class,
+        kv=work.kv,
+        ranks=work.ranks,
+        states=step.wanted_by_class,
+    )
+    return replace(
+        work,
+        bytes=step.total(moved.read_bytes + moved.written_bytes),
+        operations={Arithmetic.BF16: step.total(moved.flops)},
+        step=step,
+    )
 
 
 def _split(step: Step) -> tuple[Step | None, Step | None]:

@@ -20,8 +20,9 @@ from specmargin.prices.silicon.book import Found
 from specmargin.prices.silicon.kinds import is_plain
 from specmargin.prices.silicon.law import Law
 from specmargin.prices.silicon.model import LAWFUL, Correction
+from specmargin.prices.silicon.terms import gemm_terms
 from specmargin.prices.work import Work
-from specmargin.step import FloatArray, IntArray
+from specmargin.step import FloatArray, IntArray, Step
 
 Remembered = TypeVar("Remembered")
 _REACH = 0.7  # log distance at which a neighbour's correction has faded to nothing
@@ -66,10 +67,13 @@ def _cell(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRefinement:
-    """Corrections from the tables of one GPU; engines are those that the laws name."""
+    """Corrections from the tables of one GPU; engines are those that the laws name.
+
+    A correction is relative to one law: what is remembered is remembered by law.
+    """
 
     system: str
-    bandwidth: float
+    bandwidth_bytes_per_second: float
     _memory: dict[object, Any] = field(default_factory=dict)
 
     def _table(self, operation: str, found: Found) -> store.Table | None:
@@ -84,10 +88,11 @@ class TableRefinement:
     # --- GEMMs ---
 
     def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> Correction:
-        grid = self._remembered(("gemm", found.engine, found.dtype), lambda: self._gemm_grid(found))
+        grid = self._remembered(("gemm", found.law), lambda: self._gemm_grid(found))
         if grid is None:
             return LAWFUL
-        return Correction(factor=np.exp(grid.at(m, n, k)), label=f"table of {found.law.evidence.version}")
+        beyond = "" if grid.holds(n, k) else ", beyond its largest shape"
+        return Correction(factor=np.exp(grid.at(m, n, k)), label=f"table of {found.law.evidence.version}{beyond}")
 
     def _gemm_grid(self, found: Found) -> GemmGrid | None:
         table = self._table("gemm", found)
@@ -97,7 +102,7 @@ class TableRefinement:
     # --- experts ---
 
     def experts(self, found: Found, block: ExpertBlock, work: Work) -> Correction:
-        lines = self._remembered(("experts", found.engine, found.dtype), lambda: self._expert_lines(found))
+        lines = self._remembered(("experts", found.dtype, found.law), lambda: self._expert_lines(found))
         if not lines:
             return LAWFUL
         down = block.expert[1]
@@ -112,25 +117,26 @@ class TableRefinement:
         line, weight = _nearest(lines, wanted, plain=is_plain(block), memory=self._memory)
         if weight == 0.0:
             return LAWFUL
-        label = f"table of {found.engine}" if weight == 1.0 else f"law, nearest shape of the table of {found.engine}"
-        return Correction(factor=np.exp(weight * line.at(work.positions)), label=f"{label} ({found.dtype})")
+        version = found.law.evidence.version
+        table = f"table of {version} and before ({found.dtype})"
+        label = table if weight == 1.0 else f"law of {version}, corrected by the nearest shape of the {table}"
+        return Correction(factor=np.exp(weight * line.at(work.positions)), label=label)
 
     def _expert_lines(self, found: Found) -> dict[tuple[int, ...], Line]:
         """Newest measurement of every shape; versions that lack one leave it to older ones."""
         lines: dict[tuple[int, ...], Line] = {}
         for path in store.versions(self.system, "moe", found.engine, _FILES["moe"]):
-            rows = features.expert_rows(store.table(path), found.dtype, bandwidth=self.bandwidth)
+            rows = features.expert_rows(store.table(path), found.dtype, bandwidth=self.bandwidth_bytes_per_second)
             if rows is not None:
                 lines = expert_lines(rows.rows, found.law, found.dtype) | lines
         return lines
 
     # --- attention ---
 
-    def attention(self, found: Found, attention: Attention, work: Work) -> Correction:
-        step = work.step
-        if not isinstance(attention, GroupedAttention) or step is None or work.kv is None:
+    def attention(self, found: Found, attention: Attention, work: Work, step: Step) -> Correction:
+        if not isinstance(attention, GroupedAttention) or work.kv is None:
             return LAWFUL
-        sheets = self._remembered(("attention", found.engine), lambda: self._attention_sheets(found))
+        sheets = self._remembered(("attention", found.law), lambda: self._attention_sheets(found))
         heads, kv_heads = attention.heads // work.ranks, max(1, attention.kv_heads // work.ranks)
         kv = "fp8" if work.kv.name.startswith("fp8") else "bfloat16"
         sheet = (sheets or {}).get((heads, kv_heads, attention.key_dim, attention.window or 0, kv))
@@ -167,10 +173,14 @@ class GemmGrid:
             np.searchsorted(axis, rows[name].to_numpy()) for axis, name in zip(axes, ("n", "k", "m"), strict=True)
         )
         ratio = np.full([axis.size for axis in axes], np.nan)
-        predicted = law.seconds(features.gemm_terms_of(rows, dtype))
-        ratio[index] = np.log(rows["seconds"].to_numpy() / predicted)
-        filled = _filled_along_last(ratio)
-        return cls(log_n=np.log(axes[0]), log_k=np.log(axes[1]), log_m=np.log(axes[2]), log_ratio=filled)
+        n, k, m = np.meshgrid(*axes, indexing="ij")
+        lawful = np.log(law.seconds(gemm_terms(m, n, k, dtype)))
+        ratio[index] = np.log(rows["seconds"].to_numpy()) - lawful[index]
+        rising = _rising(_filled_along_last(ratio) + lawful) - lawful
+        return cls(log_n=np.log(axes[0]), log_k=np.log(axes[1]), log_m=np.log(axes[2]), log_ratio=rising)
+
+    def holds(self, n: float, k: float) -> bool:
+        return bool(np.log(n) <= self.log_n[-1] and np.log(k) <= self.log_k[-1])
 
     def at(self, m: FloatArray, n: float, k: float) -> FloatArray:
         i, u = _cell(self.log_n, np.asarray(np.log(n)))
@@ -178,6 +188,11 @@ class GemmGrid:
         r = self.log_ratio
         line = (1 - u) * ((1 - v) * r[i, j] + v * r[i, j + 1]) + u * ((1 - v) * r[i + 1, j] + v * r[i + 1, j + 1])
         return np.asarray(np.interp(np.log(np.maximum(m, 1.0)), self.log_m, line))
+
+
+def _rising(log_seconds: FloatArray) -> FloatArray:
+    """More positions never take less time: a dip in a table is a size at which the kernel was badly chosen before."""
+    return np.asarray(np.minimum.accumulate(log_seconds[..., ::-1], axis=-1)[..., ::-1])
 
 
 def _filled_along_last(values: FloatArray) -> FloatArray:
@@ -192,12 +207,13 @@ def _filled_along_last(values: FloatArray) -> FloatArray:
 
 def expert_lines(rows: pl.DataFrame, law: Law, dtype: str) -> dict[tuple[int, ...], Line]:
     """One line over tokens a shape (hidden, intermediate, top-k, experts, tensor and expert ranks)."""
-    predicted = law.seconds(features.expert_terms_of(rows, dtype))
-    frame = rows.with_columns(log_ratio=pl.Series(np.log(rows["seconds"].to_numpy() / predicted)))
+    lawful = pl.Series(np.log(law.seconds(features.expert_terms_of(rows, dtype))))
     lines = {}
-    for key, part in frame.partition_by(features.EXPERT_SHAPE, as_dict=True).items():
+    for key, part in rows.with_columns(lawful=lawful).partition_by(features.EXPERT_SHAPE, as_dict=True).items():
+        ordered = part.sort("num_tokens")
         lines[tuple(int(value) for value in key)] = Line(
-            log_size=np.log(part["num_tokens"].to_numpy().astype(np.float64)), log_ratio=part["log_ratio"].to_numpy()
+            log_size=np.log(ordered["num_tokens"].to_numpy().astype(np.float64)),
+            log_ratio=_rising(np.log(ordered["seconds"].to_numpy())) - ordered["lawful"].to_numpy(),
         )
     return lines
 
