@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specmargin.architecture.types import Architecture, ExpertPool
     from specmargin.catalog.drafters import find_acceptance, find_drafter
     from specmargin.catalog.lookup import find_device, find_model
+    from specmargin.catalog.routing_profiles import find_routing
     from specmargin.decisions.duel import duel
     from specmargin.decisions.plan import Plan, PlanRow, make_plan
     from specmargin.decisions.scenario import Scenario
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from specmargin.hardware.layout import Layout, Parallel
     from specmargin.prices.model import EngineTime, PriceModel, StepPrice
     from specmargin.prices.roofline import Roofline, RooflineForm
-    from specmargin.routing.profile import RoutingProfile, UniformRouting, find_routing
+    from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
 
 _HOME = {
@@ -54,7 +55,7 @@ _HOME = {
     "find_device": "catalog.lookup",
     "find_drafter": "catalog.drafters",
     "find_model": "catalog.lookup",
-    "find_routing": "routing.profile",
+    "find_routing": "catalog.routing_profiles",
     "load_architecture": "architecture.reader",
     "make_plan": "decisions.plan",
     "parse_acceptance": "acceptance.survival",

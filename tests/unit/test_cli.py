@@ -42,7 +42,8 @@ def test_root() -> None:
 
 
 def test_plan_json_has_the_documented_keys() -> None:
-    result = payload("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64", "--contexts", "1k,32k")
+    shared = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64", "--routing", "uniform")
+    result = payload(*shared, "--contexts", "1k,32k")
     assert result["schema"] == "specmargin.plan/1"
     for key in ("model", "gpu", "engine", "drafter", "sources", "rows", "config"):
         assert key in result

@@ -6,37 +6,72 @@ import numpy as np
 import pytest
 
 from specmargin.architecture.types import ExpertPool
+from specmargin.catalog.lookup import find_model
+from specmargin.catalog.routing_profiles import find_routing
 from specmargin.errors import InputError
-from specmargin.routing.profile import UNIFORM, PopularityRouting, expert_counter, find_routing
+from specmargin.routing.local import LocalRouting, from_curves
+from specmargin.routing.profile import UNIFORM, expert_counter
 from specmargin.sources import assumed
 from specmargin.step import Step
 
 POOL = ExpertPool(experts=8, experts_per_token=2)
 
 
-def _popularity(*values: float) -> PopularityRouting:
-    return PopularityRouting(hit_probability_by_expert=np.asarray(values), name="test", source=assumed("test"))
+def _popularity(*values: float, growth: float = 1.0) -> LocalRouting:
+    """One layer: popularity without locality, or with runs that grow as q^growth."""
+    return from_curves(
+        name="test",
+        source=assumed("test"),
+        pool=ExpertPool(experts=len(values), experts_per_token=2),
+        popularity_by_layer_expert=np.array([values]),
+        effective_by_run_layer=np.arange(1.0, 9.0)[:, np.newaxis] ** growth,
+        captured_run=8,
+    )
 
 
 def test_popularity_touches_k_at_one_position_and_fewer_than_uniform_after() -> None:
     skewed = _popularity(0.9, 0.5, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05)
     one, many = Step.uniform(batch=1), Step.uniform(batch=6)
     assert skewed.mean(POOL, one) == pytest.approx(2.0)
+    assert skewed.variance(POOL, one) == pytest.approx(0.0, abs=1e-9)
     assert skewed.mean(POOL, many) < UNIFORM.mean(POOL, many)
     assert skewed.variance(POOL, many) > 0
 
 
+def test_a_run_without_locality_is_as_many_strangers() -> None:
+    skewed = _popularity(0.9, 0.5, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05)
+    run, strangers = Step.uniform(batch=1, depth=5), Step.uniform(batch=6)
+    assert skewed.mean(POOL, run) == pytest.approx(float(skewed.mean(POOL, strangers)))
+    alike = _popularity(0.9, 0.5, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05, growth=0.75)
+    assert alike.mean(POOL, run) < skewed.mean(POOL, run)
+    assert alike.mean(POOL, strangers) == pytest.approx(float(skewed.mean(POOL, strangers)))
+
+
 def test_a_profile_of_another_model_is_refused() -> None:
-    with pytest.raises(InputError, match="is for 4 experts"):
+    with pytest.raises(InputError, match="is of a model with 4 experts"):
         _popularity(0.5, 0.5, 0.5, 0.5).mean(POOL, Step.uniform(batch=1))
-    with pytest.raises(InputError, match="must be probabilities"):
-        _popularity(1.5, 0.5)
+    with pytest.raises(InputError, match="must add up to 2"):
+        _popularity(1.0, 0.5)
 
 
 def test_names() -> None:
-    assert find_routing("uniform") is UNIFORM
+    model = find_model("qwen3.6-35b-a3b")
+    assert find_routing("uniform", model) is UNIFORM
     with pytest.raises(InputError, match="unknown routing profile 'unifrom'; nearest: uniform"):
-        find_routing("unifrom")
+        find_routing("unifrom", model)
+    assert find_routing(None, model).name == "qwen3.6-35b-a3b"
+    assert find_routing("qwen3.6-35b-a3b:coding", model).name == "qwen3.6-35b-a3b:coding"
+    with pytest.raises(InputError, match="no category 'codng'; nearest: coding"):
+        find_routing("qwen3.6-35b-a3b:codng", model)
+
+
+def test_a_model_that_nobody_captured_gets_scaled_curves_and_the_label_says_so() -> None:
+    found = find_routing(None, find_model("qwen3-30b-a3b"))
+    assert str(found.source).startswith("assumed: routing as in qwen3.6-35b-a3b")
+    pool = ExpertPool(experts=128, experts_per_token=8)
+    one, many = Step.uniform(batch=1), Step.uniform(batch=1000)
+    assert found.mean(pool, one) == pytest.approx(8.0)
+    assert 120 < found.mean(pool, many) <= 128
 
 
 def test_the_counter_sees_the_busiest_rank() -> None:

@@ -2,66 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import Console
 
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.catalog.lookup import find_model
+from specmargin.catalog.routing_profiles import find_routing
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import ScenarioError
 from specmargin.routing import coverage as maths
-from specmargin.routing.profile import RoutingProfile, find_routing
-from specmargin.step import Step
+from specmargin.routing.local import LocalRouting
+from specmargin.routing.profile import RoutingProfile
+from specmargin.step import FloatArray, Step
+
+if TYPE_CHECKING:
+    from specmargin.routing.grouping import GroupingLine
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_WORTH_IT = 0.05  # of the distinct experts: below that a scheduler has better things to do
+_POSITIONS = "1,2,3,4,6,8,12,16,32,64,128,256"
 
 
 @app.command()
 def coverage(
     model: o.Model,
-    positions: Annotated[
-        str, typer.Option("--positions", help="Numbers of positions: 1,2,4 or 1-16.")
-    ] = "1,2,3,4,6,8,12,16,32,64,128,256",
-    routing: o.RoutingOption = "uniform",
+    positions: Annotated[str, typer.Option("--positions", help="Numbers of positions: 1,2,4 or 1-16.")] = _POSITIONS,
+    routing: o.RoutingOption = None,
     layer: Annotated[int | None, typer.Option("--layer", help="One MoE layer (from 0) instead of the mean.")] = None,
+    grouping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CAPTURE",
+            help="From a capture: what choosing which sequences share a step would save, against random batches.",
+        ),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the curves: FILE.png, .svg, .html or .json.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Distinct experts by number of positions: as that many sequences (width) or as one run (depth).
+    """Distinct experts by number of positions: as that many strangers (width) or as one run (depth).
 
-    Under uniform routing width and depth are the same; a routing profile tells them apart.
+    Skew is popularity alone (neighbours independent); uniform knows nothing. Under uniform routing all four agree.
+    Examples:
 
-    Example: specmargin coverage deepseek-v4-flash --positions 1-64
+      specmargin coverage qwen3.6-35b-a3b --positions 1-16 --figure coverage.png
+
+      specmargin coverage MODEL --routing mine.routing.json:coding=0.7,prose=0.3 --layer 3
     """
     architecture = find_model(model)
     pool = _pool(architecture, layer)
-    profile = find_routing(routing)
+    if grouping is not None:
+        _grouping(architecture, pool, grouping, json=json)
+        return
+    if figure is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+
+        check_target(figure, force=force)
+    profile = find_routing(routing, architecture)
     counts = o.parse_numbers(positions, "--positions", most=1024)
     if counts[0] < 1:
         raise ScenarioError("--positions must be at least 1")
-    rows = [_row(pool, profile, count) for count in counts]
-    summary = {
-        "half_coverage_positions": maths.half_coverage_positions(pool),
-        "experts_over_k": pool.experts / pool.experts_per_token,
-    }
+    rows = _rows(pool, profile, np.array(counts), layer)
+    if figure is not None:
+        _draw(architecture, profile, rows, figure)
     if json:
-        render.json_out(
-            {
-                "schema": "specmargin.coverage/1",
-                "model": architecture.name,
-                "routing": profile.name,
-                "layer": layer,
-                "experts": pool.experts,
-                "experts_per_token": pool.experts_per_token,
-                "positions": rows,
-                **summary,
-                "sources": {"routing": str(profile.source), "model": str(architecture.source)},
-            }
-        )
-        return
-    _print(architecture, pool, profile, rows, summary)
+        render.json_out(_payload(architecture, pool, profile, rows, layer))
+    else:
+        _print(architecture, pool, profile, rows, layer)
 
 
 def _pool(architecture: Architecture, layer: int | None) -> ExpertPool:
@@ -74,17 +88,69 @@ def _pool(architecture: Architecture, layer: int | None) -> ExpertPool:
     return groups[0][1].pool  # every layer of a model has the same pool
 
 
-def _row(pool: ExpertPool, profile: RoutingProfile, count: int) -> dict[str, Any]:
-    width = profile.mean(pool, Step.uniform(batch=count))
-    depth = profile.mean(pool, Step.uniform(batch=1, depth=count - 1))
-    uniform = maths.uniform_mean(pool, count)
+def _rows(pool: ExpertPool, profile: RoutingProfile, counts: FloatArray, layer: int | None) -> list[dict[str, Any]]:
+    local = profile.local(pool)
+    width, depth = (
+        _curve(profile, local, pool, steps, layer)
+        for steps in (
+            [Step.uniform(batch=count) for count in counts],
+            [Step.uniform(batch=1, depth=count - 1) for count in counts],
+        )
+    )
+    skew = width if local is None else _skew(local, counts, layer)
+    uniform, stdev = maths.uniform_mean(pool, counts), np.sqrt(maths.uniform_variance(pool, counts))
+    return [
+        {
+            "positions": int(count),
+            "width": float(width[i]),
+            "depth": float(depth[i]),
+            "skew": float(skew[i]),
+            "uniform": float(uniform[i]),
+            "uniform_stdev": float(stdev[i]),
+            "extrapolated": local is not None and bool(count > local.captured_run),
+        }
+        for i, count in enumerate(counts)
+    ]
+
+
+def _curve(
+    profile: RoutingProfile, local: LocalRouting | None, pool: ExpertPool, steps: list[Step], layer: int | None
+) -> FloatArray:
+    if local is None or layer is None:
+        return np.array([float(profile.mean(pool, step)) for step in steps])
+    return np.array([local.mean_by_layer(step)[layer] for step in steps])
+
+
+def _skew(local: LocalRouting, counts: FloatArray, layer: int | None) -> FloatArray:
+    """Popularity of all positions, neighbours independent."""
+    p = local.popularity_by_layer_expert if layer is None else local.popularity_by_layer_expert[layer : layer + 1]
+    return np.array([maths.skewed_mean(p, count).mean() for count in counts])
+
+
+def _summary(pool: ExpertPool) -> dict[str, float]:
     return {
-        "positions": count,
-        "width": float(width),
-        "depth": float(depth),
-        "skew": float(width),
-        "uniform": float(uniform),
-        "uniform_stdev": float(np.sqrt(maths.uniform_variance(pool, count))),
+        "half_coverage_positions": maths.half_coverage_positions(pool),
+        "experts_over_k": pool.experts / pool.experts_per_token,
+    }
+
+
+def _payload(
+    architecture: Architecture,
+    pool: ExpertPool,
+    profile: RoutingProfile,
+    rows: list[dict[str, Any]],
+    layer: int | None,
+) -> dict[str, Any]:
+    return {
+        "schema": "specmargin.coverage/1",
+        "model": architecture.name,
+        "routing": profile.name,
+        "layer": layer,
+        "experts": pool.experts,
+        "experts_per_token": pool.experts_per_token,
+        "positions": rows,
+        **_summary(pool),
+        "sources": {"routing": str(profile.source), "model": str(architecture.source)},
     }
 
 
@@ -93,27 +159,85 @@ def _print(
     pool: ExpertPool,
     profile: RoutingProfile,
     rows: list[dict[str, Any]],
-    summary: dict[str, float],
+    layer: int | None,
 ) -> None:
     out = render.console()
+    summary = _summary(pool)
     out.print(
-        f"{architecture.name}: {pool.experts_per_token} of {pool.experts} experts a token. Half of them are covered by "
-        f"{summary['half_coverage_positions']:.1f} positions under uniform routing; n/k is "
+        f"{architecture.name}: {pool.experts_per_token} of {pool.experts} experts a token. {_effective(pool, profile)}"
+        f"Half of them are covered by {summary['half_coverage_positions']:.1f} positions under uniform routing; n/k is "
         f"{summary['experts_over_k']:.1f}.",
         style="bold",
     )
     out.print()
-    columns = [(name, "right") for name in ("positions", "width", "depth", "uniform", "± stdev", "share of experts")]
-    shown = render.table(f"distinct experts of one layer, {profile.name} routing", columns)
+    names = ("positions", "width", "depth", "skew", "uniform", "± stdev", "depth / uniform")
+    where = "mean layer" if layer is None else f"layer {layer}"
+    shown = render.table(f"distinct experts, {where}, routing: {profile.name}", [(name, "right") for name in names])
     for row in rows:
         shown.add_row(
             str(row["positions"]),
             f"{row['width']:.2f}",
-            f"{row['depth']:.2f}",
+            f"{row['depth']:.2f}{'*' if row['extrapolated'] else ''}",
+            f"{row['skew']:.2f}",
             f"{row['uniform']:.2f}",
             f"{row['uniform_stdev']:.2f}",
-            f"{row['width'] / pool.experts:.0%}",
+            f"{row['depth'] / row['uniform']:.0%}",
         )
     out.print(shown)
+    if any(row["extrapolated"] for row in rows):
+        out.print("*: longer than any captured run, extrapolated", style="dim")
     out.print()
     render.sources(out, {"routing": profile.source, "model": architecture.source})
+
+
+def _effective(pool: ExpertPool, profile: RoutingProfile) -> str:
+    local = profile.local(pool)
+    if local is None:
+        return ""
+    run = float(local.captured_run)
+    strangers = float(local.effective_positions(np.array([run]))[0])
+    return f"A run of {run:.0f} positions touches as many as {strangers:.1f} strangers. "
+
+
+def _draw(architecture: Architecture, profile: RoutingProfile, rows: list[dict[str, Any]], path: Path) -> None:
+    from specmargin.figures.files import save  # noqa: PLC0415
+    from specmargin.figures.routing import coverage_curves  # noqa: PLC0415
+
+    save(coverage_curves(architecture.name, profile.name, rows), path)
+
+
+def _grouping(architecture: Architecture, pool: ExpertPool, spec: str, *, json: bool) -> None:
+    from specmargin.routing.capture import open_captures  # noqa: PLC0415
+    from specmargin.routing.grouping import grouping_savings  # noqa: PLC0415
+
+    lines = grouping_savings(open_captures([spec]), experts=pool.experts)
+    if json:
+        rows = [asdict(line) for line in lines]
+        render.json_out({"schema": "specmargin.grouping/1", "model": architecture.name, "rows": rows})
+    else:
+        _print_grouping(render.console(), lines)
+
+
+def _print_grouping(out: Console, lines: Sequence[GroupingLine]) -> None:
+    best = max(lines, key=lambda line: line.saving)
+    verdict = "Worth a try" if best.saving >= _WORTH_IT else "Not worth it"
+    out.print(
+        f"{verdict}: choosing which sequences share a step by the experts of their last round saves "
+        f"{best.saving:.1%} of the distinct experts at best (batch {best.batch}); knowing the next round would save "
+        f"{max(line.oracle_saving for line in lines):.1%}.",
+        style="bold",
+    )
+    out.print()
+    names = ("batch", "random", "grouped", "saving", "± s.e.", "oracle", "oracle saving")
+    shown = render.table("distinct experts of the mean layer", [(name, "right") for name in names])
+    for line in lines:
+        shown.add_row(
+            str(line.batch),
+            f"{line.random:.2f}",
+            f"{line.grouped:.2f}",
+            f"{line.saving:.1%}",
+            f"{line.saving_standard_error:.1%}",
+            f"{line.oracle:.2f}",
+            f"{line.oracle_saving:.1%}",
+        )
+    out.print(shown)

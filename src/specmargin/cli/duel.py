@@ -27,7 +27,7 @@ def duel(
     context: Annotated[int, typer.Option("--context", help="Tokens in the cache of each sequence.", min=0)] = 0,
     gpus: o.Gpus = 1,
     parallel: o.ParallelOption = Parallel.TP,
-    routing: o.RoutingOption = "uniform",
+    routing: o.RoutingOption = None,
     weights: o.WeightsOption = None,
     kv_cache: o.KvOption = None,
     prices: o.PricesOption = None,

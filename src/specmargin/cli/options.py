@@ -13,13 +13,14 @@ from specmargin.catalog.drafters import DraftChoice, available_drafters, find_ac
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
+from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.scenario import Scenario
 from specmargin.engines.formats import find_engine
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout, Parallel
 from specmargin.prices.model import EngineTime
 from specmargin.prices.roofline import RooflineForm
-from specmargin.routing.profile import find_routing
+from specmargin.routing.placement import Placement
 from specmargin.sources import Source, SourceKind
 
 Model = Annotated[
@@ -50,7 +51,17 @@ AcceptanceOption = Annotated[
         "or a bundled curve (mtp, dflash, eagle ...). Default: the drafter's bundled curve.",
     ),
 ]
-RoutingOption = Annotated[str, typer.Option("--routing", help="How positions choose experts: uniform.")]
+RoutingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--routing",
+        help="How positions choose experts: uniform, a bundled NAME[:CATEGORY], or FILE[:CATEGORY[=WEIGHT],...] "
+        "made by `specmargin profile routing`. Default: the model's own profile, or one scaled to it.",
+    ),
+]
+PlacementOption = Annotated[
+    Placement, typer.Option("--placement", help="Experts over ranks, where the profile knows which expert is which.")
+]
 ContextOption = Annotated[int, typer.Option("--context", help="Tokens in the cache of each sequence.", min=0)]
 WeightsOption = Annotated[
     str | None,
@@ -115,7 +126,8 @@ class ScenarioOptions:
     parallel: Parallel = Parallel.TP
     drafter: str | None = None
     acceptance: str | None = None
-    routing: str = "uniform"
+    routing: str | None = None
+    placement: Placement = Placement.CONTIGUOUS
     context: int = 1024
     weights: str | None = None
     kv_cache: str | None = None
@@ -152,7 +164,8 @@ class ScenarioOptions:
                     architecture=target,
                     device=device,
                     prices=prices,
-                    routing=find_routing(self.routing),
+                    routing=find_routing(self.routing, target),
+                    placement=self.placement,
                     drafter=choice.drafter,
                     survival=find_acceptance(self.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8),
                     layout=Layout(gpus=self.gpus, parallel=self.parallel),

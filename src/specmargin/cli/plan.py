@@ -21,6 +21,7 @@ from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Parallel
 from specmargin.planning import Answer, Question, answer
 from specmargin.prices.roofline import RooflineForm
+from specmargin.routing.placement import Placement
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _DEFAULT_CONTEXT = 1024
@@ -53,7 +54,8 @@ def plan(
     ] = None,
     gpus: o.Gpus = 1,
     parallel: o.ParallelOption = Parallel.TP,
-    routing: o.RoutingOption = "uniform",
+    routing: o.RoutingOption = None,
+    placement: o.PlacementOption = Placement.CONTIGUOUS,
     weights: o.WeightsOption = None,
     kv_cache: o.KvOption = None,
     prices: o.PricesOption = None,
@@ -111,6 +113,7 @@ def plan(
         drafter=drafter,
         acceptance=acceptance,
         routing=routing,
+        placement=placement,
         context=_DEFAULT_CONTEXT if context is None else context,
         weights=weights,
         kv_cache=kv_cache,

@@ -15,6 +15,7 @@ from specmargin.hardware.layout import Parallel
 from specmargin.prices.drafters import round_seconds
 from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.prices.roofline import RooflineForm
+from specmargin.routing.placement import Placement
 from specmargin.step import Step
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -30,7 +31,8 @@ def price(
     context: o.ContextOption = 1024,
     gpus: o.Gpus = 1,
     parallel: o.ParallelOption = Parallel.TP,
-    routing: o.RoutingOption = "uniform",
+    routing: o.RoutingOption = None,
+    placement: o.PlacementOption = Placement.CONTIGUOUS,
     weights: o.WeightsOption = None,
     kv_cache: o.KvOption = None,
     prices: o.PricesOption = None,
@@ -59,6 +61,7 @@ def price(
         parallel=parallel,
         drafter=drafter,
         routing=routing,
+        placement=placement,
         context=context,
         weights=weights,
         kv_cache=kv_cache,

@@ -23,6 +23,7 @@ from specmargin.prices.drafters import (
 )
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, target_work
+from specmargin.routing.placement import Placement
 from specmargin.routing.profile import RoutingProfile, expert_counter
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
@@ -75,6 +76,7 @@ class Scenario:
     kv: Precision | None = None
     scope: Scope = EVERYTHING
     memory_utilization: float = 0.9
+    placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where a profile knows which is which
 
     def __post_init__(self) -> None:
         self.layout.check(self.architecture)
@@ -92,7 +94,7 @@ class Scenario:
 
     @cached_property
     def count_experts(self) -> ExpertCounter:
-        return expert_counter(self.routing, self.layout.expert_ranks)
+        return expert_counter(self.routing, self.layout.expert_ranks, self.placement)
 
     @cached_property
     def drafting(self) -> DraftPricing:

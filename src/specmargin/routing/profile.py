@@ -7,9 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from specmargin.architecture.types import ExpertPool
-from specmargin.errors import InputError, nearest_names
+from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.routing import coverage
+from specmargin.routing.curves import CurveRouting
+from specmargin.routing.local import LocalRouting, RoutingError
+from specmargin.routing.placement import PlacedRouting, Placement
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, ExpertLoad, FloatArray, Step
 
@@ -27,6 +29,9 @@ class RoutingProfile(Protocol):
 
     def variance(self, pool: ExpertPool, step: Step) -> FloatArray: ...
 
+    def local(self, pool: ExpertPool) -> LocalRouting | None:
+        """What it knows layer by layer and expert by expert; None where there is nothing to know."""
+
 
 @dataclass(frozen=True, slots=True)
 class UniformRouting:
@@ -40,6 +45,9 @@ class UniformRouting:
 
     def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
         return coverage.uniform_variance(pool, step.positions)
+
+    def local(self, pool: ExpertPool) -> LocalRouting | None:  # noqa: ARG002
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,59 +63,77 @@ class UniformWithReplacement:
     def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
         return coverage.uniform_variance(pool, step.positions)
 
+    def local(self, pool: ExpertPool) -> LocalRouting | None:  # noqa: ARG002
+        return None
 
-@dataclass(frozen=True, slots=True)
-class PopularityRouting:
-    """Popularity without locality: expert e is chosen with probability p_e, positions are independent."""
 
-    hit_probability_by_expert: FloatArray
-    name: str
-    source: Source
+@dataclass(frozen=True, kw_only=True)
+class ModelRouting:
+    """The profile of one model, and curves for whatever else routes beside it (a drafter with experts of its own)."""
 
-    def __post_init__(self) -> None:
-        p = self.hit_probability_by_expert
-        if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
-            raise InputError(f"routing profile {self.name}: popularity must be probabilities, one an expert")
+    own: LocalRouting
+    others: CurveRouting
+
+    @property
+    def name(self) -> str:
+        return self.own.name
+
+    @property
+    def source(self) -> Source:
+        return self.own.source
+
+    def local(self, pool: ExpertPool) -> LocalRouting:
+        same = (pool.experts, pool.experts_per_token) == (self.own.pool.experts, self.own.pool.experts_per_token)
+        return self.own if same else self.others.local(pool)
 
     def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
-        return coverage.skewed_mean(self._checked(pool), step.positions)
+        return self.local(pool).mean(pool, step)
 
     def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
-        """Indicators of different experts are negatively correlated, so their sum of variances is an upper bound."""
-        hit = -np.expm1(step.positions[..., np.newaxis] * np.log1p(-np.minimum(self._checked(pool), 1 - 1e-12)))
-        return np.asarray((hit * (1.0 - hit)).sum(axis=-1))
-
-    def _checked(self, pool: ExpertPool) -> FloatArray:
-        p = self.hit_probability_by_expert
-        if p.size != pool.experts or not np.isclose(p.sum(), pool.experts_per_token, rtol=1e-3):
-            raise InputError(
-                f"routing profile {self.name} is for {p.size} experts, {p.sum():.2f} a token; "
-                f"this model has {pool.experts}, {pool.experts_per_token} a token"
-            )
-        return p
+        return self.local(pool).variance(pool, step)
 
 
 UNIFORM = UniformRouting()
-_PROFILES: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, UniformWithReplacement())}
 
 
-def find_routing(spec: str) -> RoutingProfile:
-    try:
-        return _PROFILES[spec.lower()]
-    except KeyError:
-        hint = nearest_names(spec, _PROFILES)
-        raise InputError(f"unknown routing profile {spec!r}{hint}; known: {', '.join(_PROFILES)}") from None
+def check_model(profile: LocalRouting, architecture: Architecture) -> None:
+    """Refuse the profile of another model: experts, experts a token and layers that route must agree."""
+    routed = sum(group.count for group, _ in architecture.expert_groups)
+    for pool in architecture.pools:
+        profile.check(pool)
+    if architecture.pools and routed != profile.layers:
+        raise RoutingError(
+            f"routing profile {profile.name} has {profile.layers} layers; {architecture.name} routes in {routed}"
+        )
 
 
-def expert_counter(profile: RoutingProfile, ranks: int = 1) -> ExpertCounter:
-    """Count the experts of a step on the busiest of `ranks` expert-parallel ranks, experts placed evenly."""
+def expert_counter(
+    profile: RoutingProfile, ranks: int = 1, placement: Placement = Placement.CONTIGUOUS
+) -> ExpertCounter:
+    """Count the experts of a step on the busiest of `ranks` expert-parallel ranks.
+
+    Where a profile knows which expert is which they are placed; where it does not, their places are random, and the
+    touched set is a random subset of them.
+    """
+    placed: dict[ExpertPool, PlacedRouting] = {}
+
+    def spread(pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
+        mean = profile.mean(pool, step)
+        local = profile.local(pool)
+        if local is None or not local.identified:
+            busiest = coverage.busiest_rank_mean(pool, ranks, mean, profile.variance(pool, step))
+            return busiest, coverage.busiest_rank_pairs(pool, ranks, step.positions, busiest)
+        if pool not in placed:
+            placed[pool] = PlacedRouting(profile=local, placement=placement, ranks=ranks)
+        busiest = mean * placed[pool].busiest_share(step)
+        even = coverage.busiest_rank_pairs(pool, ranks, step.positions, busiest)
+        share = placed[pool].busiest_pair_share()
+        return busiest, np.maximum(even, step.positions * pool.experts_per_token * share)
 
     def load(pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
-        mean = profile.mean(pool, step)
         if ranks == 1:
-            return mean, step.positions * pool.experts_per_token
-        busiest = coverage.busiest_rank_mean(pool, ranks, mean, profile.variance(pool, step))
-        return busiest, coverage.busiest_rank_pairs(pool, ranks, step.positions, busiest)
+            return profile.mean(pool, step), step.positions * pool.experts_per_token
+        return spread(pool, step)
 
     def count(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
         by_pool = {pool: load(pool, step) for pool in dict.fromkeys(pools)}  # most models have one pool for all layers

@@ -1,0 +1,118 @@
+"""From `--routing` to a profile: bundled curves, a file of your own, or uniform."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specmargin.architecture.types import Architecture
+from specmargin.errors import InputError, nearest_names
+from specmargin.routing.curves import CurveRouting
+from specmargin.routing.profile import UNIFORM, ModelRouting, RoutingProfile, UniformWithReplacement, check_model
+from specmargin.sources import Source, assumed, published
+
+BUNDLED = ("deepseek-v4-flash", "qwen3.6-35b-a3b")
+_SCALED = "qwen3.6-35b-a3b"  # whose curves stand for models that nobody captured: the most categories and run lengths
+_NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, UniformWithReplacement())}
+DEFAULT_CATEGORY = "all"
+
+
+@cache
+def _curves(model: str) -> dict[str, Any]:
+    text = (files("specmargin.catalog") / "routing" / f"{model}.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def bundled_categories(model: str) -> list[str]:
+    return list(_curves(model)["categories"])
+
+
+def bundled_routing(model: str, category: str = DEFAULT_CATEGORY, source: Source | None = None) -> CurveRouting:
+    values = _curves(model)
+    found = values["categories"].get(category)
+    if found is None:
+        known = bundled_categories(model)
+        hint = nearest_names(category, known)
+        raise InputError(f"the routing of {model} has no category {category!r}{hint}; known: {', '.join(known)}")
+    rate, shape, second, growth = np.array(found["by_layer"]).T
+    longest = found["longest_run"]
+    detail = f"routing of {model}, {category}: {values['source']}, within {found['depth_error']:.1%} of the depth curve"
+    beyond = f"; runs beyond {longest} positions extrapolated"
+    return CurveRouting(
+        name=model if category == DEFAULT_CATEGORY else f"{model}:{category}",
+        source=source or published(detail + beyond),
+        rate_by_layer=rate,
+        shape_by_layer=shape,
+        second_by_layer=second,
+        growth_by_layer=growth,
+        captured_run=longest,
+    )
+
+
+def scaled_routing(category: str = DEFAULT_CATEGORY) -> CurveRouting:
+    """Curves of a model that was captured, for one that was not."""
+    detail = f"routing as in {_SCALED} ({category}), its curves scaled to this model's experts: capture your own"
+    return bundled_routing(_SCALED, category, assumed(detail))
+
+
+def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile:
+    """`uniform`, a bundled NAME[:CATEGORY], or FILE[:CATEGORY[=WEIGHT],…]; None: the model's own, or scaled curves."""
+    if spec is None:
+        return bundled_routing(architecture.name) if architecture.name in BUNDLED else scaled_routing()
+    if spec.lower() in _NAMED:
+        return _NAMED[spec.lower()]
+    name, categories = _split(spec)
+    if name.lower() in BUNDLED:
+        return _bundled_for(name.lower(), categories or DEFAULT_CATEGORY, architecture)
+    if not Path(name).exists() and not name.endswith(".json"):
+        known = [*_NAMED, *BUNDLED]
+        raise InputError(
+            f"unknown routing profile {name!r}{nearest_names(name, known)}; known: {', '.join(known)}, "
+            "or a file that `specmargin profile routing` made"
+        )
+    return _from_file(Path(name), categories, architecture)
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Name and categories; a path that exists is a path, colons and all."""
+    if Path(spec).exists() or ":" not in spec:
+        return spec, ""
+    name, _, categories = spec.rpartition(":")
+    return name, categories
+
+
+def _bundled_for(name: str, category: str, architecture: Architecture) -> CurveRouting:
+    own = bundled_routing(name, category)
+    values = _curves(name)
+    pools = {(pool.experts, pool.experts_per_token) for pool in architecture.pools}
+    if pools <= {(values["experts"], values["experts_per_token"])}:
+        return own
+    detail = f"routing as in {own.name}, its curves scaled to this model's experts"
+    return bundled_routing(name, category, assumed(detail))
+
+
+def _from_file(path: Path, categories: str, architecture: Architecture) -> ModelRouting:
+    from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
+
+    found = read_routing(path).profile(_weights(categories) if categories else None)
+    check_model(found, architecture)
+    return ModelRouting(own=found, others=scaled_routing())
+
+
+def _weights(text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, weight = part.partition("=")
+        try:
+            weights[name.strip()] = float(weight) if equals else 1.0
+        except ValueError:
+            raise InputError(f"--routing: {weight!r} is not a weight; write CATEGORY=0.7") from None
+        if not 0.0 <= weights[name.strip()] < float("inf"):
+            raise InputError(f"--routing: the weight of {name.strip()!r} must not be negative")
+    return weights

@@ -1,0 +1,216 @@
+"""Captures of routed experts, streamed: the rounds of a bank, or the tokens that an engine returned.
+
+A bank (specdec-calibration layout) is `routing.npy`, (positions, layers, k), with `routing_meta.parquet` beside it, a
+row a position. vLLM and SGLang return one array a request, (tokens, layers, k): its runs are cut from it, end to end.
+Arrays are memory-mapped and counted in pieces, so that memory does not grow with the capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specmargin.routing.local import RoutingError
+from specmargin.step import IntArray
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ExpertIds = npt.NDArray[np.unsignedinteger[Any]]
+
+_PIECE_ROWS = 1 << 17
+RETURNED_RUN = 16  # positions of the runs that are cut from returned tokens
+META = "routing_meta.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some runs of one category: their positions one after another, and where each run starts and whose it is."""
+
+    category: str
+    experts: ExpertIds  # (positions, layers, k)
+    start_by_run: IntArray
+    length_by_run: IntArray
+    request_by_run: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """One file of expert ids, opened but not read."""
+
+    path: Path
+    category: str  # "" where the meta says it
+    experts: ExpertIds
+    meta: Path | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and experts a token."""
+        return int(self.experts.shape[1]), int(self.experts.shape[2])
+
+    @property
+    def positions(self) -> int:
+        return int(self.experts.shape[0])
+
+    def pieces(self) -> Iterator[Piece]:
+        return self._returned() if self.meta is None else self._bank(self.meta)
+
+    def _returned(self) -> Iterator[Piece]:
+        rows = _PIECE_ROWS // RETURNED_RUN * RETURNED_RUN
+        for first in range(0, self.positions, rows):
+            part = np.asarray(self.experts[first : first + rows])
+            starts = np.arange(0, part.shape[0], RETURNED_RUN, dtype=np.int64)
+            yield Piece(
+                category=self.category,
+                experts=part,
+                start_by_run=starts,
+                length_by_run=np.diff(np.append(starts, part.shape[0])),
+                request_by_run=np.zeros_like(starts),
+            )
+
+    def _bank(self, meta: Path) -> Iterator[Piece]:
+        import polars as pl  # noqa: PLC0415 (an extra)
+
+        columns = ["category", "prompt_idx", "turn", "routing_idx", "routing_block_idx", "position"]
+        frame = _scan(meta, columns, self.path, self.positions)
+        held: pl.DataFrame | None = None
+        for first in range(0, self.positions, _PIECE_ROWS):
+            part = frame.slice(first, _PIECE_ROWS).collect()
+            part = part if held is None else pl.concat([held, part])
+            last = first + _PIECE_ROWS >= self.positions
+            if not last:  # the last round may go on in the next piece
+                open_block = part["routing_block_idx"][-1]
+                held = part.filter(pl.col("routing_block_idx") == open_block)
+                part = part.filter(pl.col("routing_block_idx") != open_block)
+            yield from self._rounds(part, meta)
+
+    def _rounds(self, part: pl.DataFrame, meta: Path) -> Iterator[Piece]:
+        index = part["routing_idx"].to_numpy().astype(np.int64)
+        position = part["position"].to_numpy().astype(np.int64)
+        block = part["routing_block_idx"].to_numpy()
+        new = np.append(True, block[1:] != block[:-1])
+        starts = np.flatnonzero(new)
+        lengths = np.diff(np.append(starts, block.size))
+        within = np.arange(block.size) - np.repeat(starts, lengths)
+        if not np.array_equal(position, within):
+            wrong = int(np.flatnonzero(position != within)[0])
+            raise RoutingError(
+                f"{meta}: 'position' of round {block[wrong]} is {position[wrong]} where {within[wrong]} is next; "
+                "rows must be sorted by round and position, each once"
+            )
+        if index.size and not (index.min() >= 0 and index.max() < self.positions):
+            raise RoutingError(
+                f"{meta}: 'routing_idx' {index.max()} is beyond the {self.positions} rows of {self.path}"
+            )
+        category = part["category"].to_numpy()[starts]
+        request = part.select(pl_hash("prompt_idx", "turn")).to_series().to_numpy()[starts]
+        for name in dict.fromkeys(category.tolist()):
+            chosen = category == name
+            rows = np.repeat(chosen, lengths)
+            picked = index[rows]
+            contiguous = picked.size and picked[-1] - picked[0] + 1 == picked.size and np.all(np.diff(picked) == 1)
+            experts = self.experts[picked[0] : picked[-1] + 1] if contiguous else self.experts[picked]
+            own = lengths[chosen]
+            yield Piece(
+                category=str(name),
+                experts=np.asarray(experts),
+                start_by_run=np.append(0, np.cumsum(own)[:-1]).astype(np.int64),
+                length_by_run=own.astype(np.int64),
+                request_by_run=request[chosen],
+            )
+
+
+def pl_hash(*columns: str) -> pl.Expr:
+    import polars as pl  # noqa: PLC0415
+
+    return (pl.col(columns[0]).cast(pl.Int64) * 1_000_003 + pl.col(columns[1]).cast(pl.Int64)).alias("request")
+
+
+def _scan(meta: Path, columns: list[str], array: Path, positions: int) -> pl.LazyFrame:
+    """The meta of a bank, checked as a whole where that is cheap: columns, length, no row twice."""
+    import polars as pl  # noqa: PLC0415
+
+    try:
+        frame = pl.scan_parquet(meta)
+        known = frame.collect_schema().names()
+    except Exception as error:
+        raise RoutingError(f"{meta}: not a readable Parquet file ({type(error).__name__})") from None
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise RoutingError(f"{meta}: lacks the column {missing[0]!r}")
+    frame = frame.select(columns)
+    rows, distinct, empty = (
+        frame.select(
+            pl.len(), pl.col("routing_idx").n_unique().alias("distinct"), pl.col("category").null_count().alias("empty")
+        )
+        .collect(engine="streaming")
+        .row(0)
+    )
+    if rows != positions:
+        raise RoutingError(f"{meta}: has {rows} rows for the {positions} positions of {array}; they must match")
+    if distinct != rows:
+        raise RoutingError(f"{meta}: 'routing_idx' has {rows - distinct} duplicates; every position may stand once")
+    if empty:
+        raise RoutingError(f"{meta}: {empty} rows have no 'category'")
+    return frame
+
+
+# --- opening ---
+
+
+def open_captures(specs: Sequence[str]) -> list[Capture]:
+    """Files or folders, each as PATH or CATEGORY=PATH: a bank's folder or `routing.npy`, or a returned array."""
+    found: list[Capture] = []
+    for spec in specs:
+        category, _, path = spec.rpartition("=") if "=" in spec and not Path(spec).exists() else ("", "", spec)
+        found += _open(Path(path), category)
+    if not found:
+        raise RoutingError("no captures were given")
+    layers, k = found[0].shape
+    for capture in found[1:]:
+        if capture.shape != (layers, k):
+            raise RoutingError(
+                f"{capture.path}: {capture.shape[0]} layers of {capture.shape[1]} experts a token, but "
+                f"{found[0].path} has {layers} of {k}; captures of one profile are of one model"
+            )
+    return found
+
+
+def _open(path: Path, category: str) -> list[Capture]:
+    if path.is_dir():
+        inside = path / "routing.npy"
+        if inside.is_file():
+            return _open(inside, category)
+        arrays = sorted(path.glob("*.npy"))
+        if not arrays:
+            raise RoutingError(f"{path}: holds neither a routing.npy nor any other .npy file")
+        return [capture for array in arrays for capture in _open(array, category or path.name)]
+    experts = _mapped(path)
+    meta = path.with_name(META)
+    if path.name == "routing.npy" and not meta.is_file():
+        raise RoutingError(f"{path}: {META} is missing beside it")
+    is_bank = path.name == "routing.npy"
+    if is_bank and category:
+        raise RoutingError(f"{path}: the categories of a bank are in its {META}; give it without {category!r}=")
+    return [Capture(path=path, category=category or path.stem, experts=experts, meta=meta if is_bank else None)]
+
+
+def _mapped(path: Path) -> ExpertIds:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise RoutingError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise RoutingError(f"{path}: not a whole .npy file ({error})") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 3:
+        raise RoutingError(f"{path}: must be one array of (tokens, layers, experts a token)")
+    if array.dtype not in (np.uint8, np.uint16):
+        raise RoutingError(f"{path}: expert ids are {array.dtype}; they must be uint8 or uint16")
+    if array.shape[0] == 0 or array.shape[1] == 0 or array.shape[2] == 0:
+        raise RoutingError(f"{path}: is empty ({array.shape})")
+    return array

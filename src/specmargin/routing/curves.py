@@ -1,0 +1,91 @@
+"""Routing by a few numbers a layer: how popularity falls with rank, and how runs grow. Fits any pool of experts.
+
+    share of the expert at rank fraction u:   ∝ exp(−rate · u^shape)
+    effective positions of a run of q:        m(1) = 1, m(q) = second · (q / 2)^growth for q ≥ 2
+
+Which expert is which is not known, so such a profile counts experts but cannot be mixed or placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specmargin.architecture.types import ExpertPool
+from specmargin.routing.local import LocalRouting, from_curves
+from specmargin.sources import Source
+from specmargin.step import FloatArray, Step
+
+LONGEST_RUN = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveRouting:
+    """A routing profile for any model: the curves are those of one, scaled to the experts of another."""
+
+    name: str
+    source: Source
+    rate_by_layer: FloatArray
+    shape_by_layer: FloatArray
+    second_by_layer: FloatArray  # m(2)
+    growth_by_layer: FloatArray
+    captured_run: int
+    _made: dict[ExpertPool, LocalRouting] = field(default_factory=dict, compare=False)
+
+    def local(self, pool: ExpertPool) -> LocalRouting:
+        if pool not in self._made:
+            self._made[pool] = from_curves(
+                name=self.name,
+                source=self.source,
+                pool=pool,
+                popularity_by_layer_expert=popularity(self.rate_by_layer, self.shape_by_layer, pool),
+                effective_by_run_layer=effective_positions(self.second_by_layer, self.growth_by_layer),
+                captured_run=self.captured_run,
+            )
+        return self._made[pool]
+
+    def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return self.local(pool).mean(pool, step)
+
+    def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
+        return self.local(pool).variance(pool, step)
+
+
+def popularity(rate_by_layer: FloatArray, shape_by_layer: FloatArray, pool: ExpertPool) -> FloatArray:
+    """Probability that a position routes to each expert, most popular first: (layers, experts), k in every layer."""
+    u = (np.arange(pool.experts) + 0.5) / pool.experts
+    share = np.exp(-rate_by_layer[:, np.newaxis] * u ** shape_by_layer[:, np.newaxis])
+    share /= share.sum(axis=1, keepdims=True)
+    return capped(share * pool.experts_per_token)
+
+
+def capped(p: FloatArray) -> FloatArray:
+    """No probability beyond one; what is cut off goes to the others in proportion, and every layer keeps its sum."""
+    total = p.sum(axis=1, keepdims=True)
+    for _ in range(p.shape[1]):
+        over = p > 1.0
+        if not over.any():
+            return p
+        fixed = np.minimum(p, 1.0)
+        free = np.where(p >= 1.0, 0.0, p)
+        missing = total - np.where(p >= 1.0, 1.0, 0.0).sum(axis=1, keepdims=True)
+        p = np.where(p >= 1.0, fixed, free * missing / np.maximum(free.sum(axis=1, keepdims=True), 1e-300))
+    return np.minimum(p, 1.0)
+
+
+def effective_positions(second_by_layer: FloatArray, growth_by_layer: FloatArray) -> FloatArray:
+    """m(q) for runs of 1 to LONGEST_RUN: (runs, layers)."""
+    run = np.arange(1, LONGEST_RUN + 1)[:, np.newaxis]
+    return np.where(run == 1, 1.0, second_by_layer * (run / 2.0) ** growth_by_layer)
+
+
+def strangers_like(popularity_by_layer_expert: FloatArray, distinct_by_layer: FloatArray) -> FloatArray:
+    """m by layer: how many strangers touch this many experts, Σ_e 1 − (1 − p_e)^m, by bisection."""
+    miss = np.log1p(-np.minimum(popularity_by_layer_expert, 1.0 - 1e-12))
+    low, high = np.zeros(distinct_by_layer.shape), np.full(distinct_by_layer.shape, 1e5)
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        found = -np.expm1(middle[:, np.newaxis] * miss).sum(axis=1)
+        low, high = np.where(found < distinct_by_layer, middle, low), np.where(found < distinct_by_layer, high, middle)
+    return np.asarray((low + high) / 2.0)

@@ -1,0 +1,165 @@
+"""The file of a routing profile, `NAME.routing.json`: small, versioned, with its counts and its uncertainty.
+
+Probabilities are kept as square roots in whole numbers (16 bits for one position, 8 bits for longer runs, at a few run
+lengths, log misses interpolated between them), deflated, in base64: about 0.1 MB a category for 48 layers of 256
+experts, and distinct experts within 0.1% of the counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specmargin.architecture.types import ExpertPool
+from specmargin.routing.local import LocalRouting, RoutingError, log_miss, mixed
+from specmargin.sources import Source, SourceKind
+from specmargin.step import FloatArray, IntArray
+
+_LEVELS = {"u2": 65535, "u1": 255}
+_LEAST = 1e-9  # log miss that stands for never
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CurveFile(_Strict):
+    """Distinct experts over the mean layer, at each number of positions, with the standard error."""
+
+    positions: list[int]
+    mean: list[float]
+    standard_error: list[float]
+
+
+class CategoryFile(_Strict):
+    rounds: Positive
+    positions: Positive
+    requests: Positive
+    popularity: str  # (layers, experts), all positions
+    hit_of_one: str  # (layers, experts), first positions of runs
+    hit_of_runs: str  # (knots after the first, layers, experts)
+    repulsion: list[list[float]]  # (runs, batches): how experts of a run covary; see LocalRouting.variance
+    overlap_by_lag: list[list[float]]  # (lags, layers): experts that two positions of a run share
+    depth: CurveFile
+    width: CurveFile
+    decay_by_layer: list[float]  # share falls as exp(−decay · rank / experts)
+
+
+class RoutingFile(_Strict):
+    schema_: Literal["specmargin.routing/1"] = Field(alias="schema")
+    name: str
+    experts: Positive
+    experts_per_token: Positive
+    layers: Positive
+    longest_run: Positive
+    knots: list[Positive]
+    provenance: str
+    categories: dict[str, CategoryFile]
+
+    @property
+    def pool(self) -> ExpertPool:
+        return ExpertPool(experts=self.experts, experts_per_token=self.experts_per_token)
+
+    def source(self, detail: str) -> Source:
+        return Source(kind=SourceKind.MEASURED, detail=f"routing captured ({self.provenance}), {detail}")
+
+    def category(self, name: str) -> LocalRouting:
+        found = self.categories[name]
+        misses = self._log_miss(found)
+        return LocalRouting(
+            name=f"{self.name}:{name}",
+            source=self.source(f"{name}, {found.rounds:,} rounds of {found.requests:,} requests"),
+            pool=self.pool,
+            popularity_by_layer_expert=decoded(found.popularity, "u2", (self.layers, self.experts)),
+            log_miss_by_run_layer_expert=misses,
+            repulsion_by_run_batch=np.array(found.repulsion, dtype=np.float64),
+            identified=True,
+            captured_run=self.longest_run,
+        )
+
+    def profile(self, weights: dict[str, float] | None = None) -> LocalRouting:
+        """Of all categories together, by their rounds, or with the weights that are given."""
+        wanted = weights or {name: float(found.rounds) for name, found in self.categories.items()}
+        unknown = [name for name in wanted if name not in self.categories]
+        if unknown:
+            known = ", ".join(self.categories)
+            raise RoutingError(f"routing profile {self.name} has no category {unknown[0]!r}; it has: {known}")
+        if len(wanted) == 1:
+            return self.category(next(iter(wanted)))
+        total = sum(wanted.values())
+        shares = ", ".join(f"{name} {weight / total:.0%}" for name, weight in wanted.items())
+        parts = {name: self.category(name) for name in wanted}
+        return mixed(parts, wanted, name=self.name, source=self.source(f"mixed: {shares}"))
+
+    def _log_miss(self, found: CategoryFile) -> FloatArray:
+        shape = (self.layers, self.experts)
+        one = decoded(found.hit_of_one, "u2", shape)
+        more = decoded(found.hit_of_runs, "u1", (len(self.knots) - 1, *shape))
+        at_knots = np.maximum(log_miss(np.concatenate([one[np.newaxis], more])), _LEAST)
+        at_knots = np.maximum.accumulate(at_knots, axis=0)
+        return _interpolated(np.array(self.knots), at_knots, self.longest_run)
+
+
+def knots_up_to(longest: int) -> list[int]:
+    usual = [*range(1, 11), 12, 16, 24, 32, 48, 64]
+    return [*(knot for knot in usual if knot < longest), longest]
+
+
+def _interpolated(knots: IntArray, at_knots: FloatArray, longest: int) -> FloatArray:
+    """At every run length, by powers between the knots."""
+    if knots.size == 1:
+        return at_knots
+    runs = np.arange(1, longest + 1)
+    low = np.minimum(np.searchsorted(knots, runs, side="right") - 1, knots.size - 2)
+    place = (np.log(runs / knots[low]) / np.log(knots[low + 1] / knots[low]))[:, np.newaxis, np.newaxis]
+    return np.asarray(at_knots[low] ** (1.0 - place) * at_knots[low + 1] ** place)
+
+
+def encoded(probability: FloatArray, kind: Literal["u1", "u2"]) -> str:
+    whole = np.round(np.sqrt(np.clip(probability, 0.0, 1.0)) * _LEVELS[kind]).astype(f"<{kind}")
+    return base64.b64encode(zlib.compress(whole.tobytes(), 9)).decode()
+
+
+def decoded(text: str, kind: Literal["u1", "u2"], shape: tuple[int, ...]) -> FloatArray:
+    try:
+        whole = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=f"<{kind}").reshape(shape)
+    except (ValueError, zlib.error) as error:
+        raise RoutingError(f"an array of {shape} cannot be decoded ({error})") from None
+    return np.asarray((whole / _LEVELS[kind]) ** 2)
+
+
+def read_routing(path: Path) -> RoutingFile:
+    try:
+        return parse_routing(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise RoutingError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise RoutingError(f"{path}: not a routing profile (not text)") from None
+
+
+def parse_routing(text: str, origin: str) -> RoutingFile:
+    try:
+        found = RoutingFile.model_validate_json(text)
+        for name in found.categories:
+            found.category(name)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RoutingError(
+            f"{origin}: {place}: {first['msg'].lower()}; `specmargin profile routing` makes one"
+        ) from None
+    except RoutingError as error:
+        raise RoutingError(f"{origin}: {error}") from None
+    return found
+
+
+def as_text(file: RoutingFile) -> str:
+    return json.dumps(file.model_dump(by_alias=True), ensure_ascii=False) + "\n"
