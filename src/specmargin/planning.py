@@ -9,6 +9,7 @@ import numpy as np
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.load import Load, Operating, settle
 from specmargin.decisions.plan import Plan, make_plan
+from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
 from specmargin.decisions.warnings import price_warnings
@@ -41,6 +42,7 @@ class Answer:
     by_context: dict[int, Plan]
     load: Load | None
     warnings: tuple[str, ...]  # about the prices
+    routing_effect: RoutingEffect | None  # against uniform routing
     plain: Operating | None  # where the load settles without speculation
     speculating: Operating | None
 
@@ -77,6 +79,7 @@ def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answe
         by_context=by_context,
         load=question.load,
         warnings=price_warnings(scenario, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
+        routing_effect=routing_effect(plan),
         plain=plain,
         speculating=speculating,
     )

@@ -12,6 +12,7 @@ from specmargin.validation.peer import stratified
 from specmargin.validation.report import ServedReport, peer_report, served_report
 from specmargin.validation.served import ServedRow, architecture_of, served_rows
 from specmargin.validation.tpot import Wrapper
+from tests.conftest import ROOT
 
 
 def _silent(_: str) -> Wrapper:
@@ -90,3 +91,10 @@ def test_a_sample_has_every_group_first(rows: list[ServedRow]) -> None:
 def test_layouts_are_what_they_say() -> None:
     assert Layout(gpus=8, attention_copies=8, expert_split=1).sequence_ranks == 8
     assert np.isclose(Layout(gpus=8).attention_ranks, 8)
+
+
+def test_the_readme_says_what_the_command_prints(report: ServedReport) -> None:
+    lines = [line for line in report.lines() if line.group == "MoE"]
+    cells = " | ".join(f"{line.median_error:.1%} ({line.p90_error:.0%})" for line in lines)
+    row = f"| {lines[0].rows:,} MoE rows (98% of all; the rest refused by name) | {cells} | |"
+    assert row in (ROOT / "README.md").read_text()

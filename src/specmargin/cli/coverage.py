@@ -23,6 +23,7 @@ from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
 
 if TYPE_CHECKING:
+    from specmargin.decisions.amdahl import Amdahl
     from specmargin.routing.grouping import GroupingLine
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -43,6 +44,12 @@ def coverage(
             help="From a capture: what choosing which sequences share a step would save, against random batches.",
         ),
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Also what these experts cost on this GPU: the expert share of a step, by Amdahl's rule."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of that step.")] = 1,
+    depth: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens of that step.")] = 3,
     figure: Annotated[Path | None, typer.Option(help="Draw the curves: FILE.png, .svg, .html or .json.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
@@ -72,10 +79,11 @@ def coverage(
     rows = _rows(pool, profile, np.array(counts), layer)
     if figure is not None:
         _draw(architecture, profile, rows, figure)
+    split = None if gpu is None else _amdahl(model, gpu, routing, batch, depth)
     if json:
-        render.json_out(_payload(architecture, pool, profile, rows, layer))
+        render.json_out(_payload(architecture, pool, profile, rows, layer) | {"amdahl": split and asdict(split)})
     else:
-        _print(architecture, pool, profile, rows, layer)
+        _print(architecture, pool, profile, rows, layer, split)
 
 
 def _pool(architecture: Architecture, layer: int | None) -> ExpertPool:
@@ -160,6 +168,7 @@ def _print(
     profile: RoutingProfile,
     rows: list[dict[str, Any]],
     layer: int | None,
+    split: Amdahl | None,
 ) -> None:
     out = render.console()
     summary = _summary(pool)
@@ -187,7 +196,22 @@ def _print(
     if any(row["extrapolated"] for row in rows):
         out.print("*: longer than any captured run, extrapolated", style="dim")
     out.print()
+    if split is not None:
+        out.print(
+            f"Routed experts take {split.expert_share:.0%} of a plain step at batch {split.batch}; drafts of "
+            f"{split.depth} touch {split.expert_ratio:.2f}× the experts. Amdahl: the step takes "
+            f"{split.predicted_ratio:.2f}× as long; by our prices, where everything grows, {split.priced_ratio:.2f}×.",
+            markup=False,
+        )
+        out.print()
     render.sources(out, {"routing": profile.source, "model": architecture.source})
+
+
+def _amdahl(model: str, gpu: str, routing: str | None, batch: int, depth: int) -> Amdahl:
+    from specmargin.decisions.amdahl import amdahl  # noqa: PLC0415 (prices only where they are asked for)
+
+    _, scenario = o.ScenarioOptions(model=model, gpu=gpu, routing=routing, drafter="free", acceptance="1").one()
+    return amdahl(scenario, batch=batch, depth=depth)
 
 
 def _effective(pool: ExpertPool, profile: RoutingProfile) -> str:

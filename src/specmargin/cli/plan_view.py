@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -45,6 +46,8 @@ def payload(
         "sources": {name: str(source) for name, source in scenario.sources.items()},
         "weakest_source": str(weakest(scenario.sources.values())),
         "warnings": list(best.warnings),
+        "routing": scenario.routing.name if scenario.architecture.is_moe else None,
+        "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
         "rows": [
             _row_payload(row, price)
             | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
@@ -142,6 +145,9 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None, compa
     if len(answers) > 1:
         _show_ranking(out, answers)
     _show_rows(out, best.plan, price)
+    if best.routing_effect is not None:
+        out.print(str(best.routing_effect), markup=False)
+        out.print()
     render.warnings(out, best.warnings)
     if comparison is not None:
         comparison_view.show(out, comparison)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,13 @@ class Capture:
     def positions(self) -> int:
         return int(self.experts.shape[0])
 
+    @property
+    def longest_run(self) -> int:
+        """Positions of the longest round of a bank; tokens that an engine returned are cut to any length."""
+        if self.meta is None:
+            return min(self.positions, RETURNED_RUN)
+        return int(_scan(self.meta, self.path, self.positions).select("position").max().collect().item()) + 1
+
     def pieces(self) -> Iterator[Piece]:
         return self._returned() if self.meta is None else self._bank(self.meta)
 
@@ -76,8 +84,7 @@ class Capture:
     def _bank(self, meta: Path) -> Iterator[Piece]:
         import polars as pl  # noqa: PLC0415 (an extra)
 
-        columns = ["category", "prompt_idx", "turn", "routing_idx", "routing_block_idx", "position"]
-        frame = _scan(meta, columns, self.path, self.positions)
+        frame = _scan(meta, self.path, self.positions)
         held: pl.DataFrame | None = None
         for first in range(0, self.positions, _PIECE_ROWS):
             part = frame.slice(first, _PIECE_ROWS).collect()
@@ -131,7 +138,11 @@ def pl_hash(*columns: str) -> pl.Expr:
     return (pl.col(columns[0]).cast(pl.Int64) * 1_000_003 + pl.col(columns[1]).cast(pl.Int64)).alias("request")
 
 
-def _scan(meta: Path, columns: list[str], array: Path, positions: int) -> pl.LazyFrame:
+_COLUMNS = ["category", "prompt_idx", "turn", "routing_idx", "routing_block_idx", "position"]
+
+
+@cache
+def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
     """The meta of a bank, checked as a whole where that is cheap: columns, length, no row twice."""
     import polars as pl  # noqa: PLC0415
 
@@ -140,10 +151,10 @@ def _scan(meta: Path, columns: list[str], array: Path, positions: int) -> pl.Laz
         known = frame.collect_schema().names()
     except Exception as error:
         raise RoutingError(f"{meta}: not a readable Parquet file ({type(error).__name__})") from None
-    missing = [name for name in columns if name not in known]
+    missing = [name for name in _COLUMNS if name not in known]
     if missing:
         raise RoutingError(f"{meta}: lacks the column {missing[0]!r}")
-    frame = frame.select(columns)
+    frame = frame.select(_COLUMNS)
     rows, distinct, empty = (
         frame.select(
             pl.len(), pl.col("routing_idx").n_unique().alias("distinct"), pl.col("category").null_count().alias("empty")

@@ -12,7 +12,7 @@ from specmargin.routing.capture import Capture, ExpertIds, Piece
 from specmargin.routing.local import RoutingError
 from specmargin.step import FloatArray, IntArray
 
-_OVERLAP_EVERY = 32  # rounds: overlaps are counted on every so many, once there are many
+_OVERLAP_EVERY = 64  # rounds: overlaps are counted on every so many, once there are many
 _MANY = 4_000
 _REQUESTS = 1 << 40  # more than any one capture holds
 _BLOCK = 32  # runs
@@ -60,6 +60,7 @@ def count(
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, CategoryCounts]:
     """Every category of every capture. `advance` hears of the positions that are done."""
+    longest_run = min(longest_run, max(capture.longest_run for capture in captures))
     found: dict[str, CategoryCounts] = {}
     for number, capture in enumerate(captures):
         for piece in capture.pieces():
@@ -69,8 +70,8 @@ def count(
             _add(counts, piece, number)
             advance(piece.experts.shape[0])
     for category, counts in found.items():
-        if counts.rounds == 0:
-            raise RoutingError(f"category {category!r} has no runs")
+        if counts.kept == 0:
+            raise RoutingError(f"category {category!r} has no run of {longest_run} positions; give a --longest-run")
         counts.hits_by_layer_expert_length = np.cumsum(counts.hits_by_layer_expert_length, axis=2)[..., :longest_run]
     return found
 
@@ -137,6 +138,8 @@ def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from t
     k = experts.shape[2]
     stamp = np.full(chosen.shape[1], -1, dtype=np.int32)
     whole = np.zeros((runs, longest), dtype=np.int32)
+    touched = np.zeros(hits.shape, dtype=np.int32)  # half as wide, so that a layer of it fits the innermost cache
+    taken = np.zeros(chosen.shape, dtype=np.int32)
     mark = np.int32(0)
     for block in range(0, runs, _BLOCK):  # a layer's counts stay in the cache over a block of runs
         for layer in range(layers):
@@ -150,13 +153,15 @@ def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from t
                         new = np.int32(stamp[expert] != mark)  # added, not branched on: a coin toss to predict
                         stamp[expert] = mark
                         seen += new
-                        chosen[layer, expert] += 1
-                        hits[layer, expert, position] += new
+                        taken[layer, expert] += np.int32(1)
+                        touched[layer, expert, position] += new
                         if length < longest:
-                            hits[layer, expert, length] -= new
+                            touched[layer, expert, length] -= new
                     distinct[position, layer] += seen
                     squared[position, layer] += seen * seen
                     whole[run, position] += seen
+    hits += touched
+    chosen += taken
     return whole
 
 

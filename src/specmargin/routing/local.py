@@ -44,6 +44,7 @@ class LocalRouting:
     popularity_by_layer_expert: FloatArray  # of all positions: the probability to route there; k in all
     log_miss_by_run_layer_expert: FloatArray
     repulsion_by_run_batch: FloatArray  # κ of runs in batches of REPULSION_BATCHES; see `variance`
+    neighbour_overlap_by_layer: FloatArray  # experts that a position shares with the one before it
     identified: bool
     captured_run: int  # the longest run that was seen; longer ones are extrapolated
 
@@ -267,6 +268,7 @@ def from_curves(
         popularity_by_layer_expert=p,
         log_miss_by_run_layer_expert=misses,
         repulsion_by_run_batch=_independent_repulsion(p, misses, effective_by_run_layer.mean(axis=1)),
+        neighbour_overlap_by_layer=2.0 * pool.experts_per_token + np.expm1(-misses[1]).sum(axis=-1),
         identified=identified,
         captured_run=captured_run,
     )
@@ -313,6 +315,7 @@ def mixed(
         popularity_by_layer_expert=np.asarray(sum(w / total * part.popularity_by_layer_expert for part, w in chosen)),
         log_miss_by_run_layer_expert=log_miss(np.asarray(hit)),
         repulsion_by_run_batch=np.asarray(kappa) - _attraction(chosen, total, np.asarray(hit)),
+        neighbour_overlap_by_layer=np.asarray(sum(w / total * part.neighbour_overlap_by_layer for part, w in chosen)),
         captured_run=min(part.captured_run for part, _ in chosen),
     )
 

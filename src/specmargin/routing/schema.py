@@ -81,6 +81,7 @@ class RoutingFile(_Strict):
             popularity_by_layer_expert=decoded(found.popularity, "u2", (self.layers, self.experts)),
             log_miss_by_run_layer_expert=misses,
             repulsion_by_run_batch=np.array(found.repulsion, dtype=np.float64),
+            neighbour_overlap_by_layer=np.array(found.overlap_by_lag[0], dtype=np.float64),
             identified=True,
             captured_run=self.longest_run,
         )

@@ -1,0 +1,195 @@
+"""`specmargin profile`: captures into profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specmargin.architecture.types import Architecture, ExpertPool
+from specmargin.catalog.lookup import find_model
+from specmargin.cli import options as o
+from specmargin.cli import render
+from specmargin.errors import InputError, ScenarioError
+
+if TYPE_CHECKING:
+    from specmargin.routing.capture import Capture
+    from specmargin.routing.schema import RoutingFile
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+_ENDING = ".routing.json"
+_LAGS_SHOWN = 4
+
+
+@app.callback()
+def _profile() -> None:
+    """Small files made of large captures, for --routing."""
+
+
+@app.command()
+def routing(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Banks (a folder with routing.npy and routing_meta.parquet) or arrays of (tokens, layers, k) that an "
+            "engine returned, one a request: PATH or CATEGORY=PATH, files or folders of them.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=f"Where to write NAME{_ENDING}.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model that was captured: it gives the experts.")] = None,
+    experts: Annotated[int | None, typer.Option(min=1, help="Experts of a layer, if no --model is given.")] = None,
+    longest_run: Annotated[int, typer.Option(min=2, max=64, help="Longest run to count, in positions.")] = 16,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """What a capture of routed experts says: popularity, locality, overlap, by category.
+
+    Examples:
+
+      specmargin profile routing bank/ --model MODEL -o mine.routing.json
+
+      specmargin profile routing coding=runs/code prose=runs/prose --experts 256 -o mine.routing.json
+
+      specmargin plan MODEL --gpu h200 --routing mine.routing.json:coding
+    """
+    try:
+        from specmargin.routing.building import build_profile  # noqa: PLC0415 (Numba and Polars are an extra)
+        from specmargin.routing.capture import open_captures  # noqa: PLC0415
+        from specmargin.routing.counting import count  # noqa: PLC0415
+        from specmargin.routing.schema import as_text  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(
+            f"counting captures needs an extra ({error.name} is missing); run: pip install 'specmargin[routing]'"
+        ) from None
+    if output is not None and output.exists() and not force:
+        raise ScenarioError(f"{output} exists; give --force to overwrite it")
+    captures = open_captures(files)
+    pool = _pool(captures[0], model, experts)
+    with _progress(sum(capture.positions for capture in captures)) as advance:
+        counts = count(captures, experts=pool.experts, longest_run=longest_run, advance=advance)
+    name = output.name.removesuffix(_ENDING) if output is not None else "captured"
+    provenance = ", ".join(dict.fromkeys(capture.path.name for capture in captures))
+    found = build_profile(counts, name=name, pool=pool, provenance=provenance)
+    if output is not None:
+        o.write_file(output, as_text(found), force=force)
+    if json:
+        render.json_out(_payload(found))
+    else:
+        _show(found, output)
+
+
+def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPool:
+    layers, k = capture.shape
+    if model is None:
+        if experts is None:
+            raise ScenarioError("say which model was captured (--model) or how many experts a layer has (--experts)")
+        return ExpertPool(experts=experts, experts_per_token=k)
+    architecture = find_model(model)
+    if not architecture.pools:
+        raise ScenarioError(f"{architecture.name} is dense: it has no experts to capture")
+    pool = architecture.pools[0]
+    _check(architecture, capture, layers, k)
+    return ExpertPool(experts=pool.experts, experts_per_token=k)
+
+
+def _check(architecture: Architecture, capture: Capture, layers: int, k: int) -> None:
+    routed = sum(group.count for group, _ in architecture.expert_groups)
+    own = architecture.pools[0].experts_per_token
+    if (layers, k) != (routed, own):
+        raise ScenarioError(
+            f"{capture.path}: has {layers} layers of {k} experts a token; {architecture.name} routes in {routed}, "
+            f"{own} experts a token"
+        )
+
+
+@contextmanager
+def _progress(positions: int) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn("counting"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=positions)
+        yield lambda done: bar.advance(task, done)
+
+
+def _payload(found: RoutingFile) -> dict[str, Any]:
+    return {
+        "schema": "specmargin.profile-routing/1",
+        "name": found.name,
+        "experts": found.experts,
+        "experts_per_token": found.experts_per_token,
+        "layers": found.layers,
+        "longest_run": found.longest_run,
+        "categories": {
+            name: {
+                "rounds": category.rounds,
+                "positions": category.positions,
+                "requests": category.requests,
+                "depth": category.depth.model_dump(),
+                "width": category.width.model_dump(),
+                "overlap_by_lag": np.mean(category.overlap_by_lag, axis=1).tolist() if category.overlap_by_lag else [],
+                "independent_overlap": _independent(found, name),
+                "uniform_overlap": found.experts_per_token**2 / found.experts,
+                "decay": float(np.mean(category.decay_by_layer)),
+            }
+            for name, category in found.categories.items()
+        },
+    }
+
+
+def _independent(found: RoutingFile, name: str) -> float:
+    """Experts that two strangers share on average: Σ p², over the mean layer."""
+    return float((found.category(name).popularity_by_layer_expert ** 2).sum(axis=1).mean())
+
+
+def _show(found: RoutingFile, output: Path | None) -> None:
+    out = render.console()
+    rounds = sum(category.rounds for category in found.categories.values())
+    out.print(
+        f"{rounds:,} rounds in {len(found.categories)} categories, {found.layers} layers, {found.experts_per_token} of "
+        f"{found.experts} experts a token, runs up to {found.longest_run} positions.",
+        style="bold",
+    )
+    out.print()
+    longest = found.longest_run
+    columns = [("category", "left"), ("rounds", "right"), ("requests", "right"), (f"one run of {longest}", "right")]
+    columns += [(f"{longest} strangers", "right"), ("uniform", "right"), ("decay", "right")]
+    shown = render.table("distinct experts of the mean layer (± standard error over requests)", columns)
+    for name, category in found.categories.items():
+        profile = found.category(name)
+        strangers = float(profile.width_curve_by_layer(np.array([longest])).mean())
+        uniform = found.experts * (1.0 - (1.0 - found.experts_per_token / found.experts) ** longest)
+        shown.add_row(
+            name,
+            f"{category.rounds:,}",
+            f"{category.requests:,}",
+            f"{category.depth.mean[-1]:.2f} ± {category.depth.standard_error[-1]:.2f}",
+            f"{strangers:.2f}",
+            f"{uniform:.2f}",
+            f"{np.mean(category.decay_by_layer):.2f}",
+        )
+    out.print(shown)
+    out.print()
+    lags = min(_LAGS_SHOWN, longest - 1)
+    columns = [("category", "left"), *((f"lag {lag}", "right") for lag in range(1, lags + 1))]
+    shown = render.table(
+        "experts that two positions share, part of k", [*columns, ("independent", "right"), ("uniform", "right")]
+    )
+    k = found.experts_per_token
+    for name, category in found.categories.items():
+        overlap = np.mean(category.overlap_by_lag, axis=1)[:lags] / k
+        shown.add_row(
+            name,
+            *(f"{value:.1%}" for value in overlap),
+            f"{_independent(found, name) / k:.1%}",
+            f"{k / found.experts:.1%}",
+        )
+    out.print(shown)
+    out.print("decay: share of an expert falls as exp(−decay · rank / experts)", style="dim")
+    if output is not None:
+        out.print(f"written: {output}", markup=False)

@@ -1,0 +1,44 @@
+"""Cohere's decomposition: only routed experts grow with a run, so T(K+1)/T(1) = f · unique/k + (1 − f)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ScenarioError
+from specmargin.prices.work import Component
+from specmargin.step import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amdahl:
+    """A run of `depth` + 1 positions against one, at one batch."""
+
+    batch: int
+    depth: int
+    expert_share: float  # f: of the plain step
+    expert_ratio: float  # distinct experts of the deep step over those of the plain one
+    predicted_ratio: float
+    priced_ratio: float  # by our prices, where everything grows
+
+
+def amdahl_ratio(expert_share: float, expert_ratio: float) -> float:
+    return expert_share * expert_ratio + 1.0 - expert_share
+
+
+def amdahl(scenario: Scenario, *, batch: int, depth: int) -> Amdahl:
+    plain, deep = (Step.uniform(batch=batch, depth=at, context=scenario.context) for at in (0, depth))
+    before, after = scenario.verify(plain), scenario.verify(deep)
+    touched = [scenario.distinct_experts(step) for step in (plain, deep)]
+    if touched[0] is None or touched[1] is None:
+        raise ScenarioError(f"{scenario.architecture.name} is dense: it has no expert time to split off")
+    share = float(before.share(Component.ROUTED_EXPERTS))
+    ratio = float(touched[1] / touched[0])
+    return Amdahl(
+        batch=batch,
+        depth=depth,
+        expert_share=share,
+        expert_ratio=ratio,
+        predicted_ratio=amdahl_ratio(share, ratio),
+        priced_ratio=float(after.total_seconds / before.total_seconds),
+    )

@@ -1,0 +1,178 @@
+"""A real, small mixture of experts (reference-moe): profiles against its own capture, by brute force."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from specmargin.architecture.types import ExpertPool
+from specmargin.routing.building import build_profile
+from specmargin.routing.capture import open_captures
+from specmargin.routing.counting import count
+from specmargin.routing.grouping import grouping_savings
+from specmargin.routing.local import LocalRouting, RoutingError
+from specmargin.routing.placement import Placement, busiest_by_layer, rank_by_layer_expert
+from specmargin.routing.schema import RoutingFile, as_text, parse_routing
+from specmargin.routing.synthetic import synthesise
+from specmargin.step import BoolArray, FloatArray, IntArray, Step
+from tests.conftest import ROOT
+
+POOL = ExpertPool(experts=64, experts_per_token=4)
+RUN, LAYERS = 9, 6
+CATEGORIES = ("cpp", "python", "prose")
+
+
+@pytest.fixture(scope="module")
+def bank() -> Path:
+    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
+    if not folder.is_dir():
+        pytest.skip(f"no reference model at {folder.parent} (set SPECMARGIN_REFERENCE_MOE)")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(bank: Path) -> RoutingFile:
+    counts = count(open_captures([str(bank)]), experts=64, longest_run=16)
+    made = build_profile(counts, name="reference", pool=POOL, provenance="reference-moe")
+    return parse_routing(as_text(made), "reference")  # as users have it: written and read back
+
+
+@pytest.fixture(scope="module")
+def rounds(bank: Path) -> dict[str, IntArray]:
+    """(rounds, positions, layers, k) by category, straight from the array."""
+    experts = np.load(bank / "routing.npy").reshape(-1, RUN, LAYERS, 4).astype(np.int64)
+    category = pl.read_parquet(bank / "routing_meta.parquet")["category"].to_numpy()[::RUN]
+    return {name: experts[category == name] for name in CATEGORIES}
+
+
+def _touched(picked: IntArray, lengths: IntArray) -> BoolArray:
+    """(draws, layers, experts) of batches: (draws, sequences, positions, layers, k), cut to a length a sequence."""
+    draws, sequences = picked.shape[:2]
+    touched = np.zeros((draws, LAYERS, 64), dtype=bool)
+    draw, layer = np.arange(draws)[:, None, None], np.arange(LAYERS)[None, :, None]
+    for sequence in range(sequences):
+        for position in range(lengths[sequence]):
+            touched[draw, layer, picked[:, sequence, position]] = True
+    return touched
+
+
+def test_ragged_coverage_agrees_with_resampling(file: RoutingFile, rounds: dict[str, IntArray]) -> None:
+    """Batches of 1 to 16, runs of 1 to 9 and ragged ones: |z| < 4 everywhere, mean z² near 1; variances too."""
+    generator = np.random.default_rng(0)
+    z, ratio = [], []
+    for category in CATEGORIES:
+        profile = file.category(category)
+        for batch in (1, 2, 4, 8, 16):
+            settings = [np.full(batch, run) for run in range(1, RUN + 1)] + [generator.integers(1, RUN + 1, batch)]
+            for lengths in settings:
+                picked = rounds[category][generator.integers(0, len(rounds[category]), (1500, batch))]
+                distinct = _touched(picked, lengths).sum(axis=2)
+                step = Step.ragged(depths=lengths - 1, contexts=0)
+                mean, error = profile.mean_by_layer(step).mean(), distinct.mean(axis=1).std(ddof=1) / np.sqrt(1500)
+                if error < 1e-9:  # one position: k, always
+                    assert mean == pytest.approx(4.0, abs=1e-3)
+                    continue
+                z.append((distinct.mean() - mean) / error)
+                ratio.append(float(profile.variance(POOL, step)) / distinct.var(axis=0, ddof=1).mean())
+    assert np.abs(z).max() < 4.0
+    assert 0.7 < np.mean(np.square(z)) < 1.3
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.05)
+    assert min(ratio) > 0.7
+    assert max(ratio) < 1.4
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_the_busiest_rank_agrees_with_brute_force(
+    file: RoutingFile, rounds: dict[str, IntArray], placement: Placement
+) -> None:
+    """Within 2% (and three standard errors of the draws) for 2, 4 and 8 ranks."""
+    generator = np.random.default_rng(1)
+    for category in CATEGORIES:
+        profile = file.category(category)
+        for batch, run in ((1, 1), (1, 4), (1, 9), (4, 1), (4, 5), (8, 3), (16, 2), (16, 9)):
+            picked = rounds[category][generator.integers(0, len(rounds[category]), (1500, batch))]
+            touched = _touched(picked, np.full(batch, run))
+            step = Step.ragged(depths=np.full(batch, run - 1), contexts=0)
+            for ranks in (2, 4, 8):
+                rank_of = rank_by_layer_expert(profile, placement, ranks)
+                most = _busiest(touched, rank_of, ranks)
+                slack = 3.0 * most.mean(axis=1).std() / np.sqrt(most.shape[0])
+                expected = busiest_by_layer(profile, rank_of, step).mean()
+                assert abs(expected - most.mean()) <= 0.02 * most.mean() + slack
+
+
+def _busiest(touched: BoolArray, rank_of: IntArray, ranks: int) -> IntArray:
+    by_rank = [(touched & (rank_of == rank)).sum(axis=2) for rank in range(ranks)]
+    return np.asarray(np.max(by_rank, axis=0))
+
+
+def test_balanced_placement_is_better_than_contiguous(file: RoutingFile) -> None:
+    profile = file.category("prose")
+    step = Step.ragged(depths=np.full(8, 3), contexts=0)
+    found = {p: busiest_by_layer(profile, rank_by_layer_expert(profile, p, 8), step).mean() for p in Placement}
+    assert found[Placement.BALANCED] < found[Placement.CONTIGUOUS]
+
+
+def test_categories_mix(file: RoutingFile, rounds: dict[str, IntArray]) -> None:
+    """Half code, half prose, each sequence by a coin: as drawn from both; more experts than either alone."""
+    generator = np.random.default_rng(2)
+    mixed = file.profile({"cpp": 1.0, "prose": 1.0})
+    step = Step.ragged(depths=np.full(8, 3), contexts=0)
+    drawn = []
+    for _ in range(1500):
+        names = generator.choice(["cpp", "prose"], size=8)
+        drawn.append([rounds[name][generator.integers(0, len(rounds[name]))] for name in names])
+    distinct = _touched(np.array(drawn), np.full(8, 4)).sum(axis=2).mean(axis=1)
+    error = distinct.std() / np.sqrt(distinct.size)
+    mean = mixed.mean_by_layer(step).mean()
+    assert abs(mean - distinct.mean()) < 4.0 * error
+    alone = [file.category(name).mean_by_layer(step).mean() for name in ("cpp", "prose")]
+    assert mean > max(alone)
+
+
+@pytest.fixture(scope="module")
+def synthetic(file: RoutingFile) -> tuple[LocalRouting, IntArray]:
+    profile = file.category("cpp")
+    return profile, synthesise(profile, seed=3).draw(6000, RUN, seed=4).astype(np.int64)
+
+
+def test_synthetic_routing_reproduces_its_profile(synthetic: tuple[LocalRouting, IntArray]) -> None:
+    """Popularity (total variation), the overlap of neighbours and the depth curve, each within 3%, layer by layer."""
+    profile, drawn = synthetic
+    for layer in range(LAYERS):
+        ids = drawn[:, :, layer]
+        assert (np.diff(np.sort(ids, axis=-1), axis=-1) > 0).all()  # k distinct experts a position
+        seen = np.bincount(ids.ravel(), minlength=64) / ids.size
+        assert np.abs(seen - profile.popularity_by_layer_expert[layer] / 4).sum() / 2 < 0.03
+        same = (ids[:, :-1, :, None] == ids[:, 1:, None, :]).sum(axis=(-1, -2)).mean()
+        assert same == pytest.approx(profile.neighbour_overlap_by_layer[layer], rel=0.03)
+        assert _depths(ids) == pytest.approx(profile.depth_curve_by_layer(np.arange(1, RUN + 1))[:, layer], rel=0.03)
+
+
+def _depths(ids: IntArray) -> FloatArray:
+    touched = np.zeros((ids.shape[0], 64), dtype=bool)
+    curve = []
+    for position in range(ids.shape[1]):
+        touched[np.arange(ids.shape[0])[:, None], ids[:, position]] = True
+        curve.append(touched.sum(axis=1).mean())
+    return np.array(curve)
+
+
+def test_grouping_saves_a_little_and_never_more_than_an_oracle(bank: Path) -> None:
+    lines = grouping_savings(open_captures([str(bank)]), experts=64)
+    assert [line.batch for line in lines] == [2, 4, 8, 16]
+    for line in lines:
+        assert 0.0 < line.saving < line.oracle_saving < 0.25
+
+
+def test_a_profile_is_small_and_keeps_its_uncertainty(file: RoutingFile) -> None:
+    assert len(as_text(file)) < 40_000
+    for category in file.categories.values():
+        assert all(error > 0 for error in category.depth.standard_error[1:])
+        assert category.depth.mean[0] == pytest.approx(4.0)
+    with pytest.raises(RoutingError, match="no category 'rust'"):
+        file.profile({"rust": 1.0})
