@@ -33,6 +33,7 @@ def bundled_categories(model: str) -> list[str]:
     return list(_curves(model)["categories"])
 
 
+@cache
 def bundled_routing(model: str, category: str = DEFAULT_CATEGORY, source: Source | None = None) -> CurveRouting:
     values = _curves(model)
     found = values["categories"].get(category)
@@ -55,6 +56,7 @@ def bundled_routing(model: str, category: str = DEFAULT_CATEGORY, source: Source
     )
 
 
+@cache
 def scaled_routing(category: str = DEFAULT_CATEGORY) -> CurveRouting:
     """Curves of a model that was captured, for one that was not."""
     detail = f"routing as in {_SCALED} ({category}), its curves scaled to this model's experts: capture your own"

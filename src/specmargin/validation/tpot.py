@@ -15,11 +15,11 @@ from specmargin.acceptance.survival import parse_acceptance
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import find_prices
+from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError
 from specmargin.prices.drafters import FREE
 from specmargin.prices.roofline import RooflineForm
-from specmargin.routing.profile import UNIFORM
 from specmargin.step import Step
 from specmargin.validation.served import ServedRow, architecture_of
 
@@ -86,7 +86,7 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         architecture=architecture,
         device=device,
         prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
-        routing=UNIFORM,
+        routing=find_routing(None, architecture),  # as `plan` does: uniform routing misses more (11.7% for 11.2%)
         drafter=FREE,
         survival=parse_acceptance("0", max_depth=1),
         layout=row.layout,
