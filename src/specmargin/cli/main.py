@@ -15,6 +15,9 @@ import typer
 from specmargin._version import __version__
 from specmargin.errors import InputError, nearest_names
 
+# Our matrices are small: on a busy machine the threads of NumPy's BLAS wait for each other (a plan takes 2.5 s, not 0.6).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Verb, and what it answers. The module of the same name in this package holds it.
 VERBS = {
     "plan": "Does speculation pay here, how deep at each batch, and the engine's own setting for it.",
