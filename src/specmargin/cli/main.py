@@ -15,7 +15,7 @@ import typer
 from specmargin._version import __version__
 from specmargin.errors import InputError, nearest_names
 
-# Our matrices are small: on a busy machine the threads of NumPy's BLAS wait for each other (a plan takes 2.5 s, not 0.6).
+# Our matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Verb, and what it answers. The module of the same name in this package holds it.
