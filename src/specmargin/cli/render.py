@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
 from specmargin.sources import Source
 
 WIDTH = 100
+_PATIENCE_SECONDS = 2.0
+Item = TypeVar("Item")
 
 
 def console() -> Console:
@@ -74,3 +78,20 @@ def amount(value: float, unit: str) -> str:
 
 def tokens_per_second(value: float) -> str:
     return f"{value:,.0f}"
+
+
+def patiently(items: Sequence[Item]) -> Iterator[Item]:
+    """The items, one by one, with a bar on a terminal's standard error once they take long."""
+    impatient = time.monotonic() + _PATIENCE_SECONDS
+    shown = Console(stderr=True)
+    bar = Progress(console=shown, transient=True, disable=not shown.is_terminal)
+    task = bar.add_task("", total=len(items))
+    try:
+        for item in items:
+            if time.monotonic() > impatient and not bar.live.is_started:
+                bar.start()
+            yield item
+            bar.advance(task)
+    finally:
+        if bar.live.is_started:
+            bar.stop()

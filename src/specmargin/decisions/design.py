@@ -1,0 +1,209 @@
+"""The design space: the same model with other experts, and what speculation makes of each at one batch.
+
+Acceptance, drafter and everything beside the experts are held. How good the variants are as models is not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import product
+from typing import assert_never
+
+from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
+from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, best_depths, check_range
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ParallelismError, ScenarioError
+from specmargin.routing.profile import ModelRouting
+from specmargin.sources import Source, assumed
+from specmargin.step import Step
+
+STEP = 64  # widths are multiples of it: what kernels tile by, and what published models keep to
+TOLERANCE = 0.02  # how far "equal" may be off, for want of narrower steps
+_SHARE_TOLERANCE = 1 / 16  # how far the shared share may be from the one that was asked for
+_MOST_EXPERTS = 4096
+
+Wrapper = Callable[[Sequence[ExpertShape]], Iterable[ExpertShape]]
+
+
+class Hold(StrEnum):
+    """What all variants have in common with the model as it is."""
+
+    ACTIVE = "active"  # parameters of the experts that a token uses, the shared ones among them
+    TOTAL = "total"  # those, and the parameters of all experts together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is tried. With `Hold.TOTAL` the shared share follows from the other two, so none can be asked for."""
+
+    hold: Hold
+    experts: Sequence[int]
+    experts_per_token: Sequence[int]
+    shared_shares: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        check_range("--experts", self.experts, 1, _MOST_EXPERTS)
+        check_range("--experts-per-token", self.experts_per_token, 1, _MOST_EXPERTS)
+        if self.hold is Hold.TOTAL and self.shared_shares:
+            raise ScenarioError(
+                "--hold total fixes the shared share by experts and experts a token; leave out --shared"
+            )
+        if self.hold is Hold.ACTIVE and not self.shared_shares:
+            raise ScenarioError("--shared needs at least one share, such as 0")
+        for share in self.shared_shares:
+            if not 0.0 <= share < 1.0:
+                raise ScenarioError(f"--shared must lie in 0..1, below 1, got {share:g}")
+
+    @property
+    def combinations(self) -> int:
+        return len(self.experts) * len(self.experts_per_token) * max(len(self.shared_shares), 1)
+
+    def shapes(self, base: ExpertShape) -> tuple[ExpertShape, ...]:
+        """Every variant that steps of 64 can build; those further than 2% from equal are left out."""
+        pairs = [(n, k) for n, k in product(self.experts, self.experts_per_token) if k < n]
+        match self.hold:
+            case Hold.ACTIVE:
+                found = [_equal_active(base, n, k, share) for (n, k), share in product(pairs, self.shared_shares)]
+            case Hold.TOTAL:
+                found = [_equal_total(base, n, k) for n, k in pairs]
+            case _:
+                assert_never(self.hold)
+        return tuple(dict.fromkeys(shape for shape in found if shape is not None))
+
+
+def _equal_active(base: ExpertShape, experts: int, per_token: int, share: float) -> ExpertShape | None:
+    width = _stepped((1.0 - share) * base.active_width / per_token)
+    shared = _stepped(base.active_width - per_token * width) if share > 0 else 0
+    shape = _shape(experts, per_token, width, shared)
+    if shape is None or not _near(shape.active_width, base.active_width):
+        return None
+    return shape if abs(shape.shared_share - share) <= _SHARE_TOLERANCE else None
+
+
+def _equal_total(base: ExpertShape, experts: int, per_token: int) -> ExpertShape | None:
+    """k · width + shared and n · width + shared are both given, so their difference gives the width."""
+    width = _stepped((base.total_width - base.active_width) / (experts - per_token))
+    shared = _stepped(base.active_width - per_token * width)
+    shape = _shape(experts, per_token, width, max(shared, 0))
+    if shape is None or not _near(shape.active_width, base.active_width):
+        return None
+    return shape if _near(shape.total_width, base.total_width) else None
+
+
+def _stepped(width: float) -> int:
+    return STEP * round(width / STEP)
+
+
+def _shape(experts: int, per_token: int, width: int, shared: int) -> ExpertShape | None:
+    if width < STEP or shared < 0:
+        return None
+    return ExpertShape(experts=experts, experts_per_token=per_token, width=width, shared_width=shared)
+
+
+def _near(value: float, wanted: float) -> bool:
+    return abs(value / wanted - 1.0) <= TOLERANCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignRow:
+    """One variant at the target batch, at its own best depth."""
+
+    shape: ExpertShape
+    parameters: int
+    active_parameters: int  # without the input embedding
+    depth: int
+    goodput_tokens_per_second: float
+    no_spec_tokens_per_second: float
+    distinct_experts: float
+    fits: bool  # the batch, with room for drafts of that depth
+
+    @property
+    def speedup(self) -> float:
+        return self.goodput_tokens_per_second / self.no_spec_tokens_per_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Variants by speculative goodput, best first, beside the model as it is."""
+
+    scenario: Scenario
+    space: Space
+    batch: int
+    base: DesignRow
+    rows: tuple[DesignRow, ...]
+
+    @property
+    def fitting(self) -> tuple[DesignRow, ...]:
+        return tuple(row for row in self.rows if row.fits)
+
+    @property
+    def left_out(self) -> int:
+        """Combinations that were asked for and cannot be built equal."""
+        return self.space.combinations - len(self.rows)
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """As of the model itself, but nobody captured how variants route, and nobody trained them."""
+        name = self.scenario.architecture.name
+        found = self.scenario.sources
+        routing = found["routing"]
+        return found | {
+            "routing": assumed(f"scaled to the experts of every variant: {routing.detail}"),
+            "variants": assumed(f"{name} with other experts; its drafter and acceptance kept, quality not predicted"),
+        }
+
+
+def explore(scenario: Scenario, space: Space, *, batch: int, max_depth: int, progress: Wrapper = iter) -> Design:
+    """Price every variant of the space at one batch."""
+    check_range("--batch", [batch], 1, MAX_BATCH)
+    check_range("--depth", [max_depth], 0, MAX_DEPTH)
+    if isinstance(scenario.routing, ModelRouting):
+        raise ScenarioError(
+            f"routing profile {scenario.routing.name} knows the experts of one model; "
+            "variants need curves that scale: a bundled profile, or uniform"
+        )
+    base = shape_of(scenario.architecture)
+    shapes = space.shapes(base)
+    if not shapes:
+        raise ScenarioError(
+            f"no variant of these experts keeps {space.hold} parameters within {TOLERANCE:.0%} in steps of {STEP}; "
+            "try other --experts and --experts-per-token"
+        )
+    depth = min(max_depth, scenario.drafter.max_depth or max_depth)
+    rows = [design_row(scenario, shape, batch=batch, max_depth=depth) for shape in progress(shapes)]
+    return Design(
+        scenario=scenario,
+        space=space,
+        batch=batch,
+        base=design_row(scenario, base, batch=batch, max_depth=depth),
+        rows=tuple(sorted(rows, key=lambda row: -row.goodput_tokens_per_second)),
+    )
+
+
+def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth: int) -> DesignRow:
+    """The scenario's model with experts of this shape, whether or not it fits in memory."""
+    architecture = reshaped(scenario.architecture, shape)
+    variant = replace(scenario, architecture=architecture)
+    grid = variant.grid([batch], max_depth)
+    depth = int(best_depths(grid, variant.engine_time.captured_positions)[0])
+    distinct = variant.distinct_experts(Step.uniform(batch=batch, depth=depth, context=variant.context))
+    assert distinct is not None  # it has experts: that is what was reshaped
+    return DesignRow(
+        shape=shape,
+        parameters=architecture.parameters,
+        active_parameters=architecture.active_parameters(count_embedding=False),
+        depth=depth,
+        goodput_tokens_per_second=float(grid.goodput[0, depth]),
+        no_spec_tokens_per_second=float(grid.none_goodput[0]),
+        distinct_experts=float(distinct),
+        fits=_fits(variant, batch, depth),
+    )
+
+
+def _fits(variant: Scenario, batch: int, depth: int) -> bool:
+    try:
+        return variant.largest_batch(depth) >= batch
+    except ParallelismError:  # the weights alone are too large
+        return False
