@@ -85,8 +85,11 @@ def test_at_a_low_batch_a_lower_k_over_n_does_the_opposite(setting: Scenario) ->
 
 
 def test_the_batch_of_the_highest_speedup_rises_as_k_over_n_falls(setting: Scenario) -> None:
-    """The mechanism behind both signs: a step has to touch most experts before more positions come free."""
-    batches = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+    """The mechanism behind both signs: a step has to touch most experts before more positions come free.
+
+    From batch 4 on: at 1 and 2 the fixed time of a step makes every draft cheap, whatever the experts.
+    """
+    batches = np.array([4, 8, 16, 32, 64, 128, 256, 512])
     width = shape_of(setting.architecture).active_width // 8
     peaks = []
     for experts in (32, 128, 512):
