@@ -9,7 +9,7 @@ plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

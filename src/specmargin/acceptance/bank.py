@@ -1,0 +1,254 @@
+"""Banks of draft rounds: what the drafter proposed with what confidence, and how much of it was accepted.
+
+The specdec-calibration layout (`acceptance.parquet` and `speculator.parquet`, joined on their keys), a CSV of rounds
+(`commits,category,a0..`), or vLLM's detailed speculation metrics (JSON lines). Read with Polars, any number of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specmargin.errors import AcceptanceError
+from specmargin.step import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import polars as pl
+
+KEYS = ("model", "speculator", "config", "category", "prompt_idx", "turn", "round_idx")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Rounds in order of (prompt, turn, round). Confidences are NaN where a bank has none, or nothing was drafted."""
+
+    category_by_round: tuple[str, ...]
+    prompt_by_round: IntArray  # which request: rounds of one are not independent
+    round_index: IntArray
+    context_by_round: FloatArray
+    drafted_by_round: IntArray
+    accepted_by_round: IntArray
+    confidence_by_round_depth: FloatArray
+    speculator: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.drafted_by_round.size == 0:
+            raise AcceptanceError(f"{self.source}: has no rounds")
+        wrong = (self.accepted_by_round < 0) | (self.accepted_by_round > self.drafted_by_round)
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise AcceptanceError(
+                f"{self.source}: round {first} accepts {self.accepted_by_round[first]} of "
+                f"{self.drafted_by_round[first]} draft tokens"
+            )
+        confidence = self.confidence_by_round_depth
+        known = confidence[~np.isnan(confidence)]
+        if known.size and not np.all((known >= 0.0) & (known <= 1.0)):
+            raise AcceptanceError(f"{self.source}: confidences must lie in 0..1")
+
+    @property
+    def count(self) -> int:
+        return int(self.drafted_by_round.size)
+
+    @property
+    def depth(self) -> int:
+        return int(self.confidence_by_round_depth.shape[1])
+
+    @property
+    def has_confidence(self) -> bool:
+        return not bool(np.isnan(self.confidence_by_round_depth[self.drafted_by_round > 0, 0]).any())
+
+    @property
+    def categories(self) -> list[str]:
+        return list(dict.fromkeys(self.category_by_round))
+
+    def chosen(self, mask: BoolArray) -> Rounds:
+        index = np.flatnonzero(mask)
+        return Rounds(
+            category_by_round=tuple(self.category_by_round[i] for i in index),
+            prompt_by_round=self.prompt_by_round[index],
+            round_index=self.round_index[index],
+            context_by_round=self.context_by_round[index],
+            drafted_by_round=self.drafted_by_round[index],
+            accepted_by_round=self.accepted_by_round[index],
+            confidence_by_round_depth=self.confidence_by_round_depth[index],
+            speculator=self.speculator,
+            source=self.source,
+        )
+
+    def of_category(self, name: str) -> Rounds:
+        return self.chosen(np.array([category == name for category in self.category_by_round]))
+
+
+def read_bank(paths: Sequence[Path]) -> Rounds:
+    """All files as one bank; they must be of one drafter."""
+    parts = [_read(path) for path in paths]
+    speculators = dict.fromkeys(part.speculator for part in parts if part.speculator)
+    if len(speculators) > 1:
+        raise AcceptanceError(f"these banks are of several drafters ({', '.join(speculators)}); profile one at a time")
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _read(path: Path) -> Rounds:
+    if path.is_dir():
+        path = path / "acceptance.parquet"
+    if not path.is_file():
+        raise AcceptanceError(f"{path}: no such file; give a bank's folder, acceptance.parquet, a .csv or a .jsonl")
+    match path.suffix:
+        case ".parquet":
+            return _read_bank(path)
+        case ".csv":
+            return _read_csv(path)
+        case ".jsonl" | ".json":
+            return _read_metrics(path)
+    raise AcceptanceError(f"{path}: a bank is .parquet, .csv or .jsonl")
+
+
+def _read_bank(path: Path) -> Rounds:
+    import polars as pl  # noqa: PLC0415 (an extra)
+
+    accepted = _scan(path, (*KEYS, "accept"))
+    depth = sum(name.startswith("acc") and name[3:].isdigit() for name in accepted.collect_schema().names())
+    beside = path.with_name("speculator.parquet")
+    frame = accepted.collect()
+    duplicates = frame.height - frame.select(KEYS).unique().height
+    if duplicates:
+        raise AcceptanceError(f"{path}: {duplicates} rounds stand twice (the same {', '.join(KEYS)})")
+    names = [f"conf{d}" for d in range(depth)]
+    if beside.is_file():
+        speculator = _scan(beside, (*KEYS, *names)).collect()
+        joined = frame.join(speculator.select(*KEYS, *names), on=KEYS, how="left")
+        missing = joined.height - joined.drop_nulls("conf0").height if depth else 0
+        if joined.height != frame.height or missing == frame.height:
+            raise AcceptanceError(f"{beside}: its rounds do not join with those of {path.name} on {', '.join(KEYS)}")
+        if missing:
+            raise AcceptanceError(f"{beside}: lacks {missing} of the {frame.height} rounds of {path.name}")
+        frame = joined
+    else:
+        frame = frame.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in names)
+    frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
+    drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
+    context = frame["context_len"].to_numpy() if "context_len" in frame.columns else np.zeros(frame.height)
+    return Rounds(
+        category_by_round=tuple(frame["category"].to_list()),
+        prompt_by_round=_requests(frame),
+        round_index=frame["round_idx"].to_numpy().astype(np.int64),
+        context_by_round=context.astype(np.float64),
+        drafted_by_round=drafted.astype(np.int64),
+        accepted_by_round=frame["accept"].to_numpy().astype(np.int64),
+        confidence_by_round_depth=frame.select(names).to_numpy().astype(np.float64),
+        speculator=_one(frame, "speculator", path),
+        source=str(path.parent.name or path.name),
+    )
+
+
+def _requests(frame: pl.DataFrame) -> IntArray:
+    keys = frame.select(pl_struct("category", "prompt_idx", "turn")).to_series()
+    return keys.rank("dense").to_numpy().astype(np.int64)
+
+
+def pl_struct(*names: str) -> pl.Expr:
+    import polars as pl  # noqa: PLC0415
+
+    return pl.struct(names)
+
+
+def _one(frame: pl.DataFrame, column: str, path: Path) -> str:
+    found = frame[column].unique().to_list()
+    if len(found) > 1:
+        raise AcceptanceError(f"{path}: holds several of {column} ({', '.join(map(str, found[:4]))}); split it")
+    return str(found[0])
+
+
+def _scan(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
+    import polars as pl  # noqa: PLC0415
+
+    try:
+        frame = pl.scan_parquet(path)
+        known = frame.collect_schema().names()
+    except Exception as error:
+        raise AcceptanceError(f"{path}: not a readable Parquet file ({type(error).__name__})") from None
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise AcceptanceError(f"{path}: lacks the column {missing[0]!r}")
+    return frame
+
+
+def _read_csv(path: Path) -> Rounds:
+    """`commits` (accepted + 1), `category`, confidences `a0..`; `drafted` if rounds differ in depth."""
+    import polars as pl  # noqa: PLC0415
+
+    try:
+        frame = pl.read_csv(path, infer_schema_length=None)
+    except Exception as error:
+        raise AcceptanceError(f"{path}: not a readable CSV file ({type(error).__name__})") from None
+    if "commits" not in frame.columns:
+        raise AcceptanceError(f"{path}: lacks the column 'commits'")
+    names = sorted((n for n in frame.columns if n[:1] == "a" and n[1:].isdigit()), key=lambda n: int(n[1:]))
+    depth = len(names) or int(frame["commits"].to_numpy().max()) - 1
+    confidence = frame.select(names).to_numpy() if names else np.full((frame.height, max(depth, 1)), np.nan)
+    prompt = frame["prompt"].rank("dense").to_numpy() if "prompt" in frame.columns else np.arange(frame.height)
+    return Rounds(
+        category_by_round=tuple(frame["category"].to_list() if "category" in frame.columns else ["all"] * frame.height),
+        prompt_by_round=prompt.astype(np.int64),
+        round_index=np.arange(frame.height),
+        context_by_round=np.zeros(frame.height),
+        drafted_by_round=(
+            frame["drafted"].to_numpy().astype(np.int64) if "drafted" in frame.columns else np.full(frame.height, depth)
+        ),
+        accepted_by_round=frame["commits"].to_numpy().astype(np.int64) - 1,
+        confidence_by_round_depth=np.asarray(confidence, dtype=np.float64),
+        speculator="",
+        source=path.name,
+    )
+
+
+def _read_metrics(path: Path) -> Rounds:
+    """vLLM's per-request metrics: a line a request with what it drafted and accepted in every round."""
+    import polars as pl  # noqa: PLC0415
+
+    try:
+        frame = pl.read_ndjson(path)
+    except Exception as error:
+        raise AcceptanceError(f"{path}: not a readable JSON-lines file ({type(error).__name__})") from None
+    for name in ("num_draft_tokens", "num_accepted_tokens"):
+        if name not in frame.columns:
+            raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number a round)")
+    frame = frame.with_row_index("prompt").explode("num_draft_tokens", "num_accepted_tokens")
+    drafted = frame["num_draft_tokens"].to_numpy().astype(np.int64)
+    return Rounds(
+        category_by_round=tuple(frame["category"].to_list() if "category" in frame.columns else ["all"] * frame.height),
+        prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
+        round_index=np.arange(frame.height),
+        context_by_round=np.zeros(frame.height),
+        drafted_by_round=drafted,
+        accepted_by_round=frame["num_accepted_tokens"].to_numpy().astype(np.int64),
+        confidence_by_round_depth=np.full((frame.height, max(int(drafted.max(initial=1)), 1)), np.nan),
+        speculator="",
+        source=path.name,
+    )
+
+
+def _joined(parts: Sequence[Rounds]) -> Rounds:
+    depth = max(part.depth for part in parts)
+    confidence = [
+        np.pad(part.confidence_by_round_depth, ((0, 0), (0, depth - part.depth)), constant_values=np.nan)
+        for part in parts
+    ]
+    offsets = np.cumsum([0, *(int(part.prompt_by_round.max()) + 1 for part in parts[:-1])])
+    return Rounds(
+        category_by_round=tuple(name for part in parts for name in part.category_by_round),
+        prompt_by_round=np.concatenate([part.prompt_by_round + by for part, by in zip(parts, offsets, strict=True)]),
+        round_index=np.concatenate([part.round_index for part in parts]),
+        context_by_round=np.concatenate([part.context_by_round for part in parts]),
+        drafted_by_round=np.concatenate([part.drafted_by_round for part in parts]),
+        accepted_by_round=np.concatenate([part.accepted_by_round for part in parts]),
+        confidence_by_round_depth=np.concatenate(confidence),
+        speculator=next((part.speculator for part in parts if part.speculator), ""),
+        source=", ".join(part.source for part in parts),
+    )

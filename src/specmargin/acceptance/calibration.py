@@ -1,0 +1,197 @@
+"""From a drafter's confidence to the probability that a token survives.
+
+Everything is about one thing: the chance that the token at depth d is accepted, given that all before it were. Drafters
+are over-confident, differently at each depth, and sequences differ: how the last rounds of this one went says more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.optimize import isotonic_regression, minimize
+
+from specmargin.acceptance.bank import Rounds
+from specmargin.errors import AcceptanceError
+from specmargin.step import BoolArray, FloatArray, IntArray
+
+KNOTS = np.array([-6.0, -4.0, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 4.0, 6.0])  # logits of confidence
+_EDGE = 1e-4
+_RIDGE = 2e-4  # a row
+FORGETTING = 0.8  # of how the last rounds of a sequence went
+_PRIOR_ROUNDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Draft tokens that were reached: all before them were accepted. One row a token."""
+
+    depth: IntArray  # from 0
+    confidence: FloatArray
+    history: FloatArray  # of the sequence, before this round: logit of its acceptance, forgetting
+    before: FloatArray  # mean logit of the confidences before it in the round
+    accepted: BoolArray
+    round: IntArray
+
+
+class Calibrator(Protocol):
+    def probability(self, tokens: Tokens) -> FloatArray: ...
+
+
+def logit(p: FloatArray) -> FloatArray:
+    clipped = np.clip(p, _EDGE, 1.0 - _EDGE)
+    return np.asarray(np.log(clipped / (1.0 - clipped)))
+
+
+def sigmoid(x: FloatArray) -> FloatArray:
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(x, -40.0, 40.0))))
+
+
+def history_of(rounds: Rounds) -> FloatArray:
+    """By round: the logit of the acceptance of its sequence's first tokens so far, shrunk to the mean, forgetting."""
+    base = float((rounds.accepted_by_round > 0).mean())
+    order = np.lexsort((rounds.round_index, rounds.prompt_by_round))
+    found = np.empty(rounds.count)
+    hits = tries = 0.0
+    last = -1
+    for i in order:
+        if rounds.prompt_by_round[i] != last:
+            last, hits, tries = int(rounds.prompt_by_round[i]), 0.0, 0.0
+        found[i] = (hits + _PRIOR_ROUNDS * base) / (tries + _PRIOR_ROUNDS)
+        reached = min(int(rounds.accepted_by_round[i]) + 1, int(rounds.drafted_by_round[i]))
+        hits = FORGETTING * hits + float(rounds.accepted_by_round[i])
+        tries = FORGETTING * tries + reached
+    return logit(found)
+
+
+def tokens_of(rounds: Rounds) -> Tokens:
+    """Every token that was verified after an accepted prefix: accepted ones and the first rejected one."""
+    if not rounds.has_confidence:
+        raise AcceptanceError(f"{rounds.source}: has no confidences to calibrate; give a bank with speculator.parquet")
+    history = history_of(rounds)
+    reached = np.minimum(rounds.accepted_by_round + 1, rounds.drafted_by_round)
+    index, depth = np.nonzero(np.arange(rounds.depth) < reached[:, np.newaxis])
+    logits = logit(rounds.confidence_by_round_depth)
+    so_far = np.cumsum(logits, axis=1)
+    before = np.where(depth > 0, so_far[index, np.maximum(depth - 1, 0)] / np.maximum(depth, 1), 0.0)
+    return Tokens(
+        depth=depth,
+        confidence=rounds.confidence_by_round_depth[index, depth],
+        history=history[index],
+        before=before,
+        accepted=depth < rounds.accepted_by_round[index],
+        round=index,
+    )
+
+
+# --- calibrators ---
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The drafter's word."""
+
+    def probability(self, tokens: Tokens) -> FloatArray:
+        return np.clip(tokens.confidence, _EDGE, 1.0 - _EDGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsotonicByDepth:
+    """A rising step function a depth."""
+
+    confidence_by_depth: tuple[FloatArray, ...]
+    probability_by_depth: tuple[FloatArray, ...]
+
+    @classmethod
+    def fit(cls, tokens: Tokens) -> IsotonicByDepth:
+        confidences, probabilities = [], []
+        for depth in range(int(tokens.depth.max()) + 1):
+            own = tokens.depth == depth
+            order = np.argsort(tokens.confidence[own], kind="stable")
+            rising = isotonic_regression(tokens.accepted[own][order].astype(np.float64)).x
+            confidences.append(tokens.confidence[own][order])
+            probabilities.append(np.clip(rising, 0.005, 0.995))
+        return cls(confidence_by_depth=tuple(confidences), probability_by_depth=tuple(probabilities))
+
+    def probability(self, tokens: Tokens) -> FloatArray:
+        found = np.empty(tokens.depth.size)
+        for depth in np.unique(tokens.depth):
+            own = tokens.depth == depth
+            at = min(int(depth), len(self.confidence_by_depth) - 1)
+            found[own] = np.interp(tokens.confidence[own], self.confidence_by_depth[at], self.probability_by_depth[at])
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logistic:
+    """Log-odds as a sum: an intercept and a slope a depth, a bent line over confidence, the sequence's history and the
+    confidences before it. `rich` False leaves the last three out."""
+
+    weights: FloatArray
+    depths: int
+    rich: bool
+
+    @classmethod
+    def fit(cls, tokens: Tokens, *, depths: int, rich: bool = True) -> Logistic:
+        x, y = _features(tokens, depths, rich=rich), tokens.accepted.astype(np.float64)
+
+        def loss(w: FloatArray) -> tuple[float, FloatArray]:
+            z = x @ w
+            p = sigmoid(z)
+            value = float(np.mean(np.logaddexp(0.0, z) - y * z)) + _RIDGE * float(w @ w)
+            return value, np.asarray(x.T @ (p - y) / y.size + 2.0 * _RIDGE * w)
+
+        found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 300})
+        return cls(weights=np.asarray(found.x), depths=depths, rich=rich)
+
+    def probability(self, tokens: Tokens) -> FloatArray:
+        return sigmoid(_features(tokens, self.depths, rich=self.rich) @ self.weights)
+
+
+def _features(tokens: Tokens, depths: int, *, rich: bool) -> FloatArray:
+    at = logit(tokens.confidence)
+    by_depth = (tokens.depth[:, np.newaxis] == np.arange(depths)).astype(np.float64)
+    columns = [by_depth, at[:, np.newaxis] / 4.0]
+    if rich:
+        later = (tokens.depth > 0).astype(np.float64)
+        columns += [
+            by_depth * at[:, np.newaxis] / 4.0,
+            hats(at),
+            tokens.history[:, np.newaxis],
+            (tokens.history * later)[:, np.newaxis],
+            tokens.before[:, np.newaxis] / 4.0,
+            (tokens.history * at)[:, np.newaxis] / 4.0,
+        ]
+    return np.concatenate(columns, axis=1)
+
+
+def hats(at: FloatArray) -> FloatArray:
+    """Piecewise linear in between the knots: each row has two weights that add up to one."""
+    place = np.interp(at, KNOTS, np.arange(KNOTS.size))
+    return np.asarray(np.maximum(1.0 - np.abs(place[:, np.newaxis] - np.arange(KNOTS.size)), 0.0))
+
+
+# --- how good ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    rows: int
+    calibration_error: float  # expected, over bins of equal mass
+    log_loss: float
+    brier: float
+
+
+def quality(probability: FloatArray, accepted: BoolArray, bins: int = 15) -> Quality:
+    y = accepted.astype(np.float64)
+    p = np.clip(probability, _EDGE, 1.0 - _EDGE)
+    order = np.argsort(p, kind="stable")
+    parts = [part for part in np.array_split(order, bins) if part.size]
+    error = sum(part.size * abs(float(p[part].mean() - y[part].mean())) for part in parts) / p.size
+    return Quality(
+        rows=int(p.size),
+        calibration_error=float(error),
+        log_loss=float(-np.mean(y * np.log(p) + (1.0 - y) * np.log1p(-p))),
+        brier=float(np.mean((p - y) ** 2)),
+    )
