@@ -216,18 +216,18 @@ def _read_metrics(path: Path) -> Rounds:
         frame = pl.read_ndjson(path)
     except Exception as error:
         raise AcceptanceError(f"{path}: not a readable JSON-lines file ({type(error).__name__})") from None
-    for name in ("num_draft_tokens", "num_accepted_tokens"):
+    for name in ("per_step_drafted", "per_step_accepted"):
         if name not in frame.columns:
             raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number a round)")
-    frame = frame.with_row_index("prompt").explode("num_draft_tokens", "num_accepted_tokens")
-    drafted = frame["num_draft_tokens"].to_numpy().astype(np.int64)
+    frame = frame.with_row_index("prompt").explode("per_step_drafted", "per_step_accepted")
+    drafted = frame["per_step_drafted"].to_numpy().astype(np.int64)
     return Rounds(
         category_by_round=tuple(frame["category"].to_list() if "category" in frame.columns else ["all"] * frame.height),
         prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
         round_index=np.arange(frame.height),
         context_by_round=np.zeros(frame.height),
         drafted_by_round=drafted,
-        accepted_by_round=frame["num_accepted_tokens"].to_numpy().astype(np.int64),
+        accepted_by_round=frame["per_step_accepted"].to_numpy().astype(np.int64),
         confidence_by_round_depth=np.full((frame.height, max(int(drafted.max(initial=1)), 1)), np.nan),
         speculator="",
         source=path.name,

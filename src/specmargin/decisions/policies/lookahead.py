@@ -1,0 +1,108 @@
+"""Before drafting, what will the gate make of it? Worked out beforehand, on a sample of real survivals.
+
+A look-ahead by mean survival cannot see that at high prices a few sequences are still worth a draft. Here the gate
+plays batches drawn from the sample at every depth; what is kept is, by batch size, the depth to draft, the long-run
+goodput (the rate at which time is charged) and how much a token in hand is worth beyond itself when drafting pass by
+pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from specmargin.decisions.policies.gate import Scratch, sample_goodput
+from specmargin.decisions.policies.tables import PriceTable
+from specmargin.step import FloatArray, IntArray
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # to a sequence, to the whole pass
+_POSITIONS = 4000  # sequences played for each choice
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookAhead:
+    batches: IntArray
+    depth_by_batch: IntArray
+    rate_by_batch: FloatArray  # tokens a second
+    option_by_batch: FloatArray  # (batches, 2)
+    next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
+
+    def _place(self, batch: int) -> int:
+        return int(np.abs(np.log(self.batches / max(batch, 1))).argmin())
+
+    def depth(self, batch: int) -> int:
+        return int(self.depth_by_batch[self._place(batch)])
+
+    def rate(self, batch: int) -> float:
+        return float(np.interp(np.log(max(batch, 1)), np.log(self.batches), self.rate_by_batch))
+
+    def option(self, batch: int) -> FloatArray:
+        """What going on is worth over the next token alone: to a sequence, and to the whole pass."""
+        return np.asarray(self.option_by_batch[self._place(batch)])
+
+
+def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0) -> LookAhead:
+    """`survival_sample`: (rounds, depth) calibrated survivals of real rounds, whatever was accepted."""
+    generator = np.random.default_rng(seed)
+    next_acceptance = expected_acceptance(survival_sample)
+    batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
+    scratch = Scratch(table.max_batch, table.max_depth)
+    found = [_best(table, survival_sample, int(batch), next_acceptance, scratch, generator) for batch in batches]
+    depths, rates, options = zip(*found, strict=True)
+    return LookAhead(
+        batches=batches,
+        depth_by_batch=np.array(depths),
+        rate_by_batch=np.array(rates),
+        option_by_batch=np.array(options),
+        next_acceptance=next_acceptance,
+    )
+
+
+def expected_acceptance(survival_sample: FloatArray) -> FloatArray:
+    """By depth: how likely the next token is accepted, where all before it were."""
+    before = np.concatenate([np.ones((survival_sample.shape[0], 1)), survival_sample[:, :-1]], axis=1)
+    return np.asarray(survival_sample.sum(axis=0) / np.maximum(before.sum(axis=0), 1e-12))
+
+
+def _best(
+    table: PriceTable,
+    sample: FloatArray,
+    batch: int,
+    next_acceptance: FloatArray,
+    scratch: Scratch,
+    generator: np.random.Generator,
+) -> tuple[int, float, tuple[float, float]]:
+    """Depth, rate and option with the highest goodput, each at the rate that it earns itself (Dinkelbach)."""
+    steps = max(_POSITIONS // batch, 16)
+    picked = generator.integers(0, sample.shape[0], (steps, batch))
+    best = (0, batch / table.verify_seconds(np.zeros(batch)), _OPTIONS[0])
+    depths = range(1, table.max_depth + 1) if not table.draft.by_pass else (min(3, table.max_depth), table.max_depth)
+    for depth in depths:
+        for option in _OPTIONS if table.draft.by_pass else _OPTIONS[:1]:
+            rate = best[1]
+            for _ in range(_ROUNDS):
+                rate = sample_goodput(
+                    sample,
+                    picked,
+                    depth,
+                    table.rest_by_batch_depth[batch],
+                    table.expert_seconds,
+                    table.expert_step,
+                    table.effective_by_depth,
+                    next_acceptance,
+                    rate,
+                    np.array(option),
+                    table.draft.pass_seconds,
+                    table.draft.by_pass,
+                    scratch.depths,
+                    scratch.bins,
+                    scratch.order,
+                    scratch.heads,
+                )
+            if rate > best[1] * 1.0005:
+                best = (depth, float(rate), option)
+    return best

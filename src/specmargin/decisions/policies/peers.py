@@ -1,0 +1,152 @@
+"""The rules of others, as they are documented, to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from specmargin.decisions.policies.policy import Outcome, WholeDrafts
+from specmargin.decisions.policies.tables import PriceTable
+from specmargin.step import FloatArray, IntArray
+
+
+def by_token_count(table: PriceTable) -> PriceTable:
+    """Prices as an engine measures them with dummy weights: every token a stranger, routed uniformly."""
+    return replace(table, effective_by_depth=np.arange(1.0, table.max_depth + 2.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmAdaptive(WholeDrafts):
+    """vLLM's adaptive verification: the budget of tokens, most confident first, with the best
+    (sequences + Σ survival) / (draft + verify), by prices that know token counts alone. It always drafts."""
+
+    table: PriceTable  # by token count
+    depth: int
+    name: str = "vLLM adaptive verification"
+
+    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+        return self.depth
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        batch, deepest = survival.shape[0], int(drafted.max(initial=0))
+        if deepest == 0:
+            return drafted
+        flat = survival[:, :deepest].ravel()
+        order = np.argsort(-flat, kind="stable")
+        tokens = batch + np.concatenate([[0.0], np.cumsum(flat[order])])
+        seconds = self._seconds(batch, np.arange(flat.size + 1.0))
+        kept = int((tokens / seconds).argmax())
+        return np.bincount(order[:kept] // deepest, minlength=batch).astype(np.int64)
+
+    def _seconds(self, batch: int, extra: FloatArray) -> FloatArray:
+        mean = extra / batch
+        rest = np.interp(mean, np.arange(self.table.max_depth + 1), self.table.rest_by_batch_depth[batch])
+        draft = self.table.draft
+        passes = self.depth if draft.by_pass else 1
+        drafting = passes * (draft.fixed_seconds + draft.sequence_seconds * batch)
+        return np.asarray(rest + self.table.experts_at(batch + extra) + drafting)
+
+
+@dataclass(kw_only=True)
+class SglangLadder(WholeDrafts):
+    """SGLang's adaptive steps: an EMA of accepted drafts against a ladder of depths (its documented defaults)."""
+
+    steps: tuple[int, ...] = (1, 3, 7)
+    ema_alpha: float = 0.2
+    warmup: int = 10
+    interval: int = 5
+    up: float = 0.0
+    down: float = -0.25
+    name: str = "SGLang ladder"
+    _ema: float = 1.0
+    _seen: int = 0
+    _place: int = 1
+
+    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+        return self.steps[self._place]
+
+    def observe(self, outcome: Outcome) -> None:
+        self._seen += 1
+        self._ema += self.ema_alpha * (float(outcome.accepted.mean()) - self._ema)
+        if self._seen < self.warmup or self._seen % self.interval:
+            return
+        while self._place > 0 and self._ema <= self.steps[self._place - 1] - 0.5 + self.down:
+            self._place -= 1
+        while self._place < len(self.steps) - 1 and self._ema > self.steps[self._place] - 0.5 + self.up:
+            self._place += 1
+
+
+@dataclass(kw_only=True)
+class TurboSpec(WholeDrafts):
+    """Goodput by a moving average of one acceptance rate, prices by token count: argmax of expected goodput."""
+
+    table: PriceTable
+    ema_alpha: float = 0.1
+    name: str = "TurboSpec"
+    _acceptance: float = 0.7
+
+    def draft_depth(self, batch: int) -> int:
+        depth = np.arange(self.table.max_depth + 1.0)
+        committed = np.cumsum(self._acceptance**depth)
+        draft = self.table.draft
+        passes = depth if draft.by_pass else np.minimum(depth, 1.0)
+        drafting = passes * (draft.fixed_seconds + draft.sequence_seconds * batch)
+        experts = self.table.experts_at(batch * self.table.effective_by_depth)
+        return int((committed / (self.table.rest_by_batch_depth[batch] + experts + drafting)).argmax())
+
+    def observe(self, outcome: Outcome) -> None:
+        reached = np.minimum(outcome.accepted + 1, outcome.verified).sum()
+        if reached > 0:
+            self._acceptance += self.ema_alpha * (float(outcome.accepted.sum() / reached) - self._acceptance)
+
+
+@dataclass(kw_only=True)
+class Cascade(WholeDrafts):
+    """Utility: tokens gained over time lost, both against no speculation; off below one, hill-climbing above."""
+
+    max_depth: int
+    test_steps: int = 4
+    set_steps: int = 16
+    name: str = "Cascade"
+    _depth: int = 3
+    _trial: int = 0
+    _left: int = 4
+    _phase: str = "base"
+    _tokens: float = 0.0
+    _seconds: float = 0.0
+    _base_seconds: float = 0.0  # a token, without speculation
+    _utilities: dict[int, float] = field(default_factory=dict)
+
+    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+        return self._trial
+
+    def observe(self, outcome: Outcome) -> None:
+        self._tokens += float(outcome.accepted.sum() + outcome.accepted.size) / outcome.accepted.size
+        self._seconds += outcome.seconds
+        self._left -= 1
+        if self._left > 0:
+            return
+        each = self._seconds / self._tokens
+        self._tokens = self._seconds = 0.0
+        if self._phase == "base":
+            self._base_seconds, self._utilities = each, {}
+            self._start("test", self._depth or 1)
+        elif self._phase == "test":
+            self._utilities[self._trial] = self._base_seconds / each
+            self._next_test()
+        else:
+            self._start("base", 0)
+
+    def _next_test(self) -> None:
+        for neighbour in (self._depth + 1, self._depth - 1):
+            if 1 <= neighbour <= self.max_depth and neighbour not in self._utilities:
+                self._start("test", neighbour)
+                return
+        best = max(self._utilities, key=lambda depth: self._utilities[depth])
+        self._depth = best
+        self._start("set", best if self._utilities[best] > 1.0 else 0)
+
+    def _start(self, phase: str, depth: int) -> None:
+        self._phase, self._trial = phase, depth
+        self._left = self.set_steps if phase == "set" else self.test_steps

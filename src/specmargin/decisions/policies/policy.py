@@ -1,0 +1,186 @@
+"""One protocol, two decisions: how deep the batch drafts, and how much of each draft is verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from specmargin.decisions.policies.gate import Scratch, keep_drafting, ragged_gate
+from specmargin.decisions.policies.lookahead import LookAhead
+from specmargin.decisions.policies.tables import PriceTable
+from specmargin.step import BoolArray, FloatArray, IntArray
+
+
+class Policy(Protocol):
+    """The same object runs in the replay, in the simulator and inside an engine."""
+
+    @property
+    def name(self) -> str: ...
+
+    def draft_depth(self, batch: int) -> int:
+        """Before drafting: the deepest draft of any sequence."""
+
+    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
+        """Before pass `depth` of an autoregressive head: which sequences go on, by their survival so far."""
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        """After drafting: how much of each draft to verify; `survival` is (sequences, depth)."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """After the step: what came of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One step, by sequence, and how long it took."""
+
+    drafted: IntArray
+    verified: IntArray
+    accepted: IntArray  # of the verified ones
+    seconds: float
+
+
+class WholeDrafts:
+    """What most policies do: draft all alike, verify all, learn nothing."""
+
+    __slots__ = ()
+
+    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:  # noqa: ARG002
+        return np.ones(survival.size, dtype=bool)
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:  # noqa: ARG002
+        return drafted
+
+    def observe(self, outcome: Outcome) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedDepth(WholeDrafts):
+    depth: int
+
+    @property
+    def name(self) -> str:
+        return f"fixed {self.depth}" if self.depth else "none"
+
+    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+        return self.depth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(WholeDrafts):
+    """One depth a batch size, as engines take it. From mean survival and prices: the homogeneous policy."""
+
+    name: str
+    depth_by_batch: IntArray  # index 0 is not used
+
+    @classmethod
+    def homogeneous(cls, table: PriceTable, mean_survival: FloatArray) -> Schedule:
+        batch = np.arange(table.max_batch + 1)
+        committed = 1.0 + np.concatenate([[0.0], np.cumsum(mean_survival[: table.max_depth])])
+        experts = table.experts_at(batch[:, np.newaxis] * table.effective_by_depth)
+        passes = np.arange(table.max_depth + 1.0)
+        passes = passes if table.draft.by_pass else np.minimum(passes, 1.0)
+        draft = passes * (table.draft.fixed_seconds + table.draft.sequence_seconds * batch[:, np.newaxis])
+        goodput = batch[:, np.newaxis] * committed / (table.rest_by_batch_depth + experts + draft)
+        return cls(name="homogeneous", depth_by_batch=goodput.argmax(axis=1))
+
+    def draft_depth(self, batch: int) -> int:
+        return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneWidthGate(WholeDrafts):
+    """Survivals of the batch summed, one depth for all."""
+
+    table: PriceTable
+    look_ahead: LookAhead
+    name: str = "one-width gate"
+
+    def draft_depth(self, batch: int) -> int:
+        return self.look_ahead.depth(batch)
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        batch, deepest = survival.shape[0], int(drafted.max(initial=0))
+        if deepest == 0:
+            return drafted
+        tokens = np.concatenate([[0.0], np.cumsum(survival[:, :deepest].sum(axis=0))])
+        experts = self.table.experts_at(batch * self.table.effective_by_depth[: deepest + 1])
+        seconds = self.table.rest_by_batch_depth[batch, : deepest + 1] + experts
+        best = int((tokens - self.look_ahead.rate(batch) * seconds).argmax())
+        return np.minimum(drafted, best)
+
+
+@dataclass(kw_only=True)
+class RaggedGate(WholeDrafts):
+    """Ours: marginal prices that know which experts are loaded, a depth for every sequence, drafting that stops early.
+
+    Not frozen: it owns the memory of its hot path. It holds no state between decisions.
+    """
+
+    table: PriceTable
+    look_ahead: LookAhead
+    name: str = "ragged gate"
+    _scratch: Scratch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scratch = Scratch(self.table.max_batch, self.table.max_depth)
+
+    def draft_depth(self, batch: int) -> int:
+        return self.look_ahead.depth(batch)
+
+    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
+        table, going = self.table, np.ones(survival.size, dtype=bool)
+        batch = survival.size
+        keep_drafting(
+            survival,
+            depth,
+            table.rest_by_batch_depth[batch],
+            table.expert_seconds,
+            table.expert_step,
+            table.effective_by_depth,
+            self.look_ahead.next_acceptance,
+            self.look_ahead.rate(batch),
+            self.look_ahead.option(batch),
+            table.draft.pass_seconds,
+            going,
+        )
+        return going
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        s, table = self._scratch, self.table
+        batch = survival.shape[0]
+        ragged_gate(
+            survival,
+            drafted,
+            table.rest_by_batch_depth[batch],
+            table.expert_seconds,
+            table.expert_step,
+            table.effective_by_depth,
+            self.look_ahead.rate(batch),
+            s.depths,
+            s.bins,
+            s.order,
+            s.heads,
+        )
+        return s.depths[:batch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle(WholeDrafts):
+    """Told the outcome: `survival` is 1 for what will be accepted and 0 for the rest. The bound of any signal."""
+
+    gate: RaggedGate
+    name: str = "oracle"
+
+    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+        return self.gate.table.max_depth
+
+    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:  # noqa: ARG002
+        """It does not see the next token; drafting stops after the first that fails."""
+        return survival > 0.0
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        return self.gate.verify_depths(survival, drafted)

@@ -1,0 +1,151 @@
+"""What a policy knows of prices: lookup tables, filled beforehand, so that the hot path only looks up.
+
+A verify step of B sequences with T positions takes `rest(B, T) + experts(M)`, M = Σ m(q_i) the strangers whose experts
+the runs touch: a longer run of a sequence whose experts are already loaded costs less than a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ScenarioError
+from specmargin.prices.drafters import HeadDrafter
+from specmargin.prices.work import Component
+from specmargin.step import FloatArray, Step
+
+_EXPERT_POINTS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftCost:
+    """Seconds of drafting: once for a block head, each pass for an autoregressive one."""
+
+    fixed_seconds: float
+    sequence_seconds: float
+    by_pass: bool
+
+    @property
+    def pass_seconds(self) -> FloatArray:
+        """Of a pass, and of one sequence in it: what the compiled core takes."""
+        return np.array([self.fixed_seconds, self.sequence_seconds])
+
+    def seconds(self, drafting_by_pass: FloatArray) -> float:
+        """`drafting_by_pass`: sequences that draft in each pass; a block head has one pass for all."""
+        active = drafting_by_pass[drafting_by_pass > 0]
+        if active.size == 0:
+            return 0.0
+        if not self.by_pass:
+            return self.fixed_seconds + self.sequence_seconds * float(active[0])
+        return float(active.size * self.fixed_seconds + self.sequence_seconds * active.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable:
+    rest_by_batch_depth: FloatArray  # (batches + 1, depths + 1): all but routed experts, equal runs
+    expert_seconds: FloatArray  # over M, evenly spaced from 0
+    expert_step: float  # of M between two entries
+    effective_by_depth: FloatArray  # m(γ + 1) for γ = 0..
+    draft: DraftCost
+
+    def __post_init__(self) -> None:
+        for array in (self.rest_by_batch_depth, self.expert_seconds, self.effective_by_depth):
+            if not np.isfinite(array).all():
+                raise ScenarioError("a price table must be made of finite numbers")
+            array.flags.writeable = False
+
+    @property
+    def max_batch(self) -> int:
+        return int(self.rest_by_batch_depth.shape[0]) - 1
+
+    @property
+    def max_depth(self) -> int:
+        return int(self.effective_by_depth.size) - 1
+
+    def verify_seconds(self, depths: FloatArray) -> float:
+        """One step of sequences with these depths."""
+        batch = depths.size
+        mean = float(depths.mean())
+        low = min(int(mean), self.max_depth - 1)
+        rest = self.rest_by_batch_depth[batch]
+        base = rest[low] + (mean - low) * (rest[low + 1] - rest[low])
+        strangers = float(self.effective_by_depth[depths.astype(np.int64)].sum())
+        return float(base + self.experts_at(np.array(strangers)))
+
+    def experts_at(self, strangers: FloatArray) -> FloatArray:
+        return np.asarray(
+            np.interp(strangers / self.expert_step, np.arange(self.expert_seconds.size), self.expert_seconds)
+        )
+
+
+def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> PriceTable:
+    """The prices at which policies are compared: 48 layers, 128 experts, 8 a token, a slow host (see docs)."""
+    batch, depth = np.arange(max_batch + 1.0)[:, np.newaxis], np.arange(max_depth + 1.0)
+    rest = 2.4e-3 + 0.05e-3 * batch + 48 * 20e-6 + 2.0e-3 + 0.01e-3 * batch * (depth + 1.0)
+    effective = (depth + 1.0) ** 0.8
+    largest = max_batch * effective[-1]
+    strangers = np.linspace(0.0, largest, 4096)
+    distinct = 128.0 * (1.0 - (1.0 - 8.0 / 128.0) ** strangers)
+    draft = (
+        DraftCost(fixed_seconds=0.35e-3, sequence_seconds=0.002e-3, by_pass=True)
+        if by_pass
+        else DraftCost(fixed_seconds=0.6e-3, sequence_seconds=0.004e-3, by_pass=False)
+    )
+    return PriceTable(
+        rest_by_batch_depth=rest,
+        expert_seconds=48 * 2.2e-6 * distinct,
+        expert_step=float(strangers[1]),
+        effective_by_depth=effective,
+        draft=draft,
+    )
+
+
+def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> PriceTable:
+    """A scenario's own prices; contexts are taken to be alike."""
+    batch = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(16, max_batch, 40).round(), [max_batch]]))
+    depth = np.arange(max_depth + 1.0)
+    step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=scenario.context)
+    price = scenario.verify(step)
+    experts = next((line.seconds for line in price.components if line.component is Component.ROUTED_EXPERTS), None)
+    rest = price.total_seconds - (experts if experts is not None else 0.0)
+    every = np.arange(max_batch + 1.0)
+    rest_by_batch = np.stack([np.interp(every, batch, column) for column in rest.T], axis=1)
+    effective = _effective(scenario, depth)
+    strangers = np.linspace(0.0, max_batch * float(effective[-1]), _EXPERT_POINTS)
+    return PriceTable(
+        rest_by_batch_depth=rest_by_batch,
+        expert_seconds=_expert_seconds(scenario, strangers),
+        expert_step=float(strangers[1]),
+        effective_by_depth=effective,
+        draft=_draft_cost(scenario, max_depth),
+    )
+
+
+def _effective(scenario: Scenario, depth: FloatArray) -> FloatArray:
+    pools = scenario.architecture.pools
+    local = scenario.routing.local(pools[0]) if pools else None
+    return depth + 1.0 if local is None else np.concatenate([[1.0], local.effective_positions(depth[1:] + 1.0)])
+
+
+def _expert_seconds(scenario: Scenario, strangers: FloatArray) -> FloatArray:
+    """Routed experts of so many strangers, one position each."""
+    step = Step.uniform(batch=np.maximum(strangers, 1.0), depth=0, context=scenario.context)
+    for line in scenario.verify(step).components:
+        if line.component is Component.ROUTED_EXPERTS:
+            return np.asarray(line.seconds * np.minimum(strangers, 1.0))
+    return np.zeros_like(strangers)
+
+
+def _draft_cost(scenario: Scenario, max_depth: int) -> DraftCost:
+    """A line through the drafter's price at one sequence and at sixty-four, for one pass more (or for its block)."""
+    drafter = scenario.drafter
+    by_pass = not (isinstance(drafter, HeadDrafter) and drafter.head.block is not None)
+    batch = np.array([1.0, 64.0])
+    whole = scenario.drafting.seconds(
+        drafter, batch=batch, depth=np.full(2, float(max_depth)), context=np.full(2, scenario.context)
+    )
+    each = whole / max_depth if by_pass else whole
+    slope = max(float(each[1] - each[0]) / 63.0, 0.0)
+    return DraftCost(fixed_seconds=max(float(each[0]) - slope, 0.0), sequence_seconds=slope, by_pass=by_pass)
