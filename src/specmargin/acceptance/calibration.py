@@ -6,7 +6,7 @@ are over-confident, differently at each depth, and sequences differ: how the las
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ _PRIOR_ROUNDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Draft tokens that were reached: all before them were accepted. One row a token."""
+    """Draft tokens, one row each."""
 
     depth: IntArray  # from 0
     confidence: FloatArray
@@ -33,6 +33,9 @@ class Tokens:
     before: FloatArray  # mean logit of the confidences before it in the round
     accepted: BoolArray
     round: IntArray
+
+    def chosen(self, mask: BoolArray) -> Tokens:
+        return Tokens(**{field.name: getattr(self, field.name)[mask] for field in fields(self)})
 
 
 class Calibrator(Protocol):
@@ -83,6 +86,27 @@ def tokens_of(rounds: Rounds) -> Tokens:
         accepted=depth < rounds.accepted_by_round[index],
         round=index,
     )
+
+
+def every_token_of(rounds: Rounds) -> Tokens:
+    """Every drafted token as if it were reached: what a policy asks about before anything is verified."""
+    count, deepest = rounds.count, rounds.depth
+    index, depth = np.indices((count, deepest)).reshape(2, -1)
+    so_far = np.cumsum(logit(rounds.confidence_by_round_depth), axis=1)
+    return Tokens(
+        depth=depth,
+        confidence=rounds.confidence_by_round_depth[index, depth],
+        history=history_of(rounds)[index],
+        before=np.where(depth > 0, so_far[index, np.maximum(depth - 1, 0)] / np.maximum(depth, 1), 0.0),
+        accepted=np.zeros(index.size, dtype=bool),
+        round=index,
+    )
+
+
+def survival_of(rounds: Rounds, calibrator: Calibrator) -> FloatArray:
+    """(rounds, depth): the probability that each token and all before it are accepted."""
+    conditional = calibrator.probability(every_token_of(rounds)).reshape(rounds.count, rounds.depth)
+    return np.asarray(np.cumprod(conditional, axis=1), dtype=np.float64)
 
 
 # --- calibrators ---

@@ -25,24 +25,21 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookAhead:
-    batches: IntArray
+    """By batch size, from 0 on (0 is not used): the hot path only looks up."""
+
     depth_by_batch: IntArray
     rate_by_batch: FloatArray  # tokens a second
-    option_by_batch: FloatArray  # (batches, 2)
+    option_by_batch: FloatArray  # (batches, 2): what going on is worth over the next token, to a sequence, to the pass
     next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
 
-    def _place(self, batch: int) -> int:
-        return int(np.abs(np.log(self.batches / max(batch, 1))).argmin())
-
     def depth(self, batch: int) -> int:
-        return int(self.depth_by_batch[self._place(batch)])
+        return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
 
     def rate(self, batch: int) -> float:
-        return float(np.interp(np.log(max(batch, 1)), np.log(self.batches), self.rate_by_batch))
+        return float(self.rate_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
     def option(self, batch: int) -> FloatArray:
-        """What going on is worth over the next token alone: to a sequence, and to the whole pass."""
-        return np.asarray(self.option_by_batch[self._place(batch)])
+        return np.asarray(self.option_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
 
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0) -> LookAhead:
@@ -52,12 +49,13 @@ def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0)
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
     scratch = Scratch(table.max_batch, table.max_depth)
     found = [_best(table, survival_sample, int(batch), next_acceptance, scratch, generator) for batch in batches]
-    depths, rates, options = zip(*found, strict=True)
+    depths, rates, options = (np.array(values) for values in zip(*found, strict=True))
+    every = np.log(np.maximum(np.arange(table.max_batch + 1), 1))
+    nearest = np.abs(every[:, np.newaxis] - np.log(batches)).argmin(axis=1)
     return LookAhead(
-        batches=batches,
-        depth_by_batch=np.array(depths),
-        rate_by_batch=np.array(rates),
-        option_by_batch=np.array(options),
+        depth_by_batch=depths[nearest],
+        rate_by_batch=np.interp(every, np.log(batches), rates),
+        option_by_batch=options[nearest],
         next_acceptance=next_acceptance,
     )
 

@@ -1,0 +1,69 @@
+"""Survival curves from rounds, with their uncertainty. Rounds cut short by a small depth are censored, not rejected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.acceptance.bank import Rounds
+from specmargin.acceptance.survival import Survival
+from specmargin.sources import Source, SourceKind
+from specmargin.step import FloatArray
+
+_GROUPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurvivalEstimate:
+    rounds: int
+    survival: FloatArray
+    standard_error: FloatArray  # over requests: rounds of one are alike
+
+    def curve(self, detail: str) -> Survival:
+        return Survival(by_depth=self.survival, source=Source(kind=SourceKind.MEASURED, detail=detail))
+
+
+def survival_estimate(rounds: Rounds) -> SurvivalEstimate:
+    """Product-limit (Kaplan-Meier): S_d = Π of what was accepted at a depth over what was tried there, the prefix
+    accepted. Its error by leaving out one twentieth of the requests at a time."""
+    whole = product_limit(rounds)
+    groups = rounds.prompt_by_round % _GROUPS
+    parts = [product_limit(rounds.chosen(groups != group)) for group in np.unique(groups) if (groups != group).any()]
+    count = len(parts)
+    error = np.zeros_like(whole)
+    if count > 1:
+        padded = np.array([np.pad(part, (0, whole.size - part.size)) for part in parts])
+        error = np.sqrt((count - 1) / count * ((padded - padded.mean(axis=0)) ** 2).sum(axis=0))
+    return SurvivalEstimate(rounds=rounds.count, survival=whole, standard_error=error)
+
+
+def product_limit(rounds: Rounds) -> FloatArray:
+    """Survival at depth 1, 2, …, as deep as anybody drafted."""
+    conditional = []
+    for depth in range(1, int(rounds.drafted_by_round.max()) + 1):
+        tried = (rounds.drafted_by_round >= depth) & (rounds.accepted_by_round >= depth - 1)
+        if not tried.any():
+            break
+        conditional.append(float((rounds.accepted_by_round[tried] >= depth).mean()))
+    return np.cumprod(np.array(conditional or [0.0]))
+
+
+def naive_survival(rounds: Rounds) -> FloatArray:
+    """Accepted that far over all rounds: right only where every round drafts as deep. Kept to show the bias."""
+    deepest = int(rounds.drafted_by_round.max())
+    return np.array([float((rounds.accepted_by_round >= depth).mean()) for depth in range(1, deepest + 1)])
+
+
+def accepted_histogram(rounds: Rounds) -> FloatArray:
+    """Share of rounds by accepted tokens, 0 to the depth."""
+    counts = np.bincount(rounds.accepted_by_round, minlength=rounds.depth + 1)
+    return np.asarray(counts / rounds.count)
+
+
+def joint_table(rounds: Rounds, survival: FloatArray) -> FloatArray:
+    """Share of rounds by accepted tokens (rows) and by the rounded number that the signal predicts (columns)."""
+    predicted = np.clip(np.round(survival.sum(axis=1)), 0, rounds.depth).astype(np.int64)
+    table = np.zeros((rounds.depth + 1, rounds.depth + 1))
+    np.add.at(table, (rounds.accepted_by_round, predicted), 1.0 / rounds.count)
+    return table

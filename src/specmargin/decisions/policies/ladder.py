@@ -1,0 +1,114 @@
+"""The ladder: every policy on the same batches of a bank, by concurrency. Fitted on some requests, played on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from specmargin.acceptance.bank import Rounds
+from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens_of
+from specmargin.acceptance.estimate import product_limit
+from specmargin.decisions.policies.lookahead import LookAhead, look_ahead
+from specmargin.decisions.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
+from specmargin.decisions.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
+from specmargin.decisions.policies.replay import draw_batches, play
+from specmargin.decisions.policies.tables import PriceTable
+from specmargin.step import FloatArray, IntArray
+
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+OURS = "ours"
+_SEQUENCES = 6000  # played a concurrency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRow:
+    concurrency: int
+    policy: str
+    goodput_tokens_per_second: float
+    gain: float  # over the best fixed depth in hindsight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A bank split by request, with the signals of both halves: raw and calibrated."""
+
+    learned: Rounds
+    played: Rounds
+    calibrated_sample: FloatArray
+    raw_sample: FloatArray
+    calibrated: FloatArray
+    raw: FloatArray
+
+    @classmethod
+    def of(cls, rounds: Rounds, *, seed: int) -> Contest:
+        requests = np.unique(rounds.prompt_by_round)
+        half = np.random.default_rng(seed).permutation(requests)[: requests.size // 2]
+        ours = np.isin(rounds.prompt_by_round, half)
+        learned, played = rounds.chosen(ours), rounds.chosen(~ours)
+        calibrator = Logistic.fit(tokens_of(learned), depths=rounds.depth)
+        return cls(
+            learned=learned,
+            played=played,
+            calibrated_sample=survival_of(learned, calibrator),
+            raw_sample=survival_of(learned, Raw()),
+            calibrated=survival_of(played, calibrator),
+            raw=survival_of(played, Raw()),
+        )
+
+    @property
+    def outcome(self) -> FloatArray:
+        depth = self.calibrated.shape[1]
+        return (np.arange(depth) < self.played.accepted_by_round[:, np.newaxis]).astype(np.float64)
+
+
+def ladder(
+    contest: Contest,
+    table: PriceTable,
+    *,
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> Iterator[LadderRow]:
+    ahead, raw_ahead = look_ahead(table, contest.calibrated_sample), look_ahead(table, contest.raw_sample)
+    for concurrency in concurrencies:
+        batches = draw_batches(contest.played.count, concurrency, sequences=_SEQUENCES, seed=seed)
+        accepted = contest.played.accepted_by_round
+        result = partial(_goodput, table=table, accepted=accepted, batches=batches)
+        fixed = {depth: result(FixedDepth(depth=depth), contest.raw) for depth in range(table.max_depth + 1)}
+        best = max(fixed.values())
+        yield _row(concurrency, "none", fixed[0], best)
+        yield _row(concurrency, "best fixed", best, best)
+        for name, policy, signal in _contestants(contest, table, ahead, raw_ahead):
+            yield _row(concurrency, name, result(policy, signal), best)
+        advance()
+
+
+def _contestants(
+    contest: Contest, table: PriceTable, ahead: LookAhead, raw_ahead: LookAhead
+) -> Iterator[tuple[str, Policy, FloatArray]]:
+    mean = np.pad(product_limit(contest.learned), (0, table.max_depth))[: table.max_depth]
+    counted = by_token_count(table)
+    yield "homogeneous", Schedule.homogeneous(table, mean), contest.calibrated
+    yield "one-width gate", OneWidthGate(table=table, look_ahead=ahead), contest.calibrated
+    yield "ragged gate, raw", RaggedGate(table=table, look_ahead=raw_ahead), contest.raw
+    yield OURS, RaggedGate(table=table, look_ahead=ahead), contest.calibrated
+    yield "oracle", Oracle(gate=RaggedGate(table=table, look_ahead=ahead)), contest.outcome
+    yield "vLLM adaptive verification", VllmAdaptive(table=counted, depth=table.max_depth), contest.raw
+    yield "SGLang ladder", SglangLadder(), contest.raw
+    yield "TurboSpec", TurboSpec(table=counted), contest.raw
+    yield "Cascade", Cascade(max_depth=table.max_depth), contest.raw
+
+
+def _goodput(
+    policy: Policy, signal: FloatArray, *, table: PriceTable, accepted: IntArray, batches: Sequence[IntArray]
+) -> float:
+    return play(policy, table, signal, accepted, batches).goodput
+
+
+def _row(concurrency: int, policy: str, goodput: float, best: float) -> LadderRow:
+    return LadderRow(
+        concurrency=concurrency, policy=policy, goodput_tokens_per_second=goodput, gain=goodput / best - 1.0
+    )
