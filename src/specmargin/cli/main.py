@@ -24,7 +24,7 @@ VERBS = {
     "price": "The ledger of one step: seconds, bytes and FLOPs by component.",
     "coverage": "Distinct experts by number of positions.",
     "duel": "One more sequence or one more draft token?",
-    "profile": "Captures of routed experts into a profile for --routing.",
+    "profile": "What captures say: routed experts (routing), draft rounds and policies (acceptance).",
     "design": "Which experts would suit speculation at a target batch: how many, how wide, how many shared.",
     "validate": "Predicted against measured, beside the tool people would otherwise use.",
     "models": "The bundled models.",

@@ -29,7 +29,7 @@ _LAGS_SHOWN = 4
 
 @app.callback()
 def _profile() -> None:
-    """Small files made of large captures, for --routing."""
+    """What captures and banks say: routing for --routing, acceptance for --acceptance."""
 
 
 @app.command()
@@ -83,6 +83,78 @@ def routing(
         render.json_out(_payload(found))
     else:
         _show(found, output)
+
+
+@app.command()
+def acceptance(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Banks: a folder with acceptance.parquet and speculator.parquet, a .csv (commits,category,a0..), or "
+            "vLLM's detailed speculation metrics as .jsonl.",
+            show_default=False,
+        ),
+    ],
+    with_ladder: Annotated[
+        bool, typer.Option("--ladder", help="Also replay the bank under every policy, at the study's prices.")
+    ] = False,
+    clocks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at",
+            help="Prices of the ladder, may be repeated: study-block, study-passes, real (Qwen3.6-35B-A3B on an H200), "
+            "post (a published roofline).",
+        ),
+    ] = None,
+    splits: Annotated[int, typer.Option(min=1, max=100, help="Splits by request that calibration is judged on.")] = 5,
+    figure: Annotated[Path | None, typer.Option(help="Draw the ladder: FILE.png, .svg, .html or .json.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """What drafts are worth: survival with its uncertainty, calibrated confidence, and policies compared.
+
+    Examples:
+
+      specmargin profile acceptance bank/
+
+      specmargin profile acceptance bank/ --ladder --at study-passes --at real --figure ladder.png
+    """
+    try:
+        from specmargin.cli import profile_acceptance as page  # noqa: PLC0415 (Numba, Polars and SciPy are extras)
+    except ImportError as error:
+        raise InputError(
+            f"profiles need an extra ({error.name} is missing); run: pip install 'specmargin[routing,validate]'"
+        ) from None
+    known = {str(clock): clock for clock in page.Clock}
+    unknown = [name for name in clocks or [] if name not in known]
+    if unknown:
+        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(known)}")
+    if figure is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415
+
+        if not with_ladder:
+            raise ScenarioError("--figure draws the ladder: add --ladder")
+        check_target(figure, force=force)
+    default = [page.Clock.STUDY_BLOCK, page.Clock.STUDY_PASSES]
+    chosen = [known[name] for name in clocks] if clocks else default
+    payload = page.run(files, clocks=chosen if with_ladder else [], splits=splits, progress=_steps)
+    if figure is not None:
+        from specmargin.figures.files import save  # noqa: PLC0415
+        from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415
+
+        save(ladder_figure(page.ladder_rows(payload)), figure)
+    if json:
+        render.json_out(payload)
+    else:
+        page.show(render.console(), payload)
+
+
+@contextmanager
+def _steps(name: str, total: int) -> Iterator[Callable[[], None]]:
+    columns = (TextColumn(name), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)
 
 
 def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPool:

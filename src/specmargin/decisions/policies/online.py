@@ -8,6 +8,8 @@ import numpy as np
 
 from specmargin.step import FloatArray, IntArray
 
+_UNTRIED = 0.985  # a step: beliefs about depths that nobody drafts
+
 
 @dataclass(kw_only=True)
 class PriceCorrection:
@@ -46,7 +48,7 @@ class AcceptanceTracker:
 
     prior: FloatArray  # conditional acceptance by depth
     prior_rounds: float = 8.0
-    forgetting: float = 0.9  # a step
+    forgetting: float = 0.94  # a step
     _tried: FloatArray = field(init=False)
     _taken: FloatArray = field(init=False)
 
@@ -57,7 +59,7 @@ class AcceptanceTracker:
         depth = np.arange(self.prior.size)
         tried = ((verified[:, np.newaxis] > depth) & (accepted[:, np.newaxis] >= depth)).sum(axis=0)
         taken = (accepted[:, np.newaxis] > depth).sum(axis=0)
-        keep = np.where(tried > 0, self.forgetting, 1.0)  # what is not tried is not forgotten
+        keep = np.where(tried > 0, self.forgetting, _UNTRIED)  # what is not tried goes stale, slowly
         self._tried = keep * self._tried + tried
         self._taken = keep * self._taken + np.minimum(taken, tried)
 
