@@ -54,9 +54,8 @@ def _panel(title: str, rows: Sequence[LadderRow]) -> alt.LayerChart:
     lines = base.mark_line(point=alt.OverlayMarkDef(size=18)).encode(
         x=x, y=y, color=colour, tooltip=["policy:N", "concurrency:Q", "gain:Q"]
     )
-    zero = (
-        alt.Chart(alt.InlineData(values=[{"gain": 0}])).mark_rule(color="#333333", strokeDash=[3, 3]).encode(y="gain:Q")
-    )
+    nothing = alt.Chart(alt.InlineData(values=[{"gain": 0}]))
+    zero = nothing.mark_rule(color="#333333", strokeDash=[3, 3]).encode(y="gain:Q")
     heading = alt.TitleParams(_wrapped(title), fontSize=11)
     return alt.LayerChart(layer=[zero, lines], width=330, height=220, title=heading)
 

@@ -19,7 +19,8 @@ from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # to a sequence, to the whole pass
-_POSITIONS = 4000  # sequences played for each choice
+_ALL_GO_ON = (1e6, 1e6)  # drafting that never stops early
+_POSITIONS = 3000  # sequences played for each choice
 _ROUNDS = 3
 
 
@@ -74,33 +75,43 @@ def _best(
     scratch: Scratch,
     generator: np.random.Generator,
 ) -> tuple[int, float, tuple[float, float]]:
-    """Depth, rate and option with the highest goodput, each at the rate that it earns itself (Dinkelbach)."""
+    """Depth, rate and option with the highest goodput. The rate is the one that was played with: drafting that stops
+    early is a rule of thumb, and at a slightly higher rate it may not start at all."""
     steps = max(_POSITIONS // batch, 16)
     picked = generator.integers(0, sample.shape[0], (steps, batch))
-    best = (0, batch / table.verify_seconds(np.zeros(batch)), _OPTIONS[0])
-    depths = range(1, table.max_depth + 1) if not table.draft.by_pass else (min(3, table.max_depth), table.max_depth)
-    for depth in depths:
-        for option in _OPTIONS if table.draft.by_pass else _OPTIONS[:1]:
-            rate = best[1]
-            for _ in range(_ROUNDS):
-                rate = sample_goodput(
-                    sample,
-                    picked,
-                    depth,
-                    table.rest_by_batch_depth[batch],
-                    table.expert_seconds,
-                    table.expert_step,
-                    table.effective_by_depth,
-                    next_acceptance,
-                    rate,
-                    np.array(option),
-                    table.draft.pass_seconds,
-                    table.draft.by_pass,
-                    scratch.depths,
-                    scratch.bins,
-                    scratch.order,
-                    scratch.heads,
-                )
-            if rate > best[1] * 1.0005:
-                best = (depth, float(rate), option)
+    plain = batch / table.verify_seconds(np.zeros(batch))
+    best, best_goodput = (0, plain, _ALL_GO_ON), plain
+    for depth, option in _choices(table):
+        rate = best_goodput
+        for _ in range(_ROUNDS):
+            goodput = sample_goodput(
+                sample,
+                picked,
+                depth,
+                table.rest_by_batch_depth[batch],
+                table.expert_seconds,
+                table.expert_step,
+                table.effective_by_depth,
+                next_acceptance,
+                rate,
+                np.array(option),
+                table.draft.pass_seconds,
+                table.draft.by_pass,
+                scratch.depths,
+                scratch.bins,
+                scratch.order,
+                scratch.heads,
+            )
+            if goodput > best_goodput * 1.0005:
+                best, best_goodput = (depth, float(rate), option), float(goodput)
+            rate = goodput
     return best
+
+
+def _choices(table: PriceTable) -> list[tuple[int, tuple[float, float]]]:
+    """Drafts of every depth that all go through with, and for an autoregressive head drafts that stop early."""
+    whole = [(depth, _ALL_GO_ON) for depth in range(1, table.max_depth + 1)]
+    if not table.draft.by_pass:
+        return whole
+    depths = sorted({min(depth, table.max_depth) for depth in (1, 2, 4, table.max_depth)})
+    return whole + list(product(depths, _OPTIONS))
