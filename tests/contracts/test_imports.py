@@ -22,7 +22,7 @@ ALLOWED = {
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions"},
-    "figures": {"validation"},
+    "figures": {"validation", "decisions"},
     "cli": {
         "architecture",
         "hardware",

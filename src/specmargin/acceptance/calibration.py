@@ -20,7 +20,7 @@ KNOTS = np.array([-6.0, -4.0, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 4.0, 6.0])  # log
 _EDGE = 1e-4
 _RIDGE = 2e-4  # a row
 FORGETTING = 0.8  # of how the last rounds of a sequence went
-_PRIOR_ROUNDS = 1.0
+_PRIOR_TOKENS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,7 @@ def sigmoid(x: FloatArray) -> FloatArray:
 
 
 def history_of(rounds: Rounds) -> FloatArray:
-    """By round: the logit of the acceptance of its sequence's first tokens so far, shrunk to the mean, forgetting."""
-    base = float((rounds.accepted_by_round > 0).mean())
+    """By round: the logit of the acceptance of its sequence's tokens so far, forgetting; even odds before the first."""
     order = np.lexsort((rounds.round_index, rounds.prompt_by_round))
     found = np.empty(rounds.count)
     hits = tries = 0.0
@@ -61,7 +60,7 @@ def history_of(rounds: Rounds) -> FloatArray:
     for i in order:
         if rounds.prompt_by_round[i] != last:
             last, hits, tries = int(rounds.prompt_by_round[i]), 0.0, 0.0
-        found[i] = (hits + _PRIOR_ROUNDS * base) / (tries + _PRIOR_ROUNDS)
+        found[i] = (hits + 0.5 * _PRIOR_TOKENS) / (tries + _PRIOR_TOKENS)
         reached = min(int(rounds.accepted_by_round[i]) + 1, int(rounds.drafted_by_round[i]))
         hits = FORGETTING * hits + float(rounds.accepted_by_round[i])
         tries = FORGETTING * tries + reached

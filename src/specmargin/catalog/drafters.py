@@ -236,8 +236,43 @@ def bundled_acceptance(name: str) -> Survival:
     return Survival(by_depth=curve, source=Source(kind=SourceKind(table["kind"]), detail=table["source"]))
 
 
+def _bank(text: str | None) -> Survival | None:
+    """A bank or a profile, or either with :CATEGORY, where a file or folder of that name exists."""
+    if text is None:
+        return None
+    path, category = Path(text), ""
+    if not path.exists():
+        head, _, category = text.rpartition(":")
+        path = Path(head)
+        if not head or not path.exists():
+            return None
+    if path.suffix == ".json":
+        from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
+
+        return read_acceptance(path).survival(category or "all")
+    try:
+        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415 (Polars is an extra)
+        from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
+
+        rounds = read_bank([path])
+    except ImportError as error:
+        extra = "pip install 'specmargin[routing]'"
+        raise CatalogError(f"banks need an extra ({error.name} is missing); run: {extra}") from None
+    if category and category not in rounds.categories:
+        hint, known = nearest_names(category, rounds.categories), ", ".join(rounds.categories)
+        raise CatalogError(f"{path}: has no category {category!r}{hint}; it has: {known}")
+    chosen = rounds.of_category(category) if category else rounds
+    found = survival_estimate(chosen)
+    named = f", {category}" if category else ""
+    first = f"the first token {found.survival[0]:.3f} ± {found.standard_error[0]:.3f}"
+    return found.curve(f"{found.rounds:,} rounds of {rounds.source}{named} ({first})")
+
+
 def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture, *, max_depth: int) -> Survival:
     """What the user gave, or the bundled curve of the drafter's kind, which is an assumption for other models."""
+    bank = _bank(text)
+    if bank is not None:
+        return bank
     if text is not None and text.lower() not in _acceptance_tables():
         return parse_acceptance(text, max_depth=max_depth)
     name = choice.kind if text is None else text.lower()

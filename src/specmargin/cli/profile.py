@@ -95,6 +95,9 @@ def acceptance(
             show_default=False,
         ),
     ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write NAME.acceptance.json, for --acceptance.")
+    ] = None,
     with_ladder: Annotated[
         bool, typer.Option("--ladder", help="Also replay the bank under every policy, at the study's prices.")
     ] = False,
@@ -108,7 +111,7 @@ def acceptance(
     ] = None,
     splits: Annotated[int, typer.Option(min=1, max=100, help="Splits by request that calibration is judged on.")] = 5,
     figure: Annotated[Path | None, typer.Option(help="Draw the ladder: FILE.png, .svg, .html or .json.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """What drafts are worth: survival with its uncertainty, calibrated confidence, and policies compared.
@@ -123,7 +126,7 @@ def acceptance(
         from specmargin.cli import profile_acceptance as page  # noqa: PLC0415 (Numba, Polars and SciPy are extras)
     except ImportError as error:
         raise InputError(
-            f"profiles need an extra ({error.name} is missing); run: pip install 'specmargin[routing,validate]'"
+            f"profiles need an extra ({error.name} is missing); run: pip install 'specmargin[routing]'"
         ) from None
     known = {str(clock): clock for clock in page.Clock}
     unknown = [name for name in clocks or [] if name not in known]
@@ -135,9 +138,16 @@ def acceptance(
         if not with_ladder:
             raise ScenarioError("--figure draws the ladder: add --ladder")
         check_target(figure, force=force)
+    if output is not None and output.exists() and not force:
+        raise ScenarioError(f"{output} exists; give --force to overwrite it")
     default = [page.Clock.STUDY_BLOCK, page.Clock.STUDY_PASSES]
     chosen = [known[name] for name in clocks] if clocks else default
     payload = page.run(files, clocks=chosen if with_ladder else [], splits=splits, progress=_steps)
+    if output is not None:
+        from specmargin.acceptance.schema import as_text  # noqa: PLC0415
+
+        name = output.name.removesuffix(".acceptance.json")
+        o.write_file(output, as_text(page.profile_file(files, payload, name)), force=force)
     if figure is not None:
         from specmargin.figures.files import save  # noqa: PLC0415
         from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415

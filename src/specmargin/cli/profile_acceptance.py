@@ -13,8 +13,18 @@ import numpy as np
 from rich.console import Console
 
 from specmargin.acceptance.bank import Rounds, read_bank
-from specmargin.acceptance.calibration import Calibrator, IsotonicByDepth, Logistic, Quality, Raw, quality, tokens_of
+from specmargin.acceptance.calibration import (
+    Calibrator,
+    IsotonicByDepth,
+    Logistic,
+    Quality,
+    Raw,
+    quality,
+    survival_of,
+    tokens_of,
+)
 from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram, survival_estimate
+from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.decisions.policies.ladder import CONCURRENCIES, OURS, Contest, LadderRow, ladder
@@ -22,7 +32,7 @@ from specmargin.decisions.policies.tables import PriceTable, scenario_table, stu
 from specmargin.prices.roofline import RooflineForm
 from specmargin.prices.work import Scope
 
-SHOWN_DEPTHS = (0, 1, 3, 7)
+_SAMPLED = 512
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
@@ -137,6 +147,26 @@ def run(files: Sequence[str], *, clocks: Sequence[Clock], splits: int, progress:
                 rows = list(ladder(contest, prices_of(clock), advance=advance))
             payload["ladder"] += [asdict(row) | {"prices": str(clock)} for row in rows]
     return payload
+
+
+def profile_file(files: Sequence[str], payload: dict[str, Any], name: str) -> AcceptanceFile:
+    """What is kept: curves by category, the calibrator, and survivals of some rounds for the look-ahead."""
+    rounds = read_bank([Path(file) for file in files])
+    calibrator, sample = None, []
+    if rounds.has_confidence:
+        model = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
+        calibrator = CalibratorFile(depths=model.depths, weights=[float(f"{w:.6g}") for w in model.weights])
+        spread = np.linspace(0, rounds.count - 1, min(rounds.count, _SAMPLED)).astype(np.int64)
+        sample = np.round(survival_of(rounds, model)[spread], 4).tolist()
+    return AcceptanceFile(
+        schema="specmargin.acceptance/1",
+        name=name,
+        speculator=rounds.speculator,
+        source=rounds.source,
+        categories={key: CategoryFile(**value) for key, value in payload["categories"].items()},
+        calibrator=calibrator,
+        sample=sample,
+    )
 
 
 def _estimate(found: SurvivalEstimate) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numba as nb
 import numpy as np
 
 _BINS = 1024
-_LOWEST = -14.0  # log2 of the least score that is told from others
 
 
 @nb.njit(cache=True, nogil=True, fastmath=True)
@@ -26,27 +25,36 @@ def ragged_gate(  # type: ignore[no-untyped-def]  # Numba reads the types from t
     batch, deepest = survival.shape
     strangers = batch * effective[0]
     slope = _expert_slope(expert_seconds, expert_step, strangers)
-    per_position = (rest_by_depth[1] - rest_by_depth[0]) / batch
+    per_position = (rest_by_depth[1] - rest_by_depth[0]) / batch + 1e-15
+    cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
+    flattest = rest_by_depth[1] - rest_by_depth[0]
+    for d in range(1, deepest):
+        flattest = min(flattest, rest_by_depth[d + 1] - rest_by_depth[d])
+    never = rate * max(flattest, 0.0) / batch  # a survival that pays for no position, wherever it stands
     heads[:] = 0
     for i in range(batch):
-        least = np.inf
+        least = 1.0
+        depths[i] = 0
         for d in range(min(drafted[i], deepest)):
-            price = per_position + slope * (effective[d + 1] - effective[d]) + 1e-12
-            least = min(least, survival[i, d] / price)
-            place = _BINS - 1 - int((np.log2(least * 1e-6 + 1e-12) - _LOWEST) * (_BINS / 24.0))
-            place = min(max(place, 0), _BINS - 1)
+            if survival[i, d] <= never:
+                break
+            depths[i] = d + 1
+            price = per_position + slope * (effective[d + 1] - effective[d])
+            least = min(least, survival[i, d] * cheapest / price)
+            place = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
             work_bin[i * deepest + d] = place
             heads[place + 1] += 1
     for b in range(_BINS):
         heads[b + 1] += heads[b]
     total = heads[_BINS]
     for i in range(batch):
-        for d in range(min(drafted[i], deepest)):
+        for d in range(depths[i]):
             place = work_bin[i * deepest + d]
             work_order[heads[place]] = i * deepest + d
             heads[place] += 1
     tokens = 0.0
     kept = 0
+    each = 1.0 / batch
     best = -rate * (rest_by_depth[0] + _experts(expert_seconds, expert_step, strangers))
     best_tokens = 0.0
     for n in range(total):
@@ -54,7 +62,7 @@ def ragged_gate(  # type: ignore[no-untyped-def]  # Numba reads the types from t
         i, d = item // deepest, item % deepest
         tokens += survival[i, d]
         strangers += effective[d + 1] - effective[d]
-        mean = (n + 1) / batch
+        mean = (n + 1) * each
         low = min(int(mean), deepest - 1)
         rest = rest_by_depth[low] + (mean - low) * (rest_by_depth[low + 1] - rest_by_depth[low])
         value = tokens - rate * (rest + _experts(expert_seconds, expert_step, strangers))
@@ -66,9 +74,9 @@ def ragged_gate(  # type: ignore[no-untyped-def]  # Numba reads the types from t
     return best_tokens
 
 
-@nb.njit(cache=True, nogil=True, inline="always")
+@nb.njit(cache=True, nogil=True, inline="always", fastmath=True)
 def _experts(expert_seconds, expert_step, strangers):  # type: ignore[no-untyped-def]  # pragma: no cover
-    place = strangers / expert_step
+    place = strangers * (1.0 / expert_step)
     low = min(int(place), expert_seconds.size - 2)
     return expert_seconds[low] + (place - low) * (expert_seconds[low + 1] - expert_seconds[low])
 

@@ -1,0 +1,69 @@
+"""The file of an acceptance profile, `NAME.acceptance.json`: what is kept of a bank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specmargin.acceptance.survival import Survival
+from specmargin.errors import AcceptanceError, nearest_names
+from specmargin.sources import Source, SourceKind
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CategoryFile(_Strict):
+    rounds: Annotated[int, Field(gt=0)]
+    survival: list[Probability]
+    survival_stderr: list[float]
+
+
+class CalibratorFile(_Strict):
+    """Weights of the logistic calibrator, in the order of `calibration.Logistic`."""
+
+    depths: Annotated[int, Field(gt=0)]
+    weights: list[float]
+
+
+class AcceptanceFile(_Strict):
+    schema_: Literal["specmargin.acceptance/1"] = Field(alias="schema")
+    name: str
+    speculator: str
+    source: str
+    categories: dict[str, CategoryFile]
+    calibrator: CalibratorFile | None
+    sample: list[list[Probability]]  # calibrated survivals of some rounds, for the look-ahead
+
+    def survival(self, category: str) -> Survival:
+        found = self.categories.get(category)
+        if found is None:
+            hint, known = nearest_names(category, self.categories), ", ".join(self.categories)
+            raise AcceptanceError(f"acceptance profile {self.name} has no category {category!r}{hint}; it has: {known}")
+        detail = f"{found.rounds:,} rounds of {self.speculator or self.source}, {category}"
+        by_depth = np.minimum.accumulate(np.array(found.survival))
+        return Survival(by_depth=by_depth, source=Source(kind=SourceKind.MEASURED, detail=detail))
+
+
+def read_acceptance(path: Path) -> AcceptanceFile:
+    try:
+        return AcceptanceFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AcceptanceError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise AcceptanceError(
+            f"{path}: {place}: {first['msg'].lower()}; `specmargin profile acceptance` makes one"
+        ) from None
+
+
+def as_text(file: AcceptanceFile) -> str:
+    return json.dumps(file.model_dump(by_alias=True), ensure_ascii=False) + "\n"

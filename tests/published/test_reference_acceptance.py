@@ -1,0 +1,122 @@
+"""The reference bank (reference-moe): calibration, and the ladder of policies at the study's prices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specmargin.acceptance.bank import Rounds, read_bank
+from specmargin.acceptance.estimate import naive_survival, product_limit, survival_estimate
+from specmargin.cli.profile_acceptance import calibration_lines
+from specmargin.decisions.policies.ladder import OURS, Contest, LadderRow, ladder
+from specmargin.decisions.policies.lookahead import look_ahead
+from specmargin.decisions.policies.policy import RaggedGate
+from specmargin.decisions.policies.replay import draw_batches, play
+from specmargin.decisions.policies.tables import study_table
+from tests.conftest import ROOT
+
+HEADS = pytest.mark.parametrize("by_pass", [False, True], ids=["block", "passes"])
+LEAST = {1: 0.15, 2: 0.15, 4: 0.15, 8: 0.08, 16: 0.01, 32: 0.01, 64: 0.06, 128: 0.12, 256: 0.17, 512: 0.17}
+
+
+@pytest.fixture(scope="module")
+def rounds() -> Rounds:
+    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
+    if not folder.is_dir():
+        pytest.skip(f"no reference model at {folder.parent} (set SPECMARGIN_REFERENCE_MOE)")
+    return read_bank([folder])
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["block", "passes"])
+def rows(rounds: Rounds, request: pytest.FixtureRequest) -> dict[tuple[int, str], LadderRow]:
+    table = study_table(by_pass=request.param)
+    return {(row.concurrency, row.policy): row for row in ladder(Contest.of(rounds, seed=0), table)}
+
+
+def test_the_bank_as_it_is_described(rounds: Rounds) -> None:
+    """16,864 rounds; mean accepted about 3.0, 1.6 and 1.1 to 1.3 of 8 for cpp, python and prose."""
+    assert rounds.count == 16_864
+    means = {name: rounds.of_category(name).accepted_by_round.mean() for name in rounds.categories}
+    assert means["cpp"] == pytest.approx(3.0, abs=0.1)
+    assert means["python"] == pytest.approx(1.6, abs=0.1)
+    assert 1.0 < means["prose"] < 1.35
+
+
+def test_calibration(rounds: Rounds) -> None:
+    """15 bins of equal mass, 20 splits by request: at most 0.02 at depth 1 and 0.03 at depth 4 (raw: about 0.09 and
+    0.05); log loss below raw and below isotonic by depth, at every depth."""
+    lines = {line.depth: line for line in calibration_lines(rounds, splits=20)}
+    for depth, line in lines.items():
+        print(depth, line)
+        assert line.calibrated.log_loss < line.raw.log_loss
+        assert line.calibrated.log_loss < line.isotonic.log_loss
+    assert lines[1].raw.calibration_error > 0.07
+    assert lines[1].calibrated.calibration_error <= 0.02
+    assert lines[4].calibrated.calibration_error <= 0.03
+
+
+def test_ladder(rows: dict[tuple[int, str], LadderRow]) -> None:
+    """Ours over the best fixed depth in hindsight, by concurrency, as the study asks."""
+    for concurrency, least in LEAST.items():
+        assert rows[concurrency, OURS].gain >= least, concurrency
+        assert abs(rows[concurrency, "homogeneous"].gain) <= 0.01
+        ours = rows[concurrency, OURS].goodput_tokens_per_second
+        assert ours > rows[concurrency, "none"].goodput_tokens_per_second
+        assert ours < rows[concurrency, "oracle"].goodput_tokens_per_second
+
+
+def test_the_page_shows_what_is_played(rows: dict[tuple[int, str], LadderRow], request: pytest.FixtureRequest) -> None:
+    head = "autoregressive" if "passes" in request.node.name else "block"
+    gains = " | ".join(f"{rows[concurrency, OURS].gain:+.1%}" for concurrency in LEAST)
+    assert f"| study prices, {head} head | {gains} |" in (ROOT / "docs" / "policies.md").read_text()
+
+
+def test_no_peer_wins(rows: dict[tuple[int, str], LadderRow]) -> None:
+    peers = ("vLLM adaptive verification", "SGLang ladder", "TurboSpec", "Cascade", "one-width gate")
+    for concurrency in LEAST:
+        best = max(rows[concurrency, peer].gain for peer in peers)
+        assert rows[concurrency, OURS].gain > best - 0.001, concurrency
+
+
+@HEADS
+def test_calibrated_is_above_raw_on_the_same_batches(rounds: Rounds, by_pass: bool) -> None:
+    """Paired over three splits; tokens less what the time would have earned."""
+    table = study_table(by_pass=by_pass)
+    gained: dict[int, list[float]] = {concurrency: [] for concurrency in LEAST}
+    for seed in range(3):
+        contest = Contest.of(rounds, seed=seed)
+        ours = RaggedGate(table=table, look_ahead=look_ahead(table, contest.calibrated_sample))
+        raw = RaggedGate(table=table, look_ahead=look_ahead(table, contest.raw_sample))
+        accepted = contest.played.accepted_by_round
+        for concurrency, found in gained.items():
+            batches = draw_batches(contest.played.count, concurrency, sequences=6000, seed=seed)
+            one = play(ours, table, contest.calibrated, accepted, batches)
+            other = play(raw, table, contest.raw, accepted, batches)
+            net = one.committed - other.committed - (one.seconds - other.seconds) * other.goodput
+            found.append(float(net.sum() / other.committed.sum()))
+    for concurrency, found in gained.items():
+        assert np.mean(found) > 0.0, concurrency
+
+
+def test_rounds_cut_short_are_censored(rounds: Rounds) -> None:
+    """Under a depth that varies the naive curve is far too low; the product-limit one is not."""
+    generator = np.random.default_rng(0)
+    depth = generator.choice([1, 2, 4, 8], rounds.count)
+    cut = Rounds(
+        category_by_round=rounds.category_by_round,
+        prompt_by_round=rounds.prompt_by_round,
+        round_index=rounds.round_index,
+        context_by_round=rounds.context_by_round,
+        drafted_by_round=depth,
+        accepted_by_round=np.minimum(rounds.accepted_by_round, depth),
+        confidence_by_round_depth=rounds.confidence_by_round_depth,
+        speculator=rounds.speculator,
+        source="cut",
+    )
+    whole = survival_estimate(rounds)
+    slack = 4.0 * whole.standard_error + 0.02
+    assert (np.abs(product_limit(cut) - whole.survival) < slack).all()
+    assert (naive_survival(cut)[2:] < 0.6 * whole.survival[2:]).all()
