@@ -23,7 +23,7 @@ from specmargin.acceptance.calibration import (
     survival_of,
     tokens_of,
 )
-from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram, survival_estimate
+from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram, joint_table, survival_estimate
 from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
 from specmargin.cli import options as o
 from specmargin.cli import render
@@ -138,6 +138,7 @@ def run(files: Sequence[str], *, clocks: Sequence[Clock], splits: int, progress:
         "ladder": [],
     }
     if rounds.has_confidence:
+        payload["joint"] = joint_table(rounds, survival_of(rounds, Raw())).tolist()
         with progress("calibrating", 1):
             payload["calibration"] = [_line(line) for line in calibration_lines(rounds, splits=splits)]
         contest = Contest.of(rounds, seed=0) if clocks else None
