@@ -150,3 +150,31 @@ def test_profile_acceptance_and_plan(tmp_path: Path) -> None:
     assert "no category 'cod'; nearest: code" in run(*shared, "--acceptance", f"{folder}:cod", code=2).stderr
     assert "--figure draws the ladder" in run("profile", "acceptance", str(folder), "--figure", "x.png", code=2).stderr
     assert "known prices are" in run("profile", "acceptance", str(folder), "--at", "mars", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("commits,category,a0,a1\n", "has no rounds"),
+        ("commits,a0\nmany,0.5\n", "is not understood as a bank"),
+        ("commits,drafted,a0\n1,5,0.5\n", "drafts 5 tokens, but there are 1 depths"),
+        ("category,a0\ncode,0.5\n", "lacks the column 'commits'"),
+    ],
+)
+def test_wrong_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "rounds.csv"
+    path.write_text(text)
+    assert message in run("profile", "acceptance", str(path), code=2).stderr
+
+
+def test_blank_confidences_and_single_requests(tmp_path: Path) -> None:
+    """Rounds that draft less have blanks; a bank of one request has nothing to hold out."""
+    path = tmp_path / "rounds.csv"
+    path.write_text("commits,drafted,category,prompt,a0,a1\n1,1,7,1,0.2,\n3,2,7,1,0.9,0.8\n2,2,7,1,0.9,0.3\n")
+    result = payload("profile", "acceptance", str(path))
+    assert set(result["categories"]) == {"7", "all"}
+    assert result["calibration"] == []
+    assert "two requests" in run("profile", "acceptance", str(path), "--ladder", code=2).stderr
+    plain = tmp_path / "plain.csv"
+    plain.write_text("commits\n1\n1\n1\n")
+    assert payload("profile", "acceptance", str(plain))["categories"]["all"]["survival"] == [0.0]

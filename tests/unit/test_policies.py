@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -281,3 +282,44 @@ def test_a_long_life_of_abuse() -> None:
             assert np.isfinite(controller._prices.values).all()
     assert controller.ignored_outcomes > 0
     assert len(json.dumps(controller.state())) < 5_000
+
+
+def test_signals_of_any_shape_are_cut_or_ignored() -> None:
+    """Deeper than the table, shallower, flat, for another batch; outcomes of the wrong kind: nothing raises."""
+    table = study_table(by_pass=True, max_batch=8)
+    controller = Controller(table=table, prior_survival=geometric(0.7), look_ahead=look_ahead_at(table, 300.0))
+    drafted = np.full(4, 8)
+    generator = np.random.default_rng(0)
+    for columns in (64, 8, 3):
+        chosen = controller.verify_depths(survivals(generator, 4, columns), drafted)
+        assert (chosen <= min(columns, 8)).all()
+    kept = chosen.copy()
+    controller.verify_depths(survivals(generator, 8, 8), np.full(8, 8))
+    assert (chosen == kept).all()  # a decision is not overwritten by the next one
+    ignored = controller.ignored_signals
+    for signal in (np.array(0.5), np.ones((3, 8)), np.ones(8), np.ones((40, 8))):
+        assert controller.verify_depths(signal, drafted) is drafted
+    assert controller.keep_drafting(np.ones(40), 0).all()
+    assert controller.ignored_signals == ignored + 5
+    whole = np.full(4, 2)
+    wrong: list[Any] = [whole.astype(np.float64), whole[np.newaxis]]
+    for verified in wrong:
+        controller.observe(Outcome(drafted=whole, verified=verified, accepted=verified, seconds=0.01))
+    controller.observe(Outcome(drafted=whole, verified=whole, accepted=whole, seconds=None))  # type: ignore[arg-type]
+    assert controller.ignored_outcomes == 3
+
+
+def test_a_short_prior_goes_on_as_it_ends() -> None:
+    """One known acceptance of 0.5: deeper tokens are as likely, not certain."""
+    table = study_table(by_pass=True, max_batch=8)
+    short, long = (
+        Controller(table=table, prior_survival=np.asarray(0.5 ** np.arange(1.0, n + 1.0))).draft_depth(8)
+        for n in (1, 8)
+    )
+    assert short == long
+
+
+def test_samples_of_other_depths_are_fitted_to_the_table() -> None:
+    table = study_table(by_pass=False, max_batch=8)
+    sample = survivals(np.random.default_rng(0), 100, 3)
+    assert look_ahead(table, sample).next_acceptance.tolist()[3:] == [0.0] * 5

@@ -128,7 +128,8 @@ def test_a_large_profile_is_well_under_a_megabyte() -> None:
         found.distinct_squared_by_length_layer += found.distinct_by_length_layer**2 / 20_000 * 1.01
         found.pairs_by_lag += 1.0
         found.sums_by_request = {0: np.ones((2, 16)), 1: np.ones((2, 16))}
-        found.kept_runs = [generator.integers(0, 256, (64, 16, 48, 8)).astype(np.uint8)]
+        found.kept_runs = generator.integers(0, 256, (64, 16, 48, 8)).astype(np.uint8)
+        found.whole = 64
         counts[name] = found
     text = as_text(
         build_profile(counts, name="large", pool=ExpertPool(experts=256, experts_per_token=8), provenance="test")
@@ -244,3 +245,37 @@ def test_the_plan_says_what_routing_changes() -> None:
     assert "against uniform routing, the profile" in shown
     uniform = payload("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--routing", "uniform")
     assert uniform["routing_effect"] is None
+
+
+def test_more_refusals_of_the_command_line(tmp_path: Path) -> None:
+    folder = bank(tmp_path / "bank")
+    other = run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2)
+    assert "no such file" in other.stderr
+    np.save(tmp_path / "wide.npy", np.full((64, 2, 2), 99, dtype=np.uint8))
+    assert (
+        "expert id 99 is out of range"
+        in run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2).stderr
+    )
+    assert "knows 40 layers" in run("coverage", "deepseek-v3", "--layer", "50", code=2).stderr
+    np.save(tmp_path / "one.npy", np.zeros((1, 2, 2), dtype=np.uint8))
+    one = run("profile", "routing", str(tmp_path / "one.npy"), "--experts", "8", code=2)
+    assert "no runs of two positions" in one.stderr
+    text = bank(tmp_path / "text", prompt_idx=["a"] * 160)
+    assert "must hold whole numbers" in run("profile", "routing", str(text), "--experts", "8", code=2).stderr
+    target = tmp_path / "mine.routing.json"
+    run("profile", "routing", str(folder), "--experts", "8", "-o", str(target))
+    assert (
+        "no category has a weight"
+        in run("coverage", "qwen3.6-35b-a3b", "--routing", f"{target}:code=0,prose=0", code=2).stderr
+    )
+
+
+def test_kept_runs_are_whole_and_spread(tmp_path: Path) -> None:
+    """A thousand rounds of four and one of eight: the long one does not decide what is kept."""
+    folder = bank(tmp_path / "bank", rounds=1000)
+    experts, meta = np.load(folder / "routing.npy"), pl.read_parquet(folder / "routing_meta.parquet")
+    tail = meta.tail(4).with_columns(routing_idx=pl.int_range(4000, 4004), position=pl.int_range(4, 8).cast(pl.Int16))
+    pl.concat([meta, tail.select(meta.columns)], how="vertical_relaxed").write_parquet(folder / "routing_meta.parquet")
+    np.save(folder / "routing.npy", np.concatenate([experts, experts[-4:]]))
+    counts = count(open_captures([str(folder)]), experts=8, longest_run=16)
+    assert counts["code"].kept.shape[0] + counts["prose"].kept.shape[0] == 1000

@@ -46,6 +46,10 @@ class Rounds:
                 f"{self.source}: round {first} accepts {self.accepted_by_round[first]} of "
                 f"{self.drafted_by_round[first]} draft tokens"
             )
+        if int(self.drafted_by_round.max()) > self.depth:
+            raise AcceptanceError(
+                f"{self.source}: a round drafts {self.drafted_by_round.max()} tokens, but there are {self.depth} depths"
+            )
         confidence = self.confidence_by_round_depth
         known = confidence[~np.isnan(confidence)]
         if known.size and not np.all((known >= 0.0) & (known <= 1.0)):
@@ -61,7 +65,9 @@ class Rounds:
 
     @property
     def has_confidence(self) -> bool:
-        return not bool(np.isnan(self.confidence_by_round_depth[self.drafted_by_round > 0, 0]).any())
+        """For every token that was drafted."""
+        drafted = np.arange(self.depth) < self.drafted_by_round[:, np.newaxis]
+        return bool(drafted.any()) and not bool(np.isnan(self.confidence_by_round_depth[drafted]).any())
 
     @property
     def categories(self) -> list[str]:
@@ -95,6 +101,15 @@ def read_bank(paths: Sequence[Path]) -> Rounds:
 
 
 def _read(path: Path) -> Rounds:
+    try:
+        return _read_any(path)
+    except AcceptanceError:
+        raise
+    except Exception as error:  # a foreign file: whatever is in it, say which file it was
+        raise AcceptanceError(f"{path}: is not understood as a bank ({type(error).__name__}: {error})") from None
+
+
+def _read_any(path: Path) -> Rounds:
     if path.is_dir():
         path = path / "acceptance.parquet"
     if not path.is_file():
@@ -131,11 +146,12 @@ def _read_bank(path: Path) -> Rounds:
         frame = joined
     else:
         frame = frame.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in names)
+    _one(frame, "model", path)
     frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
     drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
     context = frame["context_len"].to_numpy() if "context_len" in frame.columns else np.zeros(frame.height)
     return Rounds(
-        category_by_round=tuple(frame["category"].to_list()),
+        category_by_round=tuple(str(name) for name in frame["category"].to_list()),
         prompt_by_round=_requests(frame),
         round_index=frame["round_idx"].to_numpy().astype(np.int64),
         context_by_round=context.astype(np.float64),
@@ -194,7 +210,7 @@ def _read_csv(path: Path) -> Rounds:
     confidence = frame.select(names).to_numpy() if names else np.full((frame.height, max(depth, 1)), np.nan)
     prompt = frame["prompt"].rank("dense").to_numpy() if "prompt" in frame.columns else np.arange(frame.height)
     return Rounds(
-        category_by_round=tuple(frame["category"].to_list() if "category" in frame.columns else ["all"] * frame.height),
+        category_by_round=_categories(frame),
         prompt_by_round=prompt.astype(np.int64),
         round_index=np.arange(frame.height),
         context_by_round=np.zeros(frame.height),
@@ -222,7 +238,7 @@ def _read_metrics(path: Path) -> Rounds:
     frame = frame.with_row_index("prompt").explode("per_step_drafted", "per_step_accepted")
     drafted = frame["per_step_drafted"].to_numpy().astype(np.int64)
     return Rounds(
-        category_by_round=tuple(frame["category"].to_list() if "category" in frame.columns else ["all"] * frame.height),
+        category_by_round=_categories(frame),
         prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
         round_index=np.arange(frame.height),
         context_by_round=np.zeros(frame.height),
@@ -232,6 +248,10 @@ def _read_metrics(path: Path) -> Rounds:
         speculator="",
         source=path.name,
     )
+
+
+def _categories(frame: pl.DataFrame) -> tuple[str, ...]:
+    return tuple(map(str, frame["category"].to_list())) if "category" in frame.columns else ("rounds",) * frame.height
 
 
 def _joined(parts: Sequence[Rounds]) -> Rounds:

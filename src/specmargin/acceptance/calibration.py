@@ -91,10 +91,11 @@ def every_token_of(rounds: Rounds) -> Tokens:
     """Every drafted token as if it were reached: what a policy asks about before anything is verified."""
     count, deepest = rounds.count, rounds.depth
     index, depth = np.indices((count, deepest)).reshape(2, -1)
-    so_far = np.cumsum(logit(rounds.confidence_by_round_depth), axis=1)
+    known = np.nan_to_num(rounds.confidence_by_round_depth, nan=0.0)  # what was not drafted is not accepted
+    so_far = np.cumsum(logit(known), axis=1)
     return Tokens(
         depth=depth,
-        confidence=rounds.confidence_by_round_depth[index, depth],
+        confidence=known[index, depth],
         history=history_of(rounds)[index],
         before=np.where(depth > 0, so_far[index, np.maximum(depth - 1, 0)] / np.maximum(depth, 1), 0.0),
         accepted=np.zeros(index.size, dtype=bool),
@@ -131,9 +132,10 @@ class IsotonicByDepth:
         confidences, probabilities = [], []
         for depth in range(int(tokens.depth.max()) + 1):
             own = tokens.depth == depth
-            order = np.argsort(tokens.confidence[own], kind="stable")
-            rising = isotonic_regression(tokens.accepted[own][order].astype(np.float64)).x
-            confidences.append(tokens.confidence[own][order])
+            at, place, count = np.unique(tokens.confidence[own], return_inverse=True, return_counts=True)
+            share = np.bincount(place, weights=tokens.accepted[own]) / count  # equal confidences are one point
+            rising = isotonic_regression(share, weights=count.astype(np.float64)).x
+            confidences.append(at)
             probabilities.append(np.clip(rising, 0.005, 0.995))
         return cls(confidence_by_depth=tuple(confidences), probability_by_depth=tuple(probabilities))
 

@@ -31,7 +31,7 @@ class CompiledCalibrator:
         )
         self._rest = np.array([rest[0], rest[1], rest[2] / 4.0, rest[3] / 4.0])
         self._levels = levels
-        # From confidence to level without a logarithm: finely spaced at both ends, where log-odds move fast.
+        # From confidence to level without a logarithm.
         grid = np.linspace(0.0, 1.0, 4 * _LEVELS + 1)
         self._level_of = np.round((logit(grid) + _RANGE) / (2 * _RANGE) * (_LEVELS - 1)).astype(np.int64)
         self._curve = 1.0 / (1.0 + np.exp(-np.linspace(-12.0, 12.0, _CURVE)))

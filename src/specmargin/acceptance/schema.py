@@ -55,6 +55,8 @@ class AcceptanceFile(_Strict):
 def read_acceptance(path: Path) -> AcceptanceFile:
     try:
         return AcceptanceFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise AcceptanceError(f"{path}: not an acceptance profile (not text)") from None
     except OSError as error:
         raise AcceptanceError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValidationError as error:

@@ -91,9 +91,7 @@ def _split(spec: str) -> tuple[str, str]:
 
 def _bundled_for(name: str, category: str, architecture: Architecture) -> CurveRouting:
     own = bundled_routing(name, category)
-    values = _curves(name)
-    pools = {(pool.experts, pool.experts_per_token) for pool in architecture.pools}
-    if pools <= {(values["experts"], values["experts_per_token"])}:
+    if architecture.name == name:
         return own
     detail = f"routing as in {own.name}, its curves scaled to this model's experts"
     return bundled_routing(name, category, assumed(detail))

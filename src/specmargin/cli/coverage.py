@@ -98,6 +98,8 @@ def _pool(architecture: Architecture, layer: int | None) -> ExpertPool:
 
 def _rows(pool: ExpertPool, profile: RoutingProfile, counts: FloatArray, layer: int | None) -> list[dict[str, Any]]:
     local = profile.local(pool)
+    if layer is not None and local is not None and layer >= local.layers:
+        raise ScenarioError(f"--layer {layer}: the routing profile {profile.name} knows {local.layers} layers")
     width, depth = (
         _curve(profile, local, pool, steps, layer)
         for steps in (

@@ -45,7 +45,7 @@ def routing(
     output: Annotated[Path | None, typer.Option("--output", "-o", help=f"Where to write NAME{_ENDING}.")] = None,
     model: Annotated[str | None, typer.Option(help="The model that was captured: it gives the experts.")] = None,
     experts: Annotated[int | None, typer.Option(min=1, help="Experts of a layer, if no --model is given.")] = None,
-    longest_run: Annotated[int, typer.Option(min=2, max=64, help="Longest run to count, in positions.")] = 16,
+    longest_run: Annotated[int, typer.Option(min=2, max=64, help="Longest run to count (returned arrays: 16).")] = 16,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
     json: o.JsonOption = False,
 ) -> None:

@@ -29,6 +29,7 @@ from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.decisions.policies.ladder import CONCURRENCIES, OURS, Contest, LadderRow, ladder
 from specmargin.decisions.policies.tables import PriceTable, scenario_table, study_table
+from specmargin.errors import AcceptanceError
 from specmargin.prices.roofline import RooflineForm
 from specmargin.prices.work import Scope
 
@@ -90,6 +91,8 @@ def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[Cal
     """Held-out quality of conditional acceptance by depth, averaged over splits by request."""
     tokens = tokens_of(rounds)
     requests = np.unique(rounds.prompt_by_round)
+    if requests.size < 2:
+        return []  # nothing to hold out
     found: dict[tuple[int, str], list[Quality]] = {}
     for split in range(splits):
         half = np.random.default_rng([seed, split]).permutation(requests)[: requests.size // 2]
@@ -126,6 +129,8 @@ def _mean(found: Sequence[Quality]) -> Quality:
 def run(files: Sequence[str], *, clocks: Sequence[Clock], splits: int, progress: Progress) -> dict[str, Any]:
     """Everything that is shown, in the shape of the JSON."""
     rounds = read_bank([Path(file) for file in files])
+    if clocks and not rounds.has_confidence:
+        raise AcceptanceError(f"{rounds.source}: has no confidences, which the ladder needs")
     estimates = {name: survival_estimate(rounds.of_category(name)) for name in rounds.categories}
     estimates["all"] = survival_estimate(rounds)
     payload: dict[str, Any] = {

@@ -82,7 +82,7 @@ def _depth(found: CategoryCounts, mean: FloatArray, longest: int) -> CurveFile:
 
 def _width(found: CategoryCounts, pool: ExpertPool, generator: np.random.Generator) -> CurveFile:
     """Strangers: first positions of runs drawn at random."""
-    kept = np.concatenate(found.kept_runs)
+    kept = found.kept
     drawn = [
         draw_distinct(kept, batch=width, run=1, draws=_DRAWS, experts=pool.experts, generator=generator).mean(axis=1)
         for width in _WIDTHS
@@ -99,7 +99,7 @@ def _repulsions(
 ) -> FloatArray:
     """κ by run and batch: from the counts for one run, from drawn batches for more; runs in between interpolated."""
     longest, experts = hit.shape[0], hit.shape[2]
-    kept = np.concatenate(found.kept_runs)
+    kept = found.kept
     misses = log_miss(hit)
     runs = [run for run in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if run < longest] + [longest]
     kappa = np.empty((len(runs), len(REPULSION_BATCHES)))

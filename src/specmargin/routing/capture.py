@@ -46,32 +46,31 @@ class Capture:
 
     path: Path
     category: str  # "" where the meta says it
-    experts: ExpertIds
+    positions: int
+    shape: tuple[int, int]  # layers and experts a token
     meta: Path | None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and experts a token."""
-        return int(self.experts.shape[1]), int(self.experts.shape[2])
-
-    @property
-    def positions(self) -> int:
-        return int(self.experts.shape[0])
+    def experts(self) -> ExpertIds:
+        """Mapped anew: thousands of captures do not stay open."""
+        return _mapped(self.path)
 
     @property
     def longest_run(self) -> int:
-        """Positions of the longest round of a bank; tokens that an engine returned are cut to any length."""
+        """Positions that at least one round in a hundred has; tokens that an engine returned are cut to 16."""
         if self.meta is None:
             return min(self.positions, RETURNED_RUN)
-        return int(_scan(self.meta, self.path, self.positions).select("position").max().collect().item()) + 1
+        lengths = _scan(self.meta, self.path, self.positions).group_by("routing_block_idx").len().select("len")
+        return int(lengths.collect(engine="streaming").to_series().quantile(0.99, "lower") or 1)
 
     def pieces(self) -> Iterator[Piece]:
         return self._returned() if self.meta is None else self._bank(self.meta)
 
     def _returned(self) -> Iterator[Piece]:
+        experts = self.experts
         rows = _PIECE_ROWS // RETURNED_RUN * RETURNED_RUN
         for first in range(0, self.positions, rows):
-            part = np.asarray(self.experts[first : first + rows])
+            part = np.asarray(experts[first : first + rows])
             starts = np.arange(0, part.shape[0], RETURNED_RUN, dtype=np.int64)
             yield Piece(
                 category=self.category,
@@ -121,7 +120,8 @@ class Capture:
             rows = np.repeat(chosen, lengths)
             picked = index[rows]
             contiguous = picked.size and picked[-1] - picked[0] + 1 == picked.size and np.all(np.diff(picked) == 1)
-            experts = self.experts[picked[0] : picked[-1] + 1] if contiguous else self.experts[picked]
+            mapped = self.experts
+            experts = mapped[picked[0] : picked[-1] + 1] if contiguous else mapped[picked]
             own = lengths[chosen]
             yield Piece(
                 category=str(name),
@@ -154,7 +154,10 @@ def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
     missing = [name for name in _COLUMNS if name not in known]
     if missing:
         raise RoutingError(f"{meta}: lacks the column {missing[0]!r}")
-    frame = frame.select(_COLUMNS)
+    wrong = [name for name in _COLUMNS[1:] if not frame.collect_schema()[name].is_integer()]
+    if wrong:
+        raise RoutingError(f"{meta}: the column {wrong[0]!r} must hold whole numbers")
+    frame = frame.select(_COLUMNS).with_columns(pl.col("category").cast(pl.String))
     rows, distinct, empty = (
         frame.select(
             pl.len(), pl.col("routing_idx").n_unique().alias("distinct"), pl.col("category").null_count().alias("empty")
@@ -208,7 +211,16 @@ def _open(path: Path, category: str) -> list[Capture]:
     is_bank = path.name == "routing.npy"
     if is_bank and category:
         raise RoutingError(f"{path}: the categories of a bank are in its {META}; give it without {category!r}=")
-    return [Capture(path=path, category=category or path.stem, experts=experts, meta=meta if is_bank else None)]
+    positions, layers, k = experts.shape
+    return [
+        Capture(
+            path=path,
+            category=category or path.stem,
+            positions=positions,
+            shape=(layers, k),
+            meta=meta if is_bank else None,
+        )
+    ]
 
 
 def _mapped(path: Path) -> ExpertIds:

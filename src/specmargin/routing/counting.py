@@ -32,8 +32,14 @@ class CategoryCounts:
     shared_by_lag_layer: FloatArray  # experts that two positions of a run have in common
     pairs_by_lag: FloatArray
     sums_by_request: dict[int, FloatArray] = field(default_factory=dict)  # (lengths, [runs, distinct of mean layer])
-    kept_runs: list[ExpertIds] = field(default_factory=list)  # (runs, longest, layers, k), spread over the capture
-    kept: int = 0
+    kept_runs: ExpertIds | None = None  # (runs, longest, layers, k): whole runs, any of them as likely as another
+    whole: int = 0  # runs that could have been kept
+
+    @property
+    def kept(self) -> ExpertIds:
+        if self.kept_runs is None:
+            raise RoutingError("no run is long enough to be kept")
+        return self.kept_runs[: min(self.whole, _KEPT)]
 
     @property
     def rounds(self) -> int:
@@ -61,22 +67,24 @@ def count(
 ) -> dict[str, CategoryCounts]:
     """Every category of every capture. `advance` hears of the positions that are done."""
     longest_run = min(longest_run, max(capture.longest_run for capture in captures))
+    if longest_run < 2:
+        raise RoutingError(f"{captures[0].path}: has no runs of two positions or more: nothing to say of locality")
     found: dict[str, CategoryCounts] = {}
     for number, capture in enumerate(captures):
         for piece in capture.pieces():
-            _check(piece, experts, capture)
+            check_experts(piece, experts, capture)
             layers, _ = capture.shape
             counts = found.setdefault(piece.category, empty_counts(longest_run, layers, experts))
             _add(counts, piece, number)
             advance(piece.experts.shape[0])
     for category, counts in found.items():
-        if counts.kept == 0:
+        if counts.whole == 0:
             raise RoutingError(f"category {category!r} has no run of {longest_run} positions; give a --longest-run")
         counts.hits_by_layer_expert_length = np.cumsum(counts.hits_by_layer_expert_length, axis=2)[..., :longest_run]
     return found
 
 
-def _check(piece: Piece, experts: int, capture: Capture) -> None:
+def check_experts(piece: Piece, experts: int, capture: Capture) -> None:
     highest = int(piece.experts.max())
     if highest >= experts:
         raise RoutingError(
@@ -106,14 +114,19 @@ def _add(counts: CategoryCounts, piece: Piece, number: int) -> None:
 
 
 def _keep_runs(counts: CategoryCounts, piece: Piece) -> None:
-    """Whole runs, spread over the capture as it comes: a fixed share of each piece until enough are kept."""
+    """A reservoir: each run of full length so far is kept with the same chance."""
     longest = counts.runs_by_length.size
     whole = piece.start_by_run[piece.length_by_run >= longest]
-    stride = max(whole.size // (_KEPT // 4), 1)
-    chosen = whole[::stride][: _KEPT - counts.kept]
-    if chosen.size:
-        counts.kept_runs.append(piece.experts[chosen[:, np.newaxis] + np.arange(longest)])
-        counts.kept += chosen.size
+    if whole.size == 0:
+        return
+    if counts.kept_runs is None:
+        counts.kept_runs = np.zeros((_KEPT, longest, *piece.experts.shape[1:]), dtype=piece.experts.dtype)
+    number = counts.whole + np.arange(whole.size)
+    place = np.random.default_rng(counts.whole).integers(0, number + 1)
+    place = np.where(number < _KEPT, number, place)
+    chosen = place < _KEPT
+    counts.kept_runs[place[chosen]] = piece.experts[whole[chosen][:, np.newaxis] + np.arange(longest)]
+    counts.whole += whole.size
 
 
 def _by_request(counts: CategoryCounts, piece: Piece, lengths: IntArray, distinct: FloatArray, number: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.routing.capture import Capture, ExpertIds, Piece
+from specmargin.routing.counting import check_experts
 from specmargin.routing.local import RoutingError
 from specmargin.step import BoolArray, FloatArray, IntArray
 
@@ -40,7 +41,7 @@ def grouping_savings(
 ) -> list[GroupingLine]:
     """From rounds of one request that follow each other."""
     generator = np.random.default_rng(seed)
-    rounds = _pairs(captures)
+    rounds = _pairs(captures, experts)
     waiting = min(_WAITING, len(rounds.by_request))
     if waiting < 2 * min(batches):
         raise RoutingError(f"grouping needs at least {2 * min(batches)} requests with two rounds each, not {waiting}")
@@ -72,20 +73,25 @@ class _Rounds:
     by_request: list[IntArray]
 
 
-def _pairs(captures: Sequence[Capture]) -> _Rounds:
+def _pairs(captures: Sequence[Capture], experts: int) -> _Rounds:
     """Runs are cut to the shortest of the usual length."""
     last, following, request = [], [], []
     seen = 0
     for number, capture in enumerate(captures):
         for piece in capture.pieces():
             length = int(np.median(piece.length_by_run))
+            check_experts(piece, experts, capture)
             first, second = _followed(piece, length)
+            if first.size == 0:
+                continue
             last.append(_runs(piece, first, length))
             following.append(_runs(piece, second, length))
             request.append(piece.request_by_run[first] + number * (1 << 40))
             seen += first.size
             if seen >= _MOST_RUNS:
                 break
+    if not last:
+        return _Rounds(np.zeros((0, 1, 1, 1), np.uint8), np.zeros((0, 1, 1, 1), np.uint8), [])
     shortest = min(part.shape[1] for part in last)
     cut = [[part[:, :shortest] for part in parts] for parts in (last, following)]
     whose = np.concatenate(request)

@@ -18,6 +18,7 @@ from specmargin.sources import Source
 from specmargin.step import FloatArray, IntArray, Step
 
 _CERTAIN = 40.0  # log miss of an expert that every run touches: a chance of 4e-18 to miss it
+_NEARLY_CERTAIN = 5.0
 _STRIPS, _PER_STRIP = 32, 6  # bins of like experts that stand for all of them in a grid of steps
 _SMALL = 1024  # pairs of layer and expert below which nothing is binned
 
@@ -158,7 +159,9 @@ class LocalRouting:
         if last < 2:
             return 1.0
         before = max(last // 2, 1)
-        curve = self.log_miss_by_run_layer_expert.mean(axis=(1, 2))
+        pairs = self.log_miss_by_run_layer_expert.reshape(last, -1)
+        open_ = pairs[-1] < _NEARLY_CERTAIN  # experts that every run touches say nothing of growth
+        curve = pairs[:, open_].mean(axis=1) if open_.any() else pairs.mean(axis=1)
         return float(np.clip(np.log(curve[last - 1] / curve[before - 1]) / np.log(last / before), 0.0, 1.0))
 
     @cached_property

@@ -88,6 +88,8 @@ class RoutingFile(_Strict):
 
     def profile(self, weights: dict[str, float] | None = None) -> LocalRouting:
         """Of all categories together, by their rounds, or with the weights that are given."""
+        if weights is not None and not sum(weights.values()) > 0:
+            raise RoutingError(f"routing profile {self.name}: no category has a weight")
         wanted = weights or {name: float(found.rounds) for name, found in self.categories.items()}
         unknown = [name for name in wanted if name not in self.categories]
         if unknown:
@@ -149,6 +151,8 @@ def read_routing(path: Path) -> RoutingFile:
 def parse_routing(text: str, origin: str) -> RoutingFile:
     try:
         found = RoutingFile.model_validate_json(text)
+        if found.knots[:1] != [1] or found.knots != sorted(set(found.knots)) or found.knots[-1] != found.longest_run:
+            raise RoutingError(f"knots: must rise from 1 to longest_run, got {found.knots}")
         for name in found.categories:
             found.category(name)
     except ValidationError as error:
@@ -157,7 +161,7 @@ def parse_routing(text: str, origin: str) -> RoutingFile:
         raise RoutingError(
             f"{origin}: {place}: {first['msg'].lower()}; `specmargin profile routing` makes one"
         ) from None
-    except RoutingError as error:
+    except (RoutingError, ValueError, IndexError) as error:
         raise RoutingError(f"{origin}: {error}") from None
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 from specmargin.decisions.policies.lookahead import LookAhead
 from specmargin.decisions.policies.online import AcceptanceTracker, ConfidenceShift, PriceCorrection
 from specmargin.decisions.policies.policy import Outcome, RaggedGate
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.decisions.policies.tables import PriceTable, to_depth
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 SCHEMA = "specmargin.controller/1"
@@ -56,15 +56,46 @@ class Controller:
 
     def __post_init__(self) -> None:
         depths = self.table.max_depth
-        survival = np.clip(np.pad(self.prior_survival, (0, depths), mode="edge")[:depths], 1e-6, 1.0)
-        before = np.concatenate([[1.0], survival[:-1]])
-        self._acceptance = AcceptanceTracker(prior=np.clip(survival / before, 0.0, 0.999))
+        survival = np.clip(self.prior_survival[:depths], 1e-6, 1.0)
+        conditional = survival / np.concatenate([[1.0], survival[:-1]])
+        known = np.pad(conditional, (0, depths - conditional.size), mode="edge")
+        self._acceptance = AcceptanceTracker(prior=np.clip(known, 0.0, 0.999))
         self._gate = None if self.look_ahead is None else RaggedGate(table=self.table, look_ahead=self.look_ahead)
 
     # --- decisions ---
 
     def draft_depth(self, batch: int) -> int:
         """Before drafting. Off while the guard says so; another depth than the best one once in a while."""
+        try:
+            return self._draft_depth(batch)
+        except Exception:  # nothing of ours may raise into the engine
+            self.ignored_signals += 1
+            return 0
+
+    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
+        try:
+            return self._keep_drafting(survival, depth)
+        except Exception:  # as above
+            self.ignored_signals += 1
+            return np.ones(np.size(survival), dtype=bool)
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        """After drafting. With a usable signal the gate decides; else everything that was drafted is verified."""
+        try:
+            return self._verify_depths(survival, drafted)
+        except Exception:  # as above
+            self.ignored_signals += 1
+            return drafted
+
+    def observe(self, outcome: Outcome) -> None:
+        """After the step: learn prices and acceptance, and look after the guard."""
+        try:
+            learned = self._observe(outcome)
+        except Exception:  # as above
+            learned = False
+        self.ignored_outcomes += not learned
+
+    def _draft_depth(self, batch: int) -> int:
         batch = min(max(int(batch), 1), self.table.max_batch)
         self._step += 1
         self._probing = -1
@@ -81,34 +112,36 @@ class Controller:
         self._probing = self._probe()
         return self._depth if self._probing < 0 else self._probing
 
-    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
-        if self._gate is None or self._probing >= 0 or not self._usable(survival):
+    def _keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
+        if self._gate is None or self._probing >= 0:
+            return np.ones(survival.size, dtype=bool)
+        if not self._usable(survival) or survival.size > self.table.max_batch or not 0 <= depth < self.table.max_depth:
+            self.ignored_signals += 1
             return np.ones(survival.size, dtype=bool)
         return self._gate.keep_drafting(survival, depth)
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        """After drafting. With a usable signal the gate decides; else everything that was drafted is verified."""
+    def _verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
         self._gated = None
         if self._gate is None or self._probing >= 0:
             return drafted
-        if not self._usable(survival) or survival.shape[0] > self.table.max_batch or survival.ndim != 2:
+        fits = survival.ndim == 2 and survival.shape[0] == drafted.size <= self.table.max_batch
+        if not fits or not self._usable(survival):
             self.ignored_signals += 1
             return drafted
-        shifted = self._shifted(survival)
-        depths = self._gate.verify_depths(shifted, np.minimum(drafted, survival.shape[1]))
-        self._gated = (shifted, depths.copy())
-        return depths
+        shifted = to_depth(self._shifted(survival), self.table.max_depth)
+        depths = self._gate.verify_depths(shifted, np.clip(drafted, 0, self.table.max_depth)).copy()
+        self._gated = (shifted, depths)
+        return depths.copy()
 
-    def observe(self, outcome: Outcome) -> None:
-        """After the step: learn prices and acceptance, and look after the guard."""
+    def _observe(self, outcome: Outcome) -> bool:
         if not self._sane(outcome):
-            self.ignored_outcomes += 1
-            return
+            return False
         self._acceptance.learn(outcome.verified, outcome.accepted)
         self._compare(outcome)
         rest, experts = self._parts(outcome)
         self._prices.learn(rest, experts, outcome.seconds)
         self._watch(outcome)
+        return True
 
     # --- what goes into them ---
 
@@ -176,8 +209,11 @@ class Controller:
 
     def _sane(self, outcome: Outcome) -> bool:
         verified, accepted = outcome.verified, outcome.accepted
+        arrays = (outcome.drafted, verified, accepted)
         return (
-            0 < verified.size <= self.table.max_batch
+            all(array.ndim == 1 and np.issubdtype(array.dtype, np.integer) for array in arrays)
+            and 0 < verified.size <= self.table.max_batch
+            and bool(np.all((outcome.drafted >= 0) & (outcome.drafted <= self.table.max_depth)))
             and verified.shape == accepted.shape == outcome.drafted.shape
             and 0.0 < outcome.seconds < 100.0
             and bool(np.all((accepted >= 0) & (accepted <= verified) & (verified <= self.table.max_depth)))
@@ -229,11 +265,12 @@ class Controller:
             normal, right, values = (np.array(part, dtype=np.float64) for part in state["prices"])
             counters = [int(value) for value in state["counters"]]
             shift, under = float(state["shift"]), float(state["under"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return False
         shapes = (tried.shape, taken.shape, normal.shape, right.shape, values.shape, len(counters))
         depth = self._acceptance.prior.shape
-        known = all(np.isfinite(part).all() for part in (tried, taken, normal, right, values))
+        known = all(np.isfinite(part).all() for part in (tried, taken, normal, right, values, shift, under))
+        known = known and -1 <= counters[0] <= self.table.max_depth
         if state.get("schema") != SCHEMA or shapes != (depth, depth, (3, 3), (3,), (3,), 5) or not known:
             return False
         self._acceptance._tried, self._acceptance._taken = tried, taken

@@ -16,6 +16,7 @@ from specmargin.decisions.policies.peers import Cascade, SglangLadder, TurboSpec
 from specmargin.decisions.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.decisions.policies.replay import draw_batches, play
 from specmargin.decisions.policies.tables import PriceTable
+from specmargin.errors import AcceptanceError
 from specmargin.step import FloatArray, IntArray
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -45,6 +46,8 @@ class Contest:
     @classmethod
     def of(cls, rounds: Rounds, *, seed: int) -> Contest:
         requests = np.unique(rounds.prompt_by_round)
+        if requests.size < 2 or not rounds.has_confidence:
+            raise AcceptanceError(f"{rounds.source}: policies are compared on a bank with confidences and two requests")
         half = np.random.default_rng(seed).permutation(requests)[: requests.size // 2]
         ours = np.isin(rounds.prompt_by_round, half)
         learned, played = rounds.chosen(ours), rounds.chosen(~ours)

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from specmargin.decisions.policies.gate import Scratch, sample_goodput
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.decisions.policies.tables import PriceTable, to_depth
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -46,6 +46,7 @@ class LookAhead:
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0) -> LookAhead:
     """`survival_sample`: (rounds, depth) calibrated survivals of real rounds, whatever was accepted."""
     generator = np.random.default_rng(seed)
+    survival_sample = to_depth(survival_sample, table.max_depth)
     next_acceptance = expected_acceptance(survival_sample)
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
     scratch = Scratch(table.max_batch, table.max_depth)

@@ -9,7 +9,7 @@ import numpy as np
 
 from specmargin.decisions.policies.gate import Scratch, keep_drafting, ragged_gate
 from specmargin.decisions.policies.lookahead import LookAhead
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.decisions.policies.tables import PriceTable, to_depth
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 
@@ -106,6 +106,7 @@ class OneWidthGate(WholeDrafts):
         batch, deepest = survival.shape[0], int(drafted.max(initial=0))
         if deepest == 0:
             return drafted
+        survival = to_depth(survival, self.table.max_depth)
         tokens = np.concatenate([[0.0], np.cumsum(survival[:, :deepest].sum(axis=0))])
         experts = self.table.experts_at(batch * self.table.effective_by_depth[: deepest + 1])
         seconds = self.table.rest_by_batch_depth[batch, : deepest + 1] + experts
@@ -117,7 +118,8 @@ class OneWidthGate(WholeDrafts):
 class RaggedGate(WholeDrafts):
     """Ours: marginal prices that know which experts are loaded, a depth for every sequence, drafting that stops early.
 
-    Not frozen: it owns the memory of its hot path. It holds no state between decisions.
+    Not frozen: it owns the memory of its hot path, and what it returns is valid until its next decision. It holds no
+    state between decisions.
     """
 
     table: PriceTable
@@ -151,6 +153,7 @@ class RaggedGate(WholeDrafts):
 
     def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
         s, table = self._scratch, self.table
+        survival = to_depth(survival, table.max_depth)
         batch = survival.shape[0]
         ragged_gate(
             survival,

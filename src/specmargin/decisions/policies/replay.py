@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.decisions.policies.policy import Outcome, Policy
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.decisions.policies.tables import PriceTable, to_depth
 from specmargin.step import FloatArray, IntArray
 
 
@@ -34,6 +34,7 @@ def play(
     policy: Policy, table: PriceTable, survival: FloatArray, accepted: IntArray, batches: Sequence[IntArray]
 ) -> Played:
     """`survival`: (rounds, depth), as this policy's signal has it; `accepted`: what the target would accept."""
+    survival = to_depth(survival, table.max_depth)
     steps = [_step(policy, table, survival[rows], accepted[rows]) for rows in batches]
     committed, seconds = np.array(steps).T
     return Played(committed=committed, seconds=seconds)

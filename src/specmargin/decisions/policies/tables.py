@@ -80,6 +80,16 @@ class PriceTable:
         )
 
 
+def to_depth(survival: FloatArray, depth: int) -> FloatArray:
+    """(rounds, depth): cut, or filled up with tokens that never survive. What the compiled core takes."""
+    if survival.shape[1] == depth:
+        return survival
+    filled = np.zeros((survival.shape[0], depth))
+    width = min(depth, survival.shape[1])
+    filled[:, :width] = survival[:, :width]
+    return filled
+
+
 def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> PriceTable:
     """The prices at which policies are compared: 48 layers, 128 experts, 8 a token, a slow host (see docs)."""
     batch, depth = np.arange(max_batch + 1.0)[:, np.newaxis], np.arange(max_depth + 1.0)
