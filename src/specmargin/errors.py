@@ -7,6 +7,8 @@ SpecmarginError
     ├── CatalogError           a name that is not bundled (carries the nearest names)
     ├── HardwareError          a device description that does not hold together
     ├── ParallelismError       a layout that does not divide, or does not fit in memory
+    ├── TableError             a measured kernel table that cannot be used
+    ├── RoutingError           a routing capture or profile that cannot be used
     ├── AcceptanceError        an acceptance that is not a probability or a curve
     ├── ScenarioError          a batch, depth, context or rate out of range
     └── ScheduleError          a schedule that the engine cannot express
@@ -15,7 +17,8 @@ SpecmarginError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class SpecmarginError(Exception):
@@ -46,6 +49,14 @@ class ParallelismError(InputError):
     """A layout over GPUs that does not divide or does not fit."""
 
 
+class TableError(InputError):
+    pass
+
+
+class RoutingError(InputError):
+    pass
+
+
 class AcceptanceError(InputError):
     """An acceptance that is not a probability, a curve, a length or a known profile."""
 
@@ -62,3 +73,12 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> str:
     """A phrase such as ``; nearest: h100-sxm, h100-pcie`` for an error message, or nothing."""
     matches = difflib.get_close_matches(name.lower(), list(known), n=count, cutoff=0.4)
     return f"; nearest: {', '.join(matches)}" if matches else ""
+
+
+@contextmanager
+def needs_extra(name: str) -> Iterator[None]:
+    """Around imports of what a bare install lacks: say which extra brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is not installed; run: pip install 'specmargin[{name}]'") from None

@@ -37,7 +37,7 @@ ALLOWED = {
         "figures",
     },
 }
-NOUNS = {"errors", "sources", "step", "_version"}
+NOUNS = {"errors", "files", "schema", "sources", "step", "_version"}
 
 
 def _imports(file: Path) -> set[str]:

@@ -10,11 +10,12 @@ import polars as pl
 import pytest
 
 from specmargin.architecture.types import ExpertPool
+from specmargin.errors import RoutingError
 from specmargin.routing.building import build_profile
 from specmargin.routing.capture import open_captures
 from specmargin.routing.counting import count
 from specmargin.routing.grouping import grouping_savings
-from specmargin.routing.local import LocalRouting, RoutingError
+from specmargin.routing.local import LocalRouting
 from specmargin.routing.placement import Placement, busiest_by_layer, rank_by_layer_expert
 from specmargin.routing.schema import RoutingFile, as_text, parse_routing
 from specmargin.routing.synthetic import synthesise

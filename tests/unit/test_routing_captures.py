@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from specmargin.architecture.types import ExpertPool
+from specmargin.errors import RoutingError
 from specmargin.routing.building import build_profile
 from specmargin.routing.capture import open_captures
 from specmargin.routing.counting import count
-from specmargin.routing.local import RoutingError
 from specmargin.routing.schema import as_text, parse_routing
 from specmargin.step import Step
 from tests.unit.test_cli import payload, run

@@ -13,7 +13,7 @@ import pytest
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, law_book
 from specmargin.decisions.warnings import price_warnings
-from specmargin.errors import CatalogError
+from specmargin.errors import CatalogError, TableError
 from specmargin.hardware.layout import Layout, Parallel
 from specmargin.prices.model import PriceModel, StepPrice
 from specmargin.prices.roofline import Roofline, RooflineForm
@@ -213,7 +213,7 @@ def test_a_missing_table_falls_back_to_the_law(copied_tables: Path) -> None:
 def test_a_corrupted_table_is_named(copied_tables: Path) -> None:
     for path in copied_tables.glob("h200_sxm/moe/vllm/*/moe_perf.parquet"):
         path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(store.TableError, match=r"moe_perf\.parquet: not a readable Parquet file.*reinstall"):
+    with pytest.raises(TableError, match=r"moe_perf\.parquet: not a readable Parquet file.*reinstall"):
         priced(_fresh_tables())
 
 
@@ -222,13 +222,13 @@ def test_a_table_without_its_column_is_named(copied_tables: Path) -> None:
 
     for path in copied_tables.glob("h200_sxm/gemm/vllm/*/gemm_perf.parquet"):
         pl.read_parquet(path).drop("latency").write_parquet(path)
-    with pytest.raises(store.TableError, match="has no 'latency' column"):
+    with pytest.raises(TableError, match="has no 'latency' column"):
         priced(_fresh_tables())
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "find_spec", lambda _: None)
-    with pytest.raises(store.TableError, match=r"pip install 'specmargin\[silicon\]'"):
+    with pytest.raises(TableError, match=r"pip install 'specmargin\[silicon\]'"):
         prices_of("tables")
 
 

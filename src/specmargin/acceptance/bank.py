@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from specmargin.errors import AcceptanceError
+from specmargin.files import scan_parquet
 from specmargin.step import BoolArray, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    import polars as pl
 
 KEYS = ("model", "speculator", "config", "category", "prompt_idx", "turn", "round_idx")
 
@@ -125,9 +123,7 @@ def _read_any(path: Path) -> Rounds:
 
 
 def _read_bank(path: Path) -> Rounds:
-    import polars as pl  # noqa: PLC0415 (an extra)
-
-    accepted = _scan(path, (*KEYS, "accept"))
+    accepted = scan_parquet(path, (*KEYS, "accept"), AcceptanceError)
     depth = sum(name.startswith("acc") and name[3:].isdigit() for name in accepted.collect_schema().names())
     beside = path.with_name("speculator.parquet")
     frame = accepted.collect()
@@ -136,7 +132,7 @@ def _read_bank(path: Path) -> Rounds:
         raise AcceptanceError(f"{path}: {duplicates} rounds stand twice (the same {', '.join(KEYS)})")
     names = [f"conf{d}" for d in range(depth)]
     if beside.is_file():
-        speculator = _scan(beside, (*KEYS, *names)).collect()
+        speculator = scan_parquet(beside, (*KEYS, *names), AcceptanceError).collect()
         joined = frame.join(speculator.select(*KEYS, *names), on=KEYS, how="left")
         missing = joined.height - joined.drop_nulls("conf0").height if depth else 0
         if joined.height != frame.height or missing == frame.height:
@@ -164,14 +160,8 @@ def _read_bank(path: Path) -> Rounds:
 
 
 def _requests(frame: pl.DataFrame) -> IntArray:
-    keys = frame.select(pl_struct("category", "prompt_idx", "turn")).to_series()
+    keys = frame.select(pl.struct("category", "prompt_idx", "turn")).to_series()
     return keys.rank("dense").to_numpy().astype(np.int64)
-
-
-def pl_struct(*names: str) -> pl.Expr:
-    import polars as pl  # noqa: PLC0415
-
-    return pl.struct(names)
 
 
 def _one(frame: pl.DataFrame, column: str, path: Path) -> str:
@@ -181,24 +171,8 @@ def _one(frame: pl.DataFrame, column: str, path: Path) -> str:
     return str(found[0])
 
 
-def _scan(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
-    import polars as pl  # noqa: PLC0415
-
-    try:
-        frame = pl.scan_parquet(path)
-        known = frame.collect_schema().names()
-    except Exception as error:
-        raise AcceptanceError(f"{path}: not a readable Parquet file ({type(error).__name__})") from None
-    missing = [name for name in columns if name not in known]
-    if missing:
-        raise AcceptanceError(f"{path}: lacks the column {missing[0]!r}")
-    return frame
-
-
 def _read_csv(path: Path) -> Rounds:
     """`commits` (accepted + 1), `category`, confidences `a0..`; `drafted` if rounds differ in depth."""
-    import polars as pl  # noqa: PLC0415
-
     try:
         frame = pl.read_csv(path, infer_schema_length=None)
     except Exception as error:
@@ -226,8 +200,6 @@ def _read_csv(path: Path) -> Rounds:
 
 def _read_metrics(path: Path) -> Rounds:
     """vLLM's per-request metrics: a line a request with what it drafted and accepted in every round."""
-    import polars as pl  # noqa: PLC0415
-
     try:
         frame = pl.read_ndjson(path)
     except Exception as error:

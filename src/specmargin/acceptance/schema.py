@@ -7,33 +7,30 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from specmargin.acceptance.survival import Survival
 from specmargin.errors import AcceptanceError, nearest_names
+from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CategoryFile(_Strict):
+class CategoryFile(StrictModel):
     rounds: Annotated[int, Field(gt=0)]
     survival: list[Probability]
     survival_stderr: list[float]
 
 
-class CalibratorFile(_Strict):
+class CalibratorFile(StrictModel):
     """Weights of the logistic calibrator, in the order of `calibration.Logistic`."""
 
     depths: Annotated[int, Field(gt=0)]
     weights: list[float]
 
 
-class AcceptanceFile(_Strict):
+class AcceptanceFile(StrictModel):
     schema_: Literal["specmargin.acceptance/1"] = Field(alias="schema")
     name: str
     speculator: str
@@ -60,11 +57,8 @@ def read_acceptance(path: Path) -> AcceptanceFile:
     except OSError as error:
         raise AcceptanceError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise AcceptanceError(
-            f"{path}: {place}: {first['msg'].lower()}; `specmargin profile acceptance` makes one"
-        ) from None
+        fault = first_complaint(error)
+        raise AcceptanceError(f"{path}: {fault}; `specmargin profile acceptance` makes such files") from None
 
 
 def as_text(file: AcceptanceFile) -> str:

@@ -20,7 +20,7 @@ from specmargin.architecture.precision import BF16
 from specmargin.architecture.quantization import unquantized
 from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, Split, grouped
 from specmargin.catalog.lookup import find_model, hub_id, model_names
-from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names
+from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
 from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.sources import Source, SourceKind, assumed, published
 
@@ -250,14 +250,11 @@ def _bank(text: str | None) -> Survival | None:
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
         return read_acceptance(path).survival(category or "all")
-    try:
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415 (Polars is an extra)
+    with needs_extra("routing"):
+        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
         from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
 
-        rounds = read_bank([path])
-    except ImportError as error:
-        extra = "pip install 'specmargin[routing]'"
-        raise CatalogError(f"banks need an extra ({error.name} is missing); run: {extra}") from None
+    rounds = read_bank([path])
     if category and category not in rounds.categories:
         hint, known = nearest_names(category, rounds.categories), ", ".join(rounds.categories)
         raise CatalogError(f"{path}: has no category {category!r}{hint}; it has: {known}")

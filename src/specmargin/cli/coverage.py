@@ -16,7 +16,7 @@ from specmargin.catalog.lookup import find_model
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.cli import options as o
 from specmargin.cli import render
-from specmargin.errors import ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.routing import coverage as maths
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
@@ -233,8 +233,9 @@ def _draw(architecture: Architecture, profile: RoutingProfile, rows: list[dict[s
 
 
 def _grouping(architecture: Architecture, pool: ExpertPool, spec: str, *, json: bool) -> None:
-    from specmargin.routing.capture import open_captures  # noqa: PLC0415
-    from specmargin.routing.grouping import grouping_savings  # noqa: PLC0415
+    with needs_extra("routing"):
+        from specmargin.routing.capture import open_captures  # noqa: PLC0415
+        from specmargin.routing.grouping import grouping_savings  # noqa: PLC0415
 
     lines = grouping_savings(open_captures([spec]), experts=pool.experts)
     if json:

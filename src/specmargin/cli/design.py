@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,7 +119,7 @@ def design(
         memory_utilization=memory_utilization,
     ).one()
     scenario.check_memory()
-    found = explore(scenario, space, batch=batch, max_depth=depth, progress=render.patiently)
+    found = explore(scenario, space, batch=batch, max_depth=depth, progress=partial(render.tracked, "variants"))
     if figure is not None:
         _draw(found, figure)
     (_emit_json if json else _emit_table)(found)

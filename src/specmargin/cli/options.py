@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -228,13 +227,3 @@ def _number(text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
         raise ValueError(text)
     return int(digits) * scale
-
-
-def write_file(path: Path, text: str, *, force: bool) -> None:
-    """Never lose somebody's file: overwrite only when told to."""
-    try:
-        if path.exists() and not force:
-            raise ScenarioError(f"{path} exists; give --force to overwrite it")
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be written ({error.strerror or error})") from None

@@ -18,6 +18,7 @@ from specmargin.decisions.load import Load
 from specmargin.decisions.plan import MAX_BATCH
 from specmargin.engines.formats import find_engine
 from specmargin.errors import ScenarioError
+from specmargin.files import write_text
 from specmargin.hardware.layout import Parallel
 from specmargin.planning import Answer, Question, answer
 from specmargin.prices.roofline import RooflineForm
@@ -146,7 +147,7 @@ def plan(
     comparison = None if compare is None else _compared(answers[0], shared, compare)
     if output is not None:
         setting = answers[0].config
-        o.write_file(output, setting.file_text or f"{setting.text}\n", force=force)
+        write_text(output, setting.file_text or f"{setting.text}\n", force=force)
         if setting.file_name:  # the flags that are shown name the file that was written
             text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
             answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))

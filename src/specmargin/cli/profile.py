@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.catalog.lookup import find_model
 from specmargin.cli import options as o
 from specmargin.cli import render
-from specmargin.errors import InputError, ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
+from specmargin.files import check_new, write_text
 
 if TYPE_CHECKING:
     from specmargin.routing.capture import Capture
@@ -59,26 +56,22 @@ def routing(
 
       specmargin plan MODEL --gpu h200 --routing mine.routing.json:coding
     """
-    try:
-        from specmargin.routing.building import build_profile  # noqa: PLC0415 (Numba and Polars are an extra)
+    with needs_extra("routing"):
+        from specmargin.routing.building import build_profile  # noqa: PLC0415
         from specmargin.routing.capture import open_captures  # noqa: PLC0415
         from specmargin.routing.counting import count  # noqa: PLC0415
         from specmargin.routing.schema import as_text  # noqa: PLC0415
-    except ImportError as error:
-        raise InputError(
-            f"counting captures needs an extra ({error.name} is missing); run: pip install 'specmargin[routing]'"
-        ) from None
-    if output is not None and output.exists() and not force:
-        raise ScenarioError(f"{output} exists; give --force to overwrite it")
+    if output is not None:
+        check_new(output, force=force)
     captures = open_captures(files)
     pool = _pool(captures[0], model, experts)
-    with _progress(sum(capture.positions for capture in captures)) as advance:
+    with render.progress("counting", sum(capture.positions for capture in captures)) as advance:
         counts = count(captures, experts=pool.experts, longest_run=longest_run, advance=advance)
     name = output.name.removesuffix(_ENDING) if output is not None else "captured"
     provenance = ", ".join(dict.fromkeys(capture.path.name for capture in captures))
     found = build_profile(counts, name=name, pool=pool, provenance=provenance)
     if output is not None:
-        o.write_file(output, as_text(found), force=force)
+        write_text(output, as_text(found), force=force)
     if json:
         render.json_out(_payload(found))
     else:
@@ -122,12 +115,9 @@ def acceptance(
 
       specmargin profile acceptance bank/ --ladder --at study-passes --at real --figure ladder.png
     """
-    try:
-        from specmargin.cli import profile_acceptance as page  # noqa: PLC0415 (Numba, Polars and SciPy are extras)
-    except ImportError as error:
-        raise InputError(
-            f"profiles need an extra ({error.name} is missing); run: pip install 'specmargin[routing]'"
-        ) from None
+    with needs_extra("routing"):
+        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
+        from specmargin.cli import profile_acceptance as page  # noqa: PLC0415
     known = {str(clock): clock for clock in page.Clock}
     unknown = [name for name in clocks or [] if name not in known]
     if unknown:
@@ -138,16 +128,17 @@ def acceptance(
         if not with_ladder:
             raise ScenarioError("--figure draws the ladder: add --ladder")
         check_target(figure, force=force)
-    if output is not None and output.exists() and not force:
-        raise ScenarioError(f"{output} exists; give --force to overwrite it")
+    if output is not None:
+        check_new(output, force=force)
     default = [page.Clock.STUDY_BLOCK, page.Clock.STUDY_PASSES]
     chosen = [known[name] for name in clocks] if clocks else default
-    payload = page.run(files, clocks=chosen if with_ladder else [], splits=splits, progress=_steps)
+    rounds = read_bank([Path(file) for file in files])
+    payload = page.run(rounds, clocks=chosen if with_ladder else [], splits=splits)
     if output is not None:
         from specmargin.acceptance.schema import as_text  # noqa: PLC0415
 
         name = output.name.removesuffix(".acceptance.json")
-        o.write_file(output, as_text(page.profile_file(files, payload, name)), force=force)
+        write_text(output, as_text(page.profile_file(rounds, payload, name)), force=force)
     if figure is not None:
         from specmargin.figures.files import save  # noqa: PLC0415
         from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415
@@ -157,14 +148,6 @@ def acceptance(
         render.json_out(payload)
     else:
         page.show(render.console(), payload)
-
-
-@contextmanager
-def _steps(name: str, total: int) -> Iterator[Callable[[], None]]:
-    columns = (TextColumn(name), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
 
 
 def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPool:
@@ -189,14 +172,6 @@ def _check(architecture: Architecture, capture: Capture, layers: int, k: int) ->
             f"{capture.path}: has {layers} layers of {k} experts a token; {architecture.name} routes in {routed}, "
             f"{own} experts a token"
         )
-
-
-@contextmanager
-def _progress(positions: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("counting"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=positions)
-        yield lambda done: bar.advance(task, done)
 
 
 def _payload(found: RoutingFile) -> dict[str, Any]:

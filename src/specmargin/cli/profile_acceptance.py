@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from specmargin.acceptance.bank import Rounds, read_bank
+from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.calibration import (
     Calibrator,
     IsotonicByDepth,
@@ -34,7 +32,6 @@ from specmargin.prices.roofline import RooflineForm
 from specmargin.prices.work import Scope
 
 _SAMPLED = 512
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
 class Clock(StrEnum):
@@ -126,9 +123,8 @@ def _mean(found: Sequence[Quality]) -> Quality:
     )
 
 
-def run(files: Sequence[str], *, clocks: Sequence[Clock], splits: int, progress: Progress) -> dict[str, Any]:
+def run(rounds: Rounds, *, clocks: Sequence[Clock], splits: int) -> dict[str, Any]:
     """Everything that is shown, in the shape of the JSON."""
-    rounds = read_bank([Path(file) for file in files])
     if clocks and not rounds.has_confidence:
         raise AcceptanceError(f"{rounds.source}: has no confidences, which the ladder needs")
     estimates = {name: survival_estimate(rounds.of_category(name)) for name in rounds.categories}
@@ -144,20 +140,19 @@ def run(files: Sequence[str], *, clocks: Sequence[Clock], splits: int, progress:
     }
     if rounds.has_confidence:
         payload["joint"] = joint_table(rounds, survival_of(rounds, Raw())).tolist()
-        with progress("calibrating", 1):
+        with render.progress("calibrating", 1):
             payload["calibration"] = [_line(line) for line in calibration_lines(rounds, splits=splits)]
         contest = Contest.of(rounds, seed=0) if clocks else None
         for clock in clocks:
-            with progress(f"ladder, {clock}", len(CONCURRENCIES)) as advance:
+            with render.progress(f"ladder, {clock}", len(CONCURRENCIES)) as advance:
                 assert contest is not None
-                rows = list(ladder(contest, prices_of(clock), advance=advance))
+                rows = list(ladder(contest, prices_of(clock), advance=lambda: advance(1)))
             payload["ladder"] += [asdict(row) | {"prices": str(clock)} for row in rows]
     return payload
 
 
-def profile_file(files: Sequence[str], payload: dict[str, Any], name: str) -> AcceptanceFile:
+def profile_file(rounds: Rounds, payload: dict[str, Any], name: str) -> AcceptanceFile:
     """What is kept: curves by category, the calibrator, and survivals of some rounds for the look-ahead."""
-    rounds = read_bank([Path(file) for file in files])
     calibrator, sample = None, []
     if rounds.has_confidence:
         model = Logistic.fit(tokens_of(rounds), depths=rounds.depth)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from specmargin.sources import Source
 
 WIDTH = 100
-_PATIENCE_SECONDS = 2.0
 Item = TypeVar("Item")
 
 
@@ -57,6 +55,26 @@ def warnings(out: Console, found: Sequence[str]) -> None:
         out.print()
 
 
+@contextmanager
+def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that goes away; what is yielded hears of the work that is done."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 (slow to import)
+
+    columns = (TextColumn(name), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    shown = Console(stderr=True)
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def tracked(name: str, items: Sequence[Item]) -> Iterator[Item]:
+    """The items, one by one, under a bar."""
+    with progress(name, len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
 def json_out(payload: dict[str, Any]) -> None:
     print(json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -78,20 +96,3 @@ def amount(value: float, unit: str) -> str:
 
 def tokens_per_second(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def patiently(items: Sequence[Item]) -> Iterator[Item]:
-    """The items, one by one, with a bar on a terminal's standard error once they take long."""
-    impatient = time.monotonic() + _PATIENCE_SECONDS
-    shown = Console(stderr=True)
-    bar = Progress(console=shown, transient=True, disable=not shown.is_terminal)
-    task = bar.add_task("", total=len(items))
-    try:
-        for item in items:
-            if time.monotonic() > impatient and not bar.live.is_started:
-                bar.start()
-            yield item
-            bar.advance(task)
-    finally:
-        if bar.live.is_started:
-            bar.stop()

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import track
 
 from specmargin.cli import options as o
 from specmargin.cli import render
-from specmargin.errors import InputError
+from specmargin.errors import InputError, needs_extra
 from specmargin.prices.silicon import store
 
 if TYPE_CHECKING:
     from specmargin.validation.kernels import KernelLine
-    from specmargin.validation.report import ErrorLine, PeerReport, ServedReport, Track
+    from specmargin.validation.report import ErrorLine, PeerReport, ServedReport
     from specmargin.validation.served import ServedRow
     from specmargin.validation.steps import StepLine
     from specmargin.validation.tpot import Wrapper
@@ -85,10 +85,8 @@ def validate(
 def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) -> None:
     """Everything that could stop a long run, before it starts."""
     store.data_folder()
-    try:
-        import scipy  # noqa: F401, PLC0415 (an extra)
-    except ImportError:
-        raise InputError("validate fits engine time with SciPy; run: pip install 'specmargin[validate]'") from None
+    with needs_extra("validate"):
+        import scipy  # noqa: F401, PLC0415 (fits the engine time)
     if Part.SERVED not in chosen and (peer or figure is not None):
         raise InputError("--peer and --figure are about served rows: add `served`")
     if figure is not None:
@@ -105,9 +103,9 @@ def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) ->
 
 
 def _kernels(out: Console) -> list[dict[str, Any]]:
-    from specmargin.validation.kernels import kernel_lines  # noqa: PLC0415
+    from specmargin.validation.kernels import GPUS, kernel_lines  # noqa: PLC0415
 
-    lines = list(track(kernel_lines(), description="kernels", console=_progress_console(), transient=True))
+    lines = [line for gpu in render.tracked("kernels", GPUS) for line in kernel_lines((gpu,))]
     columns = [("gpu", "left"), ("engine", "left"), ("operation", "left"), ("format", "left"), ("held out", "left")]
     columns += [("number", "right"), ("median", "right"), ("p90", "right"), ("", "left")]
     shown = render.table("Kernels, up to 256 positions: tables by row and by routing, laws by shape", columns)
@@ -189,7 +187,7 @@ def _served(out: Console, *, peer: int, seed: int, figure: Path | None) -> dict[
     from specmargin.validation.served import served_rows  # noqa: PLC0415
 
     rows = served_rows()
-    report = served_report(rows, _track())
+    report = served_report(rows, _track)
     lines = report.lines()
     _show_errors(out, "Served rows, aggregated: absolute error of the time between tokens", lines)
     _show_refusals(out, report, total=len(rows))
@@ -205,6 +203,10 @@ def _served(out: Console, *, peer: int, seed: int, figure: Path | None) -> dict[
     if figure is not None:
         _draw(out, report, figure)
     return payload | {"rows": [asdict(line) for line in lines]}
+
+
+def _track(name: str) -> Wrapper:
+    return partial(render.tracked, f"{name:>14}")
 
 
 def _show_errors(out: Console, title: str, lines: Sequence[ErrorLine]) -> None:
@@ -238,7 +240,7 @@ def _peer(out: Console, report: ServedReport, rows: Sequence[ServedRow], *, want
     from specmargin.validation.peer import aiconfigurator  # noqa: PLC0415
     from specmargin.validation.report import peer_report  # noqa: PLC0415
 
-    compared = peer_report(report, rows, aiconfigurator(), wanted=wanted, seed=seed, track=_track())
+    compared = peer_report(report, rows, aiconfigurator(), wanted=wanted, seed=seed, track=_track)
     _show_errors(out, "Beside AIConfigurator, on the same MoE rows", compared.lines)
     out.print(
         f"{compared.sampled} rows drawn in turn from every family, GPU and engine (seed {seed}); "
@@ -255,20 +257,3 @@ def _draw(out: Console, report: ServedReport, path: Path) -> None:
 
     save(predicted_against_measured(report), path)
     out.print(f"drawn: {path}", markup=False)
-
-
-# --- progress ---
-
-
-def _progress_console() -> Console:
-    return Console(stderr=True)
-
-
-def _track() -> Track:
-    def by_name(name: str) -> Wrapper:
-        def wrapped(rows: Sequence[ServedRow]) -> Iterable[ServedRow]:
-            return track(rows, description=f"{name:>14}", console=_progress_console(), transient=True)
-
-        return wrapped
-
-    return by_name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specmargin.errors import InputError
+from specmargin.errors import InputError, needs_extra
+from specmargin.files import check_new
 
 if TYPE_CHECKING:
     import altair as alt
@@ -19,13 +20,10 @@ def check_target(path: Path, *, force: bool) -> None:
         raise InputError(f"{path}: a figure ends in {', '.join(ENDINGS)}")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; give --force to overwrite it")
-    try:
+    check_new(path, force=force)
+    with needs_extra("figures"):
         import altair  # noqa: F401, PLC0415 (an extra)
         import vl_convert  # noqa: F401, PLC0415
-    except ImportError:
-        raise InputError("figures need an extra; run: pip install 'specmargin[figures]'") from None
 
 
 def save(chart: alt.TopLevelMixin, path: Path) -> None:

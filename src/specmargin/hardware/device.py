@@ -54,7 +54,8 @@ class Device:
 
 def read_device(name: str, table: dict[str, Any], origin: str) -> Device:
     """Validate one table of a device file. Unknown fields are refused: a typo must not become a default."""
-    from specmargin.hardware.schema import DeviceTable, first_complaint  # noqa: PLC0415 (pydantic is slow to import)
+    from specmargin.hardware.schema import DeviceTable  # noqa: PLC0415 (pydantic is slow to import)
+    from specmargin.schema import first_complaint  # noqa: PLC0415
 
     try:
         checked = DeviceTable.model_validate(table)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from specmargin.schema import StrictModel
 
 ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4"]
 
 
-class DeviceTable(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
+class DeviceTable(StrictModel):
     title: str
     aliases: list[str] = Field(default_factory=list)
     memory_bytes: PositiveFloat
@@ -36,13 +28,3 @@ class DeviceTable(BaseModel):
         if "bf16" not in self.operations_per_second:
             raise ValueError("operations_per_second needs at least bf16")
         return self
-
-
-def first_complaint(error: ValueError) -> str:
-    """Pydantic's first complaint in one line: field, what is wrong, what was given."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the table"
-    given = "" if first["type"] in ("missing", "extra_forbidden") else f", got {first['input']!r}"
-    return f"{place}: {first['msg'].lower()}{given}"

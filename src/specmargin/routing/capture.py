@@ -11,20 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from specmargin.routing.local import RoutingError
+from specmargin.errors import RoutingError
+from specmargin.files import scan_parquet
 from specmargin.step import IntArray
-
-if TYPE_CHECKING:
-    import polars as pl
 
 ExpertIds = npt.NDArray[np.unsignedinteger[Any]]
 
 _PIECE_ROWS = 1 << 17
+_TURNS = 1_000_003  # more than any conversation has
 RETURNED_RUN = 16  # positions of the runs that are cut from returned tokens
 META = "routing_meta.parquet"
 
@@ -81,8 +81,6 @@ class Capture:
             )
 
     def _bank(self, meta: Path) -> Iterator[Piece]:
-        import polars as pl  # noqa: PLC0415 (an extra)
-
         frame = _scan(meta, self.path, self.positions)
         held: pl.DataFrame | None = None
         for first in range(0, self.positions, _PIECE_ROWS):
@@ -114,7 +112,8 @@ class Capture:
                 f"{meta}: 'routing_idx' {index.max()} is beyond the {self.positions} rows of {self.path}"
             )
         category = part["category"].to_numpy()[starts]
-        request = part.select(pl_hash("prompt_idx", "turn")).to_series().to_numpy()[starts]
+        prompt, turn = (part[name].to_numpy().astype(np.int64)[starts] for name in ("prompt_idx", "turn"))
+        request = prompt * _TURNS + turn
         for name in dict.fromkeys(category.tolist()):
             chosen = category == name
             rows = np.repeat(chosen, lengths)
@@ -132,28 +131,13 @@ class Capture:
             )
 
 
-def pl_hash(*columns: str) -> pl.Expr:
-    import polars as pl  # noqa: PLC0415
-
-    return (pl.col(columns[0]).cast(pl.Int64) * 1_000_003 + pl.col(columns[1]).cast(pl.Int64)).alias("request")
-
-
 _COLUMNS = ["category", "prompt_idx", "turn", "routing_idx", "routing_block_idx", "position"]
 
 
 @cache
 def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
     """The meta of a bank, checked as a whole where that is cheap: columns, length, no row twice."""
-    import polars as pl  # noqa: PLC0415
-
-    try:
-        frame = pl.scan_parquet(meta)
-        known = frame.collect_schema().names()
-    except Exception as error:
-        raise RoutingError(f"{meta}: not a readable Parquet file ({type(error).__name__})") from None
-    missing = [name for name in _COLUMNS if name not in known]
-    if missing:
-        raise RoutingError(f"{meta}: lacks the column {missing[0]!r}")
+    frame = scan_parquet(meta, _COLUMNS, RoutingError)
     wrong = [name for name in _COLUMNS[1:] if not frame.collect_schema()[name].is_integer()]
     if wrong:
         raise RoutingError(f"{meta}: the column {wrong[0]!r} must hold whole numbers")

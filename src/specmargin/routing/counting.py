@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numba as nb
 import numpy as np
 
+from specmargin.errors import RoutingError
 from specmargin.routing.capture import Capture, ExpertIds, Piece
-from specmargin.routing.local import RoutingError
 from specmargin.step import FloatArray, IntArray
 
 _OVERLAP_EVERY = 64  # rounds: overlaps are counted on every so many, once there are many

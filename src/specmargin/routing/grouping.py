@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specmargin.errors import RoutingError
 from specmargin.routing.capture import Capture, ExpertIds, Piece
 from specmargin.routing.counting import check_experts
-from specmargin.routing.local import RoutingError
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 BATCHES = (2, 4, 8, 16)

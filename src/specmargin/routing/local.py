@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from specmargin.architecture.types import ExpertPool
-from specmargin.errors import InputError
+from specmargin.errors import RoutingError
 from specmargin.sources import Source
 from specmargin.step import FloatArray, IntArray, Step
 
@@ -25,10 +25,6 @@ _SMALL = 1024  # pairs of layer and expert below which nothing is binned
 
 REPULSION_BATCHES = (1, 2, 4, 8, 16, 32)
 _BATCH_INDEX = np.arange(len(REPULSION_BATCHES), dtype=np.float64)
-
-
-class RoutingError(InputError):
-    """A routing capture or profile that cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)

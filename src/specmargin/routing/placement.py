@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from specmargin.routing.local import LocalRouting, RoutingError
+from specmargin.errors import RoutingError
+from specmargin.routing.local import LocalRouting
 from specmargin.step import FloatArray, IntArray, Step
 
 _LAYERS_LOOKED_AT = 8

@@ -8,9 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from specmargin.architecture.types import Architecture, ExpertPool
+from specmargin.errors import RoutingError
 from specmargin.routing import coverage
 from specmargin.routing.curves import CurveRouting
-from specmargin.routing.local import LocalRouting, RoutingError
+from specmargin.routing.local import LocalRouting
 from specmargin.routing.placement import PlacedRouting, Placement
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, ExpertLoad, FloatArray, Step

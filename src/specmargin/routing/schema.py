@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from specmargin.architecture.types import ExpertPool
-from specmargin.routing.local import LocalRouting, RoutingError, log_miss, mixed
+from specmargin.errors import RoutingError
+from specmargin.routing.local import LocalRouting, log_miss, mixed
+from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, IntArray
 
@@ -27,11 +29,7 @@ _LEAST = 1e-9  # log miss that stands for never
 Positive = Annotated[int, Field(gt=0)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CurveFile(_Strict):
+class CurveFile(StrictModel):
     """Distinct experts over the mean layer, at each number of positions, with the standard error."""
 
     positions: list[int]
@@ -39,7 +37,7 @@ class CurveFile(_Strict):
     standard_error: list[float]
 
 
-class CategoryFile(_Strict):
+class CategoryFile(StrictModel):
     rounds: Positive
     positions: Positive
     requests: Positive
@@ -53,7 +51,7 @@ class CategoryFile(_Strict):
     decay_by_layer: list[float]  # share falls as exp(−decay · rank / experts)
 
 
-class RoutingFile(_Strict):
+class RoutingFile(StrictModel):
     schema_: Literal["specmargin.routing/1"] = Field(alias="schema")
     name: str
     experts: Positive
@@ -155,13 +153,10 @@ def parse_routing(text: str, origin: str) -> RoutingFile:
             raise RoutingError(f"knots: must rise from 1 to longest_run, got {found.knots}")
         for name in found.categories:
             found.category(name)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise RoutingError(
-            f"{origin}: {place}: {first['msg'].lower()}; `specmargin profile routing` makes one"
-        ) from None
-    except (RoutingError, ValueError, IndexError) as error:
+    except (ValueError, IndexError) as error:
+        fault = first_complaint(error) if isinstance(error, ValueError) else str(error)
+        raise RoutingError(f"{origin}: {fault}; `specmargin profile routing` makes such files") from None
+    except RoutingError as error:
         raise RoutingError(f"{origin}: {error}") from None
     return found
 

@@ -18,9 +18,9 @@ import polars as pl
 from specmargin.architecture.precision import PRECISIONS
 from specmargin.architecture.reader import read_architecture
 from specmargin.architecture.types import Architecture
-from specmargin.errors import InputError
+from specmargin.errors import InputError, TableError
 from specmargin.hardware.layout import Layout
-from specmargin.prices.silicon.store import SYSTEMS, TableError
+from specmargin.prices.silicon.store import SYSTEMS
 
 _DEVICES = {system: device for device, system in SYSTEMS.items()}
 

@@ -175,11 +175,8 @@ class Controller:
 
     def _goodput(self, batch: int) -> FloatArray:
         """By depth, under learned acceptance and prices; depths without a graph are out."""
-        depth = np.arange(self.table.max_depth + 1.0)
         committed = 1.0 + np.concatenate([[0.0], np.cumsum(self._acceptance.survival)])
-        draft = self.table.draft
-        passes = depth if draft.by_pass else np.minimum(depth, 1.0)
-        rest = self.table.rest_by_batch_depth[batch] + passes * (draft.fixed_seconds + draft.sequence_seconds * batch)
+        rest = self.table.rest_by_batch_depth[batch] + self.table.draft.by_depth(batch, self.table.max_depth)
         experts = self.table.experts_at(batch * self.table.effective_by_depth)
         seconds = self._prices.values[0] + self._prices.values[1] * rest + self._prices.values[2] * experts
         goodput = batch * committed / np.maximum(seconds, 1e-6)

@@ -10,27 +10,61 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from specmargin.step import FloatArray, IntArray
+
 _BINS = 1024
 
 
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def ragged_gate(  # type: ignore[no-untyped-def]  # Numba reads the types from the arguments
-    survival, drafted, rest_by_depth, expert_seconds, expert_step, effective, rate, depths, work_bin, work_order, heads
-):  # pragma: no cover (compiled)
-    """Fill `depths` with how much of each draft to verify; returns the expected tokens beyond one a sequence.
+# Plain tuples: a call with named ones takes 3 µs longer, most of a decision for one sequence.
+# Prices of one batch size: seconds of all but routed experts, at equal depths; seconds of routed experts over M, evenly
+# spaced from 0; that space; m(γ + 1); seconds of a draft pass and of one sequence in it; whether it goes by pass.
+BatchPrices = tuple[FloatArray, FloatArray, float, FloatArray, FloatArray, bool]
+# What the gate decides (depths), and what it sorts with: made once, so that nothing in the hot path allocates.
+Memory = tuple[IntArray, IntArray, IntArray, IntArray]
 
-    `survival`: (sequences, depth), falling in depth. `rest_by_depth`: seconds of all but experts at equal depths, for
-    this batch. The last three arguments are scratch of sizes B·K, B·K and BINS + 1.
+
+def gate_memory(max_batch: int, max_depth: int) -> Memory:
+    depths, heads = np.zeros(max_batch, dtype=np.int64), np.zeros(_BINS + 1, dtype=np.int64)
+    bins, order = np.zeros((2, max_batch * max_depth), dtype=np.int64)
+    return depths, bins, order, heads
+
+
+@nb.njit(cache=True, nogil=True, fastmath=True)
+def ragged_gate(survival, drafted, prices, rate, memory):  # type: ignore[no-untyped-def]  # Numba reads the types
+    """Fill the depths with how much of each draft to verify; returns the expected tokens beyond one a sequence.
+
+    `survival`: (sequences, depth), falling in depth, as deep as the prices.
     """
     batch, deepest = survival.shape
+    effective, depths, order = prices[3], memory[0], memory[2]
+    total = _ordered(survival, drafted, prices, rate, memory)
+    tokens, kept, best_tokens = 0.0, 0, 0.0
     strangers = batch * effective[0]
-    slope = _expert_slope(expert_seconds, expert_step, strangers)
-    per_position = (rest_by_depth[1] - rest_by_depth[0]) / batch + 1e-15
+    best = -rate * _verify(prices, 0.0, strangers)
+    each = 1.0 / batch
+    for n in range(total):
+        i, d = order[n] // deepest, order[n] % deepest
+        tokens += survival[i, d]
+        strangers += effective[d + 1] - effective[d]
+        value = tokens - rate * _verify(prices, (n + 1) * each, strangers)
+        if value > best:
+            best, kept, best_tokens = value, n + 1, tokens
+    depths[:batch] = 0
+    for n in range(kept):
+        depths[order[n] // deepest] += 1
+    return best_tokens
+
+
+@nb.njit(cache=True, nogil=True, fastmath=True)
+def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untyped-def]
+    """Tokens that may pay, by survival over marginal price (a counting sort); returns how many there are."""
+    batch, deepest = survival.shape
+    rest, effective = prices[0], prices[3]
+    depths, bins, order, heads = memory
+    slope = _expert_slope(prices, batch * effective[0])
+    per_position = (rest[1] - rest[0]) / batch + 1e-15
     cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
-    flattest = rest_by_depth[1] - rest_by_depth[0]
-    for d in range(1, deepest):
-        flattest = min(flattest, rest_by_depth[d + 1] - rest_by_depth[d])
-    never = rate * max(flattest, 0.0) / batch  # a survival that pays for no position, wherever it stands
+    never = rate * max((rest[1:] - rest[:-1]).min(), 0.0) / batch  # a survival that pays for no position, wherever
     heads[:] = 0
     for i in range(batch):
         least = 1.0
@@ -42,76 +76,51 @@ def ragged_gate(  # type: ignore[no-untyped-def]  # Numba reads the types from t
             price = per_position + slope * (effective[d + 1] - effective[d])
             least = min(least, survival[i, d] * cheapest / price)
             place = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
-            work_bin[i * deepest + d] = place
+            bins[i * deepest + d] = place
             heads[place + 1] += 1
-    for b in range(_BINS):
-        heads[b + 1] += heads[b]
+    for place in range(_BINS):
+        heads[place + 1] += heads[place]
     total = heads[_BINS]
     for i in range(batch):
         for d in range(depths[i]):
-            place = work_bin[i * deepest + d]
-            work_order[heads[place]] = i * deepest + d
+            place = bins[i * deepest + d]
+            order[heads[place]] = i * deepest + d
             heads[place] += 1
-    tokens = 0.0
-    kept = 0
-    each = 1.0 / batch
-    best = -rate * (rest_by_depth[0] + _experts(expert_seconds, expert_step, strangers))
-    best_tokens = 0.0
-    for n in range(total):
-        item = work_order[n]
-        i, d = item // deepest, item % deepest
-        tokens += survival[i, d]
-        strangers += effective[d + 1] - effective[d]
-        mean = (n + 1) * each
-        low = min(int(mean), deepest - 1)
-        rest = rest_by_depth[low] + (mean - low) * (rest_by_depth[low + 1] - rest_by_depth[low])
-        value = tokens - rate * (rest + _experts(expert_seconds, expert_step, strangers))
-        if value > best:
-            best, kept, best_tokens = value, n + 1, tokens
-    depths[:batch] = 0
-    for n in range(kept):
-        depths[work_order[n] // deepest] += 1
-    return best_tokens
+    return total
 
 
 @nb.njit(cache=True, nogil=True, inline="always", fastmath=True)
-def _experts(expert_seconds, expert_step, strangers):  # type: ignore[no-untyped-def]  # pragma: no cover
-    place = strangers * (1.0 / expert_step)
-    low = min(int(place), expert_seconds.size - 2)
-    return expert_seconds[low] + (place - low) * (expert_seconds[low + 1] - expert_seconds[low])
+def _verify(prices, mean_depth, strangers):  # type: ignore[no-untyped-def]
+    """Seconds of a step of this mean depth whose runs touch the experts of so many strangers."""
+    rest, experts, spacing = prices[0], prices[1], prices[2]
+    low = min(int(mean_depth), rest.size - 2)
+    place = strangers * (1.0 / spacing)
+    at = min(int(place), experts.size - 2)
+    return (
+        rest[low]
+        + (mean_depth - low) * (rest[low + 1] - rest[low])
+        + experts[at]
+        + (place - at) * (experts[at + 1] - experts[at])
+    )
 
 
 @nb.njit(cache=True, nogil=True, inline="always")
-def _expert_slope(expert_seconds, expert_step, strangers):  # type: ignore[no-untyped-def]  # pragma: no cover
-    low = min(int(strangers / expert_step), expert_seconds.size - 2)
-    return (expert_seconds[low + 1] - expert_seconds[low]) / expert_step
+def _expert_slope(prices, strangers):  # type: ignore[no-untyped-def]
+    experts, spacing = prices[1], prices[2]
+    low = min(int(strangers / spacing), experts.size - 2)
+    return (experts[low + 1] - experts[low]) / spacing
 
 
 @nb.njit(cache=True, nogil=True, fastmath=True)
-def keep_drafting(  # type: ignore[no-untyped-def]
-    survival,
-    depth,
-    rest_by_depth,
-    expert_seconds,
-    expert_step,
-    effective,
-    next_acceptance,
-    rate,
-    option,
-    draft,
-    going,
-):  # pragma: no cover (compiled)
+def keep_drafting(survival, depth, prices, next_acceptance, rate, option, going):  # type: ignore[no-untyped-def]
     """Clear `going` where the next token is not expected to pay for drafting and verifying it; all of it where the
     pass itself would not pay. `next_acceptance`: by depth, of the next token; `option`: what going on is worth over
-    that token alone, to a sequence and to the pass; `draft`: seconds of a pass, and of a sequence in it. Returns how
-    many go on.
+    that token alone, to a sequence and to the pass. Returns how many go on.
     """
     batch = survival.size
-    strangers = batch * effective[depth]
-    slope = _expert_slope(expert_seconds, expert_step, strangers)
-    verify = (rest_by_depth[depth + 1] - rest_by_depth[depth]) / batch + slope * (
-        effective[depth + 1] - effective[depth]
-    )
+    rest, effective, draft = prices[0], prices[3], prices[4]
+    slope = _expert_slope(prices, batch * effective[depth])
+    verify = (rest[depth + 1] - rest[depth]) / batch + slope * (effective[depth + 1] - effective[depth])
     hurdle = rate * (verify + draft[1])
     total = 0.0
     count = 0
@@ -130,94 +139,41 @@ def keep_drafting(  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, fastmath=True)
-def sample_goodput(  # type: ignore[no-untyped-def]
-    sample,
-    picked,
-    depth,
-    rest_by_depth,
-    expert_seconds,
-    expert_step,
-    effective,
-    next_acceptance,
-    rate,
-    option,
-    draft,
-    by_pass,
-    depths,
-    work_bin,
-    work_order,
-    heads,
-):  # pragma: no cover (compiled)
+def _drafting_seconds(survival, depth, prices, next_acceptance, rate, option, drafted):  # type: ignore[no-untyped-def]
+    """Fill `drafted` as an engine would draft, pass by pass or a whole block; returns the seconds of it."""
+    batch, draft, by_pass = survival.shape[0], prices[4], prices[5]
+    if not by_pass:
+        drafted[:] = depth
+        return draft[0] + draft[1] * batch
+    so_far, going = np.ones(batch), np.ones(batch, dtype=np.bool_)
+    drafted[:] = 0
+    seconds = 0.0
+    for at in range(depth):
+        count = keep_drafting(so_far, at, prices, next_acceptance, rate, option, going)
+        if count == 0:
+            break
+        seconds += draft[0] + draft[1] * count
+        for i in range(batch):
+            if going[i]:
+                drafted[i] += 1
+                so_far[i] = survival[i, at]
+    return seconds
+
+
+@nb.njit(cache=True, nogil=True, fastmath=True)
+def sample_goodput(sample, picked, depth, prices, next_acceptance, rate, option, memory):  # type: ignore[no-untyped-def]
     """Expected tokens over seconds of batches drawn from a sample of survivals, drafted and gated as in the engine."""
     steps, batch = picked.shape
-    deepest = sample.shape[1]
-    survival = np.empty((batch, deepest))
-    so_far = np.empty(batch)
+    effective, depths = prices[3], memory[0]
     drafted = np.empty(batch, dtype=np.int64)
-    going = np.empty(batch, dtype=np.bool_)
     tokens = seconds = 0.0
     for step in range(steps):
-        for i in range(batch):
-            survival[i] = sample[picked[step, i]]
-        if by_pass:
-            so_far[:] = 1.0
-            drafted[:] = 0
-            going[:] = True
-            for at in range(depth):
-                count = keep_drafting(
-                    so_far,
-                    at,
-                    rest_by_depth,
-                    expert_seconds,
-                    expert_step,
-                    effective,
-                    next_acceptance,
-                    rate,
-                    option,
-                    draft,
-                    going,
-                )
-                if count == 0:
-                    break
-                seconds += draft[0] + draft[1] * count
-                for i in range(batch):
-                    if going[i]:
-                        drafted[i] += 1
-                        so_far[i] = survival[i, at]
-        else:
-            drafted[:] = depth
-            seconds += draft[0] + draft[1] * batch
-        gained = ragged_gate(
-            survival,
-            drafted,
-            rest_by_depth,
-            expert_seconds,
-            expert_step,
-            effective,
-            rate,
-            depths,
-            work_bin,
-            work_order,
-            heads,
-        )
-        positions = 0
-        strangers = 0.0
+        survival = sample[picked[step]]
+        seconds += _drafting_seconds(survival, depth, prices, next_acceptance, rate, option, drafted)
+        tokens += batch + ragged_gate(survival, drafted, prices, rate, memory)
+        positions, strangers = 0, 0.0
         for i in range(batch):
             positions += depths[i]
             strangers += effective[depths[i]]
-        mean = positions / batch
-        low = min(int(mean), deepest - 1)
-        seconds += rest_by_depth[low] + (mean - low) * (rest_by_depth[low + 1] - rest_by_depth[low])
-        seconds += _experts(expert_seconds, expert_step, strangers)
-        tokens += batch + gained
+        seconds += _verify(prices, positions / batch, strangers)
     return tokens / seconds
-
-
-class Scratch:
-    """Memory of the gate, made once: nothing in the hot path allocates."""
-
-    def __init__(self, max_batch: int, max_depth: int) -> None:
-        self.depths = np.zeros(max_batch, dtype=np.int64)
-        self.bins = np.zeros(max_batch * max_depth, dtype=np.int64)
-        self.order = np.zeros(max_batch * max_depth, dtype=np.int64)
-        self.heads = np.zeros(_BINS + 1, dtype=np.int64)

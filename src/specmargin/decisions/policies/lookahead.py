@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from specmargin.decisions.policies.gate import Scratch, sample_goodput
+from specmargin.decisions.policies.gate import Memory, gate_memory, sample_goodput
 from specmargin.decisions.policies.tables import PriceTable, to_depth
 from specmargin.step import FloatArray, IntArray
 
@@ -49,8 +49,8 @@ def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0)
     survival_sample = to_depth(survival_sample, table.max_depth)
     next_acceptance = expected_acceptance(survival_sample)
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
-    scratch = Scratch(table.max_batch, table.max_depth)
-    found = [_best(table, survival_sample, int(batch), next_acceptance, scratch, generator) for batch in batches]
+    memory = gate_memory(table.max_batch, table.max_depth)
+    found = [_best(table, survival_sample, int(batch), next_acceptance, memory, generator) for batch in batches]
     depths, rates, options = (np.array(values) for values in zip(*found, strict=True))
     every = np.log(np.maximum(np.arange(table.max_batch + 1), 1))
     nearest = np.abs(every[:, np.newaxis] - np.log(batches)).argmin(axis=1)
@@ -73,36 +73,20 @@ def _best(
     sample: FloatArray,
     batch: int,
     next_acceptance: FloatArray,
-    scratch: Scratch,
+    memory: Memory,
     generator: np.random.Generator,
 ) -> tuple[int, float, tuple[float, float]]:
     """Depth, rate and option with the highest goodput. The rate is the one that was played with: drafting that stops
     early is a rule of thumb, and at a slightly higher rate it may not start at all."""
     steps = max(_POSITIONS // batch, 16)
     picked = generator.integers(0, sample.shape[0], (steps, batch))
+    prices = table.of_batch(batch)
     plain = batch / table.verify_seconds(np.zeros(batch))
     best, best_goodput = (0, plain, _ALL_GO_ON), plain
     for depth, option in _choices(table):
         rate = best_goodput
         for _ in range(_ROUNDS):
-            goodput = sample_goodput(
-                sample,
-                picked,
-                depth,
-                table.rest_by_batch_depth[batch],
-                table.expert_seconds,
-                table.expert_step,
-                table.effective_by_depth,
-                next_acceptance,
-                rate,
-                np.array(option),
-                table.draft.pass_seconds,
-                table.draft.by_pass,
-                scratch.depths,
-                scratch.bins,
-                scratch.order,
-                scratch.heads,
-            )
+            goodput = sample_goodput(sample, picked, depth, prices, next_acceptance, rate, np.array(option), memory)
             if goodput > best_goodput * 1.0005:
                 best, best_goodput = (depth, float(rate), option), float(goodput)
             rate = goodput

@@ -42,9 +42,7 @@ class VllmAdaptive(WholeDrafts):
     def _seconds(self, batch: int, extra: FloatArray) -> FloatArray:
         mean = extra / batch
         rest = np.interp(mean, np.arange(self.table.max_depth + 1), self.table.rest_by_batch_depth[batch])
-        draft = self.table.draft
-        passes = self.depth if draft.by_pass else 1
-        drafting = passes * (draft.fixed_seconds + draft.sequence_seconds * batch)
+        drafting = self.table.draft.by_depth(batch, self.table.max_depth)[self.depth]
         return np.asarray(rest + self.table.experts_at(batch + extra) + drafting)
 
 
@@ -89,11 +87,7 @@ class TurboSpec(WholeDrafts):
     def draft_depth(self, batch: int) -> int:
         depth = np.arange(self.table.max_depth + 1.0)
         committed = np.cumsum(self._acceptance**depth)
-        draft = self.table.draft
-        passes = depth if draft.by_pass else np.minimum(depth, 1.0)
-        drafting = passes * (draft.fixed_seconds + draft.sequence_seconds * batch)
-        experts = self.table.experts_at(batch * self.table.effective_by_depth)
-        return int((committed / (self.table.rest_by_batch_depth[batch] + experts + drafting)).argmax())
+        return int((committed / self.table.round_seconds(batch)).argmax())
 
     def observe(self, outcome: Outcome) -> None:
         reached = np.minimum(outcome.accepted + 1, outcome.verified).sum()

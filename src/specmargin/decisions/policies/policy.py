@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specmargin.decisions.policies.gate import Scratch, keep_drafting, ragged_gate
+from specmargin.decisions.policies.gate import Memory, gate_memory, keep_drafting, ragged_gate
 from specmargin.decisions.policies.lookahead import LookAhead
 from specmargin.decisions.policies.tables import PriceTable, to_depth
 from specmargin.step import BoolArray, FloatArray, IntArray
@@ -80,12 +80,8 @@ class Schedule(WholeDrafts):
     def homogeneous(cls, table: PriceTable, mean_survival: FloatArray) -> Schedule:
         batch = np.arange(table.max_batch + 1)
         committed = 1.0 + np.concatenate([[0.0], np.cumsum(mean_survival[: table.max_depth])])
-        experts = table.experts_at(batch[:, np.newaxis] * table.effective_by_depth)
-        passes = np.arange(table.max_depth + 1.0)
-        passes = passes if table.draft.by_pass else np.minimum(passes, 1.0)
-        draft = passes * (table.draft.fixed_seconds + table.draft.sequence_seconds * batch[:, np.newaxis])
-        goodput = batch[:, np.newaxis] * committed / (table.rest_by_batch_depth + experts + draft)
-        return cls(name="homogeneous", depth_by_batch=goodput.argmax(axis=1))
+        depths = [0, *(int((committed / table.round_seconds(int(b))).argmax()) for b in batch[1:])]
+        return cls(name="homogeneous", depth_by_batch=np.array(depths))
 
     def draft_depth(self, batch: int) -> int:
         return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
@@ -108,8 +104,7 @@ class OneWidthGate(WholeDrafts):
             return drafted
         survival = to_depth(survival, self.table.max_depth)
         tokens = np.concatenate([[0.0], np.cumsum(survival[:, :deepest].sum(axis=0))])
-        experts = self.table.experts_at(batch * self.table.effective_by_depth[: deepest + 1])
-        seconds = self.table.rest_by_batch_depth[batch, : deepest + 1] + experts
+        seconds = self.table.equal_seconds(batch)[: deepest + 1]
         best = int((tokens - self.look_ahead.rate(batch) * seconds).argmax())
         return np.minimum(drafted, best)
 
@@ -125,50 +120,26 @@ class RaggedGate(WholeDrafts):
     table: PriceTable
     look_ahead: LookAhead
     name: str = "ragged gate"
-    _scratch: Scratch = field(init=False)
+    _memory: Memory = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scratch = Scratch(self.table.max_batch, self.table.max_depth)
+        self._memory = gate_memory(self.table.max_batch, self.table.max_depth)
 
     def draft_depth(self, batch: int) -> int:
         return self.look_ahead.depth(batch)
 
     def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
-        table, going = self.table, np.ones(survival.size, dtype=bool)
-        batch = survival.size
-        keep_drafting(
-            survival,
-            depth,
-            table.rest_by_batch_depth[batch],
-            table.expert_seconds,
-            table.expert_step,
-            table.effective_by_depth,
-            self.look_ahead.next_acceptance,
-            self.look_ahead.rate(batch),
-            self.look_ahead.option(batch),
-            table.draft.pass_seconds,
-            going,
-        )
+        ahead, batch = self.look_ahead, survival.size
+        going = np.ones(batch, dtype=bool)
+        prices = self.table.of_batch(batch)
+        keep_drafting(survival, depth, prices, ahead.next_acceptance, ahead.rate(batch), ahead.option(batch), going)
         return going
 
     def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        s, table = self._scratch, self.table
-        survival = to_depth(survival, table.max_depth)
+        survival = to_depth(survival, self.table.max_depth)
         batch = survival.shape[0]
-        ragged_gate(
-            survival,
-            drafted,
-            table.rest_by_batch_depth[batch],
-            table.expert_seconds,
-            table.expert_step,
-            table.effective_by_depth,
-            self.look_ahead.rate(batch),
-            s.depths,
-            s.bins,
-            s.order,
-            s.heads,
-        )
-        return s.depths[:batch]
+        ragged_gate(survival, drafted, self.table.of_batch(batch), self.look_ahead.rate(batch), self._memory)
+        return self._memory[0][:batch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,11 @@ the runs touch: a longer run of a sequence whose experts are already loaded cost
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from specmargin.decisions.policies.gate import BatchPrices
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
 from specmargin.prices.drafters import HeadDrafter
@@ -27,10 +29,11 @@ class DraftCost:
     sequence_seconds: float
     by_pass: bool
 
-    @property
-    def pass_seconds(self) -> FloatArray:
-        """Of a pass, and of one sequence in it: what the compiled core takes."""
-        return np.array([self.fixed_seconds, self.sequence_seconds])
+    def by_depth(self, batch: int, deepest: int) -> FloatArray:
+        """All sequences draft to depth 0, 1, …"""
+        passes = np.arange(deepest + 1.0)
+        passes = passes if self.by_pass else np.minimum(passes, 1.0)
+        return np.asarray(passes * (self.fixed_seconds + self.sequence_seconds * batch))
 
     def seconds(self, drafting_by_pass: FloatArray) -> float:
         """`drafting_by_pass`: sequences that draft in each pass; a block head has one pass for all."""
@@ -42,7 +45,7 @@ class DraftCost:
         return float(active.size * self.fixed_seconds + self.sequence_seconds * active.sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PriceTable:
     rest_by_batch_depth: FloatArray  # (batches + 1, depths + 1): all but routed experts, equal runs
     expert_seconds: FloatArray  # over M, evenly spaced from 0
@@ -63,6 +66,23 @@ class PriceTable:
     @property
     def max_depth(self) -> int:
         return int(self.effective_by_depth.size) - 1
+
+    def of_batch(self, batch: int) -> BatchPrices:
+        return self._by_batch[batch]
+
+    @cached_property
+    def _by_batch(self) -> tuple[BatchPrices, ...]:
+        draft = np.array([self.draft.fixed_seconds, self.draft.sequence_seconds])
+        shared = (self.expert_seconds, self.expert_step, self.effective_by_depth, draft, self.draft.by_pass)
+        return tuple((rest, *shared) for rest in self.rest_by_batch_depth)
+
+    def equal_seconds(self, batch: int) -> FloatArray:
+        """Verify steps of equal depths 0, 1, …"""
+        return np.asarray(self.rest_by_batch_depth[batch] + self.experts_at(batch * self.effective_by_depth))
+
+    def round_seconds(self, batch: int) -> FloatArray:
+        """The same with the drafting before them."""
+        return np.asarray(self.equal_seconds(batch) + self.draft.by_depth(batch, self.max_depth))
 
     def verify_seconds(self, depths: FloatArray) -> float:
         """One step of sequences with these depths."""

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specmargin.errors import InputError
+from specmargin.errors import TableError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,10 +32,6 @@ SYSTEMS = {
     "rtx-pro-6000": "rtx_pro_6000_server",
 }
 ENGINES = ("vllm", "sglang", "trtllm")
-
-
-class TableError(InputError):
-    """A measured table that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
