@@ -62,6 +62,17 @@ class Controller:
         self._acceptance = AcceptanceTracker(prior=np.clip(known, 0.0, 0.999))
         self._gate = None if self.look_ahead is None else RaggedGate(table=self.table, look_ahead=self.look_ahead)
 
+    # --- what it believes ---
+
+    @property
+    def survival(self) -> FloatArray:
+        """Of a token at each depth, as learned."""
+        return self._acceptance.survival
+
+    def expected_goodput(self, batch: int) -> FloatArray:
+        """By depth, at learned acceptance and prices."""
+        return self._goodput(min(max(batch, 1), self.table.max_batch))
+
     # --- decisions ---
 
     def draft_depth(self, batch: int) -> int:
@@ -138,6 +149,8 @@ class Controller:
             return False
         self._acceptance.learn(outcome.verified, outcome.accepted)
         self._compare(outcome)
+        if np.isnan(outcome.seconds):
+            return True
         rest, experts = self._parts(outcome)
         self._prices.learn(rest, experts, outcome.seconds)
         self._watch(outcome)
@@ -212,7 +225,7 @@ class Controller:
             and 0 < verified.size <= self.table.max_batch
             and bool(np.all((outcome.drafted >= 0) & (outcome.drafted <= self.table.max_depth)))
             and verified.shape == accepted.shape == outcome.drafted.shape
-            and 0.0 < outcome.seconds < 100.0
+            and (0.0 < outcome.seconds < 100.0 or np.isnan(outcome.seconds))
             and bool(np.all((accepted >= 0) & (accepted <= verified) & (verified <= self.table.max_depth)))
         )
 
