@@ -2,8 +2,8 @@
 
     python scripts/live_environment.py .venv-live
 
-The 3 GB of PyTorch and vLLM are installed once, under the user's cache (or SPECMARGIN_LIVE_CACHE); the folder named here
-is a thin environment that looks into it, so that a fresh clone is ready in seconds.
+The 3 GB of PyTorch and vLLM are installed once, under the user's cache (or SPECMARGIN_LIVE_CACHE); the folder named
+here is a thin environment that looks into it, so that a fresh clone is ready in seconds.
 """
 
 import fcntl
