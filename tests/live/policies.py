@@ -33,6 +33,6 @@ def small_policy(depth: int) -> str:
         device="cpu",
         context=128.0,
         sources={"prices": "made up, for tests"},
-        sample=np.cumprod(confidence, axis=1),
+        sample=np.asarray(np.cumprod(confidence, axis=1), dtype=np.float64),
     )
     return policy_text(file)

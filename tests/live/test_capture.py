@@ -100,5 +100,5 @@ def test_a_killed_server_leaves_readable_files(serve: Callable[..., Any], pair: 
 
 
 def _specmargin(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("specmargin"), *arguments]
+    command = [str(Path(sys.executable).with_name("specmargin")), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
