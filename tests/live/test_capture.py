@@ -57,15 +57,14 @@ def _agree_with_requests(rounds: Rounds, result: Result) -> None:
 def test_confidences_are_there(captured: tuple[Path, Result]) -> None:
     folder, _ = captured
     frame = pl.concat([pl.read_parquet(path) for path in folder.rglob("part-*/speculator.parquet")])
-    known = frame["conf0"].is_not_nan().to_numpy().mean()
-    assert known > 0.9  # the first step of an engine has none: the drafter is tapped when it has drafted once
+    assert frame["conf0"].is_not_nan().all()
 
 
-def test_profiles_are_made_of_it(captured: tuple[Path, Result], tmp_path: Path) -> None:
+def test_profiles_are_made_of_it(captured: tuple[Path, Result], pair: Pair, tmp_path: Path) -> None:
     folder, _ = captured
-    for kind in ("acceptance", "routing"):
+    for kind, more in (("acceptance", ()), ("routing", ("--model", str(pair.target)))):
         out = tmp_path / f"live.{kind}.json"
-        done = _specmargin("profile", kind, str(folder), "-o", str(out), "--json")
+        done = _specmargin("profile", kind, str(folder), "-o", str(out), "--json", *more)
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["schema"].startswith("specmargin.profile-")
         assert out.is_file()

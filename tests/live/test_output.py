@@ -120,14 +120,3 @@ def test_classes_have_their_own_schedules(run_engine: Run, pair: Pair) -> None:
     found = run_engine(settings, batches=[batch])
     deepest = [max(request["per_step_drafted"], default=0) if request else 0 for request in found.requests]
     assert deepest == [5, 5, 0, 1]
-
-
-@pytest.mark.parametrize("method", ["ngram"])
-def test_a_method_without_confidence_goes_by_acceptance(
-    run_engine: Run, plain: Result, policy: Path, method: str
-) -> None:
-    speculative = {"method": method, "num_speculative_tokens": DEPTH, "prompt_lookup_max": 4}
-    found = run_engine({"mode": "adaptive", "policy": str(policy)}, engine={"speculative_config": speculative})
-    assert found.tokens == plain.tokens
-    assert found.metric("specmargin_faults_total") == 0
-    assert found.metric("specmargin_steps_total") > 0

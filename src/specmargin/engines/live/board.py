@@ -112,6 +112,13 @@ class Board:
         return [int(value) for value in self._values[_DEPTH_AT:_FAULT_AT]]
 
 
+def board_of_fault(path: Path, kind: str) -> None:
+    """The board of an engine that we could not start in."""
+    guard = Guard(log=lambda _: None, off=True)
+    guard.faults[kind] = 1
+    Board(path).show_guard(guard)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What a board shows: values by name, steps by depth, faults by kind."""

@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ import vllm
 from prometheus_client import REGISTRY
 from vllm.logger import init_logger
 
-from specmargin.engines.live.board import Board
-from specmargin.engines.live.guard import Guard
+from specmargin.engines.live.board import board_of_fault
 from specmargin.engines.live.settings_schema import Settings, read_settings, read_settings_file
 from specmargin.engines.vllm.metrics import BoardCollector
 from specmargin.engines.vllm.plugin import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION
@@ -66,12 +66,8 @@ def _take_out(config: Any) -> None:
     """A configuration that we could not take is counted too, where people look."""
     if config.scheduler_config.scheduler_cls in (SCHEDULER, ASYNC_SCHEDULER):
         config.scheduler_config.scheduler_cls = None
-    try:
-        guard = Guard(log=lambda _: None, off=True)
-        guard.faults["configuration"] = 1
-        Board(_board_folder() / "engine-0.board").show_guard(guard)
-    except OSError:
-        pass
+    with suppress(OSError):
+        board_of_fault(_board_folder() / "engine-0.board", "configuration")
 
 
 def _board_folder() -> Path:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from vllm.logger import init_logger
@@ -16,6 +18,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
+from specmargin.engines.live.board import board_of_fault
 from specmargin.engines.live.building import build_driver
 from specmargin.engines.live.driver import Driver, StepDone
 from specmargin.engines.live.narrator import Narrator
@@ -41,6 +44,14 @@ class _Decisions:
         except Exception as error:  # the engine starts, whatever is wrong with us
             self._driver = None
             logger.error("Specmargin: %s. The engine goes on without it.", error)
+            self._report_fault()
+
+    def _report_fault(self: Any) -> None:
+        """What could not be taken is counted too, where people look."""
+        with suppress(Exception):
+            given = self.vllm_config.additional_config[KEY]["board"]
+            rank = self.vllm_config.parallel_config.data_parallel_rank
+            board_of_fault(Path(given) / f"engine-{rank}.board", "configuration")
 
     def _start(self: Any) -> None:
         config = self.vllm_config

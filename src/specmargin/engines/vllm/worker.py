@@ -84,9 +84,15 @@ def _as_array(confidence: torch.Tensor) -> npt.NDArray[np.float32]:
 
 def _install() -> None:
     """Once a process: taking drafts also takes their confidences."""
-    take = GPUModelRunner.take_draft_token_ids
+    take, execute = GPUModelRunner.take_draft_token_ids, GPUModelRunner.execute_model
     if hasattr(take, "specmargin"):
         return
+
+    @functools.wraps(execute)
+    def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(self, _TAP):
+            _tap(self)
+        return execute(self, *args, **kwargs)
 
     @functools.wraps(take)
     def take_draft_token_ids(self: Any) -> DraftTokenIds | None:
@@ -98,19 +104,26 @@ def _install() -> None:
             return drafts
 
     take_draft_token_ids.specmargin = True  # type: ignore[attr-defined]
-    GPUModelRunner.take_draft_token_ids = take_draft_token_ids
+    GPUModelRunner.take_draft_token_ids, GPUModelRunner.execute_model = take_draft_token_ids, execute_model
     RoutingTap.install(GPUModelRunner)
 
 
+def _tap(runner: Any) -> None:
+    """Before the first step; None where the drafter has no logits, or where nobody wants them."""
+    found = None
+    try:
+        settings = runner.vllm_config.additional_config.get(KEY) or {}
+        drafter = getattr(runner, "drafter", None)
+        if settings.get("confidence", True) and hasattr(getattr(drafter, "model", None), "compute_logits"):
+            found = ConfidenceTap(drafter)
+    except Exception as error:  # a drafter that nobody knew
+        logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
+    setattr(runner, _TAP, found)
+
+
 def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds | None:
-    settings = runner.vllm_config.additional_config.get(KEY) or {}
-    if not settings.get("confidence", True):
-        return drafts
     tap: ConfidenceTap | None = getattr(runner, _TAP, None)
     if tap is None:
-        drafter = getattr(runner, "drafter", None)
-        if hasattr(getattr(drafter, "model", None), "compute_logits"):
-            setattr(runner, _TAP, ConfidenceTap(drafter))
         return drafts
     if drafts is None or not drafts.draft_token_ids:
         tap.clear()
