@@ -1,0 +1,171 @@
+"""One workload served by one engine under one policy. Deterministic: the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specmargin.decisions.policies.policy import FixedDepth, Schedule
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ScenarioError
+from specmargin.routing.profile import RoutingProfile
+from specmargin.simulator import runs
+from specmargin.simulator.engine import EngineSettings, kv_budget
+from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
+from specmargin.simulator.pricing import StepTables, TableLimits, step_tables
+from specmargin.simulator.results import Result
+from specmargin.simulator.rounds import RoundBank
+from specmargin.simulator.state import (
+    BIN_COLUMNS,
+    CLOCK,
+    FINISHED,
+    REJECTED,
+    STEP_COLUMNS,
+    Limits,
+    Log,
+    Rounds,
+    State,
+    engine_limits,
+    new_state,
+    rounds_of,
+)
+from specmargin.simulator.workload import Requests, Workload, draw
+from specmargin.step import FloatArray, IntArray
+
+_BINS = 1024
+_FIRST_BIN_SECONDS = 1.0 / 64.0
+_LOG_ROWS = 65_536
+_STEPS_A_CALL = 1 << 18  # between two looks at the progress bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Everything a run depends on."""
+
+    scenario: Scenario
+    workload: Workload
+    bank: RoundBank
+    policy: str = "none"
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    max_depth: int = 4
+    seed: int = 0
+    category_routing: tuple[RoutingProfile, ...] = ()
+    tables: StepTables | None = None  # of an earlier run in the same scenario, to save time
+
+    def __post_init__(self) -> None:
+        wanted = [category.name for category in self.workload.categories]
+        if list(self.bank.categories) != wanted:
+            raise ScenarioError(f"rounds are of {', '.join(self.bank.categories)}, requests of {', '.join(wanted)}")
+        if self.max_depth < 1:
+            raise ScenarioError(f"max_depth must be at least 1, got {self.max_depth}")
+        limit = self.scenario.drafter.max_depth
+        if limit is not None and self.max_depth > limit:
+            raise ScenarioError(f"drafter {self.scenario.drafter.name} drafts at most {limit} tokens")
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A run under way: what the compiled loop works on, and what Python keeps beside it."""
+
+    rounds: Rounds
+    limits: Limits
+    tables: StepTables
+    log: Log
+    state: State
+    steps: list[FloatArray] = field(default_factory=list)
+
+    def look_after_log(self) -> None:
+        """Empty the steps that were logged; bins that time has outgrown are merged by two."""
+        rows = int(self.log.filled[0])
+        if rows:
+            self.steps.append(self.log.steps[:rows].copy())
+            self.log.filled[0] = 0
+        while self.state.clocks[CLOCK] >= self.log.bins.shape[0] * self.limits.bin_seconds:
+            merged = self.log.bins.reshape(_BINS // 2, 2, -1).sum(axis=1)
+            self.log.bins[: _BINS // 2] = merged
+            self.log.bins[_BINS // 2 :] = 0.0
+            self.limits = self.limits._replace(bin_seconds=2.0 * self.limits.bin_seconds)
+
+
+def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[int], None] = lambda _: None) -> Result:
+    """`advance` hears of requests that are finished."""
+    requests = draw(serving.workload, serving.seed)
+    held = check_policy(serving.policy, serving.max_depth)
+    kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
+    tables = serving.tables or tables_of(serving, requests)
+    depth = tables.effective.size - 1
+    bank = serving.bank.deep(depth)
+    starts = bank.starts(requests.category, np.random.default_rng([serving.seed, 5]))
+    given = PolicyInputs(
+        scenario=serving.scenario, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
+    )
+    choice = find_policy(serving.policy, given)
+    limits = engine_limits(
+        serving.engine,
+        kv,
+        speculating=held is not None,
+        users=requests.users,
+        bin_seconds=_FIRST_BIN_SECONDS,
+    )
+    run = Run(
+        rounds=rounds_of(bank),
+        limits=limits,
+        tables=tables,
+        log=_new_log(tables, log_steps),
+        state=new_state(requests, starts, limits),
+    )
+    _play(run, choice, advance)
+    run.look_after_log()
+    return Result.of(serving, requests, kv, run.state, run.log, run.limits.bin_seconds, _joined(run.steps))
+
+
+def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
+    """Step prices as far as these requests can reach; the same for every policy."""
+    requests = draw(serving.workload, serving.seed) if requests is None else requests
+    longest = int((requests.prompt_tokens + requests.output_tokens).max()) + serving.max_depth
+    limits = TableLimits(
+        sequences=serving.engine.max_num_seqs,
+        depth=serving.max_depth,
+        context=longest,
+        prefill_tokens=serving.engine.max_num_batched_tokens,
+    )
+    return step_tables(serving.scenario, limits, serving.category_routing)
+
+
+def _play(run: Run, choice: PolicyChoice, advance: Callable[[int], None]) -> None:
+    depths = compiled_depths(choice, run.limits.max_seqs)
+    if depths is None:
+        raise ScenarioError(f"policy {choice.name} is not simulated yet")
+    seen = 0
+    while True:
+        args = (run.rounds, run.limits, run.tables, run.log, run.state)
+        code = runs.run_depths(*args, depths, _STEPS_A_CALL)
+        done = int(run.state.numbers[FINISHED] + run.state.numbers[REJECTED])
+        advance(done - seen)
+        seen = done
+        if code == runs.FINISHED_ALL:
+            return
+        run.look_after_log()
+
+
+def compiled_depths(choice: PolicyChoice, max_batch: int) -> IntArray | None:
+    """Policies that are a depth by batch size."""
+    if isinstance(choice.policy, FixedDepth | Schedule):
+        return np.array([choice.policy.draft_depth(batch) if batch else 0 for batch in range(max_batch + 1)])
+    return None
+
+
+def _new_log(tables: StepTables, log_steps: bool) -> Log:
+    batches, depths, contexts = tables.decode.shape
+    return Log(
+        steps=np.zeros((_LOG_ROWS if log_steps else 0, len(STEP_COLUMNS))),
+        filled=np.zeros(1, dtype=np.int64),
+        bins=np.zeros((_BINS, len(BIN_COLUMNS))),
+        cells=np.zeros((batches, depths, contexts)),
+    )
+
+
+def _joined(parts: Sequence[FloatArray]) -> FloatArray:
+    return np.concatenate(parts) if parts else np.zeros((0, len(STEP_COLUMNS)))
