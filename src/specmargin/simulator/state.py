@@ -44,7 +44,9 @@ from specmargin.step import FloatArray, IntArray
 ) = range(28)
 
 # Seconds, by place in `State.clocks`.
-(CLOCK, BUSY, DECODE, PREFILL, DRAFT, LAUNCHES, OFF, SWITCHING, IDLE, HELD_DRAFT, STEP_TARGET, STEP_DRAFT, CLOCKS) = range(13)
+(CLOCK, BUSY, DECODE, PREFILL, DRAFT, LAUNCHES, OFF, SWITCHING, IDLE, HELD_DRAFT, STEP_TARGET, STEP_DRAFT, CLOCKS) = (
+    range(13)
+)
 
 # Whole numbers of a request, by column of `State.requests`: one row is what a step looks at together.
 (

@@ -32,7 +32,9 @@ def read_trace(path: Path) -> Trace:
     try:
         arrival, prompt, output = (_numbers(frame[name]) for name in found)
     except Exception:  # as above
-        raise ScenarioError(f"{path}: the columns {', '.join(found)} must hold numbers (or dates, for arrivals)") from None
+        raise ScenarioError(
+            f"{path}: the columns {', '.join(found)} must hold numbers (or dates, for arrivals)"
+        ) from None
     kept = (prompt >= 1) & (output >= 1) & np.isfinite(arrival)
     return Trace(
         arrival_seconds=arrival[kept] - (float(arrival[kept].min()) if kept.any() else 0.0),
