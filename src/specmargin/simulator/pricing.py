@@ -23,7 +23,6 @@ from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
 
-_EXPERT_POINTS = 512
 _DENSE_BATCHES = 24  # every batch size up to here is priced, then one in twenty
 _SHORTEST = 64.0  # tokens: the first context above 0
 
@@ -57,15 +56,15 @@ class TableLimits:
     prefill_tokens: int
 
 
-def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Sequence[RoutingProfile] = ()) -> StepTables:
-    """`category_routing`: one a category where they differ; none: the scenario's own for all."""
+def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> StepTables:
+    """`category_routing`: one for each category."""
     bare = _without_launches(scenario)
     batches, depths, contexts = _batches(limits.sequences), np.arange(limits.depth + 1.0), context_axis(limits.context)
     shape = (batches[:, np.newaxis, np.newaxis], depths[:, np.newaxis], contexts)
     decode = bare.verify(Step.uniform(batch=shape[0], depth=shape[1], context=shape[2])).total_seconds
     draft = bare.drafting.seconds(bare.drafter, batch=shape[0], depth=shape[1], context=shape[2])
     effective = effective_positions(scenario, depths)
-    strangers = np.linspace(0.0, limits.sequences * float(effective[-1]), _EXPERT_POINTS)
+    strangers = np.arange(np.ceil(limits.sequences * float(effective[-1])) + 2.0)
     prefill, axes = _prefill(bare, limits)
     engine, drafter = scenario.engine_time, scenario.drafter
     layers = scenario.architecture.layers
@@ -76,7 +75,7 @@ def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Seque
         draft=_every_batch(draft, batches, limits.sequences),
         contexts=contexts,
         experts=expert_seconds(bare, strangers),
-        expert_step=float(strangers[1]),
+        expert_step=1.0,
         effective=effective,
         effective_by_category=_by_category(scenario, category_routing, depths, effective),
         prefill=prefill,
@@ -122,16 +121,14 @@ def _by_category(
 ) -> FloatArray:
     """How alike neighbours are differs by category; how popular experts are is that of the mix."""
     pools = scenario.architecture.pools
-    if not routing or not pools:
-        return np.array([own] * max(len(routing), 1))
-    base = scenario.routing.local(pools[0])
+    base = scenario.routing.local(pools[0]) if pools else None
     rows = [own if base is None else _in_strangers_of(base, each.local(pools[0]), depths, own) for each in routing]
     return np.array(rows)
 
 
 def _in_strangers_of(base: LocalRouting, other: LocalRouting | None, depths: FloatArray, own: FloatArray) -> FloatArray:
     """Strangers of the mix that touch as many experts as a run of this category does."""
-    if other is None:
+    if other is None or other is base:
         return own
     widths = np.geomspace(1.0, max(depths[-1] + 1.0, 2.0), 200)
     strangers = base.mean(base.pool, Step.uniform(batch=widths))

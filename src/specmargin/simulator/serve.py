@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specmargin.decisions.policies.policy import FixedDepth, Schedule
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
 from specmargin.routing.profile import RoutingProfile
-from specmargin.simulator import runs
 from specmargin.simulator.engine import EngineSettings, kv_budget
-from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
+from specmargin.simulator.playing import Player, player
+from specmargin.simulator.policies import PolicyInputs, check_policy, find_policy
 from specmargin.simulator.pricing import StepTables, TableLimits, step_tables
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank
+from specmargin.simulator.runs import FINISHED_ALL
 from specmargin.simulator.state import (
     BIN_COLUMNS,
     CLOCK,
@@ -32,7 +32,7 @@ from specmargin.simulator.state import (
     rounds_of,
 )
 from specmargin.simulator.workload import Requests, Workload, draw
-from specmargin.step import FloatArray, IntArray
+from specmargin.step import FloatArray
 
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
@@ -53,11 +53,14 @@ class Serving:
     seed: int = 0
     category_routing: tuple[RoutingProfile, ...] = ()
     tables: StepTables | None = None  # of an earlier run in the same scenario, to save time
+    compiled: bool = True  # False: every policy through Python, once a step
 
     def __post_init__(self) -> None:
         wanted = [category.name for category in self.workload.categories]
         if list(self.bank.categories) != wanted:
             raise ScenarioError(f"rounds are of {', '.join(self.bank.categories)}, requests of {', '.join(wanted)}")
+        if self.category_routing and len(self.category_routing) != len(wanted):
+            raise ScenarioError(f"{len(wanted)} categories need as many routing profiles, or none")
         if self.max_depth < 1:
             raise ScenarioError(f"max_depth must be at least 1, got {self.max_depth}")
         limit = self.scenario.drafter.max_depth
@@ -116,7 +119,7 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
         log=_new_log(tables, log_steps),
         state=new_state(requests, starts, limits),
     )
-    _play(run, choice, advance)
+    _play(run, player(choice, limits.max_seqs, depth, compiled=serving.compiled), advance)
     run.look_after_log()
     return Result.of(serving, requests, kv, run.state, run.log, run.limits.bin_seconds, _joined(run.steps))
 
@@ -131,30 +134,20 @@ def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
         context=longest,
         prefill_tokens=serving.engine.max_num_batched_tokens,
     )
-    return step_tables(serving.scenario, limits, serving.category_routing)
+    routing = serving.category_routing or [serving.scenario.routing] * len(serving.workload.categories)
+    return step_tables(serving.scenario, limits, routing)
 
 
-def _play(run: Run, choice: PolicyChoice, advance: Callable[[int], None]) -> None:
-    depths = compiled_depths(choice, run.limits.max_seqs)
-    if depths is None:
-        raise ScenarioError(f"policy {choice.name} is not simulated yet")
+def _play(run: Run, play: Player, advance: Callable[[int], None]) -> None:
     seen = 0
     while True:
-        args = (run.rounds, run.limits, run.tables, run.log, run.state)
-        code = runs.run_depths(*args, depths, _STEPS_A_CALL)
+        code = play(run.rounds, run.limits, run.tables, run.log, run.state, _STEPS_A_CALL)
         done = int(run.state.numbers[FINISHED] + run.state.numbers[REJECTED])
         advance(done - seen)
         seen = done
-        if code == runs.FINISHED_ALL:
+        if code == FINISHED_ALL:
             return
         run.look_after_log()
-
-
-def compiled_depths(choice: PolicyChoice, max_batch: int) -> IntArray | None:
-    """Policies that are a depth by batch size."""
-    if isinstance(choice.policy, FixedDepth | Schedule):
-        return np.array([choice.policy.draft_depth(batch) if batch else 0 for batch in range(max_batch + 1)])
-    return None
 
 
 def _new_log(tables: StepTables, log_steps: bool) -> Log:

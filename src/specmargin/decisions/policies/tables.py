@@ -18,8 +18,6 @@ from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
-_EXPERT_POINTS = 512
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftCost:
@@ -143,7 +141,8 @@ def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> Pri
     every = np.arange(max_batch + 1.0)
     rest_by_batch = np.stack([np.interp(every, batch, column) for column in rest.T], axis=1)
     effective = effective_positions(scenario, depth)
-    strangers = np.linspace(0.0, max_batch * float(effective[-1]), _EXPERT_POINTS)
+    # One entry a stranger: experts take a fixed time, and a coarser table is 10% off for a sequence alone.
+    strangers = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
     return PriceTable(
         rest_by_batch_depth=rest_by_batch,
         expert_seconds=expert_seconds(scenario, strangers),
