@@ -110,7 +110,7 @@ _PANELS = (
 
 
 def policies_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.HConcatChart:
-    """Policies side by side, a panel a measure, best at the top of each. A record: `policy` and the keys of the panels."""
+    """Policies side by side, a panel a measure, best at the top. A record: `policy` and the keys of the panels."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
     panels = [_bars(rows, names, *panel) for panel in _PANELS if all(panel[0] in row for row in rows)]
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")

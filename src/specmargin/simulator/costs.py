@@ -16,10 +16,7 @@ from specmargin.simulator.state import (
 )
 
 
-_JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
-
-
-@nb.njit(**_JIT, inline="always")
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def place(axis, value):  # type: ignore[no-untyped-def]
     """The interval of an axis that holds a value, and how far into it; beyond the end along the last one."""
     low, high = 0, axis.size - 2
@@ -32,19 +29,19 @@ def place(axis, value):  # type: ignore[no-untyped-def]
     return low, (value - axis[low]) / (axis[low + 1] - axis[low])
 
 
-@nb.njit(**_JIT, inline="always")
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def between(table, batch, depth, c, part):  # type: ignore[no-untyped-def]
     return (1.0 - part) * table[batch, depth, c] + part * table[batch, depth, c + 1]
 
 
-@nb.njit(**_JIT, inline="always")
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _experts(tables, strangers):  # type: ignore[no-untyped-def]
     place = strangers / tables.expert_step
     low = min(int(place), tables.experts.size - 2)
     return tables.experts[low] + (place - low) * (tables.experts[low + 1] - tables.experts[low])
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def decode_seconds(tables, cells, batch, extra, context, strangers):  # type: ignore[no-untyped-def]
     """A verify step of `batch` sequences; the cell that it lies in gets the seconds, to be split by component."""
     mean = extra / batch
@@ -61,7 +58,7 @@ def decode_seconds(tables, cells, batch, extra, context, strangers):  # type: ig
     return seconds
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def prefill_seconds(tables, positions, tokens, attended):  # type: ignore[no-untyped-def]
     """What prompt tokens add to a step of so many decoding positions."""
     p, over_p = place(tables.prefill_positions, positions)
@@ -79,7 +76,7 @@ def prefill_seconds(tables, positions, tokens, attended):  # type: ignore[no-unt
     return max(seconds, 0.0)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def draft_pass_seconds(tables, sequences, depth, context):  # type: ignore[no-untyped-def]
     """Pass `depth` (from 1) of drafting, for so many sequences of this mean context."""
     if sequences == 0:
@@ -88,7 +85,7 @@ def draft_pass_seconds(tables, sequences, depth, context):  # type: ignore[no-un
     return between(tables.draft, sequences, depth, c, part) - between(tables.draft, sequences, depth - 1, c, part)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def target_seconds(limits, tables, log, state):  # type: ignore[no-untyped-def]
     """The target's part of the step as it was scheduled; sums by kind of time on the way."""
     n, sums, clocks = state.numbers, state.sums, state.clocks

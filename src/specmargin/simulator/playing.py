@@ -1,7 +1,7 @@
 """A policy plays a run: in compiled code where its kind is compiled, else stepping out to Python once a step.
 
-Both call the same engine functions in the same order: how much of the drafts in hand is verified, what is scheduled, how
-deep to draft next, what came of it, and drafting.
+Both call the same engine functions in the same order: how much of the drafts in hand is verified, what is scheduled,
+how deep to draft next, what came of it, and drafting.
 """
 
 from __future__ import annotations
@@ -48,16 +48,36 @@ def player(choice: PolicyChoice, max_batch: int, depth: int, *, compiled: bool =
     policy = choice.policy
     if compiled and isinstance(policy, FixedDepth | Schedule):
         depths = np.array([policy.draft_depth(batch) if batch else 0 for batch in range(max_batch + 1)])
-        return lambda *run: int(runs.run_depths(*run[:-1], depths, run[-1]))
+        return _by_depths(depths)
     if compiled and isinstance(policy, RaggedGate):
-        gate = _gate(policy.table, policy.look_ahead, max_batch, depth)
-        return lambda *run: int(runs.run_gate(*run[:-1], gate, run[-1]))
+        return _by_gate(_gate(policy.table, policy.look_ahead, max_batch, depth))
     if compiled and isinstance(policy, Controller):
-        gate = _gate(policy.table, policy.look_ahead, max_batch, depth)
-        known, learned = policy.known, policy.learned
-        return lambda *run: int(runs.run_controller(*run[:-1], gate, known, learned, run[-1]))
+        return _by_controller(_gate(policy.table, policy.look_ahead, max_batch, depth), policy)
     memory = (np.zeros((max_batch, depth)), np.zeros(max_batch, dtype=np.int64))
     return partial(_step_by_step, policy, choice.told, memory)
+
+
+def _by_depths(depths: IntArray) -> Player:
+    def play(rounds: Rounds, limits: Limits, tables: StepTables, log: Log, state: State, most_steps: int) -> int:
+        return int(runs.run_depths(rounds, limits, tables, log, state, depths, most_steps))
+
+    return play
+
+
+def _by_gate(gate: runs.Gate) -> Player:
+    def play(rounds: Rounds, limits: Limits, tables: StepTables, log: Log, state: State, most_steps: int) -> int:
+        return int(runs.run_gate(rounds, limits, tables, log, state, gate, most_steps))
+
+    return play
+
+
+def _by_controller(gate: runs.Gate, own: Controller) -> Player:
+    """What it learns stays in the controller's own arrays."""
+
+    def play(rounds: Rounds, limits: Limits, tables: StepTables, log: Log, state: State, most_steps: int) -> int:
+        return int(runs.run_controller(rounds, limits, tables, log, state, gate, own.known, own.learned, most_steps))
+
+    return play
 
 
 def _gate(table: PriceTable, ahead: LookAhead | None, max_batch: int, depth: int) -> runs.Gate:

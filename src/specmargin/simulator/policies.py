@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from specmargin.decisions.policies.controller import Controller
-from specmargin.decisions.policies.lookahead import look_ahead
+from specmargin.decisions.policies.lookahead import LookAhead, look_ahead
 from specmargin.decisions.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
 from specmargin.decisions.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.decisions.policies.tables import PriceTable, scenario_table
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
+from specmargin.simulator.keeping import Kept
 from specmargin.simulator.rounds import RoundBank
 from specmargin.step import FloatArray
 
 _SAMPLE = 2048  # rounds that the look-ahead plays
+_PRICES: Kept[PriceTable] = Kept()
+_LOOK_AHEADS: Kept[LookAhead] = Kept()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,32 +45,37 @@ class PolicyInputs:
     max_depth: int
 
     def table(self) -> PriceTable:
-        return scenario_table(self.scenario, max_batch=self.max_batch, max_depth=self.max_depth)
+        key = (id(self.scenario), self.max_batch, self.max_depth)
+        make = partial(scenario_table, self.scenario, max_batch=self.max_batch, max_depth=self.max_depth)
+        return _PRICES.get(key, self.scenario, make)
+
+    def look_ahead(self) -> LookAhead:
+        """The slowest thing to work out (seconds), and the same for all runs with these prices and signals."""
+        table, sample = self.table(), self.sample()
+        key = (id(table), hashlib.sha256(sample.tobytes()).digest())
+        return _LOOK_AHEADS.get(key, table, partial(look_ahead, table, sample))
 
     def sample(self) -> FloatArray:
-        spread = np.linspace(0, self.bank.accepted.size - 1, min(self.bank.accepted.size, _SAMPLE)).astype(np.int64)
-        return np.asarray(self.bank.survival[spread])
+        known = self.bank.sample
+        return np.asarray(known[np.linspace(0, known.shape[0] - 1, min(known.shape[0], _SAMPLE)).astype(np.int64)])
 
 
 def _schedule(given: PolicyInputs) -> Policy:
-    return Schedule.homogeneous(given.table(), given.bank.mean_survival)
+    return Schedule.homogeneous(given.table(), given.bank.prior)
 
 
 def _gate(given: PolicyInputs) -> RaggedGate:
-    table = given.table()
-    return RaggedGate(table=table, look_ahead=look_ahead(table, given.sample()))
+    return RaggedGate(table=given.table(), look_ahead=given.look_ahead())
 
 
 def _one_width(given: PolicyInputs) -> Policy:
-    table = given.table()
-    return OneWidthGate(table=table, look_ahead=look_ahead(table, given.sample()))
+    return OneWidthGate(table=given.table(), look_ahead=given.look_ahead())
 
 
 def _controller(given: PolicyInputs) -> Policy:
     """With a signal that differs from round to round it gates; without one it holds a depth."""
-    table = given.table()
-    ahead = look_ahead(table, given.sample()) if given.bank.informative else None
-    return Controller(table=table, prior_survival=given.bank.mean_survival, look_ahead=ahead)
+    ahead = given.look_ahead() if given.bank.informative else None
+    return Controller(table=given.table(), prior_survival=given.bank.prior, look_ahead=ahead)
 
 
 def _vllm(given: PolicyInputs) -> Policy:

@@ -159,7 +159,7 @@ class Result:
         return self.span_seconds / 3600.0 * self.serving.scenario.layout.gpus
 
     def seconds_by_component(self) -> dict[str, float]:
-        """Decoding by the ledger's components, as they share the steps of each priced cell; the rest as it was added."""
+        """Decoding by the components of the ledger, as they share each priced cell; the rest as it was added."""
         found: dict[str, float] = {}
         batch, depth, context = np.nonzero(self.cells > 0.0)
         if batch.size:
@@ -247,7 +247,7 @@ class Result:
 
     def timeline(self) -> list[dict[str, float]]:
         """A row for each bin of time in which the engine worked: load, depth and speed."""
-        return [self._moment(place) for place in np.flatnonzero(self.bins[:, 0] > 0.0)]
+        return [self._moment(int(place)) for place in np.flatnonzero(self.bins[:, 0] > 0.0)]
 
     def _moment(self, place: int) -> dict[str, float]:
         row = dict(zip(BIN_COLUMNS, self.bins[place].tolist(), strict=True))

@@ -7,7 +7,7 @@ the captured sequence it starts again. Curves are made into rounds beforehand, s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class RoundBank:
     length_by_round: IntArray  # rounds of it
     first_by_category: IntArray  # (categories + 1): rounds of a category are next to each other
     informative: bool  # whether the signal differs from round to round
+    prior: FloatArray  # survival by depth, and signals of some rounds: what policies know beforehand
+    sample: FloatArray
     source: str
 
     def __post_init__(self) -> None:
@@ -42,12 +44,8 @@ class RoundBank:
     def depth(self) -> int:
         return int(self.survival.shape[1])
 
-    @property
-    def mean_survival(self) -> FloatArray:
-        return np.array([(self.accepted > d).mean() for d in range(self.depth)])
-
     def mean_accepted(self, depth: int) -> float:
-        """Draft tokens that a round of this depth commits, over all categories alike."""
+        """Draft tokens that a round of this depth commits, over all rounds alike."""
         return float(np.minimum(self.accepted, depth).mean())
 
     def starts(self, category: IntArray, generator: np.random.Generator) -> IntArray:
@@ -57,15 +55,29 @@ class RoundBank:
 
     def deep(self, depth: int) -> RoundBank:
         """The same rounds with a signal of this depth: tokens beyond the bank are never accepted."""
-        return RoundBank(
-            categories=self.categories,
+        return replace(
+            self,
             accepted=np.minimum(self.accepted, depth),
             survival=np.ascontiguousarray(to_depth(self.survival, depth)),
-            first_by_round=self.first_by_round,
-            length_by_round=self.length_by_round,
-            first_by_category=self.first_by_category,
-            informative=self.informative,
-            source=self.source,
+            prior=to_depth(self.prior[np.newaxis], depth)[0],
+            sample=np.ascontiguousarray(to_depth(self.sample, depth)),
+        )
+
+    def only(self, names: Sequence[str]) -> RoundBank:
+        """These categories, in this order."""
+        places = [self.categories.index(name) for name in names]
+        parts = [np.arange(self.first_by_category[at], self.first_by_category[at + 1]) for at in places]
+        starts = np.concatenate([[0], np.cumsum([part.size for part in parts])])
+        moved = [self.first_by_round[part] - part[0] + start for part, start in zip(parts, starts, strict=False)]
+        chosen = np.concatenate(parts)
+        return replace(
+            self,
+            categories=tuple(names),
+            accepted=self.accepted[chosen],
+            survival=np.ascontiguousarray(self.survival[chosen]),
+            first_by_round=np.concatenate(moved),
+            length_by_round=self.length_by_round[chosen],
+            first_by_category=starts.astype(np.int64),
         )
 
 
@@ -92,6 +104,8 @@ def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, r
         length_by_round=np.full(count * rounds, rounds),
         first_by_category=np.arange(count + 1) * rounds,
         informative=False,
+        prior=np.array(survival)[:, 0].mean(axis=0),
+        sample=np.array(survival)[:, 0],
         source="; ".join(dict.fromkeys(f"rounds drawn from {curve.source}" for curve in curves.values())),
     )
 
@@ -117,5 +131,7 @@ def captured_rounds(
         length_by_round=lengths[which],
         first_by_category=np.searchsorted(category, np.arange(len(names) + 1)),
         informative=True,
+        prior=np.array([(accepted > d).mean() for d in range(survival.shape[1])]),
+        sample=survival,
         source=source,
     )

@@ -25,10 +25,9 @@ from specmargin.simulator.state import (
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 FINISHED_ALL, LOG_IS_FULL = 0, 1
-_JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def run_depths(rounds, limits, tables, log, state, depth_by_batch, most_steps):  # type: ignore[no-untyped-def]
     """Whole drafts of a depth by batch: fixed depths, schedules and no speculation."""
     n = state.numbers
@@ -66,12 +65,12 @@ class Gate(NamedTuple):
     going: BoolArray
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _prices(gate, batch):  # type: ignore[no-untyped-def]
     return (gate.rest[batch], gate.experts, gate.expert_step, gate.effective, gate.draft, gate.by_pass)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _verify_by_gate(rounds, state, gate, shift):  # type: ignore[no-untyped-def]
     """The gate decides how much of the drafts in hand is verified; returns how many there are."""
     count = hold_signals(rounds, state, gate.survival, gate.drafted)
@@ -84,7 +83,7 @@ def _verify_by_gate(rounds, state, gate, shift):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _draft_by_gate(rounds, tables, state, gate, depth):  # type: ignore[no-untyped-def]
     """Pass by pass, each for the sequences whose next token is expected to pay."""
     count = hold_signals(rounds, state, gate.survival, gate.drafted)
@@ -103,7 +102,7 @@ def _draft_by_gate(rounds, tables, state, gate, depth):  # type: ignore[no-untyp
     draft_ragged(tables, state, gate.drafted)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ignore[no-untyped-def]
     """The ragged gate, with a depth by batch from its look-ahead."""
     n = state.numbers
@@ -127,7 +126,7 @@ def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ign
     return LOG_IS_FULL
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def run_controller(rounds, limits, tables, log, state, gate, known, learned, most_steps):  # type: ignore[no-untyped-def]
     """The controller: with a signal it gates, without one it holds a depth; either way it learns from every step that
     only decodes (the time of others is not that of their rounds)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
 from specmargin.routing.profile import RoutingProfile
 from specmargin.simulator.engine import EngineSettings, kv_budget
+from specmargin.simulator.keeping import Kept
 from specmargin.simulator.playing import Player, player
 from specmargin.simulator.policies import PolicyInputs, check_policy, find_policy
-from specmargin.simulator.pricing import StepTables, TableLimits, step_tables
+from specmargin.simulator.pricing import StepTables, TableLimits, context_axis, step_tables
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank
 from specmargin.simulator.runs import FINISHED_ALL
@@ -31,13 +32,14 @@ from specmargin.simulator.state import (
     new_state,
     rounds_of,
 )
-from specmargin.simulator.workload import Requests, Workload, draw
+from specmargin.simulator.workload import RateSchedule, Requests, Workload, draw
 from specmargin.step import FloatArray
 
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
 _LOG_ROWS = 65_536
 _STEPS_A_CALL = 1 << 18  # between two looks at the progress bar
+_TABLES: Kept[StepTables] = Kept()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,7 @@ class Run:
 
 def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[int], None] = lambda _: None) -> Result:
     """`advance` hears of requests that are finished."""
+    check(serving, serving.policy)
     requests = draw(serving.workload, serving.seed)
     held = check_policy(serving.policy, serving.max_depth)
     kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
@@ -124,6 +127,28 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
     return Result.of(serving, requests, kv, run.state, run.log, run.limits.bin_seconds, _joined(run.steps))
 
 
+def check(serving: Serving, policy: str) -> None:
+    """Refuse a policy that is not one, or an engine that could hold no sequence, before any work is done."""
+    held = check_policy(policy, serving.max_depth)
+    kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
+    if kv.blocks < kv.needed(1):
+        name = serving.scenario.architecture.name
+        raise ScenarioError(f"policy {policy}: {name} leaves {kv.blocks} KV blocks, not enough for one sequence")
+
+
+def with_tables(serving: Serving) -> Serving:
+    """For several policies on the same load: what they share is worked out once."""
+    return replace(serving, tables=tables_of(serving))
+
+
+def expected_requests(serving: Serving) -> int:
+    """How many there will be, for a progress bar: exact but for schedules, which draw it."""
+    arrivals = serving.workload.arrivals
+    if isinstance(arrivals, RateSchedule):
+        return int(np.trapezoid(arrivals.requests_per_second, arrivals.hours) * 3600.0)
+    return arrivals.requests
+
+
 def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
     """Step prices as far as these requests can reach; the same for every policy."""
     requests = draw(serving.workload, serving.seed) if requests is None else requests
@@ -134,8 +159,10 @@ def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
         context=longest,
         prefill_tokens=serving.engine.max_num_batched_tokens,
     )
-    routing = serving.category_routing or [serving.scenario.routing] * len(serving.workload.categories)
-    return step_tables(serving.scenario, limits, routing)
+    limits = replace(limits, context=int(context_axis(limits.context)[-1]))  # so that like workloads share tables
+    routing = serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
+    key = (id(serving.scenario), limits, tuple(id(profile) for profile in routing))
+    return _TABLES.get(key, (serving.scenario, routing), lambda: step_tables(serving.scenario, limits, routing))
 
 
 def _play(run: Run, play: Player, advance: Callable[[int], None]) -> None:

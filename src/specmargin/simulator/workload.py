@@ -1,4 +1,4 @@
-"""Who asks for what, and when: arrivals, lengths, categories. Everything is drawn from the seed, before the engine runs."""
+"""Who asks for what, and when: arrivals, lengths, categories. All of it is drawn from the seed, beforehand."""
 
 from __future__ import annotations
 

@@ -159,10 +159,12 @@ class Controller:
         if not self._sane(outcome):
             return False
         gated, self._gated = self._gated, None
-        rounds = tuple(array.astype(np.int64) for array in (outcome.drafted, outcome.verified, outcome.accepted))
+        drafted, verified, accepted = (
+            array.astype(np.int64) for array in (outcome.drafted, outcome.verified, outcome.accepted)
+        )
         if gated is not None and gated[1].shape == outcome.verified.shape:
-            core.compare_with_gate(self.learned, *gated, *rounds[1:])
-        core.learn_rounds(self.known, self.learned, *rounds, float(outcome.seconds))
+            core.compare_with_gate(self.learned, gated[0], gated[1], verified, accepted)
+        core.learn_rounds(self.known, self.learned, drafted, verified, accepted, float(outcome.seconds))
         return True
 
     # --- what goes into them ---

@@ -16,7 +16,6 @@ from specmargin.decisions.policies.online import (
 )
 from specmargin.step import FloatArray, IntArray
 
-_JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 _FALLEN = -1.0  # log-odds
 _DEEP_PROBE = 8  # probes from one of the deepest depth to the next
 
@@ -55,14 +54,14 @@ class Learned(NamedTuple):
     marks: IntArray
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _experts_at(known, strangers):  # type: ignore[no-untyped-def]  # Numba reads the types
     place = min(max(strangers / known.expert_step, 0.0), known.experts.size - 1.0)
     low = min(int(place), known.experts.size - 2)
     return known.experts[low] + (place - low) * (known.experts[low + 1] - known.experts[low])
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def goodput_by_depth(known, learned, batch, out):  # type: ignore[no-untyped-def]
     """Under learned acceptance and prices; depths without a graph are out."""
     depths = known.effective.size
@@ -80,7 +79,7 @@ def goodput_by_depth(known, learned, batch, out):  # type: ignore[no-untyped-def
         out[depth] = batch * committed / max(seconds, 1e-6) if known.allowed[depth] else 0.0
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     """Before drafting. Off while the guard says so; another depth than the best one once in a while."""
     marks = learned.marks
@@ -99,7 +98,7 @@ def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     return marks[DEPTH] if marks[PROBING] < 0 else marks[PROBING]
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _selective(known, learned, batch, best):  # type: ignore[no-untyped-def]
     """With a gate, drafting may pay where the mean says it does not: as the look-ahead has it, unless acceptance has
     fallen far from the sample that it was made of."""
@@ -111,7 +110,7 @@ def _selective(known, learned, batch, best):  # type: ignore[no-untyped-def]
     return depth
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _probe(known, marks):  # type: ignore[no-untyped-def]
     """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned. A gate
     that drafts needs no probes: confident sequences go deep by themselves."""
@@ -131,7 +130,7 @@ def _probe(known, marks):  # type: ignore[no-untyped-def]
     return found
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
     """Seconds of these rounds by the table: all but experts, and experts."""
     batch, deepest = verified.size, known.effective.size - 1
@@ -151,7 +150,7 @@ def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
     return rest, _experts_at(known, strangers)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def learn_rounds(known, learned, drafted, verified, accepted, seconds):  # type: ignore[no-untyped-def]
     """After the step: acceptance, prices, and whether to go on at all."""
     learn_acceptance(learned.tried, learned.taken, verified, accepted)
@@ -160,7 +159,7 @@ def learn_rounds(known, learned, drafted, verified, accepted, seconds):  # type:
     _watch(known, learned, drafted, accepted, seconds)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _watch(known, learned, drafted, accepted, seconds):  # type: ignore[no-untyped-def]
     """Turn speculation off when it has been worse than plain decoding for long enough."""
     batch, most, taken, squares = drafted.size, 0, 0, 0
@@ -184,7 +183,7 @@ def _watch(known, learned, drafted, accepted, seconds):  # type: ignore[no-untyp
         learned.marks[OFF_UNTIL] = learned.marks[STEP] + int(known.settings[GUARD_REST])
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def shift_survival(survival, by):  # type: ignore[no-untyped-def]
     """Every token's odds times e^by, in place."""
     if by == 0.0:
@@ -199,7 +198,7 @@ def shift_survival(survival, by):  # type: ignore[no-untyped-def]
             survival[i, d] = alive
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def compare_with_gate(learned, survival, depths, verified, accepted):  # type: ignore[no-untyped-def]
     """Accepted tokens against what the gate expected of them; nothing where other drafts were verified."""
     expected = reached = observed = 0.0

@@ -12,8 +12,6 @@ import numpy as np
 
 from specmargin.step import FloatArray, IntArray
 
-_JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
-
 # Prices: forgetting a step, weight of the prior in steps, and the relative error from which on a step counts for less.
 _PRICE_FORGETTING, _PRICE_PRIOR_STEPS, _OUTLIER = 0.98, 20.0, 0.25
 # Acceptance: forgetting a step where a depth was tried and where nobody tried it, and weight of the prior in rounds.
@@ -84,12 +82,12 @@ class ConfidenceShift:
 # --- compiled ---
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def corrected_seconds(values, rest, experts):  # type: ignore[no-untyped-def]  # Numba reads the types
     return values[0] + values[1] * rest + values[2] * experts
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore[no-untyped-def]
     expected = corrected_seconds(values, rest, experts)
     if not (0.0 < seconds < 100.0 and 0.0 < expected < 100.0):
@@ -114,7 +112,7 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
     values[2] = min(max(b[2], 0.2), 5.0)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _solve(a, b):  # type: ignore[no-untyped-def]
     """Three equations, positive definite thanks to the prior: no pivoting. The answer is left in `b`."""
     for i in range(3):
@@ -129,7 +127,7 @@ def _solve(a, b):  # type: ignore[no-untyped-def]
         b[i] /= a[i, i]
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def learn_acceptance(tried, taken, verified, accepted):  # type: ignore[no-untyped-def]
     for depth in range(tried.size):
         tries = takes = 0
@@ -143,7 +141,7 @@ def learn_acceptance(tried, taken, verified, accepted):  # type: ignore[no-untyp
         taken[depth] = keep * taken[depth] + min(takes, tries)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def conditional_acceptance(prior, tried, taken, out):  # type: ignore[no-untyped-def]
     tries = takes = expected = 0.0
     for depth in range(prior.size):
@@ -156,7 +154,7 @@ def conditional_acceptance(prior, tried, taken, out):  # type: ignore[no-untyped
         out[depth] = (taken[depth] + _PRIOR_ROUNDS * likely) / (tried[depth] + _PRIOR_ROUNDS)
 
 
-@nb.njit(**_JIT)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def learn_shift(held, expected, observed, tokens):  # type: ignore[no-untyped-def]
     if tokens <= 0.0:
         return
