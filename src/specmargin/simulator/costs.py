@@ -41,7 +41,7 @@ def _experts(tables, strangers):  # type: ignore[no-untyped-def]
     return tables.experts[low] + (place - low) * (tables.experts[low + 1] - tables.experts[low])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def decode_seconds(tables, cells, batch, extra, context, strangers):  # type: ignore[no-untyped-def]
     """A verify step of `batch` sequences; the cell that it lies in gets the seconds, to be split by component."""
     mean = extra / batch
@@ -58,7 +58,7 @@ def decode_seconds(tables, cells, batch, extra, context, strangers):  # type: ig
     return seconds
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def prefill_seconds(tables, positions, tokens, attended):  # type: ignore[no-untyped-def]
     """What prompt tokens add to a step of so many decoding positions."""
     p, over_p = place(tables.prefill_positions, positions)
@@ -76,7 +76,7 @@ def prefill_seconds(tables, positions, tokens, attended):  # type: ignore[no-unt
     return max(seconds, 0.0)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def draft_pass_seconds(tables, sequences, depth, context):  # type: ignore[no-untyped-def]
     """Pass `depth` (from 1) of drafting, for so many sequences of this mean context."""
     if sequences == 0:
@@ -85,7 +85,7 @@ def draft_pass_seconds(tables, sequences, depth, context):  # type: ignore[no-un
     return between(tables.draft, sequences, depth, c, part) - between(tables.draft, sequences, depth - 1, c, part)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def target_seconds(limits, tables, log, state):  # type: ignore[no-untyped-def]
     """The target's part of the step as it was scheduled; sums by kind of time on the way."""
     n, sums, clocks = state.numbers, state.sums, state.clocks

@@ -21,7 +21,7 @@ from specmargin.simulator.state import (
 )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def draft_alike(tables, state, depth):  # type: ignore[no-untyped-def]  # Numba reads the types
     """Everybody drafts to the same depth."""
     n, clocks = state.numbers, state.clocks
@@ -33,12 +33,12 @@ def draft_alike(tables, state, depth):  # type: ignore[no-untyped-def]  # Numba 
         clocks[STEP_DRAFT] = between(tables.draft, n[READY], depth, c, part)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def _decodes(q, r):  # type: ignore[no-untyped-def]
     return q[r, EMITTED] > 0 and q[r, PROMPT_TOKENS] + q[r, EMITTED] - q[r, COMPUTED] == 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def hold_signals(rounds, state, survival, drafted):  # type: ignore[no-untyped-def]
     """What a policy sees of the drafts in hand: fills both arrays, by sequence in order; returns how many."""
     q, places, known = state.requests, state.places, rounds.survival
@@ -54,7 +54,7 @@ def hold_signals(rounds, state, survival, drafted):  # type: ignore[no-untyped-d
     return count
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def hold_outcomes(rounds, state, survival):  # type: ignore[no-untyped-def]
     """In place of the signal, for an oracle: 1 for tokens that will be accepted, 0 for the rest."""
     q, places = state.requests, state.places
@@ -67,7 +67,7 @@ def hold_outcomes(rounds, state, survival):  # type: ignore[no-untyped-def]
             count += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def trim(state, depths):  # type: ignore[no-untyped-def]
     """How much of each draft in hand is verified, in the order of `hold_signals`."""
     q, places = state.requests, state.places
@@ -79,7 +79,7 @@ def trim(state, depths):  # type: ignore[no-untyped-def]
             count += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def draft_ragged(tables, state, depths):  # type: ignore[no-untyped-def]
     """Everybody drafts to a depth of its own, in the order of `hold_signals`; pass j runs for those still drafting."""
     q, places, n, clocks = state.requests, state.places, state.numbers, state.clocks

@@ -88,22 +88,23 @@ def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     marks[PROBING] = -1
     if marks[STEP] < marks[OFF_UNTIL]:
         return 0
-    goodput = np.empty(known.effective.size)
-    goodput_by_depth(known, learned, batch, goodput)
-    best = _selective(known, learned, batch, np.argmax(goodput))
-    keep = 1.0 + known.settings[HYSTERESIS]
-    if marks[DEPTH] < 0 or known.gated or goodput[best] > goodput[marks[DEPTH]] * keep:
-        marks[DEPTH] = best
+    if known.gated and learned.shift[0] >= _FALLEN:
+        marks[DEPTH] = _selective(known, batch)
+    else:
+        goodput = np.empty(known.effective.size)
+        goodput_by_depth(known, learned, batch, goodput)
+        best = np.argmax(goodput)
+        keep = 1.0 + known.settings[HYSTERESIS]
+        if marks[DEPTH] < 0 or known.gated or goodput[best] > goodput[marks[DEPTH]] * keep:
+            marks[DEPTH] = best
     marks[PROBING] = _probe(known, marks)
     return marks[DEPTH] if marks[PROBING] < 0 else marks[PROBING]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _selective(known, learned, batch, best):  # type: ignore[no-untyped-def]
+def _selective(known, batch):  # type: ignore[no-untyped-def]
     """With a gate, drafting may pay where the mean says it does not: as the look-ahead has it, unless acceptance has
     fallen far from the sample that it was made of."""
-    if not known.gated or learned.shift[0] < _FALLEN:
-        return best
     depth = known.depth_by_batch[min(batch, known.depth_by_batch.size - 1)]
     while depth > 0 and not known.allowed[depth]:
         depth -= 1

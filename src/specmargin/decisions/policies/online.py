@@ -99,32 +99,21 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
         right[i] = _PRICE_FORGETTING * right[i] + weight * x[i] * seconds
         for j in range(3):
             normal[i, j] = _PRICE_FORGETTING * normal[i, j] + weight * x[i] * x[j]
-    # An offset is the least likely.
-    pull = (_PRICE_PRIOR_STEPS * 25.0 / expected**2, _PRICE_PRIOR_STEPS * 0.04, _PRICE_PRIOR_STEPS * 0.04)
-    a, b = normal.copy(), right.copy()
-    for i in range(3):
-        a[i, i] += pull[i]
-    b[1] += pull[1]
-    b[2] += pull[2]
-    _solve(a, b)
-    values[0] = min(max(b[0], -0.5 * expected), 5.0 * expected)
-    values[1] = min(max(b[1], 0.2), 5.0)
-    values[2] = min(max(b[2], 0.2), 5.0)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _solve(a, b):  # type: ignore[no-untyped-def]
-    """Three equations, positive definite thanks to the prior: no pivoting. The answer is left in `b`."""
-    for i in range(3):
-        for j in range(i + 1, 3):
-            factor = a[j, i] / a[i, i]
-            for k in range(i, 3):
-                a[j, k] -= factor * a[i, k]
-            b[j] -= factor * b[i]
-    for i in range(2, -1, -1):
-        for k in range(i + 1, 3):
-            b[i] -= a[i, k] * b[k]
-        b[i] /= a[i, i]
+    # Three equations, positive definite thanks to the prior (an offset is the least likely): no pivoting, no memory.
+    pull = _PRICE_PRIOR_STEPS * 0.04
+    a00, a01, a02 = normal[0, 0] + _PRICE_PRIOR_STEPS * 25.0 / expected**2, normal[0, 1], normal[0, 2]
+    first, second = a01 / a00, a02 / a00
+    a11, a12 = normal[1, 1] + pull - first * a01, normal[1, 2] - first * a02
+    third = a12 / a11
+    a22 = normal[2, 2] + pull - second * a02 - third * a12
+    b1 = right[1] + pull - first * right[0]
+    b2 = right[2] + pull - second * right[0] - third * b1
+    z = b2 / a22
+    y = (b1 - a12 * z) / a11
+    offset = (right[0] - a01 * y - a02 * z) / a00
+    values[0] = min(max(offset, -0.5 * expected), 5.0 * expected)
+    values[1] = min(max(y, 0.2), 5.0)
+    values[2] = min(max(z, 0.2), 5.0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
