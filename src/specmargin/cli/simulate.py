@@ -94,7 +94,7 @@ def simulate(
 
         check_target(figure, force=force)
     if what.endswith(".toml"):
-        described, folder = _from_file(Path(what), gpu, policy, seed)
+        described, folder = _from_file(Path(what), gpu, {"policy": policy, "seed": seed, "bank": _whole(bank)})
     else:
         options = {
             "scenario": {
@@ -133,12 +133,17 @@ def simulate(
 # --- what is asked ---
 
 
-def _from_file(path: Path, gpu: str | None, policy: str | None, seed: int | None) -> tuple[SimulationFile, Path]:
+def _whole(path: Path | None) -> str | None:
+    """Seen from here, where a scenario file's own paths are seen from its folder."""
+    return None if path is None else str(path.resolve())
+
+
+def _from_file(path: Path, gpu: str | None, said: dict[str, Any]) -> tuple[SimulationFile, Path]:
     from specmargin.simulator.schema import read_simulation  # noqa: PLC0415 (pydantic)
 
     if gpu is not None:
         raise InputError(f"{path} names its own GPU; leave out --gpu")
-    changes = {key: value for key, value in (("policy", policy), ("seed", seed)) if value is not None}
+    changes = {key: value for key, value in said.items() if value is not None}
     return read_simulation(path).model_copy(update=changes), path.parent
 
 

@@ -39,11 +39,13 @@ def day_figure(
     """Load and depth over time. A record: `hour, batch, depth, tokens_per_second, busy_share` and whatever else."""
     values = [{key: round(float(row[key]), 5) for key in _DAY_KEYS} for row in timeline]
     last = hours or max((value["hour"] for value in values), default=1.0)
-    x = alt.X("hour:Q", title="hour", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(tickCount=12))
+    scale = alt.Scale(domain=[0, last], nice=False)
+    x = alt.X("hour:Q", title=None, scale=scale, axis=alt.Axis(tickCount=12, labels=False))
+    below = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
     load = _line(values, x, "batch", "sequences decoding", "#2166ac", filled=True)
     depth = _line(values, x, "depth", "draft tokens verified", _OURS)
     speed = _line(values, x, "tokens_per_second", "tokens a busy second", "#b35806")
-    busy = _line(values, x, "busy_share", "busy", "#777777", filled=True, form="%")
+    busy = _line(values, below, "busy_share", "busy", "#777777", filled=True, form="%")
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
     return alt.VConcatChart(vconcat=[load, depth, speed, busy], title=heading, spacing=8)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numba as nb
-
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.simulator.state import (
     DECODE,
     EXTRA,
@@ -16,7 +15,7 @@ from specmargin.simulator.state import (
 )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@compiled
 def place(axis, value):  # type: ignore[no-untyped-def]
     """The interval of an axis that holds a value, and how far into it; beyond the end along the last one."""
     low, high = 0, axis.size - 2
@@ -29,19 +28,19 @@ def place(axis, value):  # type: ignore[no-untyped-def]
     return low, (value - axis[low]) / (axis[low + 1] - axis[low])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@compiled
 def between(table, batch, depth, c, part):  # type: ignore[no-untyped-def]
     return (1.0 - part) * table[batch, depth, c] + part * table[batch, depth, c + 1]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@compiled
 def _experts(tables, strangers):  # type: ignore[no-untyped-def]
     place = strangers / tables.expert_step
     low = min(int(place), tables.experts.size - 2)
     return tables.experts[low] + (place - low) * (tables.experts[low + 1] - tables.experts[low])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def decode_seconds(tables, cells, batch, extra, context, strangers):  # type: ignore[no-untyped-def]
     """A verify step of `batch` sequences; the cell that it lies in gets the seconds, to be split by component."""
     mean = extra / batch
@@ -58,7 +57,7 @@ def decode_seconds(tables, cells, batch, extra, context, strangers):  # type: ig
     return seconds
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def prefill_seconds(tables, positions, tokens, attended):  # type: ignore[no-untyped-def]
     """What prompt tokens add to a step of so many decoding positions."""
     p, over_p = place(tables.prefill_positions, positions)
@@ -76,7 +75,7 @@ def prefill_seconds(tables, positions, tokens, attended):  # type: ignore[no-unt
     return max(seconds, 0.0)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def draft_pass_seconds(tables, sequences, depth, context):  # type: ignore[no-untyped-def]
     """Pass `depth` (from 1) of drafting, for so many sequences of this mean context."""
     if sequences == 0:
@@ -85,7 +84,7 @@ def draft_pass_seconds(tables, sequences, depth, context):  # type: ignore[no-un
     return between(tables.draft, sequences, depth, c, part) - between(tables.draft, sequences, depth - 1, c, part)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def target_seconds(limits, tables, log, state):  # type: ignore[no-untyped-def]
     """The target's part of the step as it was scheduled; sums by kind of time on the way."""
     n, sums, clocks = state.numbers, state.sums, state.clocks

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numba as nb
-
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.simulator.costs import between, draft_pass_seconds, place
 from specmargin.simulator.state import (
     COMPUTED,
@@ -21,7 +20,7 @@ from specmargin.simulator.state import (
 )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def draft_alike(tables, state, depth):  # type: ignore[no-untyped-def]  # Numba reads the types
     """Everybody drafts to the same depth."""
     n, clocks = state.numbers, state.clocks
@@ -33,12 +32,12 @@ def draft_alike(tables, state, depth):  # type: ignore[no-untyped-def]  # Numba 
         clocks[STEP_DRAFT] = between(tables.draft, n[READY], depth, c, part)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _decodes(q, r):  # type: ignore[no-untyped-def]
     return q[r, EMITTED] > 0 and q[r, PROMPT_TOKENS] + q[r, EMITTED] - q[r, COMPUTED] == 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def hold_signals(rounds, state, survival, drafted):  # type: ignore[no-untyped-def]
     """What a policy sees of the drafts in hand: fills both arrays, by sequence in order; returns how many."""
     q, places, known = state.requests, state.places, rounds.survival
@@ -54,7 +53,7 @@ def hold_signals(rounds, state, survival, drafted):  # type: ignore[no-untyped-d
     return count
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def hold_outcomes(rounds, state, survival):  # type: ignore[no-untyped-def]
     """In place of the signal, for an oracle: 1 for tokens that will be accepted, 0 for the rest."""
     q, places = state.requests, state.places
@@ -67,7 +66,7 @@ def hold_outcomes(rounds, state, survival):  # type: ignore[no-untyped-def]
             count += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def trim(state, depths):  # type: ignore[no-untyped-def]
     """How much of each draft in hand is verified, in the order of `hold_signals`."""
     q, places = state.requests, state.places
@@ -79,7 +78,7 @@ def trim(state, depths):  # type: ignore[no-untyped-def]
             count += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def draft_ragged(tables, state, depths):  # type: ignore[no-untyped-def]
     """Everybody drafts to a depth of its own, in the order of `hold_signals`; pass j runs for those still drafting."""
     q, places, n, clocks = state.requests, state.places, state.numbers, state.clocks

@@ -7,8 +7,7 @@ the last one to come is preempted and computed again later. Drafts made at the e
 
 from __future__ import annotations
 
-import numba as nb
-
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.simulator.state import (
     ACCEPTED,
     ARRIVAL,
@@ -69,12 +68,12 @@ from specmargin.simulator.state import (
 )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@compiled
 def _blocks_for(tokens, limits):  # type: ignore[no-untyped-def]  # Numba reads the types
     return (tokens + limits.lookahead + limits.block_tokens - 1) // limits.block_tokens + limits.sequence_blocks
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def arrive(limits, state):  # type: ignore[no-untyped-def]
     """Everybody who has come by now joins the queue; an idle engine waits for the next. False: all is done."""
     q, times, n, clocks = state.requests, state.times, state.numbers, state.clocks
@@ -97,7 +96,7 @@ def arrive(limits, state):  # type: ignore[no-untyped-def]
         clocks[CLOCK] = times[n[NEXT], ARRIVAL]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _next_of_user(times, n, clocks, users):  # type: ignore[no-untyped-def]
     """A user whose request is answered (or refused) sends the next one now."""
     following = users + n[FINISHED] + n[REJECTED] - 1
@@ -105,7 +104,7 @@ def _next_of_user(times, n, clocks, users):  # type: ignore[no-untyped-def]
         times[following, ARRIVAL] = clocks[CLOCK]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def schedule(limits, tables, state):  # type: ignore[no-untyped-def]
     """Fill `PLANNED`, take blocks, preempt where there are none, and sum up what the step consists of."""
     q, places, n, sums = state.requests, state.places, state.numbers, state.sums
@@ -148,7 +147,7 @@ def schedule(limits, tables, state):  # type: ignore[no-untyped-def]
     n[PEAK_BLOCKS] = max(n[PEAK_BLOCKS], limits.blocks - n[FREE])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _prompt(q, places, n, sums, place, take):  # type: ignore[no-untyped-def]
     """A piece of a prompt, or all of it: then its sequence drafts at the end of the step."""
     r = places[place, WHO]
@@ -160,7 +159,7 @@ def _prompt(q, places, n, sums, place, take):  # type: ignore[no-untyped-def]
         n[READY] += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _preempt(q, places, n):  # type: ignore[no-untyped-def]
     """The last one to come gives its blocks back, and is computed anew when there is room."""
     n[RUNNING] -= 1
@@ -173,7 +172,7 @@ def _preempt(q, places, n):  # type: ignore[no-untyped-def]
     n[STACKED] += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _admit(limits, state, budget):  # type: ignore[no-untyped-def]
     """Waiting requests, preempted ones first, in order: the first that does not fit stops the rest."""
     q, places, n = state.requests, state.places, state.numbers
@@ -196,7 +195,7 @@ def _admit(limits, state, budget):  # type: ignore[no-untyped-def]
         budget -= take
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def commit(rounds, state, depth):  # type: ignore[no-untyped-def]
     """What the step brings: tokens, first tokens, ends. Those that go on hold a draft of `depth` for the next one."""
     q, places, n, sums = state.requests, state.places, state.numbers, state.sums
@@ -245,7 +244,7 @@ def commit(rounds, state, depth):  # type: ignore[no-untyped-def]
     n[VERIFIED] += n[EXTRA]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _end_of_prompt(q, places, n, r, positions):  # type: ignore[no-untyped-def]
     """1 where the prompt is through, and its first (or, computed again, its next) token comes out."""
     q[r, COMPUTED] += positions
@@ -258,7 +257,7 @@ def _end_of_prompt(q, places, n, r, positions):  # type: ignore[no-untyped-def]
     return 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def close(limits, tables, log, state, depth):  # type: ignore[no-untyped-def]
     """The clock goes on; first tokens and ends are stamped, blocks freed, users ask again, and it is written down."""
     q, places, times, n, clocks = state.requests, state.places, state.times, state.numbers, state.clocks
@@ -290,7 +289,7 @@ def close(limits, tables, log, state, depth):  # type: ignore[no-untyped-def]
     n[STEP] += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def _write(limits, log, state, start, seconds, depth, used):  # type: ignore[no-untyped-def]
     n = state.numbers
     bins, steps = log.bins, log.steps
@@ -327,7 +326,7 @@ def _write(limits, log, state, start, seconds, depth, used):  # type: ignore[no-
     steps[row, 11] = used
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@compiled
 def log_is_full(limits, log, state):  # type: ignore[no-untyped-def]
     """Python must empty or lengthen it before the next step."""
     rows = log.steps.shape[0]

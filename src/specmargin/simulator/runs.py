@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
-
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.decisions.policies.core import PROBING, choose_depth, compare_with_gate, learn_rounds, shift_survival
 from specmargin.decisions.policies.gate import Memory, keep_drafting, ragged_gate
 from specmargin.simulator.costs import target_seconds
@@ -27,7 +26,7 @@ from specmargin.step import BoolArray, FloatArray, IntArray
 FINISHED_ALL, LOG_IS_FULL = 0, 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def run_depths(rounds, limits, tables, log, state, depth_by_batch, most_steps):  # type: ignore[no-untyped-def]
     """Whole drafts of a depth by batch: fixed depths, schedules and no speculation."""
     n = state.numbers
@@ -65,12 +64,12 @@ class Gate(NamedTuple):
     going: BoolArray
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _prices(gate, batch):  # type: ignore[no-untyped-def]
     return (gate.rest[batch], gate.experts, gate.expert_step, gate.effective, gate.draft, gate.by_pass)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _verify_by_gate(rounds, state, gate, shift):  # type: ignore[no-untyped-def]
     """The gate decides how much of the drafts in hand is verified; returns how many there are."""
     count = hold_signals(rounds, state, gate.survival, gate.drafted)
@@ -83,7 +82,7 @@ def _verify_by_gate(rounds, state, gate, shift):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _draft_by_gate(rounds, tables, state, gate, depth):  # type: ignore[no-untyped-def]
     """Pass by pass, each for the sequences whose next token is expected to pay."""
     count = hold_signals(rounds, state, gate.survival, gate.drafted)
@@ -102,7 +101,7 @@ def _draft_by_gate(rounds, tables, state, gate, depth):  # type: ignore[no-untyp
     draft_ragged(tables, state, gate.drafted)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ignore[no-untyped-def]
     """The ragged gate, with a depth by batch from its look-ahead."""
     n = state.numbers
@@ -126,7 +125,7 @@ def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ign
     return LOG_IS_FULL
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def run_controller(rounds, limits, tables, log, state, gate, known, learned, most_steps):  # type: ignore[no-untyped-def]
     """The controller: with a signal it gates, without one it holds a depth; either way it learns from every step that
     only decodes (the time of others is not that of their rounds)."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.decisions.policies.online import (
+    acceptance_shift,
     conditional_acceptance,
     corrected_seconds,
     learn_acceptance,
@@ -54,32 +55,36 @@ class Learned(NamedTuple):
     marks: IntArray
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _experts_at(known, strangers):  # type: ignore[no-untyped-def]  # Numba reads the types
     place = min(max(strangers / known.expert_step, 0.0), known.experts.size - 1.0)
     low = min(int(place), known.experts.size - 2)
     return known.experts[low] + (place - low) * (known.experts[low + 1] - known.experts[low])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def goodput_by_depth(known, learned, batch, out):  # type: ignore[no-untyped-def]
-    """Under learned acceptance and prices; depths without a graph are out."""
-    depths = known.effective.size
-    conditional = np.empty(depths - 1)
-    conditional_acceptance(known.prior, learned.tried, learned.taken, conditional)
+@compiled
+def best_by_goodput(known, learned, batch, held):  # type: ignore[no-untyped-def]
+    """The depth with the most goodput under learned acceptance and prices, and by how much it beats the `held` one;
+    depths without a graph are out."""
+    shift = acceptance_shift(known.prior, learned.tried, learned.taken)
     alive, committed = 1.0, 1.0
-    for depth in range(depths):
+    best, best_goodput, held_goodput = 0, 0.0, 0.0
+    for depth in range(known.effective.size):
         if depth > 0:
-            alive *= conditional[depth - 1]
+            alive *= conditional_acceptance(known.prior, learned.tried, learned.taken, depth - 1, shift)
             committed += alive
         passes = depth if known.by_pass else min(depth, 1)
         rest = known.rest[batch, depth] + passes * (known.draft[0] + known.draft[1] * batch)
         experts = _experts_at(known, batch * known.effective[depth])
-        seconds = corrected_seconds(learned.values, rest, experts)
-        out[depth] = batch * committed / max(seconds, 1e-6) if known.allowed[depth] else 0.0
+        goodput = batch * committed / max(corrected_seconds(learned.values, rest, experts), 1e-6)
+        if known.allowed[depth] and goodput > best_goodput:
+            best, best_goodput = depth, goodput
+        if depth == held:
+            held_goodput = goodput
+    return best, best_goodput / max(held_goodput, 1e-300)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     """Before drafting. Off while the guard says so; another depth than the best one once in a while."""
     marks = learned.marks
@@ -91,17 +96,14 @@ def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     if known.gated and learned.shift[0] >= _FALLEN:
         marks[DEPTH] = _selective(known, batch)
     else:
-        goodput = np.empty(known.effective.size)
-        goodput_by_depth(known, learned, batch, goodput)
-        best = np.argmax(goodput)
-        keep = 1.0 + known.settings[HYSTERESIS]
-        if marks[DEPTH] < 0 or known.gated or goodput[best] > goodput[marks[DEPTH]] * keep:
+        best, gain = best_by_goodput(known, learned, batch, marks[DEPTH])
+        if marks[DEPTH] < 0 or known.gated or gain > 1.0 + known.settings[HYSTERESIS]:
             marks[DEPTH] = best
     marks[PROBING] = _probe(known, marks)
     return marks[DEPTH] if marks[PROBING] < 0 else marks[PROBING]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _selective(known, batch):  # type: ignore[no-untyped-def]
     """With a gate, drafting may pay where the mean says it does not: as the look-ahead has it, unless acceptance has
     fallen far from the sample that it was made of."""
@@ -111,7 +113,7 @@ def _selective(known, batch):  # type: ignore[no-untyped-def]
     return depth
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _probe(known, marks):  # type: ignore[no-untyped-def]
     """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned. A gate
     that drafts needs no probes: confident sequences go deep by themselves."""
@@ -131,7 +133,7 @@ def _probe(known, marks):  # type: ignore[no-untyped-def]
     return found
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
     """Seconds of these rounds by the table: all but experts, and experts."""
     batch, deepest = verified.size, known.effective.size - 1
@@ -151,7 +153,7 @@ def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
     return rest, _experts_at(known, strangers)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def learn_rounds(known, learned, drafted, verified, accepted, seconds):  # type: ignore[no-untyped-def]
     """After the step: acceptance, prices, and whether to go on at all."""
     learn_acceptance(learned.tried, learned.taken, verified, accepted)
@@ -160,7 +162,7 @@ def learn_rounds(known, learned, drafted, verified, accepted, seconds):  # type:
     _watch(known, learned, drafted, accepted, seconds)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _watch(known, learned, drafted, accepted, seconds):  # type: ignore[no-untyped-def]
     """Turn speculation off when it has been worse than plain decoding for long enough."""
     batch, most, taken, squares = drafted.size, 0, 0, 0
@@ -184,7 +186,7 @@ def _watch(known, learned, drafted, accepted, seconds):  # type: ignore[no-untyp
         learned.marks[OFF_UNTIL] = learned.marks[STEP] + int(known.settings[GUARD_REST])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def shift_survival(survival, by):  # type: ignore[no-untyped-def]
     """Every token's odds times e^by, in place."""
     if by == 0.0:
@@ -199,7 +201,7 @@ def shift_survival(survival, by):  # type: ignore[no-untyped-def]
             survival[i, d] = alive
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def compare_with_gate(learned, survival, depths, verified, accepted):  # type: ignore[no-untyped-def]
     """Accepted tokens against what the gate expected of them; nothing where other drafts were verified."""
     expected = reached = observed = 0.0

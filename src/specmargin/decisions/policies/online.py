@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numba as nb
 import numpy as np
 
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.step import FloatArray, IntArray
 
 # Prices: forgetting a step, weight of the prior in steps, and the relative error from which on a step counts for less.
@@ -54,10 +54,9 @@ class AcceptanceTracker:
 
     @property
     def conditional(self) -> FloatArray:
-        """Depths that were hardly tried follow the shift of those that were."""
-        found = np.empty(self.prior.size)
-        conditional_acceptance(self.prior, self.tried, self.taken, found)
-        return found
+        known = (self.prior, self.tried, self.taken)
+        shift = acceptance_shift(*known)
+        return np.array([conditional_acceptance(*known, depth, shift) for depth in range(self.prior.size)])
 
     @property
     def survival(self) -> FloatArray:
@@ -82,12 +81,12 @@ class ConfidenceShift:
 # --- compiled ---
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def corrected_seconds(values, rest, experts):  # type: ignore[no-untyped-def]  # Numba reads the types
     return values[0] + values[1] * rest + values[2] * experts
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore[no-untyped-def]
     expected = corrected_seconds(values, rest, experts)
     if not (0.0 < seconds < 100.0 and 0.0 < expected < 100.0):
@@ -116,7 +115,7 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
     values[2] = min(max(z, 0.2), 5.0)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def learn_acceptance(tried, taken, verified, accepted):  # type: ignore[no-untyped-def]
     for depth in range(tried.size):
         tries = takes = 0
@@ -130,20 +129,25 @@ def learn_acceptance(tried, taken, verified, accepted):  # type: ignore[no-untyp
         taken[depth] = keep * taken[depth] + min(takes, tries)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def conditional_acceptance(prior, tried, taken, out):  # type: ignore[no-untyped-def]
+@compiled
+def acceptance_shift(prior, tried, taken):  # type: ignore[no-untyped-def]
+    """How much likelier than the prior tokens were accepted, over all depths."""
     tries = takes = expected = 0.0
     for depth in range(prior.size):
         tries += tried[depth]
         takes += taken[depth]
         expected += tried[depth] * prior[depth]
-    shift = (takes + 1e-9) / max(expected, 1e-9) if tries > 4 else 1.0
-    for depth in range(prior.size):
-        likely = min(max(prior[depth] * shift, 0.0), 0.999)
-        out[depth] = (taken[depth] + _PRIOR_ROUNDS * likely) / (tried[depth] + _PRIOR_ROUNDS)
+    return (takes + 1e-9) / max(expected, 1e-9) if tries > 4 else 1.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
+def conditional_acceptance(prior, tried, taken, depth, shift):  # type: ignore[no-untyped-def]
+    """Of the token at `depth`; depths that were hardly tried follow the shift of those that were."""
+    likely = min(max(prior[depth] * shift, 0.0), 0.999)
+    return (taken[depth] + _PRIOR_ROUNDS * likely) / (tried[depth] + _PRIOR_ROUNDS)
+
+
+@compiled
 def learn_shift(held, expected, observed, tokens):  # type: ignore[no-untyped-def]
     if tokens <= 0.0:
         return
