@@ -21,6 +21,7 @@ ALLOWED = {
     "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
+    "simulator": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions"},
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions"},
     "figures": {"validation", "decisions"},
     "cli": {
@@ -32,6 +33,7 @@ ALLOWED = {
         "prices",
         "decisions",
         "engines",
+        "simulator",
         "planning",
         "validation",
         "figures",

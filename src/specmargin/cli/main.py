@@ -26,6 +26,8 @@ VERBS = {
     "duel": "One more sequence or one more draft token?",
     "profile": "What captures say: routed experts (routing), draft rounds and policies (acceptance).",
     "design": "Which experts would suit speculation at a target batch: how many, how wide, how many shared.",
+    "simulate": "Serve a workload under a policy: latency, goodput, tokens and time, as an engine would.",
+    "sweep": "Simulate a grid of models, GPUs, policies and loads: all cores, or a Ray cluster; resumable.",
     "validate": "Predicted against measured, beside the tool people would otherwise use.",
     "models": "The bundled models.",
     "gpus": "The bundled devices.",

@@ -102,6 +102,8 @@ def _warm_up(driver: Driver) -> None:
             seconds=0.01,
         )
         driver.done(step, depth)
+        if isinstance(driver.policy, Controller):
+            driver.policy.expected_goodput(batch)
 
 
 def _survivals(file: PolicyFile | None, controller: Controller) -> Survivals:

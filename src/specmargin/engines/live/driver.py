@@ -24,6 +24,7 @@ from specmargin.engines.live.settings_schema import Mode
 from specmargin.errors import EngineError
 
 _FORGETTING = 0.98  # a step, of the goodput that is shown
+_LOOK_EVERY = 16  # steps between looks at what is only shown: a decision must stay quick
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,18 +113,18 @@ class Driver:
         policy = self.policy
         if self.survivals is None or not isinstance(policy, Controller) or not any(drafted):
             return None
-        survival = self.survivals.of(batch, policy.survival)
+        survival = self.survivals.of(batch, policy)
         if survival is None:
             return None
         held = np.array(drafted, dtype=np.int64)
         chosen = np.asarray(policy.verify_depths(survival, held))
         if chosen.shape != held.shape or chosen.dtype.kind != "i" or bool(np.any((chosen < 0) | (chosen > held))):
             raise EngineError("the policy's verify depths are not depths of these drafts")
-        sums = np.cumsum(survival, axis=1)
-        deep = np.minimum(chosen, sums.shape[1])
-        expected = np.where(deep > 0, sums[np.arange(held.size), np.maximum(deep - 1, 0)], 0.0)
-        self._next.expected = dict(zip(request_ids, expected.tolist(), strict=True))
-        return [int(depth) for depth in chosen]
+        depths: list[int] = chosen.tolist()
+        if int(self.board["steps_total"]) % _LOOK_EVERY == 0:
+            rows = zip(request_ids, survival, depths, strict=True)
+            self._next.expected = {name: float(row[:depth].sum()) for name, row, depth in rows}
+        return depths
 
     def draft_depth(self, request_ids: Sequence[str]) -> int | None:
         """How deep the step that begins drafts at its end; None leaves the engine's own depth."""
@@ -210,9 +211,9 @@ class Driver:
             board.put("calibration_error", abs(board["expected_acceptance"] - board["measured_acceptance"]))
 
     def _show_expectations(self, batch: int, planned: _Planned, drafted: int) -> None:
-        """Now and then: expectations move slowly, and a decision must stay quick."""
+        """Now and then: expectations move slowly."""
         policy = self.policy
-        if not isinstance(policy, Controller) or int(self.board["steps_total"]) % 16:
+        if not isinstance(policy, Controller) or int(self.board["steps_total"]) % _LOOK_EVERY:
             return
         goodput = policy.expected_goodput(batch)
         depth = min(planned.depth if planned.depth >= 0 else drafted, goodput.size - 1)

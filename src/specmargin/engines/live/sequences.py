@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -17,6 +17,7 @@ from specmargin.step import FloatArray
 DEPTH_ARGUMENT = "specmargin_depth"
 CLASS_ARGUMENT = "specmargin_class"
 _NO_LIMIT = 1 << 30
+_NOTHING: FloatArray = np.zeros(0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +55,11 @@ class Live:
         self.history = math.log(share / (1.0 - share))
 
 
+class HasSurvival(Protocol):
+    @property
+    def survival(self) -> FloatArray: ...
+
+
 @dataclass(kw_only=True)
 class Survivals:
     """Confidences of a batch into survivals: calibrated where the policy knows how, as they are where it does not."""
@@ -72,8 +78,8 @@ class Survivals:
         if self._compiled is not None:  # compiled now, not in the first step
             self._compiled.survival(self._confidence[:1], self._history[:1])
 
-    def of(self, batch: Sequence[Live], mean: FloatArray) -> FloatArray | None:
-        """(sequences, depth); None where no sequence has a usable confidence. `mean` stands in for single ones."""
+    def of(self, batch: Sequence[Live], learned: HasSurvival) -> FloatArray | None:
+        """(sequences, depth); None where no sequence has a usable confidence. What was learned stands in for some."""
         count, depth = len(batch), self._confidence.shape[1]
         if count > self.max_batch:
             return None
@@ -94,6 +100,7 @@ class Survivals:
             survival = np.asarray(np.cumprod(confidence, axis=1), dtype=np.float64)
         else:
             survival = self._compiled.survival(confidence, self._history[:count])
+        mean = learned.survival if missing else _NOTHING
         for i in missing:
             width = min(mean.size, depth)
             survival[i, :width] = mean[:width]
