@@ -35,18 +35,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace) -> None:
+    clock, settings = Clock(given.minutes), _settings(given)
+    foreign = given.only == "bank" and not (given.out / "recipe.json").is_file()  # models that came from elsewhere
+    if not foreign:
+        _check_same(given.out, settings, given.text)
     try:
         import stages  # noqa: PLC0415 (slow, and may be missing)
     except ImportError as error:
         raise RecipeError(f"{error.name} is missing: pip install torch tokenizers safetensors polars") from None
-    clock, settings = Clock(given.minutes), _settings(given)
     work = stages.Work(out=given.out, settings=settings, device=stages.find_device(given.device), clock=clock)
-    if given.only == "bank" and not (given.out / "text").is_dir():
-        work.bank()  # of models that came from elsewhere
-    else:
-        _check_same(given.out, settings, given.text)
-        for stage in STAGES if given.only is None else (given.only,):
-            work.text(given.text) if stage == "text" else getattr(work, stage)()
+    for stage in STAGES if given.only is None else (given.only,):
+        work.text(given.text) if stage == "text" else getattr(work, stage)()
     print(json.dumps(work.metrics(), indent=1))
 
 
@@ -64,6 +63,9 @@ def _settings(given: argparse.Namespace) -> Settings:
 
 def _check_same(out: Path, settings: Settings, text: list[Path] | None) -> None:
     """One folder, one run: what a checkpoint was made with must not change under it."""
+    for folder in text or ():
+        if not folder.is_dir():
+            raise RecipeError(f"--text {folder}: no such folder")
     now: dict[str, Any] = {"settings": asdict(settings), "text": None if text is None else [str(t) for t in text]}
     path = out / "recipe.json"
     if not path.is_file():

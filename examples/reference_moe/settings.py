@@ -132,9 +132,9 @@ FULL = Settings(
         layers=2, hidden=128, heads=2, kv_heads=1, head_dim=64, intermediate=384, vocabulary=4096, max_positions=1024
     ),
     megabytes=48.0,
-    target_steps=4000,
-    draft_steps=2500,
-    batch=128,
+    target_steps=6000,
+    draft_steps=4500,
+    batch=64,
     length=512,
     learning_rate=2e-3,
     balance=0.01,

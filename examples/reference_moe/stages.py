@@ -28,8 +28,8 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda":
         # Products that give the same bits every time; must be said before the first one.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cuda.matmul.allow_tf32 = True
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # only slow
     return device
 
 

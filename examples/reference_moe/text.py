@@ -90,8 +90,6 @@ def _found(folders: Sequence[Path], seed: int) -> dict[str, list[Path]]:
     """Paths by category, in an order that depends on their names and the seed alone."""
     found: dict[str, set[Path]] = {kind: set() for kind in ENDINGS}
     for folder in folders:
-        if not folder.is_dir():
-            raise RecipeError(f"--text {folder}: no such folder")
         for path in _files(folder):
             for kind, endings in ENDINGS.items():
                 if path.name.lower().endswith(endings):
