@@ -48,25 +48,32 @@ def capture(target: Qwen3, draft: Qwen3, requests: list[Request], settings: Sett
     progress = Progress("bank")
     device = next(target.parameters()).device
     generator = torch.Generator(device).manual_seed(settings.seed)
-    found: list[dict[str, Any]] = []
-    for first in range(0, len(requests), _SEQUENCES):
-        part = requests[first : first + _SEQUENCES]
-        for done, rounds in _generated(target, draft, part, settings, generator):
-            rounds["prompt_idx"] += first
-            found.append(rounds)
-            progress.show(
-                (first + done * len(part)) / len(requests), f"{sum(len(r['accept']) for r in found):,} rounds"
-            )
-            if clock.left("bank") <= 0:  # checked after a round, so that there is always one
-                break
-    if not found:
+    steps: list[dict[str, Any]] = []
+    cut = ""
+    for done, step in _all_rounds(target, draft, requests, settings, generator):
+        steps.append(step)
+        progress.show(done, f"{sum(step['accept'].size for step in steps):,} rounds")
+        if clock.left("bank") <= 0 and done < 1.0:
+            cut = f" (the time was up at {done:.0%})"
+            break
+    if not steps:
         raise RecipeError("the bank has no rounds: there are no prompts")
-    rounds = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-    rounds["category"] = np.array([requests[i].category for i in rounds["prompt_idx"]])
-    progress.done(
-        f"{rounds['accept'].size:,} rounds of {len(requests)} requests, {rounds['accept'].mean():.2f} accepted"
-    )
-    return rounds
+    found = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+    found["category"] = np.array([requests[i].category for i in found["prompt_idx"]])
+    accepted = found["accept"]
+    progress.done(f"{accepted.size:,} rounds of {len(requests)} requests, {accepted.mean():.2f} accepted{cut}")
+    return found
+
+
+def _all_rounds(
+    target: Qwen3, draft: Qwen3, requests: list[Request], settings: Settings, generator: torch.Generator
+) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Batch after batch: the part that is done, and the rounds of a step."""
+    for first in range(0, len(requests), _SEQUENCES):
+        batch = requests[first : first + _SEQUENCES]
+        for part, rounds in _generated(target, draft, batch, settings, generator):
+            rounds["prompt_idx"] += first
+            yield (first + part * len(batch)) / len(requests), rounds
 
 
 def _generated(
@@ -160,12 +167,14 @@ def read_requests(out: Path, settings: Settings) -> list[Request]:
         prompts = json.loads((out / "prompts.json").read_text(encoding="utf-8"))
     except Exception as error:  # the tokenizers package raises plain exceptions
         raise RecipeError(f"{out}: the bank needs prompts.json and target/ there ({error})") from None
-    return [
+    found = [
         Request(category, ids[: settings.prompt_tokens])
         for category, texts in prompts.items()
         for text in texts[: settings.prompts]
         if (ids := tokenizer.encode(text).ids)
     ]
+    # Mixed, so that all categories lose alike where the clock cuts the capture short.
+    return [found[i] for i in np.random.default_rng([settings.seed, 4]).permutation(len(found))]
 
 
 def keep_rounds(rounds: dict[str, Any], path: Path) -> None:

@@ -14,7 +14,6 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from settings import FULL, TINY, Clock, RecipeError, Settings, whole_file
 
@@ -37,15 +36,14 @@ def main(arguments: list[str] | None = None) -> int:
 def run(given: argparse.Namespace) -> None:
     clock, settings = Clock(given.minutes), _settings(given)
     foreign = given.only == "bank" and not (given.out / "recipe.json").is_file()  # models that came from elsewhere
-    if not foreign:
-        _check_same(given.out, settings, given.text)
+    folders = given.text if foreign else _same_text(given.out, settings, given.text)
     try:
         import stages  # noqa: PLC0415 (slow, and may be missing)
     except ImportError as error:
         raise RecipeError(f"{error.name} is missing: pip install torch tokenizers safetensors polars") from None
     work = stages.Work(out=given.out, settings=settings, device=stages.find_device(given.device), clock=clock)
     for stage in STAGES if given.only is None else (given.only,):
-        work.text(given.text) if stage == "text" else getattr(work, stage)()
+        work.text(folders) if stage == "text" else getattr(work, stage)()
     print(json.dumps(work.metrics(), indent=1))
 
 
@@ -58,28 +56,36 @@ def _settings(given: argparse.Namespace) -> Settings:
             raise RecipeError(f"--{name.replace('_', '-')} {value}: must be above zero")
     if given.minutes is not None and given.minutes <= 0:
         raise RecipeError(f"--minutes {given.minutes}: must be above zero")
-    return replace(TINY if given.tiny else FULL, **said)
+    found = replace(TINY if given.tiny else FULL, **said)
+    longest = found.prompt_tokens + found.new_tokens + 2 * (found.depth + 1)
+    if longest > found.target.max_positions:
+        raise RecipeError(
+            f"--new-tokens {found.new_tokens}: at most {found.target.max_positions - longest + found.new_tokens}"
+        )
+    return found
 
 
-def _check_same(out: Path, settings: Settings, text: list[Path] | None) -> None:
-    """One folder, one run: what a checkpoint was made with must not change under it."""
-    for folder in text or ():
-        if not folder.is_dir():
-            raise RecipeError(f"--text {folder}: no such folder")
-    now: dict[str, Any] = {"settings": asdict(settings), "text": None if text is None else [str(t) for t in text]}
-    path = out / "recipe.json"
+def _same_text(out: Path, settings: Settings, text: list[Path] | None) -> list[Path] | None:
+    """One folder, one run: what it was begun with must not change under its checkpoints. Gives its text."""
+    path, sizes = out / "recipe.json", asdict(settings)
     if not path.is_file():
+        for folder in text or ():
+            if not folder.is_dir():
+                raise RecipeError(f"--text {folder}: no such folder")
+        now = {"settings": sizes, "text": None if text is None else [str(folder) for folder in text]}
         with whole_file(path) as unfinished:
             unfinished.write_text(json.dumps(now, indent=1) + "\n")
-        return
+        return text
     try:
         before = json.loads(path.read_text())
-        changed = [name for name, value in now["settings"].items() if before["settings"].get(name) != value]
-        changed += ["text"] if before["text"] != now["text"] else []
+        changed = [name for name, value in sizes.items() if before["settings"].get(name) != value]
+        began = None if before["text"] is None else [Path(folder) for folder in before["text"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RecipeError(f"{path}: not written by this recipe; choose another --out") from None
-    if changed:
-        raise RecipeError(f"{out} was begun with another {changed[0].replace('_', '-')}: choose another --out")
+    if changed or (text is not None and text != began):
+        what = changed[0].replace("_", "-") if changed else "text"
+        raise RecipeError(f"{out} was begun with another {what}: choose another --out")
+    return began
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -176,7 +176,7 @@ TINY = replace(
 )
 
 
-_ENDS = {"target": 0.60, "draft": 0.86, "bank": 0.97}  # parts of the time at which a stage ends; the rest: writing
+_ENDS = {"target": 0.60, "draft": 0.80, "bank": 0.97}  # parts of the time at which a stage ends; the rest: writing
 
 
 class Clock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda":
         # Products that give the same bits every time; must be said before the first one.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # Attention's backward pass is not among them; the README says so, PyTorch need not.
+        warnings.filterwarnings("ignore", message=".*non-deterministic algorithm.*")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # only slow
     return device

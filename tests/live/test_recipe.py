@@ -202,6 +202,43 @@ def _same_distribution(seen: Any, wanted: Any) -> None:
     assert square < freedom + 5.0 * np.sqrt(2.0 * freedom)
 
 
+class Ticks:
+    """A clock that each look brings nearer its end."""
+
+    elapsed = 0.0
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def left(self, _stage: str) -> float:
+        self.looks -= 1
+        return float(self.looks)
+
+
+def test_training_ends_with_the_clock(
+    made: Path, tmp_path: Path, parts: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A finished schedule in the time there is, and a clear refusal where there is none."""
+    torch, training, settings = parts("torch"), parts("training"), parts("settings")
+    tokens = parts("text").read(made).train
+    long = settings.replace(settings.TINY, target_steps=10_000)
+    rates: list[float] = []
+    given = training._set_rate
+
+    def noted(optimizer: Any, peak: float, part: float) -> None:
+        given(optimizer, peak, part)
+        rates.append(optimizer.param_groups[0]["lr"] / peak)
+
+    training._set_rate = noted
+    training.train_target(tokens, long, torch.device("cpu"), tmp_path, Ticks(21))
+    assert "20 steps" in capsys.readouterr().err
+    assert len(rates) == 20
+    assert max(rates) > 0.9
+    assert rates[-1] < 0.1
+    with pytest.raises(settings.RecipeError, match="no time is left to train the target"):
+        training.train_target(tokens, long, torch.device("cpu"), tmp_path, Ticks(1))
+
+
 def test_mistakes_are_one_sentence(made: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     cases = {
@@ -211,6 +248,7 @@ def test_mistakes_are_one_sentence(made: Path, tmp_path: Path) -> None:
         "not there yet": _command(tmp_path / "c", "--only", "draft"),
         "--device tpu": [*_command(tmp_path / "d"), "--device", "tpu"],
         "must be above zero": _command(tmp_path / "e", "--minutes", "-1"),
+        "at most 206": _command(tmp_path / "f", "--new-tokens", "900"),
     }
     running = {
         message: subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for message, command in cases.items()
