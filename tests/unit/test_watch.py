@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ def serving(answer: Callable[[int], Answer | None]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(found[1].encode())
 
-        def log_message(self, format: str, *arguments: object) -> None:
+        def log_message(self, *arguments: object) -> None:  # type: ignore[override]
             pass
 
     server = _Quiet(("127.0.0.1", 0), Handler)
@@ -150,7 +151,7 @@ def test_the_view_says_it_all(capsys: pytest.CaptureFixture[str]) -> None:
         "300, 20 ms each",
         "24.0 a step, 1.50 a committed token",
         "50%",
-        "1,240 tokens a second in steps without prompts, 1,300 expected (-5%)",
+        "1,240 tokens a second, 1,300 expected (-5%)",
         "0.040 (70% expected, 66% accepted)",
         "0.50% of the time",
         "1,600 rounds",
@@ -220,7 +221,7 @@ def test_a_server_that_is_not_there() -> None:
         pass
     with pytest.raises(UnreachableError, match=r"no server answers there \(connection refused\)"):
         Server.at(url).read()
-    with serving(lambda _: (200, "")) as url, pytest.raises(EngineError, match="answers 404 .*is it vLLM's own port"):
+    with serving(lambda _: (200, "")) as url, pytest.raises(EngineError, match=r"answers 404 .*is it vLLM's own port"):
         Server.at(f"{url}/elsewhere").read()
 
 
@@ -333,5 +334,25 @@ def test_the_dashboard_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run("watch", ["--dashboard", str(file), "--force"]) == 0
 
 
-def test_metrics_have_names_of_their_own() -> None:
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
+def test_the_dashboard_knows_our_metrics(tmp_path: Path) -> None:
+    """All of them, and no others; nothing is asked of a fixed data source, and panels do not cover each other."""
+    file = tmp_path / "board.json"
+    assert run("watch", ["--dashboard", str(file)]) == 0
+    board = json.loads(file.read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    names = {name for text in asked for name in re.findall(r"\bspecmargin_(\w+)", text)}
+    assert names == {metric.name for metric in METRICS} | {"depth_chosen_total", "faults_total"}
+    counters = {name for name in names if name.endswith("_total")}
+    assert all(re.search(rf"(rate|increase)\(specmargin_{name}\{{", " ".join(asked)) for name in counters)
+    assert all(text.count('{instance=~"$instance", engine=~"$engine"}') >= 1 for text in asked)
+    assert {variable["name"] for variable in board["templating"]["list"]} == {"datasource", "instance", "engine"}
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {"${datasource}"}
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in board["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) == 23
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

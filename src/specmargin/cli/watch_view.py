@@ -90,6 +90,7 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
         ("verify positions", _positions(last), _positions(whole)),
         ("drafts accepted", _accepted(last), _accepted(whole)),
         ("the same by vLLM", _percent(last.vllm_accepted_share), _percent(whole.vllm_accepted_share)),
+        ("tokens committed", _committed(last), _committed(whole)),
         ("goodput", _goodput(values), ""),
         ("hurdle", _number(values.get("hurdle")), ""),
         ("calibration error", _calibration(values), ""),
@@ -123,8 +124,12 @@ def _accepted(of: Interval) -> str:
     share = of.share("accepted_tokens_total", "draft_tokens_total")
     if share is None:
         return "nothing drafted" if of.counted.get("steps_total") else ""
+    return _percent(share)
+
+
+def _committed(of: Interval) -> str:
     rate = of.per_second("committed_tokens_total")
-    return _percent(share) + ("" if rate is None else f"; {rate:,.0f} tokens a second committed")
+    return f"{of.counted.get('committed_tokens_total', 0.0):,.0f}" if rate is None else f"{rate:,.0f} a second"
 
 
 def _goodput(values: Mapping[str, float]) -> str:
@@ -132,7 +137,7 @@ def _goodput(values: Mapping[str, float]) -> str:
     if not measured:
         return ""
     expectation = f", {expected:,.0f} expected ({measured / expected - 1.0:+.0%})" if expected else ""
-    return f"{measured:,.0f} tokens a second in steps without prompts{expectation}"
+    return f"{measured:,.0f} tokens a second{expectation}"
 
 
 def _calibration(values: Mapping[str, float]) -> str:
