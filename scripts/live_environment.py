@@ -23,7 +23,8 @@ TORCH = "torch==2.13.0"
 #: Optional at run time, and not published for a CPU; torch itself is pinned and installed first.
 LEFT_OUT = {"torch", "torchvision", "torchaudio", "torchcodec"}
 #: What Specmargin needs inside the engine, and what the live tests need besides.
-OURS = ("numba", "scipy", "polars", "pytest", "pytest-timeout")
+OURS = ("numba", "scipy", "polars")
+TESTS = ("pytest", "pytest-timeout", "hypothesis")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -82,7 +83,7 @@ def _checkout_environment(folder: Path, engine: Path) -> None:
         venv.create(folder, with_pip=True)
     site = _site_packages(folder)
     (site / "live-engine.pth").write_text(f"{_site_packages(engine)}\n")
-    _pip(folder, "install", "--editable", str(Path(__file__).parent.parent))
+    _pip(folder, "install", *TESTS, "--editable", str(Path(__file__).parent.parent))
 
 
 def _site_packages(folder: Path) -> Path:
