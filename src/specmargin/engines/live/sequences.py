@@ -110,7 +110,7 @@ def usable(confidence: object, sequences: int) -> list[FloatArray | None]:
     """A row of confidences a sequence; None where one of them is no probability, or where they do not fit."""
     try:
         rows = np.asarray(confidence, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return [None] * sequences
     if rows.ndim != 2 or rows.shape[0] != sequences:
         return [None] * sequences
