@@ -18,6 +18,7 @@ from specmargin.engines.live.guard import Guard
 from specmargin.engines.live.making import make_policy
 from specmargin.engines.live.policy_schema import PolicyFile, policy_text
 from specmargin.engines.live.settings_schema import Mode, read_settings
+from specmargin.step import FloatArray
 
 DEPTH = 4
 IDENTITY = Identity(model="target", speculator="draft_model:draft", config=f"k{DEPTH}")
@@ -32,7 +33,7 @@ def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> Policy
     d = calibrator_depths
     weights = np.zeros(2 * d + 15)
     weights[d] = 4.0  # log-odds of the confidence
-    sample = np.cumprod(np.random.default_rng(0).beta(3.0, 1.0, (64, DEPTH)), axis=1)
+    sample: FloatArray = np.asarray(np.cumprod(np.random.default_rng(0).beta(3.0, 1.0, (64, DEPTH)), axis=1))
     return make_policy(
         table=table(),
         survival=0.8 ** np.arange(1.0, DEPTH + 1.0),

@@ -21,7 +21,7 @@ from specmargin.engines.live.policy_schema import schedule_of
 from specmargin.engines.live.sequences import Survivals
 from specmargin.engines.live.settings_schema import Mode
 from specmargin.step import FloatArray, IntArray
-from tests.unit.live import DEPTH, bare, built, done, policy_file, table
+from tests.unit.live import DEPTH, bare, built, done, table
 
 numbers = st.integers(-3, 9) | st.floats() | st.booleans() | st.sampled_from([10**30, np.int64(2), np.uint8(3), np.nan])
 arrays = st.builds(
@@ -324,4 +324,3 @@ def test_the_narrator_says_it_in_one_line(tmp_path: Path) -> None:
 
 def test_the_mode_is_on_the_board(tmp_path: Path) -> None:
     assert [built(tmp_path, {"mode": str(mode)}).board["mode"] for mode in Mode] == [0.0, 1.0, 2.0]
-    assert policy_file().look_ahead is not None

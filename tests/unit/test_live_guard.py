@@ -32,7 +32,7 @@ def broken(detail: str = "broken") -> int:
 def test_a_call_goes_through_with_its_arguments() -> None:
     lines: list[str] = []
     guard = Guard(log=lines.append)
-    assert guard.call("outcome", -1, lambda a, *, b: a + b, 2, b=3) == 5
+    assert guard.call("outcome", -1, int, "101", base=2) == 5
     assert (guard.faults.total(), lines, guard.off) == (0, [], False)
 
 

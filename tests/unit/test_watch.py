@@ -76,7 +76,7 @@ def serving(answer: Callable[[int], Answer | None]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(found[1].encode())
 
-        def log_message(self, *arguments: object) -> None:  # type: ignore[override]
+        def log_message(self, *arguments: object) -> None:
             pass
 
     server = _Quiet(("127.0.0.1", 0), Handler)

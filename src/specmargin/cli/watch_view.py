@@ -97,7 +97,7 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
         ("distinct experts", _number(values.get("distinct_experts"), ".1f"), ""),
         ("decisions", _decisions(last), _decisions(whole)),
         ("captured", _captured(last), _captured(whole)),
-        ("signals ignored", *(_number(of.counted.get("ignored_signals_total"), ",.0f") for of in (last, whole))),
+        ("signals ignored", _ignored(last), _ignored(whole)),
         ("faults", "", _faults(last.now.faults)),
     ]
 
@@ -155,6 +155,10 @@ def _decisions(of: Interval) -> str:
 def _captured(of: Interval) -> str:
     rounds, dropped = of.counted.get("captured_rounds_total", 0.0), of.counted.get("capture_dropped_total", 0.0)
     return f"{rounds:,.0f} rounds" + (f", {dropped:,.0f} left out" if dropped else "") if rounds or dropped else ""
+
+
+def _ignored(of: Interval) -> str:
+    return _number(of.counted.get("ignored_signals_total"), ",.0f")
 
 
 def _faults(faults: Mapping[str, float]) -> str:
