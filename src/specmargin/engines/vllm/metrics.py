@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -9,6 +10,7 @@ from typing import ClassVar
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from vllm.entrypoints.serve.instrumentator import metrics as endpoint
 
 from specmargin.engines.live.board import METRICS, boards
 
@@ -56,3 +58,19 @@ class BoardCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         return ()
+
+
+def show_in_new_registries(folder: Path) -> None:
+    """Several API servers gather vLLM's metrics from files, in a registry that each makes anew: ours go there too."""
+    make = endpoint.get_prometheus_registry
+    if hasattr(make, "specmargin"):
+        return
+
+    @functools.wraps(make)
+    def get_prometheus_registry() -> CollectorRegistry:
+        registry = make()
+        BoardCollector.show(folder, registry)
+        return registry
+
+    get_prometheus_registry.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
+    endpoint.get_prometheus_registry = get_prometheus_registry

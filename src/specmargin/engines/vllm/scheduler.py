@@ -49,6 +49,10 @@ class _Decisions:
         if config.speculative_config is None or self.num_spec_tokens == 0:
             logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
             return
+        if config.parallel_config.data_parallel_size > 1 and settings.mode is not Mode.OBSERVE:
+            # vLLM turns its own table off there: ranks that draft differently wait for each other for ever.
+            logger.warning("Specmargin: data-parallel ranks must draft alike, so it only observes here.")
+            settings = settings.model_copy(update={"mode": Mode.OBSERVE})
         synchronous = not self.scheduler_config.async_scheduling
         confidence = settings.confidence and synchronous and bool(config.parallel_config.worker_extension_cls)
         graphs = config.compilation_config.cudagraph_mode
@@ -62,7 +66,7 @@ class _Decisions:
             confidence=confidence,
             candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
             identity=identity_of(config),
-            engine=str(config.parallel_config.data_parallel_rank),
+            engine=str(config.parallel_config.data_parallel_index),
             log=logger.warning,
         )
         if settings.mode is not Mode.OBSERVE and lookup is None:
