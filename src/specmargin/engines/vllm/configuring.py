@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from specmargin.engines.live.board import Board
 from specmargin.engines.live.guard import Guard
 from specmargin.engines.live.settings_schema import Settings, read_settings, read_settings_file
-from specmargin.engines.vllm.metrics import BoardCollector, show_in_new_registries
+from specmargin.engines.vllm.metrics import BoardCollector, show_beside_files
 from specmargin.engines.vllm.plugin import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION
 from specmargin.engines.vllm.versions import check_version
 from specmargin.errors import EngineError
@@ -92,5 +92,5 @@ def _board_folder(parallel: Any) -> Path:
         os.environ[_SHARED] = str(folder)
     BoardCollector.show(folder, REGISTRY)
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        show_in_new_registries(folder)
+        show_beside_files(folder)
     return folder

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
-from vllm.entrypoints.serve.instrumentator import metrics as endpoint
 
 from specmargin.engines.live.board import METRICS, boards
 
@@ -60,17 +60,15 @@ class BoardCollector(Collector):
         return ()
 
 
-def show_in_new_registries(folder: Path) -> None:
-    """Several API servers gather vLLM's metrics from files, in a registry that each makes anew: ours go there too."""
-    make = endpoint.get_prometheus_registry
-    if hasattr(make, "specmargin"):
+def show_beside_files(folder: Path) -> None:
+    """Several API servers gather vLLM's metrics from files, in registries made for each answer: ours go there too."""
+    collect = MultiProcessCollector.collect
+    if hasattr(collect, "specmargin"):
         return
 
-    @functools.wraps(make)
-    def get_prometheus_registry() -> CollectorRegistry:
-        registry = make()
-        BoardCollector.show(folder, registry)
-        return registry
+    @functools.wraps(collect)
+    def collect_all(self: MultiProcessCollector) -> list[Metric]:
+        return [*collect(self), *BoardCollector(folder).collect()]
 
-    get_prometheus_registry.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
-    endpoint.get_prometheus_registry = get_prometheus_registry
+    collect_all.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
+    MultiProcessCollector.collect = collect_all
