@@ -64,8 +64,12 @@ class Rounds:
     @property
     def has_confidence(self) -> bool:
         """For every token that was drafted."""
+        return bool(self.drafted_by_round.any()) and not bool(self._without_confidence.any())
+
+    @property
+    def _without_confidence(self) -> BoolArray:
         drafted = np.arange(self.depth) < self.drafted_by_round[:, np.newaxis]
-        return bool(drafted.any()) and not bool(np.isnan(self.confidence_by_round_depth[drafted]).any())
+        return np.asarray((drafted & np.isnan(self.confidence_by_round_depth)).any(axis=1))
 
     @property
     def categories(self) -> list[str]:
@@ -84,6 +88,14 @@ class Rounds:
             speculator=self.speculator,
             source=self.source,
         )
+
+    def with_confidence(self) -> Rounds | None:
+        """Whole requests that have one for every drafted token, so that streaks stay streaks; None where none has. The
+        first drafts of a live engine have none."""
+        spoiled = np.unique(self.prompt_by_round[self._without_confidence])
+        whole = ~np.isin(self.prompt_by_round, spoiled)
+        found = self.chosen(whole) if whole.any() else None
+        return found if found is not None and found.has_confidence else None
 
     def of_category(self, name: str) -> Rounds:
         return self.chosen(np.array([category == name for category in self.category_by_round]))

@@ -57,8 +57,8 @@ def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | N
             return None, None
         weights = np.array(found.calibrator.weights)
         return Logistic(weights=weights, depths=found.calibrator.depths, rich=True), np.array(found.sample)
-    rounds = read_bank([path])
-    if not rounds.has_confidence:
+    rounds = read_bank([path]).with_confidence()
+    if rounds is None:
         return None, None
     calibrator = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
     survival = survival_of(rounds, calibrator)

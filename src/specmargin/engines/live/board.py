@@ -45,6 +45,7 @@ METRICS = tuple(
     Metric(name=name, help=text)
     for name, text in (
         ("enabled", "1 while Specmargin decides, 0 after it switched itself off"),
+        ("mode", "0 observes, 1 follows a schedule, 2 adapts"),
         ("steps_total", "Steps with decoding sequences"),
         ("step_seconds_total", "Seconds of these steps, by the engine core's clock"),
         ("decision_seconds_total", "Seconds spent in Specmargin's decisions and bookkeeping"),

@@ -51,6 +51,7 @@ def build_driver(
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
     guard = Guard(log=log, faults_in_a_row=settings.faults_in_a_row, slowest_seconds=settings.slowest_decision_seconds)
     board = Board(None if settings.board is None else settings.board / f"engine-{engine}.board")
+    board.put("mode", float(list(Mode).index(settings.mode)))
     capture = None
     if settings.capture is not None:
         capture = BankWriter(

@@ -113,7 +113,7 @@ class Driver:
         policy = self.policy
         if self.survivals is None or not isinstance(policy, Controller) or not any(drafted):
             return None
-        survival = self.survivals.of(batch, policy)
+        survival = self.survivals.of(batch, lambda: policy.survival)
         if survival is None:
             return None
         held = np.array(drafted, dtype=np.int64)
@@ -139,9 +139,7 @@ class Driver:
     def _draft_depth(self, request_ids: Sequence[str]) -> int:
         assert self.policy is not None
         batch = len(request_ids)
-        depth: object = self.policy.draft_depth(batch)  # nothing is known of a policy that is broken
-        if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
-            raise EngineError(f"the policy's depth is {depth!r}")
+        depth = _depth_of(self.policy, batch)
         live = [self._live[request_id] for request_id in request_ids if request_id in self._live]
         deepest = max((self._limit(one, batch) for one in live), default=self.max_depth)
         return int(min(deepest if self.classes else depth, deepest, self.max_depth))
@@ -150,7 +148,7 @@ class Driver:
         """The deepest draft of a request: its own wish, and its class's schedule where there are classes."""
         if not self.classes or self.policy is None:
             return live.limit
-        return min(live.limit, self.classes.get(live.group, self.policy).draft_depth(batch))
+        return min(live.limit, _depth_of(self.classes.get(live.group, self.policy), batch))
 
     # --- outcomes ---
 
@@ -226,3 +224,10 @@ class Driver:
     def close(self) -> None:
         if self.capture is not None:
             self.capture.close()
+
+
+def _depth_of(policy: Policy, batch: int) -> int:
+    depth: object = policy.draft_depth(batch)  # nothing is known of a policy that is broken
+    if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
+        raise EngineError(f"the policy's depth is {depth!r}")
+    return int(depth)

@@ -15,7 +15,7 @@ from specmargin.acceptance.schema import CalibratorFile, Probability
 from specmargin.decisions.policies.lookahead import LookAhead
 from specmargin.decisions.policies.policy import Schedule
 from specmargin.decisions.policies.tables import DraftCost, PriceTable
-from specmargin.engines.live.settings_schema import Count, Range
+from specmargin.engines.live.settings_schema import Count, Range, Ranges
 from specmargin.errors import EngineError
 from specmargin.schema import StrictModel, first_complaint
 
@@ -101,7 +101,7 @@ class PolicyFile(StrictModel):
     sources: dict[str, str]
     table: TableFile
     survival: list[Probability]
-    schedule: list[Range]
+    schedule: Ranges
     calibrator: CalibratorFile | None = None
     look_ahead: LookAheadFile | None = None
 
@@ -112,8 +112,8 @@ class PolicyFile(StrictModel):
             raise ValueError("table: must hold at least one sequence and one draft token")
         if any(len(row) != depths for row in self.table.rest_by_batch_depth):
             raise ValueError("table.rest_by_batch_depth: every row must be as long as effective_by_depth")
-        if not self.survival or not self.schedule:
-            raise ValueError("survival and schedule must not be empty")
+        if not self.survival:
+            raise ValueError("survival must not be empty")
         return self
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from zlib import crc32
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Live:
         limited = isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0  # False for NaN
         group = given.get(CLASS_ARGUMENT)
         return cls(
-            number=crc32(request_id.encode()),
+            number=_number(request_id),
             limit=int(min(limit or 0, _NO_LIMIT)) if limited else _NO_LIMIT,
             group=group[:64] if isinstance(group, str) and group else "all",
         )
@@ -55,9 +55,9 @@ class Live:
         self.history = math.log(share / (1.0 - share))
 
 
-class HasSurvival(Protocol):
-    @property
-    def survival(self) -> FloatArray: ...
+def _number(request_id: str) -> int:
+    """63 bits: of a million requests, no two are likely to share one, which would spoil their bank."""
+    return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest()) >> 1
 
 
 @dataclass(kw_only=True)
@@ -78,8 +78,8 @@ class Survivals:
         if self._compiled is not None:  # compiled now, not in the first step
             self._compiled.survival(self._confidence[:1], self._history[:1])
 
-    def of(self, batch: Sequence[Live], learned: HasSurvival) -> FloatArray | None:
-        """(sequences, depth); None where no sequence has a usable confidence. What was learned stands in for some."""
+    def of(self, batch: Sequence[Live], mean: Callable[[], FloatArray]) -> FloatArray | None:
+        """(sequences, depth); None where no sequence has a usable confidence. `mean` stands in for some."""
         count, depth = len(batch), self._confidence.shape[1]
         if count > self.max_batch:
             return None
@@ -100,10 +100,10 @@ class Survivals:
             survival = np.asarray(np.cumprod(confidence, axis=1), dtype=np.float64)
         else:
             survival = self._compiled.survival(confidence, self._history[:count])
-        mean = learned.survival if missing else _NOTHING
+        learned = mean() if missing else _NOTHING
         for i in missing:
-            width = min(mean.size, depth)
-            survival[i, :width] = mean[:width]
+            width = min(learned.size, depth)
+            survival[i, :width] = learned[:width]
             survival[i, width:] = 0.0
         return survival
 
@@ -112,7 +112,7 @@ def usable(confidence: object, sequences: int) -> list[FloatArray | None]:
     """A row of confidences a sequence; None where one of them is no probability, or where they do not fit."""
     try:
         rows = np.asarray(confidence, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return [None] * sequences
     if rows.ndim != 2 or rows.shape[0] != sequences:
         return [None] * sequences

@@ -7,13 +7,33 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from specmargin.errors import EngineError
 from specmargin.schema import StrictModel, first_complaint
 
 Count = Annotated[int, Field(ge=0)]
 Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Count]  # first batch, last batch, depth
+_LARGEST_BATCH = 65_536
+
+
+def _as_vllm_has_them(ranges: list[Range]) -> list[Range]:
+    """The rules of vLLM's own `num_speculative_tokens_per_batch_size`."""
+    end = 0
+    for first, last, depth in sorted(ranges):
+        if last < first or last > _LARGEST_BATCH:
+            raise ValueError(f"the range [{first}, {last}, {depth}] must end in {first}..{_LARGEST_BATCH}")
+        if first <= end:
+            raise ValueError(f"the ranges that hold batch {first} overlap")
+        if end == 0 and first != 1:
+            raise ValueError(f"the first range must begin at batch 1, not {first}")
+        end = last
+    if not ranges:
+        raise ValueError("needs at least one range [first, last, depth]")
+    return ranges
+
+
+Ranges = Annotated[list[Range], AfterValidator(_as_vllm_has_them)]
 
 
 class Mode(StrEnum):
@@ -37,8 +57,8 @@ class Settings(StrictModel):
 
     mode: Mode = Mode.OBSERVE
     policy: Path | None = None
-    schedule: list[Range] | None = None
-    classes: dict[str, list[Range]] = Field(default_factory=dict)
+    schedule: Ranges | None = None
+    classes: dict[str, Ranges] = Field(default_factory=dict)
     candidates: tuple[Count, ...] | None = None
     confidence: bool = True
     ragged: bool | None = None  # None: unless full CUDA graphs need equal runs

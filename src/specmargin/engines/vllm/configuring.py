@@ -16,12 +16,13 @@ from vllm.logger import init_logger
 
 from specmargin.engines.live.board import board_of_fault
 from specmargin.engines.live.settings_schema import Settings, read_settings, read_settings_file
-from specmargin.engines.vllm.metrics import BoardCollector
+from specmargin.engines.vllm.metrics import BoardCollector, show_beside_files
 from specmargin.engines.vllm.plugin import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION
 from specmargin.engines.vllm.versions import check_version
 from specmargin.errors import EngineError
 
 logger = init_logger("vllm.specmargin")
+_SHARED = "SPECMARGIN_BOARDS"  # the parent's, for the API servers that it starts
 
 
 def configure(config: Any) -> None:
@@ -52,7 +53,7 @@ def _put_in(config: Any, settings: Settings) -> None:
     scheduler, parallel = config.scheduler_config, config.parallel_config
     if scheduler.scheduler_cls not in (None, SCHEDULER, ASYNC_SCHEDULER):
         raise EngineError(f"--scheduler-cls {scheduler.scheduler_cls} is not ours; the two cannot be combined")
-    board = _board_folder()
+    board = _board_folder(parallel)
     written = settings.model_copy(update={"board": board}).model_dump(mode="json")
     config.additional_config = {**config.additional_config, KEY: written}
     scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
@@ -67,12 +68,25 @@ def _take_out(config: Any) -> None:
     if config.scheduler_config.scheduler_cls in (SCHEDULER, ASYNC_SCHEDULER):
         config.scheduler_config.scheduler_cls = None
     with suppress(OSError):
-        board_of_fault(_board_folder() / "engine-0.board", "configuration")
+        board_of_fault(_board_folder(config.parallel_config) / "engine-0.board", "configuration")
 
 
-def _board_folder() -> Path:
-    """Where the engine writes and `/metrics` reads; gone with this process."""
-    folder = Path(tempfile.mkdtemp(prefix="specmargin-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def _board_folder(parallel: Any) -> Path:
+    """Where the engine writes and `/metrics` reads; gone with the process that made it.
+
+    With several API servers their parent makes the engine's configuration, and each of them one of its own: they show
+    the parent's boards.
+    """
+    rank = getattr(parallel, "_api_process_rank", 0)  # -1: the parent
+    shared = os.environ.get(_SHARED)
+    if shared and rank >= 0:
+        folder = Path(shared)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="specmargin-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if rank < 0:
+        os.environ[_SHARED] = str(folder)
     BoardCollector.show(folder, REGISTRY)
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        show_beside_files(folder)
     return folder

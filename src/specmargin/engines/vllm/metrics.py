@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from specmargin.engines.live.board import METRICS, boards
@@ -56,3 +58,17 @@ class BoardCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         return ()
+
+
+def show_beside_files(folder: Path) -> None:
+    """Several API servers gather vLLM's metrics from files, in registries made for each answer: ours go there too."""
+    collect = MultiProcessCollector.collect
+    if hasattr(collect, "specmargin"):
+        return
+
+    @functools.wraps(collect)
+    def collect_all(self: MultiProcessCollector) -> list[Metric]:
+        return [*collect(self), *BoardCollector(folder).collect()]
+
+    collect_all.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
+    MultiProcessCollector.collect = collect_all

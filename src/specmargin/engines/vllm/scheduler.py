@@ -6,6 +6,7 @@ before the step is scheduled shortens its run; the tokens that are left are what
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from contextlib import suppress
@@ -59,6 +60,10 @@ class _Decisions:
         if config.speculative_config is None or self.num_spec_tokens == 0:
             logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
             return
+        if config.parallel_config.data_parallel_size > 1 and settings.mode is not Mode.OBSERVE:
+            # vLLM turns its own table off there: ranks that draft differently wait for each other for ever.
+            logger.warning("Specmargin: data-parallel ranks must draft alike, so it only observes here.")
+            settings = settings.model_copy(update={"mode": Mode.OBSERVE})
         synchronous = not self.scheduler_config.async_scheduling
         confidence = settings.confidence and synchronous and bool(config.parallel_config.worker_extension_cls)
         graphs = config.compilation_config.cudagraph_mode
@@ -72,7 +77,7 @@ class _Decisions:
             confidence=confidence,
             candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
             identity=identity_of(config),
-            engine=str(config.parallel_config.data_parallel_rank),
+            engine=str(config.parallel_config.data_parallel_index),
             log=logger.warning,
         )
         if settings.mode is not Mode.OBSERVE and lookup is None:
@@ -172,7 +177,8 @@ class _Decisions:
 
     def shutdown(self: Any) -> None:
         if self._driver is not None:
-            self._driver.guard.call("capture", None, self._driver.close)
+            with contextlib.suppress(Exception):  # also where the guard is off: what was captured is written
+                self._driver.close()
         super().shutdown()  # type: ignore[misc]
 
 
