@@ -6,6 +6,7 @@ gates every draft. Whatever signal it cannot use it ignores and counts, and fall
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -187,16 +188,13 @@ class Controller:
         return bool(survival.size) and bool(np.all((survival >= 0.0) & (survival <= 1.0)))  # False for NaN
 
     def _sane(self, outcome: Outcome) -> bool:
-        verified, accepted = outcome.verified, outcome.accepted
-        arrays = (outcome.drafted, verified, accepted)
-        return (
-            all(array.ndim == 1 and np.issubdtype(array.dtype, np.integer) for array in arrays)
-            and 0 < verified.size <= self.table.max_batch
-            and bool(np.all((outcome.drafted >= 0) & (outcome.drafted <= self.table.max_depth)))
-            and verified.shape == accepted.shape == outcome.drafted.shape
-            and (0.0 < outcome.seconds < 100.0 or np.isnan(outcome.seconds))
-            and bool(np.all((accepted >= 0) & (accepted <= verified) & (verified <= self.table.max_depth)))
-        )
+        drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
+        shaped = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (drafted, verified, accepted))
+        fits = shaped and drafted.size == verified.size == accepted.size
+        timed = 0.0 < outcome.seconds < 100.0 or math.isnan(outcome.seconds)
+        if not (fits and timed and 0 < verified.size <= self.table.max_batch):
+            return False
+        return bool(core.are_rounds(drafted, verified, accepted, self.table.max_depth))
 
     def _parts(self, outcome: Outcome) -> tuple[float, float]:
         rest, experts = core.round_parts(self.known, outcome.drafted, outcome.verified)

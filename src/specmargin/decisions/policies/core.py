@@ -151,6 +151,15 @@ def _probe(known, marks):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def are_rounds(drafted, verified, accepted, deepest):  # type: ignore[no-untyped-def]
+    """No sequence accepts more than it verified, or goes deeper than the tables."""
+    for i in range(verified.size):  # noqa: SIM110 (Numba knows no generators here)
+        if not (0 <= accepted[i] <= verified[i] <= deepest and 0 <= drafted[i] <= deepest):
+            return False
+    return True
+
+
+@compiled
 def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
     """Seconds of these rounds by the table: all but experts, and experts."""
     batch, deepest = verified.size, known.effective.size - 1
