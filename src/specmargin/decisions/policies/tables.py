@@ -82,6 +82,14 @@ class PriceTable:
         """The same with the drafting before them."""
         return np.asarray(self.equal_seconds(batch) + self.draft.by_depth(batch, self.max_depth))
 
+    @property
+    def sensible_depths(self) -> tuple[int, ...]:
+        """All but those that take longer than a deeper one at most batch sizes: kernels have favourite sizes."""
+        seconds = np.stack([self.round_seconds(batch) for batch in range(1, self.max_batch + 1)])
+        cheapest_deeper = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
+        dominated = (seconds > cheapest_deeper * (1.0 + _NOISE)).mean(axis=0) > 0.5
+        return tuple(int(depth) for depth in range(self.max_depth + 1) if not dominated[depth])
+
     def verify_seconds(self, depths: FloatArray) -> float:
         """One step of sequences with these depths."""
         batch = depths.size
