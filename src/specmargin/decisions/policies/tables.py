@@ -18,6 +18,8 @@ from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
+_NOISE = 0.01  # of measured prices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftCost:
