@@ -226,10 +226,8 @@ def _narrow(swing: Swing) -> bool:
 def report(swing: Swing, *, minutes: float) -> str:
     """Markdown, as it stands in docs/live.md."""
     names = list(swing.found)
-    lines = [
-        f"{swing.repeats} repeats in {minutes:.0f} minutes; tokens a second ({swing.clock} clock), ratios with 95% intervals.",
-        "",
-    ]
+    how = f"tokens a second by the {swing.clock} clock, ratios with 95% intervals"
+    lines = [f"{swing.repeats} repeats in {minutes:.0f} minutes; {how}.", ""]
     lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]
     lines += ["| --- |" + " ---: |" * len(names) + " --- | ---: |"]
     for phase, (concurrency, category) in enumerate(PHASES):
