@@ -26,6 +26,7 @@ VERBS = {
     "duel": "One more sequence or one more draft token?",
     "profile": "What captures say: routed experts (routing), draft rounds and policies (acceptance).",
     "design": "Which experts would suit speculation at a target batch: how many, how wide, how many shared.",
+    "measure": "Prices from your own machine: steps of your engine (vllm), kernels of a GPU (gpu).",
     "validate": "Predicted against measured, beside the tool people would otherwise use.",
     "models": "The bundled models.",
     "gpus": "The bundled devices.",

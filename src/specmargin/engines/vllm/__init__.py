@@ -1,0 +1,1 @@
+"""Inside a running vLLM. Nothing outside this package imports vLLM."""
