@@ -13,12 +13,13 @@ import typer
 
 from specmargin.catalog.lookup import find_model
 from specmargin.cli import options as o
-from specmargin.cli import render
-from specmargin.errors import InputError
-from specmargin.files import check_new
+from specmargin.cli import measure_view, render
+from specmargin.errors import InputError, needs_extra
+from specmargin.files import check_new, write_text
 from specmargin.measure.points import Surface
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, Watcher, measure_steps
+from specmargin.prices.measured_schema import as_text
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -56,6 +57,7 @@ def vllm(
     minutes: Annotated[float, typer.Option(min=0.1, help="Start nothing after this long; what is there is fitted.")] = (
         10.0
     ),
+    fit_only: Annotated[bool, typer.Option("--fit-only", help="Start no engine: fit the rows that are there.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew over an earlier measurement.")] = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -88,10 +90,20 @@ def vllm(
         repeats=repeats,
     )
     records = Records(path=output.with_suffix(".rows.jsonl"))
-    records.begin(order.header(), fresh=force)
-    with _watching() as watch:
-        log = output.with_suffix(".log")
-        measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
+    records.begin(order.header(), fresh=force and not fit_only)
+    if not fit_only:
+        with _watching() as watch:
+            log = output.with_suffix(".log")
+            measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
+    method = str((order.speculative or {}).get("method", ""))
+    with needs_extra("measure"):
+        from specmargin.measure.pricing import price_file  # noqa: PLC0415 (SciPy is an extra)
+    fitted = price_file(records.rows(), records.engines(), architecture, drafter_method=method)
+    write_text(output, as_text(fitted.file), force=force)
+    if json:
+        render.json_out(measure_view.payload(fitted, records.failures()))
+    else:
+        measure_view.show(fitted, records.failures(), output)
 
 
 @contextmanager
