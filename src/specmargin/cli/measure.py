@@ -16,10 +16,13 @@ from specmargin.cli import options as o
 from specmargin.cli import measure_view, render
 from specmargin.errors import InputError, needs_extra
 from specmargin.files import check_new, write_text
+from specmargin.measure.gpu.shapes import Shapes, shapes_of
 from specmargin.measure.points import Surface
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, Watcher, measure_steps
 from specmargin.prices.measured_schema import as_text
+
+ROWS = 260  # records of `measure gpu`, about: for its bar
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -104,6 +107,48 @@ def vllm(
         render.json_out(measure_view.payload(fitted, records.failures()))
     else:
         measure_view.show(fitted, records.failures(), output)
+
+
+@app.command()
+def gpu(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the laws, FILE.json.")],
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="Whose shapes are timed: a name, a config.json or a folder.")
+    ] = "qwen3-30b-a3b",
+    name: Annotated[str, typer.Option("--gpu", help="The device's name for --gpu, as in `specmargin gpus`.")] = "h200",
+    repeats: Annotated[int, typer.Option(min=3, help="Timings of a kernel; the median counts.")] = 15,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time nothing more after this long.")] = 5.0,
+    force: Annotated[bool, typer.Option("--force", help="Start anew over an earlier measurement.")] = False,
+    fit_only: Annotated[bool, typer.Option("--fit-only", help="Time nothing: fit the rows that are there.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """Kernels of a bare GPU, without an engine, and laws fitted to them.
+
+    Fused experts over positions and distinct experts, dense products and the LM head, attention with 1 to 16 queries a
+    sequence (grouped, and absorbed MLA), launches, copy bandwidth and matrix rate. Every kernel is first checked
+    against float64. Rows are kept as they come in FILE.rows.jsonl: run it again to resume. Examples:
+
+      specmargin measure gpu qwen3-30b-a3b --gpu h200 -o mine.json
+
+      specmargin price qwen3-30b-a3b --gpu h200 --batch 8 --depth 3 --prices mine.json
+    """
+    check_new(output, force=force)
+    shapes = shapes_of(find_model(model))
+    records = Records(path=output.with_suffix(".rows.jsonl"))
+    records.begin({"model": shapes.model, "gpu": name}, fresh=force and not fit_only)
+    if not fit_only:
+        _time_kernels(shapes, records, repeats=repeats, deadline=time.time() + 60.0 * minutes)
+
+
+def _time_kernels(shapes: Shapes, records: Records, *, repeats: int, deadline: float) -> None:
+    with needs_extra("gpu"):
+        from specmargin.measure.gpu.bench import Bench, everything, key_of  # noqa: PLC0415 (PyTorch is an extra)
+    done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
+    bench = Bench(repeats=repeats, deadline=deadline, done=done)
+    with render.progress("kernels", ROWS) as advance:
+        for record in everything(bench, shapes):
+            records.append(record)
+            advance(1)
 
 
 @contextmanager
