@@ -11,7 +11,7 @@ from typing import Any
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.hardware.device import Device
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
-from specmargin.prices.measured_schema import measured_prices, read_price_file
+from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
 from specmargin.prices.roofline import Roofline, RooflineForm
 from specmargin.prices.silicon import store
@@ -63,14 +63,23 @@ def measured_names() -> list[str]:
 
 def _measured(spec: str) -> PriceModel | None:
     """A bundled name or a file of measured steps, with `:MODE` for other graphs; None where it is neither."""
-    name, _, mode = spec.partition(":") if not Path(spec).exists() else (spec, "", "")
+    found = measured_file(spec)
+    if found is None:
+        return None
+    name, _, mode = _split(spec)
+    return measured_prices(found, Path(name).name, mode)
+
+
+def measured_file(spec: str) -> PriceFile | None:
+    """The file behind such a name, or None."""
+    name = _split(spec)[0]
     if name in measured_names():
-        path = Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}"))
-    else:
-        path = Path(name)
-        if not _is_measured(path):
-            return None
-    return measured_prices(read_price_file(path), path.name.removesuffix(_ENDING), mode)
+        return read_price_file(Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}")))
+    return read_price_file(Path(name)) if _is_measured(Path(name)) else None
+
+
+def _split(spec: str) -> tuple[str, str, str]:
+    return (spec, "", "") if Path(spec).exists() else spec.partition(":")
 
 
 def _is_measured(path: Path) -> bool:

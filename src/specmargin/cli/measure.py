@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from specmargin.catalog.lookup import find_model
+from specmargin.cli import measure_gpu_view, measure_view, render
 from specmargin.cli import options as o
-from specmargin.cli import measure_view, render
 from specmargin.errors import InputError, needs_extra
 from specmargin.files import check_new, write_text
 from specmargin.measure.gpu.shapes import Shapes, shapes_of
 from specmargin.measure.points import Surface
+from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, Watcher, measure_steps
 from specmargin.prices.measured_schema import as_text
@@ -37,9 +38,9 @@ def vllm(
     model: o.Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the price file, FILE.json.")],
     batches: Annotated[str, typer.Option("--batches", help="Batch sizes.")] = "1,2,4,8,16,32,64,128",
-    depths: Annotated[str, typer.Option("--depths", help="Draft depths, beside 0; an engine each with full graphs.")] = (
-        "1,3,7"
-    ),
+    depths: Annotated[
+        str, typer.Option("--depths", help="Draft depths, beside 0; an engine each with full graphs.")
+    ] = ("1,3,7"),
     contexts: Annotated[
         str, typer.Option("--contexts", help="Tokens a sequence; every batch at the first, a few at the others.")
     ] = "512,4k",
@@ -53,6 +54,10 @@ def vllm(
     drafter: Annotated[
         str | None,
         typer.Option("--drafter", help="Your speculative_config as JSON, to time its passes: {'method': 'eagle', …}."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="A JSON list of prompts (texts, or lists of token ids). Default: random tokens."),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling.")] = 1.0,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps a point and repeat.")] = 5,
@@ -87,6 +92,7 @@ def vllm(
         surface=surface,
         engine_args=_flags(flags or []),
         speculative=None if drafter is None else _mapping(drafter, "--drafter"),
+        prompts=() if prompts is None else read_prompts(prompts, model),
         routes=architecture.is_moe,
         temperature=temperature,
         steps=steps,
@@ -138,6 +144,14 @@ def gpu(
     records.begin({"model": shapes.model, "gpu": name}, fresh=force and not fit_only)
     if not fit_only:
         _time_kernels(shapes, records, repeats=repeats, deadline=time.time() + 60.0 * minutes)
+    with needs_extra("measure"):
+        from specmargin.measure.gpu.laws import kernel_report  # noqa: PLC0415 (SciPy is an extra)
+    report = kernel_report(list(records.read()), shapes, name)
+    write_text(output, measure_gpu_view.as_text(report), force=force)
+    if json:
+        render.json_out(measure_gpu_view.payload(report))
+    else:
+        measure_gpu_view.show(report, output)
 
 
 def _time_kernels(shapes: Shapes, records: Records, *, repeats: int, deadline: float) -> None:

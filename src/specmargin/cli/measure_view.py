@@ -82,6 +82,9 @@ def _show_errors(fitted: Fitted) -> None:
         held = f"{line['held_out_median_error']:.1%} ({line['held_out_worst_error']:.1%})"
         shown.add_row(name, str(line["points"]), own, held)
     out.print(shown)
+    if fitted.file.evidence.noisy:
+        text = "careful: other work ran on this machine; the lower quartile of the steps was fitted"
+        out.print(text, style="yellow")
     if not fitted.file.evidence.counted_experts and fitted.file.model.experts:
         out.print("careful: experts could not be counted here; uniform routing was taken", style="yellow")
 

@@ -60,9 +60,7 @@ def steps_of(
     distinct = np.array([_distinct(row, counted, model) for row in rows])
     step = Step.uniform(batch=batch, depth=depth, context=context)
     works = target_work(model, step, _load(model, distinct, step.positions), layout=Layout(), kv=model.kv_precision)
-    return Steps(
-        batch=batch, depth=depth, context=context, distinct=distinct, seconds=seconds, works=tuple(works)
-    )
+    return Steps(batch=batch, depth=depth, context=context, distinct=distinct, seconds=seconds, works=tuple(works))
 
 
 def _load(model: Architecture, distinct: FloatArray, positions: FloatArray) -> ExpertLoad:
@@ -156,7 +154,7 @@ def _start(steps: Steps, chosen: BoolArray) -> FloatArray:
     done = sum(work.count * float(np.broadcast_to(work.flops, steps.batch.shape)[large]) for work in steps.works)
     bandwidth, rate = read / (0.5 * shortest), done / (longest / 3.0)
     engine = [0.4 * shortest, 0.01 * shortest, 0.001 * shortest, 0.05 * shortest]
-    return np.log(np.array([*engine, bandwidth, rate, bandwidth, rate]))
+    return np.asarray(np.log(np.array([*engine, bandwidth, rate, bandwidth, rate])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

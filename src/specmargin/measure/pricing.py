@@ -54,6 +54,8 @@ class Fitted:
 def price_file(
     rows: Sequence[Row], engines: Mapping[str, Mapping[str, Any]], model: Architecture, *, drafter_method: str = ""
 ) -> Fitted:
+    noisy = is_noisy(rows)
+    kept, rows = rows, [_quietest(row) for row in rows] if noisy else rows
     if not rows:
         raise InputError("nothing was measured yet; run `specmargin measure vllm` again to go on")
     plain = engines.get("none") or next(iter(engines.values()))
@@ -64,8 +66,7 @@ def price_file(
     def steps(chosen: Sequence[Row]) -> Steps:
         return steps_of(chosen, counted, model)
 
-    base = [row for row in rows if _is_base(row, mode, counted, routes=model.is_moe)]
-    measured = steps(base)
+    base, measured = fitted_rows(rows, model, mode)
     fit = fit_steps(measured)
     judgement = judge(measured, fit)
     time = _graphs(fit, rows, steps, layers=model.layers, largest=largest)
@@ -80,12 +81,34 @@ def price_file(
         modes={name: _engine_fields(value) for name, value in modes.items()},
         drafter=None if draft is None else DraftFields(**_rounded(_without_source(draft))),
         ranges=judgement.ranges,
-        evidence=_evidence(judgement, counted=bool(counted)),
-        rows=[RowFields(**{name: row[name] for name in RowFields.model_fields}) for row in rows],
+        evidence=_evidence(judgement, counted=bool(counted), noisy=noisy),
+        rows=[RowFields(**{name: row[name] for name in RowFields.model_fields if name in row}) for row in kept],
     )
     return Fitted(
         file=file, rows=tuple(base), steps=measured, predicted_seconds=fit.seconds(measured), judgement=judgement
     )
+
+
+def is_noisy(rows: Sequence[Row]) -> bool:
+    """Do steps of one point differ by a tenth, in most points? Then other work ran on the machine."""
+    spreads = [row["high_seconds"] / row["low_seconds"] - 1.0 for row in rows]
+    return bool(spreads) and float(np.median(spreads)) > _NOISY
+
+
+def _quietest(row: Row) -> Row:
+    """The lower quartile of the steps: other work only ever adds time."""
+    quiet = {"seconds": row["low_seconds"], "draft_seconds": row.get("low_draft_seconds", row["draft_seconds"])}
+    return {**row, **quiet}
+
+
+_NOISY = 0.1
+
+
+def fitted_rows(rows: Sequence[Row], model: Architecture, mode: str) -> tuple[list[Row], Steps]:
+    """Steps of the target as the engine runs them by default, and the work that each was."""
+    counted = counted_experts(rows)
+    base = [row for row in rows if _is_base(row, mode, counted, routes=model.is_moe)]
+    return base, steps_of(base, counted, model)
 
 
 def _mode(graph_mode: str) -> str:
@@ -95,7 +118,7 @@ def _mode(graph_mode: str) -> str:
 
 
 def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool) -> bool:
-    """Steps of the target as the engine runs them by default. Repeated tokens say nothing unless experts were counted."""
+    """Repeated tokens say nothing unless experts were counted."""
     if row["graph"] != mode or row["kind"] == "off" or row["run"] == "pieces":
         return False
     return not (routes and row["kind"] == "alike" and (row["batch"], row["depth"], "alike") not in counted)
@@ -131,7 +154,7 @@ def _pieces(
     return {"piecewise": replace(plain, floor_layer_seconds=floor)}
 
 
-def _evidence(judgement: Judgement, *, counted: bool) -> EvidenceFields:
+def _evidence(judgement: Judgement, *, counted: bool, noisy: bool) -> EvidenceFields:
     own, held_out = judgement.errors, judgement.held_out_errors
     return EvidenceFields(
         points=int(own.size),
@@ -140,6 +163,7 @@ def _evidence(judgement: Judgement, *, counted: bool) -> EvidenceFields:
         held_out_median_error=round(float(np.median(held_out)), 4),
         held_out_worst_error=round(float(held_out.max()), 4),
         counted_experts=counted,
+        noisy=noisy,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a measurement leaves behind while it runs: one JSON line a record, appended as it comes, read again to resume."""
+"""What a measurement leaves behind while it runs: a JSON line a record, appended as it comes, read to resume."""
 
 from __future__ import annotations
 
@@ -52,7 +52,15 @@ class Records:
         return list(found.values())
 
     def engines(self) -> dict[str, dict[str, Any]]:
-        return {record["run"]: record for record in self.read() if record.get("record") == "engine"}
+        """What every run was measured on, with the clocks at its end where there are any."""
+        found: dict[str, dict[str, Any]] = {}
+        for record in self.read():
+            if record.get("record") == "engine":
+                found[record["run"]] = record
+            elif record.get("record") == "clocks" and record["run"] in found:
+                clocks = [f"{name.removeprefix('clocks.')} {record[name]}" for name in ("clocks.sm", "clocks.mem")]
+                found[record["run"]]["clocks"] = ", ".join(clocks)
+        return found
 
     def failures(self) -> dict[str, str]:
         """Runs that failed and were not finished since."""

@@ -1,11 +1,13 @@
 """Prices fitted to whole steps of one model in one engine on one machine.
 
-    t = step + verify + sequence · B + position · T + Σ over components of ((bytes / bandwidth)³ + (operations / rate)³)^(1/3)
+    t = step + verify + sequence · B + position · T
+        + Σ over components of ((bytes / bandwidth)³ + (operations / rate)³)^(1/3)
 
 The bytes and operations of every component are counted as for any other price, so the routed experts follow the
 distinct experts of whatever routing a plan brings. Bandwidth and rate are what the engine reached over all of its
-kernels; `verify` is there once any draft is verified; launches, scheduling and sampling are the engine's own time. Only what varied in the measurement is known: how
-a dense model's fixed time divides into weights and launches is not, and does not matter to a decision.
+kernels; `verify` is there once any draft is verified; launches, scheduling and sampling are the engine's own time. Only
+what varied in the measurement is known: how a dense model's fixed time divides into weights and launches is not, and
+does not matter to a decision.
 """
 
 from __future__ import annotations

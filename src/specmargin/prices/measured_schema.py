@@ -15,7 +15,7 @@ from specmargin.prices.model import EngineTime
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
 
-SCHEMA = "specmargin.measured/1"
+SCHEMA: Literal["specmargin.measured/1"] = "specmargin.measured/1"
 
 
 class ModelFields(StrictModel):
@@ -64,6 +64,7 @@ class EvidenceFields(StrictModel):
     held_out_median_error: NonNegativeFloat
     held_out_worst_error: NonNegativeFloat
     counted_experts: bool
+    noisy: bool = False  # steps of one point differed so much that their lower quartile was taken
 
 
 class RowFields(StrictModel):
@@ -80,7 +81,9 @@ class RowFields(StrictModel):
     high_seconds: PositiveFloat
     whole_seconds: PositiveFloat
     draft_seconds: NonNegativeFloat
+    low_draft_seconds: NonNegativeFloat = 0.0
     committed: NonNegativeFloat
+    survival: tuple[NonNegativeFloat, ...] = ()
     steps: PositiveInt
     graph: str
     distinct: NonNegativeFloat | None

@@ -52,10 +52,10 @@ class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
 
     `verify_step_seconds` is what a step takes longer once it verifies any draft at all (rejection sampling and its
-    preparation). `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
-    `captured_positions` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs of pieces
-    only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer. An engine that has
-    full graphs for its drafts alone runs in pieces while speculation is off: `off_floor_layer_seconds`.
+    preparation). `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of
+    more than `captured_positions` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs
+    of pieces only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer. An engine
+    that has full graphs for its drafts alone runs in pieces while speculation is off: `off_floor_layer_seconds`.
     """
 
     step_seconds: float = 0.0

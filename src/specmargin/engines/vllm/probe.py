@@ -82,7 +82,8 @@ class Probe:
     def _limit(self, context: int) -> int:
         """Where a sequence must be replaced: it has grown, or a few steps of the deepest drafts might not fit."""
         deepest = max(point["depth"] for point in self.job["points"])
-        return min(context + _SLACK, self.largest - (deepest + 1) * (self.job["steps"] + _SETTLE + 1))
+        room = self.largest - (int(deepest) + 1) * (int(self.job["steps"]) + _SETTLE + 1)
+        return min(context + _SLACK, room)
 
     def _add(self, context: int) -> None:
         from vllm import SamplingParams  # noqa: PLC0415
@@ -95,7 +96,8 @@ class Probe:
 
     def _prompt(self, context: int) -> list[int]:
         if self.prompts:
-            return self.prompts[self._named % len(self.prompts)][-context:]
+            mine: list[int] = self.prompts[self._named % len(self.prompts)]
+        return mine[-context:]
         drawn: list[int] = self.random.integers(0, self.vocabulary, context).tolist()
         return drawn
 
@@ -132,20 +134,24 @@ class Probe:
         if self.job["kind"] == "drafter":
             self.core.scheduler.dynamic_sd_lookup = [point["depth"]] * (self.job["max_sequences"] + 1)
 
-    def time(self, point: dict[str, Any], found: dict[str, list[float]]) -> None:
+    def time(self, point: dict[str, Any], found: dict[str, list[Any]]) -> None:
         """A few steps of one point, added to what was found before."""
         self.want(point)
         for _ in range(_SETTLE):
             self._step()
+        begin = len(found["seconds"])
         for _ in range(self.job["steps"]):
-            before = sum(self._lengths())
+            before = np.array(self._lengths())
             inside, whole = self._step()
+            committed = np.array(self._lengths()) - before
             found["seconds"].append(inside)
             found["whole"].append(whole)
             found["draft"].append(self.draft.seconds if self.draft else 0.0)
-            found["context"].append(before / point["batch"])
-            found["committed"].append((sum(self._lengths()) - before) / point["batch"])
-        found["graphs"].append(self.graph.last)  # type: ignore[arg-type]
+            found["context"].append(float(before.mean()))
+            found["committed"].append(float(committed.mean()))
+            found["accepted"] += (committed - 1).tolist()
+        found["graphs"].append(self.graph.last)
+        found["turns"].append([sum(found["seconds"][begin:]), sum(found["committed"][begin:]) * point["batch"]])
 
     def count(self, point: dict[str, Any]) -> float | None:
         if self.counter is None or not self.layers_heard:
@@ -168,7 +174,7 @@ class Probe:
         for point in self.job["points"]:
             by_place.setdefault((point["context"], point["batch"]), []).append(point)
         for (context, batch), points in sorted(by_place.items()):
-            found = [{name: [] for name in _KEPT} for _ in points]
+            found: list[dict[str, list[Any]]] = [{name: [] for name in _KEPT} for _ in points]
             for turn in range(self.job["repeats"]):
                 for index in np.roll(np.arange(len(points)), turn):
                     self.fill(batch, context)
@@ -193,14 +199,21 @@ class Probe:
             "high_seconds": seconds[-1 - quarter],
             "whole_seconds": statistics.median(kept["whole"]),
             "draft_seconds": statistics.median(kept["draft"]),
+            "low_draft_seconds": sorted(kept["draft"])[quarter],
             "committed": round(statistics.fmean(kept["committed"]), 4),
             "steps": len(seconds),
             "graph": max(set(kept["graphs"]), key=kept["graphs"].count),
             "distinct": distinct,
+            "survival": [round(float(np.mean(np.array(kept["accepted"]) >= d)), 4) for d in _depths(point)],
+            "turns": kept["turns"],
         }
 
 
-_KEPT = ("seconds", "whole", "draft", "context", "committed", "graphs")
+_KEPT = ("seconds", "whole", "draft", "context", "committed", "accepted", "graphs", "turns")
+
+
+def _depths(point: dict[str, Any]) -> range:
+    return range(1, point["depth"] + 1 if point["kind"] == "drafted" else 1)
 
 
 def _engine(job: dict[str, Any], counter: ExpertCounter | None) -> Any:

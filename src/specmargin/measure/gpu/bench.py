@@ -28,7 +28,7 @@ Work = Callable[[int], Any]  # told which of the rotated inputs to use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """How long and how often a kernel is timed; `deadline` bounds the whole, `done` is what an earlier run has timed."""
+    """How long and how often a kernel is timed; `deadline` bounds the whole, `done` was timed by an earlier run."""
 
     repeats: int = 15
     copies: int = 8  # launches of one timing, over rotated inputs
@@ -68,7 +68,8 @@ class Bench:
         with torch.cuda.graph(graph):
             for index in range(self.copies):
                 work(index)
-        return graph.replay
+        replay: Callable[[], Any] = graph.replay
+        return replay
 
     @staticmethod
     def _once(run: Callable[[], Any]) -> float:
@@ -85,7 +86,19 @@ def key_of(row: Record) -> str:
     return " ".join(str(row[name]) for name in _KEYS if name in row)
 
 
-_KEYS = ("operation", "positions", "distinct", "outputs", "inputs", "batch", "context", "queries", "backend", "graphs", "when")
+_KEYS = (
+    "operation",
+    "positions",
+    "distinct",
+    "outputs",
+    "inputs",
+    "batch",
+    "context",
+    "queries",
+    "backend",
+    "graphs",
+    "when",
+)
 
 
 def check_gpu() -> None:
@@ -161,9 +174,7 @@ def experts(bench: Bench, shape: ExpertShape) -> Iterator[Record]:
     """Positions and distinct experts, each varied while the other stays."""
     yield _check_experts(shape)
     h, i = shape.hidden, shape.intermediate
-    pool = [
-        (_random(shape.experts, 2 * i, h, scale=0.02), _random(shape.experts, h, i, scale=0.02)) for _ in range(4)
-    ]
+    pool = [(_random(shape.experts, 2 * i, h, scale=0.02), _random(shape.experts, h, i, scale=0.02)) for _ in range(4)]
     for positions, distinct in expert_grid(shape):
 
         def make(positions: int = positions, distinct: int = distinct) -> Work:
@@ -231,8 +242,7 @@ def grouped_attention(bench: Bench, a: GroupedAttention) -> Iterator[Record]:
                 def make(attend: Any = attend, query: Any = query, caches: Any = caches) -> Work:
                     return lambda turn: attend(query, *caches[turn % len(caches)])
 
-                place = {"batch": batch, "context": context, "queries": run}
-                yield from bench.timed("attention", make, **place, backend=name)
+                yield from bench.timed("attention", make, batch=batch, context=context, queries=run, backend=name)
 
 
 def latent_attention(bench: Bench, a: LatentAttention) -> Iterator[Record]:

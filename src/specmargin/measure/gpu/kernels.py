@@ -117,9 +117,7 @@ def reference_experts(hidden: torch.Tensor, up: torch.Tensor, down: torch.Tensor
     for position in range(hidden.shape[0]):
         for slot, expert in enumerate(route.chosen[position].tolist()):
             gate, rest = (up[expert].double() @ hidden[position].double()).chunk(2)
-            out[position] += weight[position, slot] * (
-                down[expert].double() @ (torch.nn.functional.silu(gate) * rest)
-            )
+            out[position] += weight[position, slot] * (down[expert].double() @ (torch.nn.functional.silu(gate) * rest))
     return out
 
 
@@ -149,7 +147,7 @@ def library(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
 
 
 def as_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The queries of a run as more heads of one query: PyTorch splits a long context over the GPU for one query only."""
+    """The queries of a run as more heads of one query: only for one query does PyTorch split a long context."""
     batch, heads, run, dim = query.shape
     one = query.reshape(batch, heads * run, 1, dim)
     return library(one, key, value).reshape(batch, heads, run, value.shape[-1])
@@ -164,7 +162,7 @@ GROUPED: dict[str, Attend] = {
 
 
 def latent(query: torch.Tensor, cache: torch.Tensor, latent_dim: int) -> torch.Tensor:
-    """Absorbed MLA: all heads and queries of a sequence against its one latent, (B, heads · q, 576) × (B, context, 576)."""
+    """Absorbed MLA: all heads and queries of a sequence, (B, heads · q, 576), against its latent, (B, context, 576)."""
     scores = torch.bmm(query, cache.transpose(1, 2)) * query.shape[-1] ** -0.5
     return torch.bmm(torch.softmax(scores, dim=-1), cache[..., :latent_dim])
 
