@@ -12,6 +12,7 @@ from specmargin.cli import render
 if TYPE_CHECKING:
     from specmargin.measure.pricing import Fitted
 
+_KNOWN = 2.0  # a wider range says only that the steps hardly depend on the number
 _UNITS = {
     "weight_bytes_per_second": (1e-12, "TB/s", "weights are read at"),
     "operations_per_second": (1e-12, "TFLOP/s", "matrices multiply at"),
@@ -34,7 +35,8 @@ def show(fitted: Fitted, failures: dict[str, str], output: Path) -> None:
     shown = render.table("Prices", columns)
     for name, (value, low, high) in _values(fitted).items():
         scale, unit, text = _UNITS[name]
-        shown.add_row(text, f"{value * scale:.3g} {unit}", f"{low * scale:.3g} to {high * scale:.3g}")
+        known = f"{low * scale:,.3g} to {high * scale:,.3g}" if high < _KNOWN * low else "not resolved by these points"
+        shown.add_row(text, f"{value * scale:,.3g} {unit}", known)
     out.print(shown)
     _show_graphs(fitted)
     _show_errors(fitted)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from specmargin.measure.pricing import fitted_rows
-from specmargin.validation.sources import priced_seconds
+from specmargin.validation.sources import measured_rows, priced_seconds
 
 if TYPE_CHECKING:
     from specmargin.architecture.types import Architecture
@@ -22,7 +21,7 @@ _WIDTH, _HEIGHT = 300, 240
 
 def residual_figure(file: PriceFile, model: Architecture, scenarios: Mapping[str, Scenario]) -> alt.HConcatChart:
     """One panel a source: predicted over measured, by the time that was measured."""
-    rows, steps = fitted_rows([row.model_dump() for row in file.rows], model, next(iter(file.modes)))
+    rows, steps = measured_rows(file, model)
     ratios = {name: priced_seconds(scenario, steps) / steps.seconds for name, scenario in scenarios.items()}
     low = min(0.8, *(float(r.min()) for r in ratios.values())) * 0.97
     high = max(1.25, *(float(r.max()) for r in ratios.values())) * 1.03

@@ -31,7 +31,8 @@ NAMES = (
     "attention_operations_per_second",
 )
 _RESAMPLES = 40
-_PULL = 0.02  # towards the start, in logarithms: only decides what the points leave open
+_STEADY = 0.15  # a place that was a third slower weighs like one point that is 5% off
+_PULL = 0.005  # towards the start, in logarithms: only decides what the points leave open
 _FOUND = Source(kind=SourceKind.MEASURED, detail="fitted")
 
 
@@ -123,6 +124,25 @@ def fit_steps(steps: Steps, used: BoolArray | None = None) -> Fit:
 
     result = least_squares(residuals, start, loss="soft_l1", f_scale=0.05)
     return _made(result.x)
+
+
+def slowdowns(steps: Steps, places: Sequence[str]) -> dict[str, float]:
+    """How slow the machine was while each place was measured, relative to the whole measurement.
+
+    Points of one place (a run and a batch) took turns, so they saw the same machine; those of others were measured at
+    another time, and on a busy machine that is another machine.
+    """
+    names = list(dict.fromkeys(places))
+    member = np.array([[place == name for name in names] for place in places], dtype=np.float64)
+    start = np.concatenate([_start(steps, np.ones(len(places), dtype=bool)), np.zeros(len(names))])
+    size = len(NAMES)
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        off = np.log(_made(logs[:size]).seconds(steps) / steps.seconds) + member @ logs[size:]
+        return np.concatenate([off, _PULL * (logs[:size] - start[:size]), _STEADY * logs[size:]])
+
+    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.05).x[size:]
+    return {name: float(np.exp(value)) for name, value in zip(names, found, strict=True)}
 
 
 def _made(logs: FloatArray) -> Fit:

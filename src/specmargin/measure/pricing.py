@@ -20,6 +20,7 @@ from specmargin.measure.fit import (
     fit_steps,
     floor_layer_seconds,
     judge,
+    slowdowns,
     steps_of,
     with_off,
 )
@@ -54,13 +55,13 @@ class Fitted:
 def price_file(
     rows: Sequence[Row], engines: Mapping[str, Mapping[str, Any]], model: Architecture, *, drafter_method: str = ""
 ) -> Fitted:
-    noisy = is_noisy(rows)
-    kept, rows = rows, [_quietest(row) for row in rows] if noisy else rows
     if not rows:
         raise InputError("nothing was measured yet; run `specmargin measure vllm` again to go on")
     plain = engines.get("none") or next(iter(engines.values()))
     largest = max(plain["capture_sizes"], default=0) or None
     mode = _mode(plain["graph_mode"])
+    noisy = is_noisy(rows)
+    kept, rows = rows, usable(rows, model, mode)
     counted = counted_experts(rows)
 
     def steps(chosen: Sequence[Row]) -> Steps:
@@ -95,13 +96,31 @@ def is_noisy(rows: Sequence[Row]) -> bool:
     return bool(spreads) and float(np.median(spreads)) > _NOISY
 
 
+_NOISY = 0.1
+
+
+def usable(rows: Sequence[Row], model: Architecture, mode: str) -> list[Row]:
+    """As they are; on a busy machine the quietest steps, every place at the mean speed of the whole measurement."""
+    if not is_noisy(rows):
+        return list(rows)
+    quiet = [_quietest(row) for row in rows]
+    base, steps = fitted_rows(quiet, model, mode)
+    slower = slowdowns(steps, [_place(row) for row in base])
+    return [_faster(row, slower.get(_place(row), 1.0)) for row in quiet]
+
+
+def _place(row: Row) -> str:
+    return f"{row['run']} {row['batch']} {row['prompt']}"
+
+
 def _quietest(row: Row) -> Row:
     """The lower quartile of the steps: other work only ever adds time."""
-    quiet = {"seconds": row["low_seconds"], "draft_seconds": row.get("low_draft_seconds", row["draft_seconds"])}
-    return {**row, **quiet}
+    draft = row.get("low_draft_seconds") or row["draft_seconds"]
+    return {**row, "seconds": row["low_seconds"], "draft_seconds": draft}
 
 
-_NOISY = 0.1
+def _faster(row: Row, factor: float) -> Row:
+    return {**row, "seconds": row["seconds"] / factor, "draft_seconds": row["draft_seconds"] / factor}
 
 
 def fitted_rows(rows: Sequence[Row], model: Architecture, mode: str) -> tuple[list[Row], Steps]:
@@ -118,8 +137,12 @@ def _mode(graph_mode: str) -> str:
 
 
 def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool) -> bool:
-    """Repeated tokens say nothing unless experts were counted."""
-    if row["graph"] != mode or row["kind"] == "off" or row["run"] == "pieces":
+    """Repeated tokens say nothing unless experts were counted.
+
+    Without graphs and without a drafter, speculation that is off is plain decoding, in the same engine as the drafts.
+    """
+    plain_off = row["run"] == "forced" and mode == "none"
+    if row["graph"] != mode or row["run"] == "pieces" or (row["kind"] == "off" and not plain_off):
         return False
     return not (routes and row["kind"] == "alike" and (row["batch"], row["depth"], "alike") not in counted)
 

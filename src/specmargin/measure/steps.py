@@ -18,6 +18,7 @@ from specmargin.errors import InputError
 from specmargin.measure.points import Run, Surface, drafter_run, forced_runs, plain_run
 from specmargin.measure.records import Records
 
+PROBE = ["-m", "specmargin.engines.vllm.probe"]
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 60.0  # for the points of one batch that are under way when the time is up
 _ENVIRONMENT = {
@@ -61,16 +62,16 @@ Watcher = Callable[[str, int, int], None]
 def measure_steps(order: Order, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
     """All runs that are not done yet, in order, until the time is up. What was measured stays in the records."""
     plain = plain_run(order.surface)
-    _run(order, plain, records, deadline=deadline, log=log, watch=watch)
+    measure_run(order, plain, records, deadline=deadline, log=log, watch=watch)
     graph_mode = records.engines().get("none", {}).get("graph_mode", "none")
     runs = forced_runs(order.surface, full_graphs="full" in graph_mode, routes=order.routes)
     if order.speculative is not None:
         runs.append(drafter_run(order.surface, order.speculative))
     for run in runs:
-        _run(order, run, records, deadline=deadline, log=log, watch=watch)
+        measure_run(order, run, records, deadline=deadline, log=log, watch=watch)
 
 
-def _run(order: Order, run: Run, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
+def measure_run(order: Order, run: Run, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
     missing = records.missing(run)
     if not missing or time.time() > deadline:
         return
@@ -81,7 +82,7 @@ def _run(order: Order, run: Run, records: Records, *, deadline: float, log: Path
     with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as output:
         job = Path(folder) / "job.json"
         job.write_text(json.dumps(_job(order, run, records, deadline)), encoding="utf-8")
-        command = [sys.executable, "-m", "specmargin.engines.vllm.probe", str(job)]
+        command = [sys.executable, *PROBE, str(job)]
         environment = {**_ENVIRONMENT, **os.environ}
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as process:
             try:

@@ -10,7 +10,7 @@ import numpy as np
 from specmargin.architecture.types import Architecture
 from specmargin.decisions.scenario import Scenario
 from specmargin.measure.fit import Steps
-from specmargin.measure.pricing import fitted_rows
+from specmargin.measure.pricing import Row, fitted_rows, usable
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.prices.model import ledger
 from specmargin.step import FloatArray, IntArray, Step
@@ -30,7 +30,7 @@ class StepErrors:
 
 def step_errors(file: PriceFile, model: Architecture, scenarios: Mapping[str, Scenario]) -> list[StepErrors]:
     """Every source on the steps that the file was fitted to, at the experts that were counted there."""
-    rows, steps = fitted_rows([row.model_dump() for row in file.rows], model, next(iter(file.modes)))
+    rows, steps = measured_rows(file, model)
     kinds = np.array([row["kind"] for row in rows])
     lines = []
     for kind in [*dict.fromkeys(kinds.tolist()), "all"]:
@@ -48,6 +48,12 @@ def step_errors(file: PriceFile, model: Architecture, scenarios: Mapping[str, Sc
                 )
             )
     return lines
+
+
+def measured_rows(file: PriceFile, model: Architecture) -> tuple[list[Row], Steps]:
+    """The steps that a file was fitted to."""
+    mode = next(iter(file.modes))
+    return fitted_rows(usable([row.model_dump() for row in file.rows], model, mode), model, mode)
 
 
 def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:

@@ -24,8 +24,8 @@ import numpy as np
 
 from specmargin.engines.vllm.forced import CLASS_PATH, WANTED
 from specmargin.engines.vllm.hooks import DraftClock, ExpertCounter, GraphMode
+from specmargin.engines.vllm.probed import check_version
 
-OLDEST, NEWEST = (0, 26), (0, 32)
 _SETTLE = 2  # steps after a change of depth: a draft is verified in the step after the one that proposed it
 _SLACK = 256  # tokens that a sequence may grow beyond its prompt before it is replaced by a fresh one
 
@@ -308,24 +308,6 @@ def _smi(field: str) -> str:
 def _clocks() -> dict[str, str]:
     names = ("clocks.sm", "clocks.mem", "clocks_throttle_reasons.active", "temperature.gpu")
     return {name: _smi(name) for name in names}
-
-
-def check_version(version: str) -> str:
-    """What is wrong with this vLLM, or nothing."""
-    try:
-        found = tuple(int(part) for part in version.split(".")[:2])
-    except ValueError:
-        return f"vLLM {version} has a version that is not understood"
-    if not OLDEST <= found <= NEWEST:
-        return (
-            f"vLLM {version} is outside of {_dotted(OLDEST)} to {_dotted(NEWEST)}, whose insides this probe knows; "
-            f"install one of those to measure it"
-        )
-    return ""
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(str(part) for part in version)
 
 
 def main(path: str) -> int:
