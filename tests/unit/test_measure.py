@@ -13,6 +13,7 @@ import pytest
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
+from specmargin.cli.measure import _interruptible
 from specmargin.cli.options import ScenarioOptions
 from specmargin.engines.vllm.forced import WANTED, ForcedDrafts
 from specmargin.engines.vllm.probed import check_version
@@ -228,6 +229,23 @@ def test_an_engine_that_dies_leaves_its_rows_and_its_reason(tmp_path: Path, monk
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
     assert len(records.missing(plain_run(SURFACE))) == len(plain_run(SURFACE).points) - 1
     assert "none" in records.failures()
+
+
+def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", "import time; time.sleep(60)"])
+
+    def interrupt(_: str, __: int, done: int, calls: list[int] = []) -> None:  # noqa: B006
+        calls.append(done)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    begin = time.monotonic()
+    with pytest.raises(InputError, match="interrupted; 0 rows are kept"), _interruptible(records):
+        order = Order(model="m", surface=SURFACE, engine_args={})
+        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=interrupt)
+    assert time.monotonic() - begin < 20
 
 
 def test_nothing_is_started_once_the_time_is_up(tmp_path: Path) -> None:

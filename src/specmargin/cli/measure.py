@@ -101,7 +101,7 @@ def vllm(
     records = Records(path=output.with_suffix(".rows.jsonl"))
     records.begin(order.header(), fresh=force and not fit_only)
     if not fit_only:
-        with _watching() as watch:
+        with _interruptible(records), _watching() as watch:
             log = output.with_suffix(".log")
             measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
     method = str((order.speculative or {}).get("method", ""))
@@ -159,10 +159,21 @@ def _time_kernels(shapes: Shapes, records: Records, *, repeats: int, deadline: f
         from specmargin.measure.gpu.bench import Bench, everything, key_of  # noqa: PLC0415 (PyTorch is an extra)
     done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
     bench = Bench(repeats=repeats, deadline=deadline, done=done)
-    with render.progress("kernels", ROWS) as advance:
+    with _interruptible(records), render.progress("kernels", ROWS) as advance:
         for record in everything(bench, shapes):
             records.append(record)
             advance(1)
+
+
+@contextmanager
+def _interruptible(records: Records) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = sum(record.get("record") == "row" for record in records.read())
+        raise InputError(
+            f"interrupted; {kept} rows are kept in {records.path}: run the same command to resume"
+        ) from None
 
 
 @contextmanager
