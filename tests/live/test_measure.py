@@ -71,6 +71,7 @@ def _arguments(reference: Path, output: Path) -> list[str]:
         *("measure", "vllm", str(reference / "target"), "-o", str(output), *flags, "--drafter", json.dumps(drafter)),
         *("--batches", ",".join(map(str, BATCHES)), "--depths", ",".join(map(str, DEPTHS)), "--contexts", str(CONTEXT)),
         *("--prompts", str(reference / "prompts.json"), "--temperature", "0", "--minutes", "8"),
+        *("--clock", "cpu", "--steps", "4", "--repeats", "2"),  # of the processor: the machine may be busy
     ]
 
 
@@ -106,7 +107,10 @@ def test_a_second_call_measures_nothing_twice(prices: Path, reference: Path) -> 
 
 
 def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Path, tmp_path: Path) -> None:
-    """Paired: depths take turns in one engine; the best is picked on half of the turns and judged on the other."""
+    """Paired: depths take turns in one engine; the best is picked on half of the turns and judged on the other.
+
+    Goodput is tokens a second of the processor, which on a quiet machine is a second of the clock.
+    """
     planned = _planned(prices, reference, tmp_path)
     goodput = _measured_goodput(reference, planned, tmp_path)
     lines = []
@@ -116,7 +120,7 @@ def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Pa
     print("\n".join(lines))
     for batch, depth in planned.items():
         _, _, low, high = _against_best(goodput[batch], depth)
-        if high - low > 0.3:
+        if high - low > 0.2:
             pytest.skip(f"this machine is too busy to tell: {'; '.join(lines)}")
         assert high >= 0.95, lines
 
@@ -159,8 +163,9 @@ def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -
         engine_args=FLAGS,
         prompts=read_prompts(reference / "prompts.json", str(reference / "target")),
         temperature=0.0,
-        steps=8,
-        repeats=12,
+        clock="cpu",
+        steps=6,
+        repeats=8,
         seed=1,
     )
     records = Records(path=scratch / "goodput.rows.jsonl")

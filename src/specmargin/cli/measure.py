@@ -6,6 +6,7 @@ import ast
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,11 @@ from specmargin.prices.measured_schema import as_text
 ROWS = 260  # records of `measure gpu`, about: for its bar
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+class Clock(StrEnum):
+    WALL = "wall"
+    CPU = "cpu"
 
 
 @app.callback()
@@ -60,6 +66,10 @@ def vllm(
         typer.Option(help="A JSON list of prompts (texts, or lists of token ids). Default: random tokens."),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling.")] = 1.0,
+    clock: Annotated[
+        Clock,
+        typer.Option(help="cpu: processor time, for a CPU engine with one thread beside other work; wall: else."),
+    ] = Clock.WALL,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps a point and repeat.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="Turns that the points of a batch take.")] = 3,
     minutes: Annotated[float, typer.Option(min=0.1, help="Start nothing after this long; what is there is fitted.")] = (
@@ -95,6 +105,7 @@ def vllm(
         prompts=() if prompts is None else read_prompts(prompts, model),
         routes=architecture.is_moe,
         temperature=temperature,
+        clock=str(clock),
         steps=steps,
         repeats=repeats,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from specmargin.catalog.prices import measured_file
+from specmargin.catalog.prices import KINDS, measured_file, measured_names
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.decisions.scenario import Scenario
@@ -33,6 +33,8 @@ def compare_sources(
         from specmargin.figures.files import check_target  # noqa: PLC0415
 
         check_target(figure, force=force)
+    for name in given:
+        _check_known(name)
     names = [*given, *(["laws"] if len(given) == 1 else [])]
     measured = {name: file for name in names if (file := measured_file(name)) is not None}
     if model is None and not measured:
@@ -47,6 +49,14 @@ def compare_sources(
         render.json_out(_payload(steps, grid))
     else:
         _show(steps, grid, names, wanted)
+
+
+def _check_known(name: str) -> None:
+    """A misspelt part is no price source."""
+    known = [*KINDS, *measured_names()]
+    if name.partition(":")[0] not in known and not Path(name.partition(":")[0]).exists():
+        parts = "kernels, steps, served"
+        raise InputError(f"validate: {name!r} is neither a part ({parts}) nor prices ({', '.join(known)}, or a FILE)")
 
 
 def _scenario(model: str, gpu: str, prices: str) -> Scenario:

@@ -199,6 +199,7 @@ def _conditions(engine: Mapping[str, Any]) -> dict[str, str]:
         "machine": machine + (f", driver {engine['driver']}, CUDA {engine['cuda']}" if engine["gpu"] else ""),
         "clocks": clocks,
         "host": engine["host"],
+        "clock": {"cpu": "processor time", "wall": "wall clock"}[engine.get("clock", "wall")],
         "software": f"torch {engine['torch']}, Python {engine['python']}",
         "weights": f"{engine['weights']}, {engine['dtype']}",
         "captured": f"{len(engine['capture_sizes'])} sizes up to {max(engine['capture_sizes'], default=0)} positions",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -71,17 +70,18 @@ class GraphMode:
 class DraftClock:
     """Seconds of the last draft, with the device's work waited for on both sides."""
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, clock: Callable[[], float]) -> None:
         self.seconds = 0.0
+        self._clock = clock
         self._original = runner.propose_draft_token_ids
         runner.propose_draft_token_ids = self._timed
 
     def _timed(self, *arguments: Any, **named: Any) -> Any:
         wait_for_device()
-        start = time.perf_counter()
+        start = self._clock()
         drafts = self._original(*arguments, **named)
         wait_for_device()
-        self.seconds = time.perf_counter() - start
+        self.seconds = self._clock() - start
         return drafts
 
 

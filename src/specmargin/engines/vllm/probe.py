@@ -35,6 +35,7 @@ class Probe:
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
+        self.clock = time.process_time if job["clock"] == "cpu" else time.perf_counter
         self.random = np.random.default_rng(job["seed"])
         self.counter = ExpertCounter() if job["count"] else None
         self.engine = _engine(job, self.counter)
@@ -42,7 +43,7 @@ class Probe:
         self.runner = _runner(self.core)
         self.layers_heard = self._listen()
         self.graph = GraphMode(self.runner)
-        self.draft = DraftClock(self.runner) if job["kind"] == "drafter" else None
+        self.draft = DraftClock(self.runner, self.clock) if job["kind"] == "drafter" else None
         self.vocabulary = int(self.engine.model_config.get_vocab_size())
         self.largest = int(self.engine.model_config.max_model_len)
         self.prompts: list[list[int]] = job.get("prompts") or []
@@ -113,21 +114,21 @@ class Probe:
         step, after = self.core.step_fn, self.core.post_step
 
         def timed_step(*arguments: Any, **named: Any) -> Any:
-            self._started = time.perf_counter()
+            self._started = self.clock()
             return step(*arguments, **named)
 
         def timed_after(*arguments: Any, **named: Any) -> Any:
             found = after(*arguments, **named)
-            self._inside = time.perf_counter() - self._started
+            self._inside = self.clock() - self._started
             return found
 
         self.core.step_fn, self.core.post_step = timed_step, timed_after
 
     def _step(self) -> tuple[float, float]:
         """Seconds of the engine core's step, and of the front end with it."""
-        begin = time.perf_counter()
+        begin = self.clock()
         self.engine.step()
-        return self._inside, time.perf_counter() - begin
+        return self._inside, self.clock() - begin
 
     def want(self, point: dict[str, Any]) -> None:
         WANTED.depth, WANTED.alike = point["depth"], point["kind"] == "alike"
@@ -266,6 +267,7 @@ def _described(probe: Probe) -> dict[str, Any]:
     return {
         "record": "engine",
         "run": probe.job["name"],
+        "clock": probe.job["clock"],
         "vllm": vllm.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
