@@ -3,13 +3,22 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: plan test check bench readme clean
+LIVE ?= .venv-live
+
+.PHONY: plan test test-live bench-live check bench readme clean
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
 test: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# One core for the engine: on a busy machine its threads would wait for each other.
+test-live: $(LIVE)/.installed
+	$(LIVE)/bin/python -m pytest tests/live
+
+bench-live: $(LIVE)/.installed
+	$(LIVE)/bin/python benchmarks/live_swing.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -23,7 +32,7 @@ readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LIVE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Specmargin needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -36,3 +45,7 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(LIVE)/.installed: pyproject.toml scripts/live_environment.py
+	$(PYTHON) scripts/live_environment.py $(LIVE)
+	@touch $@

@@ -17,7 +17,7 @@ from specmargin.decisions.compare import compare as compare_prices
 from specmargin.decisions.load import Load
 from specmargin.decisions.plan import MAX_BATCH
 from specmargin.engines.formats import find_engine
-from specmargin.errors import ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import write_text
 from specmargin.hardware.layout import Parallel
 from specmargin.planning import Answer, Question, answer
@@ -87,7 +87,11 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the engine's setting to this file.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="Write what the live controller inside vLLM decides from (docs/live.md)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output files.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Does speculation pay here, how deep at each batch, and the engine's own setting for it.
@@ -151,10 +155,20 @@ def plan(
         if setting.file_name:  # the flags that are shown name the file that was written
             text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
             answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))
+    written = None if policy is None else _policy(policy, answers[0], acceptance, max_batch, force=force)
     if json:
         render.json_out(plan_view.payload(answers, question.engine, gpu_hour_price, comparison))
     else:
         plan_view.show(answers, question.engine, gpu_hour_price, comparison)
+        if written is not None:
+            typer.echo(f"Wrote {written}.")
+
+
+def _policy(path: Path, best: Answer, acceptance: str | None, max_batch: int, *, force: bool) -> str:
+    with needs_extra("live"):
+        from specmargin.cli.policy_file import write_policy  # noqa: PLC0415 (compiled policies)
+
+    return write_policy(path, best, acceptance, max_batch=max_batch, force=force)
 
 
 def _compared(best: Answer, shared: o.ScenarioOptions, prices: str) -> Comparison:

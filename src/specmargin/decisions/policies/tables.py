@@ -18,7 +18,7 @@ from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
-_EXPERT_POINTS = 512
+_NOISE = 0.01  # of measured prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,14 @@ class PriceTable:
         """The same with the drafting before them."""
         return np.asarray(self.equal_seconds(batch) + self.draft.by_depth(batch, self.max_depth))
 
+    @property
+    def sensible_depths(self) -> tuple[int, ...]:
+        """All but those that take longer than a deeper one at most batch sizes: kernels have favourite sizes."""
+        seconds = np.stack([self.round_seconds(batch) for batch in range(1, self.max_batch + 1)])
+        cheapest_deeper = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
+        dominated = (seconds > cheapest_deeper * (1.0 + _NOISE)).mean(axis=0) > 0.5
+        return tuple(int(depth) for depth in range(self.max_depth + 1) if not dominated[depth])
+
     def verify_seconds(self, depths: FloatArray) -> float:
         """One step of sequences with these depths."""
         batch = depths.size
@@ -142,24 +150,25 @@ def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> Pri
     rest = price.total_seconds - (experts if experts is not None else 0.0)
     every = np.arange(max_batch + 1.0)
     rest_by_batch = np.stack([np.interp(every, batch, column) for column in rest.T], axis=1)
-    effective = _effective(scenario, depth)
-    strangers = np.linspace(0.0, max_batch * float(effective[-1]), _EXPERT_POINTS)
+    effective = effective_positions(scenario, depth)
+    # One entry a stranger: experts take a fixed time, and a coarser table is 10% off for a sequence alone.
+    strangers = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
     return PriceTable(
         rest_by_batch_depth=rest_by_batch,
-        expert_seconds=_expert_seconds(scenario, strangers),
+        expert_seconds=expert_seconds(scenario, strangers),
         expert_step=float(strangers[1]),
         effective_by_depth=effective,
         draft=_draft_cost(scenario, max_depth),
     )
 
 
-def _effective(scenario: Scenario, depth: FloatArray) -> FloatArray:
+def effective_positions(scenario: Scenario, depth: FloatArray) -> FloatArray:
     pools = scenario.architecture.pools
     local = scenario.routing.local(pools[0]) if pools else None
     return depth + 1.0 if local is None else np.concatenate([[1.0], local.effective_positions(depth[1:] + 1.0)])
 
 
-def _expert_seconds(scenario: Scenario, strangers: FloatArray) -> FloatArray:
+def expert_seconds(scenario: Scenario, strangers: FloatArray) -> FloatArray:
     """Routed experts of so many strangers, one position each."""
     step = Step.uniform(batch=np.maximum(strangers, 1.0), depth=0, context=scenario.context)
     for line in scenario.verify(step).components:

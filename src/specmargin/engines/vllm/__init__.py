@@ -1,1 +1,1 @@
-"""Inside a running vLLM. Nothing outside this package imports vLLM."""
+"""Inside a real vLLM. Import `plugin`, `scheduler` or `worker` only where vLLM is installed."""
