@@ -130,8 +130,11 @@ def _planned(prices: Path, reference: Path, scratch: Path) -> dict[int, int]:
     device = scratch / "cpu.toml"
     device.write_text(DEVICE)
     rows = [row for row in json.loads(prices.read_text())["rows"] if row["kind"] == "drafted"]
-    deepest = [row["survival"] for row in rows if row["depth"] == max(DEPTHS)]
-    survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(np.mean(deepest, axis=0)))
+    deepest = [row for row in rows if row["depth"] == max(DEPTHS)]
+    seen = np.average(
+        [row["survival"] for row in deepest], axis=0, weights=[row["batch"] * row["steps"] for row in deepest]
+    )
+    survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(seen))
     routing = scratch / "reference.routing.json"
     _specmargin("profile", "routing", str(reference / "bank"), "--model", str(reference / "target"), "-o", str(routing))
     text = _specmargin(
@@ -166,6 +169,7 @@ def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -
         clock="cpu",
         steps=6,
         repeats=8,
+        rounds=400,
         seed=1,
     )
     records = Records(path=scratch / "goodput.rows.jsonl")

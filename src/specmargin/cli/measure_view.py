@@ -85,7 +85,7 @@ def _show_errors(fitted: Fitted) -> None:
         shown.add_row(name, str(line["points"]), own, held)
     out.print(shown)
     if fitted.file.evidence.noisy:
-        text = "careful: other work ran on this machine; the lower quartile of the steps was fitted"
+        text = "careful: other work ran beside it; lower quartiles were fitted, and the speed of each batch along"
         out.print(text, style="yellow")
     if not fitted.file.evidence.counted_experts and fitted.file.model.experts:
         out.print("careful: experts could not be counted here; uniform routing was taken", style="yellow")

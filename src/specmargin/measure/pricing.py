@@ -60,8 +60,8 @@ def price_file(
     plain = engines.get("none") or next(iter(engines.values()))
     largest = max(plain["capture_sizes"], default=0) or None
     mode = _mode(plain["graph_mode"])
-    noisy = is_noisy(rows)
-    kept, rows = rows, usable(rows, model, mode)
+    noisy = is_noisy(rows) or not plain["gpu"]  # a CPU is never alone with one process
+    kept, rows = rows, usable(rows, model, mode, noisy=noisy)
     counted = counted_experts(rows)
 
     def steps(chosen: Sequence[Row]) -> Steps:
@@ -99,9 +99,9 @@ def is_noisy(rows: Sequence[Row]) -> bool:
 _NOISY = 0.1
 
 
-def usable(rows: Sequence[Row], model: Architecture, mode: str) -> list[Row]:
+def usable(rows: Sequence[Row], model: Architecture, mode: str, *, noisy: bool) -> list[Row]:
     """As they are; on a busy machine the quietest steps, every place at the mean speed of the whole measurement."""
-    if not is_noisy(rows):
+    if not noisy:
         return list(rows)
     quiet = [_quietest(row) for row in rows]
     base, steps = fitted_rows(quiet, model, mode)

@@ -43,6 +43,7 @@ class Order:
     clock: str = "wall"  # or cpu: the processor's time, which other work on the machine does not add to
     steps: int = 5
     repeats: int = 3
+    rounds: int = 0  # at least so many rounds of a sequence a point: acceptance varies more than time does
     seed: int = 0
 
     def header(self) -> dict[str, Any]:
@@ -147,6 +148,7 @@ def _job(order: Order, run: Run, records: Records, deadline: float) -> dict[str,
         "clock": order.clock,
         "steps": order.steps,
         "repeats": order.repeats,
+        "rounds": order.rounds,
         "seed": order.seed,
         "deadline": deadline,
         "out": str(records.path),

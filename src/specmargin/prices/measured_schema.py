@@ -64,7 +64,7 @@ class EvidenceFields(StrictModel):
     held_out_median_error: NonNegativeFloat
     held_out_worst_error: NonNegativeFloat
     counted_experts: bool
-    noisy: bool = False  # steps of one point differed so much that their lower quartile was taken
+    noisy: bool = False  # other work ran beside: lower quartiles were taken, the speed of each batch fitted along
 
 
 class RowFields(StrictModel):

@@ -53,7 +53,8 @@ def step_errors(file: PriceFile, model: Architecture, scenarios: Mapping[str, Sc
 def measured_rows(file: PriceFile, model: Architecture) -> tuple[list[Row], Steps]:
     """The steps that a file was fitted to."""
     mode = next(iter(file.modes))
-    return fitted_rows(usable([row.model_dump() for row in file.rows], model, mode), model, mode)
+    rows = usable([row.model_dump() for row in file.rows], model, mode, noisy=file.evidence.noisy)
+    return fitted_rows(rows, model, mode)
 
 
 def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:

@@ -97,7 +97,7 @@ class Probe:
 
     def _prompt(self, context: int) -> list[int]:
         if self.prompts:
-            mine: list[int] = self.prompts[self._named % len(self.prompts)]
+            mine: list[int] = self.prompts[int(self.random.integers(len(self.prompts)))]
         return mine[-context:]
         drawn: list[int] = self.random.integers(0, self.vocabulary, context).tolist()
         return drawn
@@ -176,7 +176,7 @@ class Probe:
             by_place.setdefault((point["context"], point["batch"]), []).append(point)
         for (context, batch), points in sorted(by_place.items()):
             found: list[dict[str, list[Any]]] = [{name: [] for name in _KEPT} for _ in points]
-            for turn in range(self.job["repeats"]):
+            for turn in range(self._turns(batch)):
                 for index in np.roll(np.arange(len(points)), turn):
                     self.fill(batch, context)
                     self.time(points[index], found[index])
@@ -185,6 +185,11 @@ class Probe:
                 yield self._row(point, kept, self.count(point))
             if time.time() > self.job["deadline"]:
                 return
+
+    def _turns(self, batch: int) -> int:
+        """More for small batches where so many rounds of a sequence are wanted of a point."""
+        seen_in_a_turn = batch * int(self.job["steps"])
+        return max(int(self.job["repeats"]), -(-int(self.job["rounds"]) // seen_in_a_turn))
 
     def _row(self, point: dict[str, Any], kept: dict[str, list[Any]], distinct: float | None) -> dict[str, Any]:
         seconds = sorted(kept["seconds"])
