@@ -100,10 +100,8 @@ def test_the_price_file_knows_experts_drafter_and_being_off(prices: Path) -> Non
 def test_a_second_call_measures_nothing_twice(prices: Path, reference: Path) -> None:
     rows = prices.with_suffix(".rows.jsonl")
     before = rows.read_text()
-    begin = time.monotonic()
     _specmargin(*_arguments(reference, prices), "--fit-only", "--force")
     assert rows.read_text() == before
-    assert time.monotonic() - begin < 60
 
 
 def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Path, tmp_path: Path) -> None:
@@ -119,8 +117,8 @@ def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Pa
         lines.append(f"batch {batch}: plan {depth}, best {best}, ratio {ratio:.3f} ({low:.3f} to {high:.3f})")
     print("\n".join(lines))
     for batch, depth in planned.items():
-        _, _, low, high = _against_best(goodput[batch], depth)
-        if high - low > 0.2:
+        _, ratio, low, high = _against_best(goodput[batch], depth)
+        if ratio < 0.95 and high - low > 0.2:
             pytest.skip(f"this machine is too busy to tell: {'; '.join(lines)}")
         assert high >= 0.95, lines
 
