@@ -54,7 +54,7 @@ class Engine:
     def __init__(self, pair: Pair, *, speculative: bool, log: Path) -> None:
         arguments: dict[str, Any] = {
             "model": str(pair.target),
-            "dtype": "float32",
+            "dtype": "bfloat16",  # the model's own
             "max_model_len": 320,
             "max_num_seqs": 32,
             "enforce_eager": True,
@@ -105,18 +105,22 @@ class Swing:
     """Seconds by contestant and phase, a number a repeat."""
 
     found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → repeats → phases
+    clock: str = "wall"
 
     @property
     def repeats(self) -> int:
         return min((len(rows) for rows in self.found.values()), default=0)
 
     def rate(self, name: str, phase: int) -> list[float]:
-        return [row[phase]["tokens"] / row[phase]["seconds"] for row in self.found[name][: self.repeats]]
+        return [row[phase]["tokens"] / self._seconds(row[phase]) for row in self.found[name][: self.repeats]]
+
+    def _seconds(self, phase: dict[str, Any]) -> float:
+        return float(phase[f"{self.clock}_seconds"])
 
     def overall(self, name: str) -> list[float]:
         """Tokens a second over a swing: each phase as long as its share of tokens."""
         rows = self.found[name][: self.repeats]
-        return [sum(p["tokens"] for p in row) / sum(p["seconds"] for p in row) for row in rows]
+        return [sum(p["tokens"] for p in row) / sum(map(self._seconds, row)) for row in rows]
 
     def best_fixed(self, phase: int) -> str:
         names = ["off", *(f"fixed {depth}" for depth in FIXED)]
@@ -143,8 +147,9 @@ def main() -> None:
     engines = {True: Engine(pair, speculative=True, log=scratch / "speculative.log")}
     engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
     try:
-        policy = options.policy or _measured_policy(engines[True], pair, scratch)
-        swing = _swing(engines, pair, policy, until=started + 60.0 * options.minutes, seed=options.seed)
+        policy = options.policy or _measured_policy(engines[True], pair, scratch, options.clock)
+        until = started + 60.0 * options.minutes
+        swing = _swing(engines, pair, policy, until=until, seed=options.seed, clock=options.clock)
     finally:
         for engine in engines.values():
             engine.close()
@@ -158,11 +163,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="time after which no repeat is begun")
     parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: prices measured first")
     parser.add_argument("--output", type=Path, help="write every measurement there, as JSON")
+    parser.add_argument(
+        "--clock", choices=("wall", "processor"), default="wall", help="processor: for a machine that does other things"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
-def _measured_policy(engine: Engine, pair: Pair, scratch: Path) -> Path:
+def _measured_policy(engine: Engine, pair: Pair, scratch: Path, clock: str) -> Path:
     """Prices of this engine on this machine now, then a policy from them and from the reference bank."""
     print("Measuring prices …", flush=True)
     timed: list[Timed] = []
@@ -172,19 +180,18 @@ def _measured_policy(engine: Engine, pair: Pair, scratch: Path) -> Path:
             for batch in (1, 4, 12, 32):
                 prompts = pair.prompts["python"][repeat:] + pair.prompts["cpp"]
                 found = engine.run("price", prompts, batch, max(TOKENS.get(batch, 1000) // 4, 60))
-                steps = max(found["counted_steps"], 1.0)
-                timed.append(Timed(batch=batch, depth=depth, seconds=found["counted_step_seconds"] / steps))
+                timed.append(Timed(batch=batch, depth=depth, seconds=found[f"{clock}_seconds"] / found["steps"]))
     path = scratch / "swing.policy.json"
     path.write_text(fit_policy(timed, reference_folder(), max_depth=DEEPEST, max_batch=32))
     return path
 
 
-def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, seed: int) -> Swing:
+def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, seed: int, clock: str) -> Swing:
     settings: dict[str, dict[str, Any]] = {"off": {"mode": "schedule", "schedule": [[1, 32, 0]]}}
     settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
     settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
     settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
-    swing = Swing(found={name: [] for name in ("none", *settings)})
+    swing = Swing(found={name: [] for name in ("none", *settings)}, clock=clock)
     shuffled = random.Random(seed)
     while time.monotonic() < until and not _narrow(swing):
         for name, given in settings.items():
@@ -220,7 +227,7 @@ def report(swing: Swing, *, minutes: float) -> str:
     """Markdown, as it stands in docs/live.md."""
     names = list(swing.found)
     lines = [
-        f"{swing.repeats} repeats in {minutes:.0f} minutes; tokens a second (mean), ratios with 95% intervals.",
+        f"{swing.repeats} repeats in {minutes:.0f} minutes; tokens a second ({swing.clock} clock), ratios with 95% intervals.",
         "",
     ]
     lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]

@@ -70,7 +70,7 @@ class Engine:
             temperature=0.0, max_tokens=64, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
         )
         waiting, running = list(reversed(prompts)), set[str]()
-        committed, started, before = -warm, time.perf_counter(), _counters(driver)
+        committed, started, before = -warm, _clocks(), _counters(driver)
         steps = 0
         while committed < tokens:
             while len(running) < concurrency:
@@ -85,13 +85,18 @@ class Engine:
                     running.discard(output.request_id)
             steps += 1
             if committed >= 0 and not counting:
-                started, before, steps = time.perf_counter(), _counters(driver), 0
-        seconds = time.perf_counter() - started
+                started, before, steps = _clocks(), _counters(driver), 0
+        wall, processor = (now - then for now, then in zip(_clocks(), started, strict=True))
         found = {key: value - before[key] for key, value in _counters(driver).items()}
         engine.abort_request(list(running))
         while engine.has_unfinished_requests():
             engine.step()
-        return {"seconds": seconds, "tokens": committed, "steps": steps, **found}
+        return {"wall_seconds": wall, "processor_seconds": processor, "tokens": committed, "steps": steps, **found}
+
+
+def _clocks() -> tuple[float, float]:
+    """The wall's, and the processor's time of this process, which other programs do not change much."""
+    return time.perf_counter(), time.process_time()
 
 
 def _counters(driver: Any) -> dict[str, float]:
