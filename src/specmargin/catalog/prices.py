@@ -1,4 +1,4 @@
-"""From `--prices` to a price model: the datasheet, the bundled laws, or the measured tables."""
+"""From `--prices` to a price model: the datasheet, the bundled laws, the measured tables, or measured steps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.hardware.device import Device
+from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
+from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
 from specmargin.prices.roofline import Roofline, RooflineForm
 from specmargin.prices.silicon import store
@@ -18,6 +20,7 @@ from specmargin.prices.silicon.model import Refinement, SiliconPrices
 
 KINDS = ("datasheet", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
+_ENDING = ".prices.json"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
 
 
@@ -40,7 +43,7 @@ def find_prices(spec: str | None, device: Device, engine: str, form: RooflineFor
     if form is not RooflineForm.PER_COMPONENT:
         raise CatalogError(f"--form {form} is a roofline's: use it with --prices datasheet")
     if spec is not None and spec not in KINDS:
-        return _from_file(Path(spec), device, engine, datasheet)
+        return _measured(spec) or _from_file(Path(spec), device, engine, datasheet)
     book = law_book(device)
     if book is None:
         if spec is None:
@@ -52,11 +55,48 @@ def find_prices(spec: str | None, device: Device, engine: str, form: RooflineFor
     return SiliconPrices(name="laws", engine=engine, book=book, fallback=datasheet)
 
 
+def measured_names() -> list[str]:
+    """Bundled price files of whole steps: `specmargin measure` made them."""
+    folder = files("specmargin.catalog") / "measurements"
+    return sorted(f.name.removesuffix(_ENDING) for f in folder.iterdir() if f.name.endswith(_ENDING))
+
+
+def _measured(spec: str) -> PriceModel | None:
+    """A bundled name or a file of measured steps, with `:MODE` for other graphs; None where it is neither."""
+    found = measured_file(spec)
+    if found is None:
+        return None
+    name, _, mode = _split(spec)
+    return measured_prices(found, Path(name).name, mode)
+
+
+def measured_file(spec: str) -> PriceFile | None:
+    """The file behind such a name, or None."""
+    name = _split(spec)[0]
+    if name in measured_names():
+        return read_price_file(Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}")))
+    return read_price_file(Path(name)) if _is_measured(Path(name)) else None
+
+
+def _split(spec: str) -> tuple[str, str, str]:
+    return (spec, "", "") if Path(spec).exists() else spec.partition(":")
+
+
+def _is_measured(path: Path) -> bool:
+    """Told by its schema, near the top of the file."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return MEASURED_SCHEMA in file.read(200)
+    except (OSError, ValueError):
+        return False
+
+
 def _from_file(path: Path, device: Device, engine: str, datasheet: Roofline) -> PriceModel:
     """Your own laws; what they lack comes from the bundled ones, then from the datasheet."""
     if path.suffix != ".json" and not path.exists():
-        known = nearest_names(str(path), KINDS)
-        raise CatalogError(f"unknown prices {str(path)!r}{known}; known: {', '.join(KINDS)}, or a FILE.json of laws")
+        known = nearest_names(str(path), (*KINDS, *measured_names()))
+        names = ", ".join((*KINDS, *measured_names()))
+        raise CatalogError(f"unknown prices {str(path)!r}{known}; known: {names}, or a FILE.json of laws or steps")
     book = _read_laws(path, device)
     bundled = law_book(device)
     if not book.laws:

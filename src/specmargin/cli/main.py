@@ -29,6 +29,7 @@ VERBS = {
     "simulate": "Serve a workload under a policy: latency, goodput, tokens and time, as an engine would.",
     "sweep": "Simulate a grid of models, GPUs, policies and loads: all cores, or a Ray cluster; resumable.",
     "watch": "A running vLLM with our plug-in, live in the terminal; and its Grafana dashboard.",
+    "measure": "Prices from your own machine: steps of your engine (vllm), kernels of a GPU (gpu).",
     "validate": "Predicted against measured, beside the tool people would otherwise use.",
     "models": "The bundled models.",
     "gpus": "The bundled devices.",

@@ -17,7 +17,8 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.engines.formats import find_engine
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout, Parallel
-from specmargin.prices.model import EngineTime
+from specmargin.prices.measured import MeasuredPrices
+from specmargin.prices.model import EngineTime, PriceModel
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.placement import Placement
 from specmargin.sources import Source, SourceKind
@@ -73,7 +74,8 @@ PricesOption = Annotated[
     typer.Option(
         "--prices",
         help="datasheet (a roofline), laws (fitted to measured kernels), tables (the kernels themselves; needs "
-        "the extra silicon), or FILE.json with your own laws. Default: tables if installed, else laws.",
+        "the extra silicon), FILE.json with your own laws or measured steps (`specmargin measure`), or a bundled "
+        "measurement. Default: tables if installed, else laws.",
     ),
 ]
 EngineOption = Annotated[
@@ -154,9 +156,13 @@ class ScenarioOptions:
         device = find_device(self.gpu)
         engine = find_engine(self.engine)
         prices = find_prices(self.prices, device, engine.name, self.form)
-        engine_time = self._engine_time(prices.name, engine.name)
-        limit = engine.position_limit(device) if self.graph_limit is None else self.graph_limit
-        engine_time = replace(engine_time, captured_positions=limit)
+        layout = Layout(gpus=self.gpus, parallel=self.parallel)
+        steps = prices if isinstance(prices, MeasuredPrices) else None
+        if steps is not None:
+            steps.check(target, layout)
+        engine_time = self._engine_time(prices, engine.name)
+        limit = engine.position_limit(device) if steps is None else steps.engine_time.captured_positions
+        engine_time = replace(engine_time, captured_positions=limit if self.graph_limit is None else self.graph_limit)
         return [
             (
                 choice,
@@ -168,9 +174,10 @@ class ScenarioOptions:
                     placement=self.placement,
                     drafter=choice.drafter,
                     survival=find_acceptance(self.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8),
-                    layout=Layout(gpus=self.gpus, parallel=self.parallel),
+                    layout=layout,
                     context=float(self.context),
                     engine_time=engine_time,
+                    draft_time=None if steps is None else steps.draft_time,
                     kv=precision_named(self.kv_cache) if self.kv_cache else None,
                     memory_utilization=self.memory_utilization,
                 ),
@@ -184,9 +191,12 @@ class ScenarioOptions:
             raise CatalogError("--drafter all is for `plan`; name one drafter here")
         return choices[0]
 
-    def _engine_time(self, prices: str, engine: str) -> EngineTime:
-        """The catalog's, with what the user says in place of it."""
-        found = find_engine_time(self.engine_time, engine=engine, prices=prices)
+    def _engine_time(self, prices: PriceModel, engine: str) -> EngineTime:
+        """The measurement's own or the catalog's, with what the user says in place of it."""
+        if isinstance(prices, MeasuredPrices) and self.engine_time is None:
+            found = prices.engine_time
+        else:
+            found = find_engine_time(self.engine_time, engine=engine, prices=prices.name)
         given = {
             "step_seconds": (self.step_ms, 1e-3),
             "sequence_seconds": (self.sequence_ms, 1e-3),

@@ -36,9 +36,11 @@ class Part(StrEnum):
 @app.command()
 def validate(
     parts: Annotated[
-        list[Part] | None,
+        list[str] | None,
         typer.Argument(
-            help="kernels: held-out kernel rows. steps: verify steps of a real engine. served: served rows."
+            metavar="[kernels|steps|served|PRICES]...",
+            help="kernels: held-out kernel rows. steps: verify steps of a real engine. served: served rows. Or one or "
+            "two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
         ),
     ] = None,
     peer: Annotated[
@@ -54,6 +56,10 @@ def validate(
     figure: Annotated[
         Path | None, typer.Option(help="Draw predicted against measured: FILE.png, .svg, .html or .json.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Of the compared prices. Default: the one that was measured.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="Of the compared prices.")] = "h200",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -67,8 +73,13 @@ def validate(
       specmargin validate served --peer 200        with AIConfigurator's own estimate of the same rows
 
       specmargin validate served --figure out.png
+
+      specmargin validate mine.json laws           your own measurement against the bundled laws
     """
-    chosen = set(parts or Part)
+    sources = [name for name in parts or () if name not in list(Part)]
+    if sources:
+        return _sources(parts or [], sources, model=model, gpu=gpu, figure=figure, force=force, json=json)
+    chosen = {Part(name) for name in parts or Part}
     _check(chosen, peer=peer, figure=figure, force=force)
     payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": store.release()}
     out = Console(quiet=True) if json else render.console()
@@ -80,6 +91,24 @@ def validate(
         payload |= _served(out, peer=peer, seed=seed, figure=figure)
     if json:
         render.json_out(payload)
+    return None
+
+
+def _sources(
+    given: Sequence[str],
+    sources: Sequence[str],
+    *,
+    model: str | None,
+    gpu: str,
+    figure: Path | None,
+    force: bool,
+    json: bool,
+) -> None:
+    from specmargin.cli.validate_sources import compare_sources  # noqa: PLC0415
+
+    if len(sources) < len(given) or len(sources) > 2:
+        raise InputError(f"validate {' '.join(given)}: name parts, or one or two price sources, not both")
+    compare_sources(sources, model=model, gpu=gpu, figure=figure, force=force, json=json)
 
 
 def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) -> None:

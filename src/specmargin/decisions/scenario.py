@@ -17,6 +17,7 @@ from specmargin.prices import memory
 from specmargin.prices.drafters import (
     Drafter,
     DraftPricing,
+    DraftTime,
     drafter_sequence_bytes,
     drafter_weight_bytes,
     round_seconds,
@@ -76,6 +77,7 @@ class Scenario:
     kv: Precision | None = None
     scope: Scope = EVERYTHING
     memory_utilization: float = 0.9
+    draft_time: DraftTime | None = None  # measured passes of this drafter, in place of priced ones
     placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where a profile knows which is which
 
     def __post_init__(self) -> None:
@@ -105,6 +107,7 @@ class Scenario:
             count_experts=self.count_experts,
             scope=self.scope,
             layer_seconds=self.engine_time.layer_seconds,
+            measured=self.draft_time,
         )
 
     @cached_property
@@ -209,7 +212,8 @@ class Scenario:
         verify = self.verify(step).total_seconds
         none = verify[:, 0].copy()
         off = Step.uniform(batch=batch, depth=0, context=ctx)
-        verify[:, 0] += self.engine_time.off_seconds(off.divided(self.layout.sequence_ranks))
+        local = off.divided(self.layout.sequence_ranks)
+        verify[:, 0] += self.engine_time.off_seconds(local, self.architecture.layers, none)
         draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
         return Grid(
             batches=batch,

@@ -12,7 +12,7 @@ from specmargin.architecture.types import Architecture, DraftHead, total_bytes
 from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.memory import sequence_bytes, stack_weight_bytes, weight_bytes
-from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
+from specmargin.prices.model import EngineTime, PriceModel, StepPrice, fixed_line, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, head_work, stack_work, target_work
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, FloatArray, Step
@@ -91,6 +91,33 @@ NGRAM = CostlessDrafter(name="ngram", source=assumed("prompt look-up on the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTime:
+    """Measured passes of a drafter: the first one after a verify step, and each that follows."""
+
+    method: str  # as the engine calls it
+    first_seconds: float
+    first_sequence_seconds: float
+    later_seconds: float
+    later_sequence_seconds: float
+    source: Source
+
+    def seconds(self, batch: FloatArray, depth: FloatArray) -> FloatArray:
+        first = self.first_seconds + self.first_sequence_seconds * batch
+        later = self.later_seconds + self.later_sequence_seconds * batch
+        return np.where(depth > 0, first + np.maximum(depth - 1.0, 0.0) * later, 0.0)
+
+    def fits(self, drafter: Drafter) -> bool:
+        """Was such a drafter measured?"""
+        match drafter:
+            case ModelDrafter():
+                return self.method == "draft_model"
+            case HeadDrafter():
+                return self.method not in ("draft_model", "ngram")
+            case _:
+                return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPricing:
     """Prices drafting for one scenario's layout and price model."""
 
@@ -100,10 +127,13 @@ class DraftPricing:
     count_experts: ExpertCounter
     scope: Scope = EVERYTHING
     layer_seconds: float = 0.0  # fixed time of a layer, which a drafter's layers have too
+    measured: DraftTime | None = None
 
     def seconds(self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray) -> FloatArray:
         """Seconds of drafting `depth` tokens for each of `batch` sequences; nothing at depth 0."""
         batch, depth, context = np.broadcast_arrays(batch, depth, context)
+        if self.measured is not None and self.measured.fits(drafter):
+            return self.measured.seconds(batch, depth)
         match drafter:
             case CostlessDrafter():
                 return np.zeros(batch.shape)
@@ -124,6 +154,9 @@ class DraftPricing:
         if isinstance(drafter, CostlessDrafter) or depth == 0:
             return None
         size, ctx = np.asarray(float(batch)), np.asarray(float(context))
+        if self.measured is not None and self.measured.fits(drafter):
+            whole = self.measured.seconds(size, np.asarray(float(depth)))
+            return StepPrice(components=(fixed_line(Component.ENGINE, whole, self.measured.source),))
         if isinstance(drafter, HeadDrafter) and drafter.head.block is not None:
             return self._pass(drafter, size, np.asarray(drafter.head.block - 1.0), ctx)
         first = self._pass(drafter, size, np.asarray(float(depth if self.scope.draft_catch_up else 0)), ctx)

@@ -51,20 +51,24 @@ class PriceModel(Protocol):
 class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
 
-    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
-    `captured_positions` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs of pieces
-    only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer.
+    `verify_step_seconds` is what a step takes longer once it verifies any draft at all (rejection sampling and its
+    preparation). `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of
+    more than `captured_positions` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs
+    of pieces only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer. An engine
+    that has full graphs for its drafts alone runs in pieces while speculation is off: `off_floor_layer_seconds`.
     """
 
     step_seconds: float = 0.0
     sequence_seconds: float = 0.0
     position_seconds: float = 0.0
     layer_seconds: float = 0.0
+    verify_step_seconds: float = 0.0
     off_step_seconds: float = 0.0
     off_sequence_seconds: float = 0.0
     captured_positions: int | None = None  # None: whatever the step, there is a graph for it
     eager_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
+    off_floor_layer_seconds: float = 0.0
     source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
 
     def __post_init__(self) -> None:
@@ -73,10 +77,13 @@ class EngineTime:
                 raise ScenarioError(f"engine time: {name} must not be negative, got {getattr(self, name)}")
 
     def seconds(self, step: Step) -> FloatArray:
-        return self.step_seconds + self.sequence_seconds * step.sequences + self.position_seconds * step.positions
+        plain = self.step_seconds + self.sequence_seconds * step.sequences + self.position_seconds * step.positions
+        return plain + self.verify_step_seconds * (step.positions > step.sequences)
 
-    def off_seconds(self, step: Step) -> FloatArray:
-        return self.off_step_seconds + self.off_sequence_seconds * step.sequences
+    def off_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
+        """What speculation that is off adds to the `rest` of a step."""
+        waiting = np.maximum(self.off_floor_layer_seconds * layers - rest, 0.0)
+        return np.asarray(self.off_step_seconds + self.off_sequence_seconds * step.sequences + waiting)
 
     def launch_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
         """What launching costs beside the `rest` of the step: nothing inside a graph."""
@@ -92,10 +99,12 @@ _TIMES = (
     "sequence_seconds",
     "position_seconds",
     "layer_seconds",
+    "verify_step_seconds",
     "off_step_seconds",
     "off_sequence_seconds",
     "eager_layer_seconds",
     "floor_layer_seconds",
+    "off_floor_layer_seconds",
 )
 
 
@@ -159,10 +168,10 @@ def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: Engi
         (Component.LAYERS, layers * engine.layer_seconds + 0.0 * step.positions),
         (Component.ENGINE, engine.seconds(step)),
     )
-    lines += [_fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
+    lines += [fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
     launches = engine.launch_seconds(step, layers, _sum([line.seconds for line in lines]))
     if np.any(launches):
-        lines.append(_fixed_line(Component.LAUNCHES, launches + 0.0 * step.positions, engine.source))
+        lines.append(fixed_line(Component.LAUNCHES, launches + 0.0 * step.positions, engine.source))
     return StepPrice(components=tuple(lines))
 
 
@@ -179,7 +188,7 @@ def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> Componen
     )
 
 
-def _fixed_line(component: Component, seconds: FloatArray, source: Source) -> ComponentPrice:
+def fixed_line(component: Component, seconds: FloatArray, source: Source) -> ComponentPrice:
     nothing = np.zeros_like(seconds)
     return ComponentPrice(
         component=component,

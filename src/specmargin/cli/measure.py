@@ -1,0 +1,230 @@
+"""`specmargin measure`: prices from your own machine."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specmargin.catalog.lookup import find_model
+from specmargin.cli import measure_gpu_view, measure_view, render
+from specmargin.cli import options as o
+from specmargin.errors import InputError, needs_extra
+from specmargin.files import check_new, write_text
+from specmargin.measure.gpu.shapes import Shapes, shapes_of
+from specmargin.measure.points import Surface
+from specmargin.measure.prompts import read_prompts
+from specmargin.measure.records import Records
+from specmargin.measure.steps import Order, Watcher, measure_steps
+from specmargin.prices.measured_schema import as_text
+
+ROWS = 260  # records of `measure gpu`, about: for its bar
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+class Clock(StrEnum):
+    WALL = "wall"
+    CPU = "cpu"
+
+
+@app.callback()
+def _measure() -> None:
+    """Prices from your own engine (vllm) or bare GPU (gpu), for --prices FILE."""
+
+
+@app.command()
+def vllm(
+    model: o.Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the price file, FILE.json.")],
+    batches: Annotated[str, typer.Option("--batches", help="Batch sizes.")] = "1,2,4,8,16,32,64,128",
+    depths: Annotated[
+        str, typer.Option("--depths", help="Draft depths, beside 0; an engine each with full graphs.")
+    ] = ("1,3,7"),
+    contexts: Annotated[
+        str, typer.Option("--contexts", help="Tokens a sequence; every batch at the first, a few at the others.")
+    ] = "512,4k",
+    long_batches: Annotated[
+        str | None, typer.Option("--long-batches", help="The few batches at the other contexts. Default: three.")
+    ] = None,
+    flags: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any engine argument, such as load_format=dummy."),
+    ] = None,
+    drafter: Annotated[
+        str | None,
+        typer.Option("--drafter", help="Your speculative_config as JSON, to time its passes: {'method': 'eagle', …}."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="A JSON list of prompts (texts, or lists of token ids). Default: random tokens."),
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling.")] = 1.0,
+    clock: Annotated[
+        Clock,
+        typer.Option(help="cpu: processor time, for a CPU engine with one thread beside other work; wall: else."),
+    ] = Clock.WALL,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps a point and repeat.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns that the points of a batch take.")] = 3,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Start nothing after this long; what is there is fitted.")] = (
+        10.0
+    ),
+    fit_only: Annotated[bool, typer.Option("--fit-only", help="Start no engine: fit the rows that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew over an earlier measurement.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """Step times of your own vLLM, and a price file fitted to them.
+
+    Starts the engine without speculation and with forced drafts (strangers, and repeats of one token, which separate
+    experts from positions), times its steps from inside, and fits kernels and engine time. Rows are kept as they come
+    in FILE.rows.jsonl: run it again to resume. Examples:
+
+      specmargin measure vllm Qwen/Qwen3-30B-A3B -o mine.json --set load_format=dummy
+
+      specmargin plan qwen3-30b-a3b --gpu h200 --prices mine.json
+    """
+    check_new(output, force=force)
+    surface = Surface(
+        batches=tuple(o.parse_numbers(batches, "--batches")),
+        depths=tuple(o.parse_numbers(depths, "--depths")) if depths else (),
+        contexts=tuple(o.parse_numbers(contexts, "--contexts")),
+        long_batches=tuple(o.parse_numbers(long_batches, "--long-batches")) if long_batches else (),
+    )
+    architecture = find_model(model)
+    order = Order(
+        model=model,
+        surface=surface,
+        engine_args=_flags(flags or []),
+        speculative=None if drafter is None else _mapping(drafter, "--drafter"),
+        prompts=() if prompts is None else read_prompts(prompts, model),
+        routes=architecture.is_moe,
+        temperature=temperature,
+        clock=str(clock),
+        steps=steps,
+        repeats=repeats,
+    )
+    records = Records(path=output.with_suffix(".rows.jsonl"))
+    records.begin(order.header(), fresh=force and not fit_only)
+    if not fit_only:
+        with _interruptible(records), _watching() as watch:
+            log = output.with_suffix(".log")
+            measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
+    method = str((order.speculative or {}).get("method", ""))
+    with needs_extra("measure"):
+        from specmargin.measure.pricing import price_file  # noqa: PLC0415 (SciPy is an extra)
+    fitted = price_file(records.rows(), records.engines(), architecture, drafter_method=method)
+    write_text(output, as_text(fitted.file), force=force)
+    if json:
+        render.json_out(measure_view.payload(fitted, records.failures()))
+    else:
+        measure_view.show(fitted, records.failures(), output)
+
+
+@app.command()
+def gpu(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the laws, FILE.json.")],
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="Whose shapes are timed: a name, a config.json or a folder.")
+    ] = "qwen3-30b-a3b",
+    name: Annotated[str, typer.Option("--gpu", help="The device's name for --gpu, as in `specmargin gpus`.")] = "h200",
+    repeats: Annotated[int, typer.Option(min=3, help="Timings of a kernel; the median counts.")] = 15,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time nothing more after this long.")] = 5.0,
+    force: Annotated[bool, typer.Option("--force", help="Start anew over an earlier measurement.")] = False,
+    fit_only: Annotated[bool, typer.Option("--fit-only", help="Time nothing: fit the rows that are there.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """Kernels of a bare GPU, without an engine, and laws fitted to them.
+
+    Fused experts over positions and distinct experts, dense products and the LM head, attention with 1 to 16 queries a
+    sequence (grouped, and absorbed MLA), launches, copy bandwidth and matrix rate. Every kernel is first checked
+    against float64. Rows are kept as they come in FILE.rows.jsonl: run it again to resume. Examples:
+
+      specmargin measure gpu qwen3-30b-a3b --gpu h200 -o mine.json
+
+      specmargin price qwen3-30b-a3b --gpu h200 --batch 8 --depth 3 --prices mine.json
+    """
+    check_new(output, force=force)
+    shapes = shapes_of(find_model(model))
+    records = Records(path=output.with_suffix(".rows.jsonl"))
+    records.begin({"model": shapes.model, "gpu": name}, fresh=force and not fit_only)
+    if not fit_only:
+        _time_kernels(shapes, records, repeats=repeats, deadline=time.time() + 60.0 * minutes)
+    with needs_extra("measure"):
+        from specmargin.measure.gpu.laws import kernel_report  # noqa: PLC0415 (SciPy is an extra)
+    report = kernel_report(list(records.read()), shapes, name)
+    write_text(output, measure_gpu_view.as_text(report), force=force)
+    if json:
+        render.json_out(measure_gpu_view.payload(report))
+    else:
+        measure_gpu_view.show(report, output)
+
+
+def _time_kernels(shapes: Shapes, records: Records, *, repeats: int, deadline: float) -> None:
+    with needs_extra("gpu"):
+        from specmargin.measure.gpu.bench import Bench, everything, key_of  # noqa: PLC0415 (PyTorch is an extra)
+    done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
+    bench = Bench(repeats=repeats, deadline=deadline, done=done)
+    with _interruptible(records), render.progress("kernels", ROWS) as advance:
+        for record in everything(bench, shapes):
+            records.append(record)
+            advance(1)
+
+
+@contextmanager
+def _interruptible(records: Records) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = sum(record.get("record") == "row" for record in records.read())
+        raise InputError(
+            f"interrupted; {kept} rows are kept in {records.path}: run the same command to resume"
+        ) from None
+
+
+@contextmanager
+def _watching() -> Iterator[Watcher]:
+    """A bar for every engine."""
+    from rich.console import Console  # noqa: PLC0415 (slow to import)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    shown = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=shown, disable=not shown.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def watch(run: str, total: int, done: int) -> None:
+            if run not in tasks:
+                tasks[run] = bar.add_task(f"engine {run}", total=total)
+            bar.update(tasks[run], completed=done)
+
+        yield watch
+
+
+def _flags(given: list[str]) -> dict[str, Any]:
+    """`name=value`, the value read as Python where it is such (0.8, True, {...}), else as text."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--set {text!r}: give NAME=VALUE, such as gpu_memory_utilization=0.8")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = {"true": True, "false": False, "null": None}.get(value, value)
+    return found
+
+
+def _mapping(text: str, option: str) -> dict[str, Any]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{option}: {text!r} is not a JSON object")
+    return found

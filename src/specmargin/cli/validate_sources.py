@@ -1,0 +1,112 @@
+"""`specmargin validate A B`: two price sources on measured steps and on a common grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from specmargin.catalog.prices import KINDS, measured_file, measured_names
+from specmargin.cli import options as o
+from specmargin.cli import render
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import InputError, needs_extra
+from specmargin.prices.measured_schema import PriceFile
+
+if TYPE_CHECKING:
+    from specmargin.validation.sources import CommonGrid, StepErrors
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+_DEPTH = 7
+_SHOWN = (0, 1, 3, 7)
+
+
+def compare_sources(
+    given: Sequence[str], *, model: str | None, gpu: str, figure: Path | None, force: bool, json: bool
+) -> None:
+    with needs_extra("measure"):
+        from specmargin.validation.sources import common_grid, step_errors  # noqa: PLC0415 (SciPy is an extra)
+    if figure is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415
+
+        check_target(figure, force=force)
+    for name in given:
+        _check_known(name)
+    names = [*given, *(["laws"] if len(given) == 1 else [])]
+    measured = {name: file for name in names if (file := measured_file(name)) is not None}
+    if model is None and not measured:
+        raise InputError(f"validate {' '.join(given)}: neither is a measurement, so say --model (and --gpu)")
+    wanted = model or next(iter(measured.values())).model.name
+    scenarios = {name: _scenario(wanted, gpu, name) for name in [*names, "datasheet"]}
+    steps = {name: step_errors(file, scenarios[name].architecture, scenarios) for name, file in measured.items()}
+    grid = common_grid(scenarios, _BATCHES, _DEPTH)
+    if figure is not None:
+        _draw(measured, scenarios, figure)
+    if json:
+        render.json_out(_payload(steps, grid))
+    else:
+        _show(steps, grid, names, wanted)
+
+
+def _check_known(name: str) -> None:
+    """A misspelt part is no price source."""
+    known = [*KINDS, *measured_names()]
+    if name.partition(":")[0] not in known and not Path(name.partition(":")[0]).exists():
+        parts = "kernels, steps, served"
+        raise InputError(f"validate: {name!r} is neither a part ({parts}) nor prices ({', '.join(known)}, or a FILE)")
+
+
+def _scenario(model: str, gpu: str, prices: str) -> Scenario:
+    """Drafts for nothing, so that only the price of steps differs."""
+    options = o.ScenarioOptions(model=model, gpu=gpu, prices=prices, drafter="free", acceptance="0.7", context=520)
+    return options.one()[1]
+
+
+def _show(steps: Mapping[str, list[StepErrors]], grid: CommonGrid, names: Sequence[str], model: str) -> None:
+    out = render.console()
+    for file, lines in steps.items():
+        sources = list(dict.fromkeys(line.source for line in lines))
+        columns = [("steps", "left"), ("points", "right"), *((source, "right") for source in sources)]
+        shown = render.table(f"{model}, steps measured in {file}: median (worst) error", columns)
+        for kind in dict.fromkeys(line.kind for line in lines):
+            those = [line for line in lines if line.kind == kind]
+            cells = [f"{line.median_error:.1%} ({line.worst_error:.0%})" for line in those]
+            shown.add_row(kind, str(those[0].points), *cells)
+        out.print(shown)
+    _show_grid(out, grid, names)
+
+
+def _show_grid(out: Console, grid: CommonGrid, names: Sequence[str]) -> None:
+    first, second = names
+    columns = [("batch", "right"), *((f"depth {d}", "right") for d in _SHOWN)]
+    columns += [(f"{first} drafts", "right"), (f"{second} drafts", "right")]
+    shown = render.table(f"Step of {first} over {second}; what each would draft at 0.7 a token, free", columns)
+    ratio = grid.seconds[first] / grid.seconds[second]
+    for index, batch in enumerate(grid.batches):
+        cells = [f"{ratio[index, depth]:.2f}" for depth in _SHOWN]
+        shown.add_row(str(batch), *cells, str(grid.best_depth[first][index]), str(grid.best_depth[second][index]))
+    out.print(shown)
+
+
+def _payload(steps: Mapping[str, list[StepErrors]], grid: CommonGrid) -> dict[str, Any]:
+    return {
+        "schema": "specmargin.validate-sources/1",
+        "steps": {file: [asdict(line) for line in lines] for file, lines in steps.items()},
+        "batches": grid.batches.tolist(),
+        "depths": grid.depths.tolist(),
+        "step_seconds": {name: seconds.tolist() for name, seconds in grid.seconds.items()},
+        "best_depth": {name: best.tolist() for name, best in grid.best_depth.items()},
+    }
+
+
+def _draw(measured: Mapping[str, PriceFile], scenarios: Mapping[str, Scenario], path: Path) -> None:
+    if not measured:
+        raise InputError(f"{path}: there are no measured steps to draw; name a file of `specmargin measure vllm`")
+    from specmargin.figures.files import save  # noqa: PLC0415
+    from specmargin.figures.measured import residual_figure  # noqa: PLC0415
+
+    file = next(iter(measured))
+    save(residual_figure(measured[file], scenarios[file].architecture, scenarios), path)

@@ -1,0 +1,45 @@
+"""Drafts that we choose: strangers touch experts of their own, repeats of one token touch the same ones again.
+
+vLLM loads `ForcedDrafts` by name (`method: custom_class`). No drafter runs, so a step costs what verifying costs, and
+the number of drafts may change from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+CLASS_PATH = "specmargin.engines.vllm.forced.ForcedDrafts"
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What the next steps shall verify; the probe sets it, the engine's proposer reads it."""
+
+    depth: int = 0
+    alike: bool = False
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+
+WANTED = Wanted()
+
+
+class ForcedDrafts:
+    """The proposer that vLLM asks after every step."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._vocabulary = int(vllm_config.model_config.get_vocab_size())
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """There is none."""
+
+    def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
+        return [self._draft(tokens) if tokens else [] for tokens in sampled_token_ids]
+
+    def _draft(self, tokens: list[int]) -> list[int]:
+        if WANTED.alike:
+            return [int(tokens[-1])] * WANTED.depth
+        drawn: list[int] = WANTED.random.integers(0, self._vocabulary, WANTED.depth).tolist()
+        return drawn

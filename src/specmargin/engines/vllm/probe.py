@@ -1,0 +1,365 @@
+"""Step times from inside a running vLLM: one engine, many points.
+
+A process of its own, started by `specmargin measure vllm` for every engine that it needs (`python -m
+specmargin.engines.vllm.probe JOB.json`), so that one that runs out of memory takes nothing with it. It appends what it
+finds to a file, a line at a time. The engine runs inside this process and is stepped by hand; the clock stops around
+the engine core's step, which is what a server repeats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specmargin.engines.vllm.forced import CLASS_PATH, WANTED
+from specmargin.engines.vllm.hooks import DraftClock, ExpertCounter, GraphMode
+from specmargin.engines.vllm.probed import check_version
+
+_SETTLE = 2  # steps after a change of depth: a draft is verified in the step after the one that proposed it
+_SLACK = 256  # tokens that a sequence may grow beyond its prompt before it is replaced by a fresh one
+
+
+class Probe:
+    """One engine and the sequences that decode in it."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        self.clock = time.process_time if job["clock"] == "cpu" else time.perf_counter
+        self.random = np.random.default_rng(job["seed"])
+        self.counter = ExpertCounter() if job["count"] else None
+        self.engine = _engine(job, self.counter)
+        self.core = self.engine.engine_core.engine_core
+        self.runner = _runner(self.core)
+        self.layers_heard = self._listen()
+        self.graph = GraphMode(self.runner)
+        self.draft = DraftClock(self.runner, self.clock) if job["kind"] == "drafter" else None
+        self.vocabulary = int(self.engine.model_config.get_vocab_size())
+        self.largest = int(self.engine.model_config.max_model_len)
+        self.prompts: list[list[int]] = job.get("prompts") or []
+        self._named = 0
+        self._context = 0
+        self._started = self._inside = 0.0
+        self._install_clock()
+
+    def _listen(self) -> int:
+        if self.counter is None:
+            return 0
+        attached = self.counter.attach(self.runner.model) if not self.job["graphs"] else 1
+        self.counter.listening = bool(self.job["graphs"])  # inside graphs it always listens
+        return attached
+
+    # --- sequences ---
+
+    def fill(self, batch: int, context: int) -> None:
+        """`batch` sequences of about `context` tokens, all past their prompts."""
+        grown = any(tokens > self._limit(context) for tokens in self._lengths())
+        if grown or context != self._context or len(self._lengths()) > batch:
+            self.clear()
+        self._context = context
+        WANTED.depth = 0
+        while len(self._lengths()) < batch:
+            self._add(context)
+        while any(r.num_computed_tokens < r.num_prompt_tokens for r in self._requests()):
+            self._step()
+        if len(self.core.scheduler.running) < batch:
+            raise MemoryError(f"only {len(self.core.scheduler.running)} of {batch} sequences fit in the KV cache")
+
+    def clear(self) -> None:
+        self.engine.abort_request(list(self.core.scheduler.requests), internal=True)
+        for _ in range(2):
+            self.engine.step()
+
+    def _limit(self, context: int) -> int:
+        """Where a sequence must be replaced: it has grown, or a few steps of the deepest drafts might not fit."""
+        deepest = max(point["depth"] for point in self.job["points"])
+        room = self.largest - (int(deepest) + 1) * (int(self.job["steps"]) + _SETTLE + 1)
+        return min(context + _SLACK, room)
+
+    def _add(self, context: int) -> None:
+        from vllm import SamplingParams  # noqa: PLC0415
+
+        self._named += 1
+        endless = SamplingParams(
+            temperature=self.job["temperature"], max_tokens=self.largest, ignore_eos=True, detokenize=False
+        )
+        self.engine.add_request(str(self._named), {"prompt_token_ids": self._prompt(context)}, endless)
+
+    def _prompt(self, context: int) -> list[int]:
+        if self.prompts:
+            mine: list[int] = self.prompts[int(self.random.integers(len(self.prompts)))]
+        return mine[-context:]
+        drawn: list[int] = self.random.integers(0, self.vocabulary, context).tolist()
+        return drawn
+
+    def _requests(self) -> list[Any]:
+        return list(self.core.scheduler.requests.values())
+
+    def _lengths(self) -> list[int]:
+        return [int(request.num_tokens) for request in self._requests()]
+
+    # --- steps ---
+
+    def _install_clock(self) -> None:
+        step, after = self.core.step_fn, self.core.post_step
+
+        def timed_step(*arguments: Any, **named: Any) -> Any:
+            self._started = self.clock()
+            return step(*arguments, **named)
+
+        def timed_after(*arguments: Any, **named: Any) -> Any:
+            found = after(*arguments, **named)
+            self._inside = self.clock() - self._started
+            return found
+
+        self.core.step_fn, self.core.post_step = timed_step, timed_after
+
+    def _step(self) -> tuple[float, float]:
+        """Seconds of the engine core's step, and of the front end with it."""
+        begin = self.clock()
+        self.engine.step()
+        return self._inside, self.clock() - begin
+
+    def want(self, point: dict[str, Any]) -> None:
+        WANTED.depth, WANTED.alike = point["depth"], point["kind"] == "alike"
+        if self.job["kind"] == "drafter":
+            self.core.scheduler.dynamic_sd_lookup = [point["depth"]] * (self.job["max_sequences"] + 1)
+
+    def time(self, point: dict[str, Any], found: dict[str, list[Any]]) -> None:
+        """A few steps of one point, added to what was found before."""
+        self.want(point)
+        for _ in range(_SETTLE):
+            self._step()
+        begin = len(found["seconds"])
+        for _ in range(self.job["steps"]):
+            before = np.array(self._lengths())
+            inside, whole = self._step()
+            committed = np.array(self._lengths()) - before
+            found["seconds"].append(inside)
+            found["whole"].append(whole)
+            found["draft"].append(self.draft.seconds if self.draft else 0.0)
+            found["context"].append(float(before.mean()))
+            found["committed"].append(float(committed.mean()))
+            found["accepted"] += (committed - 1).tolist()
+        found["graphs"].append(self.graph.last)
+        found["turns"].append([sum(found["seconds"][begin:]), sum(found["committed"][begin:]) * point["batch"]])
+
+    def count(self, point: dict[str, Any]) -> float | None:
+        if self.counter is None or not self.layers_heard:
+            return None
+        self.want(point)
+        for _ in range(_SETTLE):
+            self._step()
+        heard = []
+        self.counter.listening = True
+        for _ in range(3):
+            self.counter.reset()
+            self._step()
+            heard.append(self.counter.distinct() or 0.0)
+        self.counter.listening = bool(self.job["graphs"])
+        return statistics.fmean(heard) or None  # a compiled router does not call us
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """All points; those of one batch and context take turns, so that a slow minute hits all of them alike."""
+        by_place: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        for point in self.job["points"]:
+            by_place.setdefault((point["context"], point["batch"]), []).append(point)
+        for (context, batch), points in sorted(by_place.items()):
+            found: list[dict[str, list[Any]]] = [{name: [] for name in _KEPT} for _ in points]
+            for turn in range(self._turns(batch)):
+                for index in np.roll(np.arange(len(points)), turn):
+                    self.fill(batch, context)
+                    self.time(points[index], found[index])
+            for point, kept in zip(points, found, strict=True):
+                self.fill(batch, context)
+                yield self._row(point, kept, self.count(point))
+            if time.time() > self.job["deadline"]:
+                return
+
+    def _turns(self, batch: int) -> int:
+        """More for small batches where so many rounds of a sequence are wanted of a point."""
+        seen_in_a_turn = batch * int(self.job["steps"])
+        return max(int(self.job["repeats"]), -(-int(self.job["rounds"]) // seen_in_a_turn))
+
+    def _row(self, point: dict[str, Any], kept: dict[str, list[Any]], distinct: float | None) -> dict[str, Any]:
+        seconds = sorted(kept["seconds"])
+        quarter = len(seconds) // 4
+        return {
+            "record": "row",
+            "run": self.job["name"],
+            **point,
+            "context": round(statistics.fmean(kept["context"]), 1),
+            "prompt": point["context"],
+            "seconds": statistics.median(seconds),
+            "low_seconds": seconds[quarter],
+            "high_seconds": seconds[-1 - quarter],
+            "whole_seconds": statistics.median(kept["whole"]),
+            "draft_seconds": statistics.median(kept["draft"]),
+            "low_draft_seconds": sorted(kept["draft"])[quarter],
+            "committed": round(statistics.fmean(kept["committed"]), 4),
+            "steps": len(seconds),
+            "graph": max(set(kept["graphs"]), key=kept["graphs"].count),
+            "distinct": distinct,
+            "survival": [round(float(np.mean(np.array(kept["accepted"]) >= d)), 4) for d in _depths(point)],
+            "turns": kept["turns"],
+        }
+
+
+_KEPT = ("seconds", "whole", "draft", "context", "committed", "accepted", "graphs", "turns")
+
+
+def _depths(point: dict[str, Any]) -> range:
+    return range(1, point["depth"] + 1 if point["kind"] == "drafted" else 1)
+
+
+def _engine(job: dict[str, Any], counter: ExpertCounter | None) -> Any:
+    from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
+    from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
+
+    arguments = dict(job["engine_args"])
+    if job["kind"] == "forced":
+        arguments["speculative_config"] = {
+            "method": "custom_class",
+            "model": CLASS_PATH,
+            "num_speculative_tokens": job["drafts"],
+        }
+    with _counted_graphs(counter) if counter is not None and job["graphs"] else contextlib.nullcontext():
+        return LLMEngine.from_engine_args(EngineArgs(model=job["model"], **arguments))
+
+
+@contextlib.contextmanager
+def _counted_graphs(counter: ExpertCounter) -> Iterator[None]:
+    """Attach the counter between loading the model and capturing its graphs."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: PLC0415
+
+    original = GPUModelRunner.load_model
+
+    def load_model(runner: Any, *arguments: Any, **named: Any) -> None:
+        original(runner, *arguments, **named)
+        counter.attach(runner.model)
+
+    GPUModelRunner.load_model = load_model
+    try:
+        yield
+    finally:
+        GPUModelRunner.load_model = original
+
+
+def _runner(core: Any) -> Any:
+    worker = core.model_executor.driver_worker
+    return getattr(worker, "worker", worker).model_runner
+
+
+# --- what was measured on ---
+
+
+def _described(probe: Probe) -> dict[str, Any]:
+    import torch  # noqa: PLC0415
+    import vllm  # noqa: PLC0415
+
+    config = probe.engine.vllm_config
+    compilation = config.compilation_config
+    return {
+        "record": "engine",
+        "run": probe.job["name"],
+        "clock": probe.job["clock"],
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "graph_mode": str(compilation.cudagraph_mode.name).lower() if compilation.cudagraph_mode else "none",
+        "capture_sizes": list(compilation.cudagraph_capture_sizes or []),
+        "async_scheduling": bool(config.scheduler_config.async_scheduling),
+        "runner": type(probe.runner).__module__,
+        "attention": _backend(probe.runner),
+        "weights": str(config.load_config.load_format),
+        "dtype": str(config.model_config.dtype),
+        "host": f"{os.cpu_count()} CPUs, {platform.machine()}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **_gpu(),
+    }
+
+
+def _backend(runner: Any) -> str:
+    try:
+        return str(runner.attn_groups[0][0].backend.get_name())
+    except (AttributeError, IndexError):
+        return "unknown"
+
+
+def _gpu() -> dict[str, Any]:
+    import torch  # noqa: PLC0415
+
+    if not torch.cuda.is_available():
+        return {"gpu": "", "driver": "", "cuda": ""}
+    return {"gpu": torch.cuda.get_device_name(), "driver": _smi("driver_version"), "cuda": torch.version.cuda}
+
+
+def _smi(field: str) -> str:
+    """One field of nvidia-smi, or nothing."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
+    return ""
+
+
+def _clocks() -> dict[str, str]:
+    names = ("clocks.sm", "clocks.mem", "clocks_throttle_reasons.active", "temperature.gpu")
+    return {name: _smi(name) for name in names}
+
+
+def main(path: str) -> int:
+    job = json.loads(Path(path).read_text(encoding="utf-8"))
+    out = Path(job["out"])
+
+    def keep(record: dict[str, Any]) -> None:
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    try:
+        import vllm  # noqa: PLC0415
+
+        wrong = check_version(vllm.__version__)
+        if wrong:
+            keep({"record": "failure", "run": job["name"], "error": wrong, "final": True})
+            return 2
+        probe = Probe(job)
+        keep(_described(probe))
+        for row in probe.run():
+            keep(row)
+        if torch_has_gpu():
+            keep({"record": "clocks", "run": job["name"], **_clocks()})
+        keep({"record": "done", "run": job["name"]})
+    except ModuleNotFoundError as error:
+        keep({"record": "failure", "run": job["name"], "error": f"{error.name} is not installed", "final": True})
+        return 2
+    except Exception as error:  # whatever an engine raises ends this run, and the others go on
+        keep({"record": "failure", "run": job["name"], "error": _sentence(error), "final": False})
+        raise
+    return 0
+
+
+def torch_has_gpu() -> bool:
+    import torch  # noqa: PLC0415
+
+    return bool(torch.cuda.is_available())
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "out of memory" in text.lower():
+        return "out of GPU memory: lower the largest batch or context, or pass --set gpu_memory_utilization=0.8"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,262 @@
+"""From measured steps to a price file: rates and engine time with the least relative error, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares, nnls
+
+from specmargin.architecture.types import Architecture
+from specmargin.errors import InputError
+from specmargin.hardware.layout import Layout
+from specmargin.prices.drafters import DraftTime
+from specmargin.prices.measured import Rates
+from specmargin.prices.model import EngineTime
+from specmargin.prices.work import Work, target_work
+from specmargin.sources import Source, SourceKind
+from specmargin.step import BoolArray, ExpertLoad, FloatArray, Step
+
+FEWEST = 6  # points that a fit needs
+NAMES = (
+    "step_seconds",
+    "sequence_seconds",
+    "position_seconds",
+    "verify_step_seconds",
+    "weight_bytes_per_second",
+    "operations_per_second",
+    "kv_bytes_per_second",
+    "attention_operations_per_second",
+)
+_RESAMPLES = 40
+_STEADY = 0.15  # a place that was a third slower weighs like one point that is 5% off
+_PULL = 0.005  # towards the start, in logarithms: only decides what the points leave open
+_FOUND = Source(kind=SourceKind.MEASURED, detail="fitted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Measured points as arrays, and the work that each of them was."""
+
+    batch: FloatArray
+    depth: FloatArray
+    context: FloatArray
+    distinct: FloatArray
+    seconds: FloatArray
+    works: tuple[Work, ...]
+
+    @property
+    def positions(self) -> FloatArray:
+        return self.batch * (self.depth + 1.0)
+
+
+def steps_of(
+    rows: Sequence[Mapping[str, Any]], counted: Mapping[tuple[int, int, str], float], model: Architecture
+) -> Steps:
+    """`counted`: distinct experts by batch, depth and kind; uniform routing where nobody counted."""
+    batch, depth, context = (np.array([float(row[name]) for row in rows]) for name in ("batch", "depth", "context"))
+    seconds = np.array([row["seconds"] - row["draft_seconds"] for row in rows])
+    distinct = np.array([_distinct(row, counted, model) for row in rows])
+    step = Step.uniform(batch=batch, depth=depth, context=context)
+    works = target_work(model, step, _load(model, distinct, step.positions), layout=Layout(), kv=model.kv_precision)
+    return Steps(batch=batch, depth=depth, context=context, distinct=distinct, seconds=seconds, works=tuple(works))
+
+
+def _load(model: Architecture, distinct: FloatArray, positions: FloatArray) -> ExpertLoad:
+    """Every layer the mean over layers: what a counter says."""
+    return ExpertLoad(
+        distinct_by_group=tuple(distinct for _ in model.pools),
+        pairs_by_group=tuple(positions * pool.experts_per_token for pool in model.pools),
+    )
+
+
+def _distinct(row: Mapping[str, Any], counted: Mapping[tuple[int, int, str], float], model: Architecture) -> float:
+    if not model.pools:
+        return 0.0
+    key = row["batch"], row["depth"], _counted_kind(row["kind"])
+    found = row["distinct"] or counted.get(key)
+    if found:
+        return float(found)
+    pool = model.pools[0]
+    positions = row["batch"] * (row["depth"] + 1)
+    return float(pool.experts * (1.0 - (1.0 - pool.experts_per_token / pool.experts) ** positions))
+
+
+def counted_experts(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int, str], float]:
+    return {
+        (row["batch"], row["depth"], _counted_kind(row["kind"])): row["distinct"] for row in rows if row["distinct"]
+    }
+
+
+def _counted_kind(kind: str) -> str:
+    """Plain positions route alike whether speculation is off or absent."""
+    return "plain" if kind in ("none", "off") else kind
+
+
+# --- rates and engine time ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    rates: Rates
+    time: EngineTime
+
+    def seconds(self, steps: Steps) -> FloatArray:
+        step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
+        return np.asarray(self.rates.seconds(steps.works) + self.time.seconds(step))
+
+    def values(self) -> dict[str, float]:
+        return {name: getattr(self.rates if name.endswith("per_second") else self.time, name) for name in NAMES}
+
+
+def fit_steps(steps: Steps, used: BoolArray | None = None) -> Fit:
+    """Robust: a slow step that slipped through weighs little."""
+    chosen = np.ones(steps.seconds.size, dtype=bool) if used is None else used
+    if int(chosen.sum()) < FEWEST:
+        raise InputError(f"only {int(chosen.sum())} points were measured; a fit needs {FEWEST}: measure more")
+    start = _start(steps, chosen)
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        off = np.log(_made(logs).seconds(steps) / steps.seconds)[chosen]
+        return np.concatenate([off, _PULL * (logs - start)])
+
+    result = least_squares(residuals, start, loss="soft_l1", f_scale=0.05)
+    return _made(result.x)
+
+
+def slowdowns(steps: Steps, places: Sequence[str]) -> dict[str, float]:
+    """How slow the machine was while each place was measured, relative to the whole measurement.
+
+    Points of one place (a run and a batch) took turns, so they saw the same machine; those of others were measured at
+    another time, and on a busy machine that is another machine.
+    """
+    names = list(dict.fromkeys(places))
+    member = np.array([[place == name for name in names] for place in places], dtype=np.float64)
+    start = np.concatenate([_start(steps, np.ones(len(places), dtype=bool)), np.zeros(len(names))])
+    size = len(NAMES)
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        off = np.log(_made(logs[:size]).seconds(steps) / steps.seconds) + member @ logs[size:]
+        return np.concatenate([off, _PULL * (logs[:size] - start[:size]), _STEADY * logs[size:]])
+
+    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.05).x[size:]
+    return {name: float(np.exp(value)) for name, value in zip(names, found, strict=True)}
+
+
+def _made(logs: FloatArray) -> Fit:
+    step, sequence, position, verify, *rates = (float(value) for value in np.exp(logs))
+    weights, operations, kv, attention = rates
+    return Fit(
+        rates=Rates(
+            weight_bytes_per_second=weights,
+            operations_per_second=operations,
+            kv_bytes_per_second=kv,
+            attention_operations_per_second=attention,
+        ),
+        time=EngineTime(
+            step_seconds=step,
+            sequence_seconds=sequence,
+            position_seconds=position,
+            verify_step_seconds=verify,
+            source=_FOUND,
+        ),
+    )
+
+
+def _start(steps: Steps, chosen: BoolArray) -> FloatArray:
+    """Half of the shortest step is weights; the largest step computes for a third of its time."""
+    small = int(np.argmin(np.where(chosen, steps.seconds, np.inf)))
+    large = int(np.argmax(np.where(chosen, steps.positions, -np.inf)))
+    shortest, longest = steps.seconds[small], steps.seconds[large]
+    read = sum(work.count * float(np.broadcast_to(work.bytes, steps.batch.shape)[small]) for work in steps.works)
+    done = sum(work.count * float(np.broadcast_to(work.flops, steps.batch.shape)[large]) for work in steps.works)
+    bandwidth, rate = read / (0.5 * shortest), done / (longest / 3.0)
+    engine = [0.4 * shortest, 0.01 * shortest, 0.001 * shortest, 0.05 * shortest]
+    return np.asarray(np.log(np.array([*engine, bandwidth, rate, bandwidth, rate])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Errors of a fit on its own points, of fits on one half over the other, and the spread of what was fitted."""
+
+    errors: FloatArray
+    held_out_errors: FloatArray
+    ranges: dict[str, tuple[float, float]]
+
+
+def judge(steps: Steps, best: Fit, *, seed: int = 0) -> Judgement:
+    errors = np.abs(best.seconds(steps) / steps.seconds - 1.0)
+    order = np.lexsort((steps.batch, steps.distinct, steps.positions))
+    half = np.zeros(steps.seconds.size, dtype=bool)
+    half[order[::2]] = True
+    held_out = np.full(steps.seconds.size, np.nan)
+    for used in (half, ~half):
+        other = fit_steps(steps, used)
+        held_out[~used] = np.abs(other.seconds(steps) / steps.seconds - 1.0)[~used]
+    return Judgement(errors=errors, held_out_errors=held_out, ranges=_ranges(steps, seed))
+
+
+def _ranges(steps: Steps, seed: int) -> dict[str, tuple[float, float]]:
+    """5th to 95th percentile over points drawn anew."""
+    random = np.random.default_rng(seed)
+    drawn: dict[str, list[float]] = {name: [] for name in NAMES}
+    for _ in range(_RESAMPLES):
+        used = np.zeros(steps.seconds.size, dtype=bool)
+        used[random.integers(0, used.size, used.size)] = True
+        if int(used.sum()) < FEWEST:
+            continue
+        for name, value in fit_steps(steps, used).values().items():
+            drawn[name].append(value)
+    return {name: _percentiles(values) for name, values in drawn.items() if values}
+
+
+def _percentiles(values: list[float]) -> tuple[float, float]:
+    low, high = np.percentile(values, [5.0, 95.0])
+    return float(f"{low:.4g}"), float(f"{high:.4g}")
+
+
+# --- graphs, off, drafter ---
+
+
+def eager_layer_seconds(fit: Fit, beyond: Steps, layers: int) -> float:
+    """What a layer takes longer outside of any graph."""
+    extra = beyond.seconds - fit.seconds(beyond)
+    return max(float(np.median(extra)) / layers, 0.0)
+
+
+def floor_layer_seconds(fit: Fit, pieces: Steps, layers: int) -> float:
+    """The least time of a layer that explains steps in pieces best: a step takes that, or what its kernels take."""
+    rest = fit.seconds(pieces)
+    candidates = np.concatenate([[0.0], np.sort(pieces.seconds)])
+    errors = [float(np.abs(np.log(np.maximum(rest, floor) / pieces.seconds)).sum()) for floor in candidates]
+    return float(candidates[int(np.argmin(errors))]) / layers
+
+
+def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, in_pieces: bool) -> EngineTime:
+    """What speculation that is off costs: graphs lost, or the passes of a drafter that must keep up."""
+    if in_pieces:
+        time = replace(time, off_floor_layer_seconds=floor_layer_seconds(fit, off, layers))
+    rest = fit.seconds(off)
+    rest = np.maximum(rest, time.off_floor_layer_seconds * layers)
+    features = np.stack([np.ones_like(off.batch), off.batch], axis=1) / off.seconds[:, np.newaxis]
+    (step, sequence), _ = nnls(features, (off.seconds - rest) / off.seconds)
+    return replace(time, off_step_seconds=float(step), off_sequence_seconds=float(sequence))
+
+
+def fit_drafter(rows: Sequence[Mapping[str, Any]], method: str) -> DraftTime:
+    """First and later passes, each with a part that grows with the batch."""
+    batch, depth, seconds = (np.array([float(r[n]) for r in rows]) for n in ("batch", "depth", "draft_seconds"))
+    later = depth - 1.0
+    features = np.stack([np.ones_like(batch), batch, later, later * batch], axis=1)
+    found, _ = nnls(features / seconds[:, np.newaxis], np.ones_like(seconds))
+    first, first_sequence, later_seconds, later_sequence = (float(value) for value in found)
+    return DraftTime(
+        method=method,
+        first_seconds=first,
+        first_sequence_seconds=first_sequence,
+        later_seconds=later_seconds,
+        later_sequence_seconds=later_sequence,
+        source=_FOUND,
+    )

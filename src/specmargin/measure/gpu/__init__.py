@@ -1,0 +1,1 @@
+"""Kernels of a bare GPU, timed one at a time (PyTorch and Triton, the extra `gpu`)."""

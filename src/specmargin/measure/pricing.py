@@ -1,0 +1,220 @@
+"""The price file of a measurement: which rows say what, and the conditions they were measured under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from specmargin.architecture.types import Architecture
+from specmargin.errors import InputError
+from specmargin.measure.fit import (
+    Fit,
+    Judgement,
+    Steps,
+    counted_experts,
+    eager_layer_seconds,
+    fit_drafter,
+    fit_steps,
+    floor_layer_seconds,
+    judge,
+    slowdowns,
+    steps_of,
+    with_off,
+)
+from specmargin.prices.measured import MeasuredModel
+from specmargin.prices.measured_schema import (
+    SCHEMA,
+    DraftFields,
+    EngineFields,
+    EvidenceFields,
+    ModelFields,
+    PriceFile,
+    RateFields,
+    RowFields,
+)
+from specmargin.prices.model import EngineTime
+from specmargin.step import FloatArray
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A price file and what it was judged on."""
+
+    file: PriceFile
+    rows: tuple[Row, ...]  # those that rates and engine time were fitted to
+    steps: Steps
+    predicted_seconds: FloatArray
+    judgement: Judgement
+
+
+def price_file(
+    rows: Sequence[Row], engines: Mapping[str, Mapping[str, Any]], model: Architecture, *, drafter_method: str = ""
+) -> Fitted:
+    if not rows:
+        raise InputError("nothing was measured yet; run `specmargin measure vllm` again to go on")
+    plain = engines.get("none") or next(iter(engines.values()))
+    largest = max(plain["capture_sizes"], default=0) or None
+    mode = _mode(plain["graph_mode"])
+    noisy = is_noisy(rows) or not plain["gpu"]  # a CPU is never alone with one process
+    kept, rows = rows, usable(rows, model, mode, noisy=noisy)
+    counted = counted_experts(rows)
+
+    def steps(chosen: Sequence[Row]) -> Steps:
+        return steps_of(chosen, counted, model)
+
+    base, measured = fitted_rows(rows, model, mode)
+    fit = fit_steps(measured)
+    judgement = judge(measured, fit)
+    time = _graphs(fit, rows, steps, layers=model.layers, largest=largest)
+    modes = {mode: time} | _pieces(fit, time, rows, steps, layers=model.layers, mode=mode)
+    drafted = [row for row in rows if row["run"] == "drafter" and row["depth"] > 0]
+    draft = fit_drafter(drafted, drafter_method or "draft_model") if drafted else None
+    file = PriceFile(
+        schema=SCHEMA,
+        conditions=_conditions(plain),
+        model=ModelFields(**asdict(MeasuredModel.of(model))),
+        rates=RateFields(**_rounded(asdict(fit.rates))),
+        modes={name: _engine_fields(value) for name, value in modes.items()},
+        drafter=None if draft is None else DraftFields(**_rounded(_without_source(draft))),
+        ranges=judgement.ranges,
+        evidence=_evidence(judgement, counted=bool(counted), noisy=noisy),
+        rows=[RowFields(**{name: row[name] for name in RowFields.model_fields if name in row}) for row in kept],
+    )
+    return Fitted(
+        file=file, rows=tuple(base), steps=measured, predicted_seconds=fit.seconds(measured), judgement=judgement
+    )
+
+
+def is_noisy(rows: Sequence[Row]) -> bool:
+    """Do steps of one point differ by a tenth, in most points? Then other work ran on the machine."""
+    spreads = [row["high_seconds"] / row["low_seconds"] - 1.0 for row in rows]
+    return bool(spreads) and float(np.median(spreads)) > _NOISY
+
+
+_NOISY = 0.1
+
+
+def usable(rows: Sequence[Row], model: Architecture, mode: str, *, noisy: bool) -> list[Row]:
+    """As they are; on a busy machine the quietest steps, every place at the mean speed of the whole measurement."""
+    if not noisy:
+        return list(rows)
+    quiet = [_quietest(row) for row in rows]
+    base, steps = fitted_rows(quiet, model, mode)
+    slower = slowdowns(steps, [_place(row) for row in base])
+    return [_faster(row, slower.get(_place(row), 1.0)) for row in quiet]
+
+
+def _place(row: Row) -> str:
+    return f"{row['run']} {row['batch']} {row['prompt']}"
+
+
+def _quietest(row: Row) -> Row:
+    """The lower quartile of the steps: other work only ever adds time."""
+    draft = row.get("low_draft_seconds") or row["draft_seconds"]
+    return {**row, "seconds": row["low_seconds"], "draft_seconds": draft}
+
+
+def _faster(row: Row, factor: float) -> Row:
+    return {**row, "seconds": row["seconds"] / factor, "draft_seconds": row["draft_seconds"] / factor}
+
+
+def fitted_rows(rows: Sequence[Row], model: Architecture, mode: str) -> tuple[list[Row], Steps]:
+    """Steps of the target as the engine runs them by default, and the work that each was."""
+    counted = counted_experts(rows)
+    base = [row for row in rows if _is_base(row, mode, counted, routes=model.is_moe)]
+    return base, steps_of(base, counted, model)
+
+
+def _mode(graph_mode: str) -> str:
+    if "full" in graph_mode:
+        return "full"
+    return "piecewise" if "piecewise" in graph_mode else "none"
+
+
+def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool) -> bool:
+    """Repeated tokens say nothing unless experts were counted.
+
+    Without graphs and without a drafter, speculation that is off is plain decoding, in the same engine as the drafts.
+    """
+    plain_off = row["run"] == "forced" and mode == "none"
+    if row["graph"] != mode or row["run"] == "pieces" or (row["kind"] == "off" and not plain_off):
+        return False
+    return not (routes and row["kind"] == "alike" and (row["batch"], row["depth"], "alike") not in counted)
+
+
+StepsOf = Callable[[Sequence[Row]], Steps]
+
+
+def _graphs(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, largest: int | None) -> EngineTime:
+    """The cliff beyond the largest captured size, and what speculation costs while it is off."""
+    time = replace(fit.time, captured_positions=largest)
+    beyond = [r for r in rows if largest and r["batch"] * (r["depth"] + 1) > largest and r["graph"] == "none"]
+    if beyond:
+        time = replace(time, eager_layer_seconds=eager_layer_seconds(fit, steps(beyond), layers))
+    off = [row | {"draft_seconds": 0.0} for row in map(dict, rows) if row["kind"] == "off" and row["run"] != "pieces"]
+    own = [row for row in off if row["run"] == "drafter"]  # its passes must keep up with what is decoded
+    chosen = own or off
+    if chosen:
+        in_pieces = all(row["graph"] == "piecewise" for row in chosen)
+        time = with_off(time, fit, steps(chosen), layers, in_pieces=in_pieces)
+    return time
+
+
+def _pieces(
+    fit: Fit, time: EngineTime, rows: Sequence[Row], steps: StepsOf, *, layers: int, mode: str
+) -> dict[str, EngineTime]:
+    """The same engine with graphs of pieces only, where that was measured."""
+    pieces = [row for row in rows if row["graph"] == "piecewise" and row["run"] == "pieces"]
+    if mode == "piecewise" or not pieces:
+        return {}
+    floor = floor_layer_seconds(fit, steps(pieces), layers)
+    plain = replace(time, off_step_seconds=0.0, off_sequence_seconds=0.0, off_floor_layer_seconds=0.0)
+    return {"piecewise": replace(plain, floor_layer_seconds=floor)}
+
+
+def _evidence(judgement: Judgement, *, counted: bool, noisy: bool) -> EvidenceFields:
+    own, held_out = judgement.errors, judgement.held_out_errors
+    return EvidenceFields(
+        points=int(own.size),
+        median_error=round(float(np.median(own)), 4),
+        worst_error=round(float(own.max()), 4),
+        held_out_median_error=round(float(np.median(held_out)), 4),
+        held_out_worst_error=round(float(held_out.max()), 4),
+        counted_experts=counted,
+        noisy=noisy,
+    )
+
+
+def _conditions(engine: Mapping[str, Any]) -> dict[str, str]:
+    clocks = engine.get("clocks", "")
+    machine = engine["gpu"] or "CPU"
+    return {
+        "engine": f"vLLM {engine['vllm']}, {engine['graph_mode']} graphs, async scheduling "
+        f"{'on' if engine['async_scheduling'] else 'off'}, {engine['attention']} attention",
+        "machine": machine + (f", driver {engine['driver']}, CUDA {engine['cuda']}" if engine["gpu"] else ""),
+        "clocks": clocks,
+        "host": engine["host"],
+        "clock": {"cpu": "processor time", "wall": "wall clock"}[engine.get("clock", "wall")],
+        "software": f"torch {engine['torch']}, Python {engine['python']}",
+        "weights": f"{engine['weights']}, {engine['dtype']}",
+        "captured": f"{len(engine['capture_sizes'])} sizes up to {max(engine['capture_sizes'], default=0)} positions",
+        "date": engine["date"],
+    }
+
+
+def _engine_fields(time: EngineTime) -> EngineFields:
+    values = {name: getattr(time, name) for name in EngineFields.model_fields}
+    return EngineFields(**_rounded(values))
+
+
+def _without_source(value: Any) -> dict[str, Any]:
+    return {name: found for name, found in asdict(value).items() if name != "source"}
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: float(f"{v:.5g}") if isinstance(v, float) else v for name, v in values.items()}

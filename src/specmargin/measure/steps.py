@@ -1,0 +1,164 @@
+"""Steps of a real engine: one process an engine, watched through the records that it appends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from specmargin.errors import InputError
+from specmargin.measure.points import Run, Surface, drafter_run, forced_runs, plain_run
+from specmargin.measure.records import Records
+
+PROBE = ["-m", "specmargin.engines.vllm.probe"]
+_POLL_SECONDS = 0.5
+_GRACE_SECONDS = 60.0  # for the points of one batch that are under way when the time is up
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core in our process, where it can be timed
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # forced drafts need the first runner
+    "VLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Everything that is asked of `measure vllm`."""
+
+    model: str
+    surface: Surface
+    engine_args: dict[str, Any]
+    speculative: dict[str, Any] | None = None
+    prompts: tuple[tuple[int, ...], ...] = ()
+    routes: bool = True  # the model has experts
+    temperature: float = 1.0
+    clock: str = "wall"  # or cpu: the processor's time, which other work on the machine does not add to
+    steps: int = 5
+    repeats: int = 3
+    rounds: int = 0  # at least so many rounds of a sequence a point: acceptance varies more than time does
+    seed: int = 0
+
+    def header(self) -> dict[str, Any]:
+        """What must be the same for a measurement to be resumed. Grids may grow."""
+        return {
+            "model": self.model,
+            "engine_args": self.engine_args,
+            "speculative": self.speculative,
+            "temperature": self.temperature,
+            "clock": self.clock,
+            "seed": self.seed,
+        }
+
+
+# Told which run is under way, how many points it has and how many are done.
+Watcher = Callable[[str, int, int], None]
+
+
+def measure_steps(order: Order, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
+    """All runs that are not done yet, in order, until the time is up. What was measured stays in the records."""
+    plain = plain_run(order.surface)
+    measure_run(order, plain, records, deadline=deadline, log=log, watch=watch)
+    graph_mode = records.engines().get("none", {}).get("graph_mode", "none")
+    runs = forced_runs(order.surface, full_graphs="full" in graph_mode, routes=order.routes)
+    if order.speculative is not None:
+        runs.append(drafter_run(order.surface, order.speculative))
+    for run in runs:
+        measure_run(order, run, records, deadline=deadline, log=log, watch=watch)
+
+
+def measure_run(order: Order, run: Run, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
+    missing = records.missing(run)
+    if not missing or time.time() > deadline:
+        return
+    if find_spec("vllm") is None:
+        raise InputError("vLLM is not installed in this Python; install it, or run specmargin where it is")
+    total = len(missing)
+    watch(run.name, total, 0)
+    with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as output:
+        job = Path(folder) / "job.json"
+        job.write_text(json.dumps(_job(order, run, records, deadline)), encoding="utf-8")
+        command = [sys.executable, *PROBE, str(job)]
+        environment = {**_ENVIRONMENT, **os.environ}
+        with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as process:
+            try:
+                _wait(process, run, records, total=total, deadline=deadline, watch=watch)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+    _explain(run, records, process.returncode, log)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], run: Run, records: Records, *, total: int, deadline: float, watch: Watcher
+) -> None:
+    while process.poll() is None:
+        time.sleep(_POLL_SECONDS)
+        watch(run.name, total, total - len(records.missing(run)))
+        if time.time() > deadline + _GRACE_SECONDS:
+            error = "stopped: the time is up"
+            records.append({"record": "failure", "run": run.name, "error": error, "final": False})
+            return
+
+
+def _explain(run: Run, records: Records, code: int | None, log: Path) -> None:
+    """Go on after a run that failed, unless every other would fail in the same way."""
+    if not code:
+        return
+    said = [r for r in records.read() if r.get("record") == "failure" and r["run"] == run.name]
+    if not said:
+        error = f"the engine ended with code {code} and said nothing; its output is in {log}"
+        records.append({"record": "failure", "run": run.name, "error": error, "final": False})
+        said = [{"error": error, "final": False}]
+    if said[-1]["final"] or run.kind == "none":
+        raise InputError(f"{said[-1]['error']} (run {run.name!r}, output in {log}); what was measured is kept")
+
+
+def _job(order: Order, run: Run, records: Records, deadline: float) -> dict[str, Any]:
+    surface = order.surface
+    arguments = {
+        "max_num_seqs": max(surface.batches),
+        "max_model_len": max(surface.contexts) + 512,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+        "seed": order.seed,
+        **_merged(order.engine_args, run.engine_args),
+    }
+    return {
+        "name": run.name,
+        "kind": run.kind,
+        "model": order.model,
+        "engine_args": arguments,
+        "drafts": run.drafts,
+        "count": run.counts,
+        "graphs": run.graphs,
+        "points": [point.as_json() for point in records.missing(run)],
+        "max_sequences": max(surface.batches),
+        "prompts": [list(prompt) for prompt in order.prompts],
+        "temperature": order.temperature,
+        "clock": order.clock,
+        "steps": order.steps,
+        "repeats": order.repeats,
+        "rounds": order.rounds,
+        "seed": order.seed,
+        "deadline": deadline,
+        "out": str(records.path),
+    }
+
+
+def _merged(given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The user's flags, and a run's own on top; dictionaries are merged one level down."""
+    both = {**given, **own}
+    for name, value in own.items():
+        if isinstance(value, dict) and isinstance(given.get(name), dict):
+            both[name] = {**given[name], **value}
+    return both

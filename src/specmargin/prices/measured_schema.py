@@ -1,0 +1,142 @@
+"""The price file that `specmargin measure vllm` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from specmargin.errors import CatalogError
+from specmargin.prices.drafters import DraftTime
+from specmargin.prices.measured import MeasuredModel, MeasuredPrices, Rates
+from specmargin.prices.model import EngineTime
+from specmargin.schema import StrictModel, first_complaint
+from specmargin.sources import Source, SourceKind
+
+SCHEMA: Literal["specmargin.measured/1"] = "specmargin.measured/1"
+
+
+class ModelFields(StrictModel):
+    name: str
+    layers: PositiveInt
+    hidden: PositiveInt
+    experts: int
+    experts_per_token: int
+    weight_bytes: PositiveFloat
+
+
+class RateFields(StrictModel):
+    weight_bytes_per_second: PositiveFloat
+    operations_per_second: PositiveFloat
+    kv_bytes_per_second: PositiveFloat
+    attention_operations_per_second: PositiveFloat
+
+
+class EngineFields(StrictModel):
+    step_seconds: NonNegativeFloat
+    sequence_seconds: NonNegativeFloat
+    position_seconds: NonNegativeFloat
+    verify_step_seconds: NonNegativeFloat = 0.0
+    off_step_seconds: NonNegativeFloat = 0.0
+    off_sequence_seconds: NonNegativeFloat = 0.0
+    off_floor_layer_seconds: NonNegativeFloat = 0.0
+    captured_positions: PositiveInt | None = None
+    eager_layer_seconds: NonNegativeFloat = 0.0
+    floor_layer_seconds: NonNegativeFloat = 0.0
+
+
+class DraftFields(StrictModel):
+    method: str
+    first_seconds: NonNegativeFloat
+    first_sequence_seconds: NonNegativeFloat
+    later_seconds: NonNegativeFloat
+    later_sequence_seconds: NonNegativeFloat
+
+
+class EvidenceFields(StrictModel):
+    """Errors of the fit on its own points, and of one on half of the points over the other half."""
+
+    points: PositiveInt
+    median_error: NonNegativeFloat
+    worst_error: NonNegativeFloat
+    held_out_median_error: NonNegativeFloat
+    held_out_worst_error: NonNegativeFloat
+    counted_experts: bool
+    noisy: bool = False  # other work ran beside: lower quartiles were taken, the speed of each batch fitted along
+
+
+class RowFields(StrictModel):
+    """One measured point: medians, with the quartiles of the steps."""
+
+    run: str
+    batch: PositiveInt
+    depth: int
+    kind: Literal["none", "off", "strangers", "alike", "drafted"]
+    context: NonNegativeFloat
+    prompt: PositiveInt
+    seconds: PositiveFloat
+    low_seconds: PositiveFloat
+    high_seconds: PositiveFloat
+    whole_seconds: PositiveFloat
+    draft_seconds: NonNegativeFloat
+    low_draft_seconds: NonNegativeFloat = 0.0
+    committed: NonNegativeFloat
+    survival: tuple[NonNegativeFloat, ...] = ()
+    steps: PositiveInt
+    graph: str
+    distinct: NonNegativeFloat | None
+
+
+class PriceFile(StrictModel):
+    schema_: Literal["specmargin.measured/1"] = Field(alias="schema")
+    conditions: dict[str, str]
+    model: ModelFields
+    rates: RateFields
+    modes: dict[str, EngineFields]  # by the engine's graphs; the first is how it was started
+    drafter: DraftFields | None = None
+    ranges: dict[str, tuple[float, float]]  # 5th to 95th percentile over resampled points
+    evidence: EvidenceFields
+    rows: list[RowFields]
+
+
+def read_price_file(path: Path) -> PriceFile:
+    try:
+        return PriceFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CatalogError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise CatalogError(f"{path}: {first_complaint(error)}; `specmargin measure vllm` writes such files") from None
+
+
+def as_text(file: PriceFile) -> str:
+    """Rows one a line: people read and compare these files."""
+    values = file.model_dump(by_alias=True)
+    rows = ",\n".join("  " + json.dumps(row) for row in values.pop("rows"))
+    head = json.dumps(values, indent=1, ensure_ascii=False)
+    return f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
+
+
+def measured_prices(file: PriceFile, name: str, mode: str = "") -> MeasuredPrices:
+    """`mode`: full, piecewise or none, where the engine was measured in it; "" for how it was started."""
+    chosen = mode or next(iter(file.modes))
+    if chosen not in file.modes:
+        raise CatalogError(f"{name}: no steps were measured with {chosen!r} graphs; there are: {', '.join(file.modes)}")
+    where = file.conditions
+    what = f"{name}: {where['engine']}, {where['machine']}, {where['date']}, {chosen} graphs"
+    evidence = file.evidence
+    detail = (
+        f"{what}; {evidence.points} points, held-out error {evidence.held_out_median_error:.1%} "
+        f"(worst {evidence.held_out_worst_error:.0%})"
+    )
+    source = Source(kind=SourceKind.MEASURED, detail=detail)
+    draft = None if file.drafter is None else DraftTime(**file.drafter.model_dump(), source=source)
+    return MeasuredPrices(
+        file=name,
+        model=MeasuredModel(**file.model.model_dump()),
+        rates=Rates(**file.rates.model_dump()),
+        engine_time=EngineTime(**file.modes[chosen].model_dump(), source=source),
+        draft_time=draft,
+        source=source,
+    )

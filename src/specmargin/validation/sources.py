@@ -1,0 +1,83 @@
+"""Price sources beside each other: on measured steps where there are some, and on a common grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.architecture.types import Architecture
+from specmargin.decisions.scenario import Scenario
+from specmargin.measure.fit import Steps
+from specmargin.measure.pricing import Row, fitted_rows, usable
+from specmargin.prices.measured_schema import PriceFile
+from specmargin.prices.model import ledger
+from specmargin.step import FloatArray, IntArray, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepErrors:
+    """How far a source is from measured steps of one kind; signed median: does it over- or underprice?"""
+
+    kind: str
+    source: str
+    points: int
+    median_error: float
+    worst_error: float
+    bias: float
+
+
+def step_errors(file: PriceFile, model: Architecture, scenarios: Mapping[str, Scenario]) -> list[StepErrors]:
+    """Every source on the steps that the file was fitted to, at the experts that were counted there."""
+    rows, steps = measured_rows(file, model)
+    kinds = np.array([row["kind"] for row in rows])
+    lines = []
+    for kind in [*dict.fromkeys(kinds.tolist()), "all"]:
+        chosen = np.ones(kinds.size, dtype=bool) if kind == "all" else kinds == kind
+        for name, scenario in scenarios.items():
+            off = (priced_seconds(scenario, steps) / steps.seconds - 1.0)[chosen]
+            lines.append(
+                StepErrors(
+                    kind=kind,
+                    source=name,
+                    points=int(chosen.sum()),
+                    median_error=float(np.median(np.abs(off))),
+                    worst_error=float(np.abs(off).max()),
+                    bias=float(np.median(off)),
+                )
+            )
+    return lines
+
+
+def measured_rows(file: PriceFile, model: Architecture) -> tuple[list[Row], Steps]:
+    """The steps that a file was fitted to."""
+    mode = next(iter(file.modes))
+    rows = usable([row.model_dump() for row in file.rows], model, mode, noisy=file.evidence.noisy)
+    return fitted_rows(rows, model, mode)
+
+
+def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:
+    """A scenario's price of steps whose distinct experts are known."""
+    step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
+    layers = scenario.architecture.layers
+    priced = ledger(scenario.prices, steps.works, step=step, engine=scenario.engine_time, layers=layers)
+    return priced.total_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonGrid:
+    batches: IntArray
+    depths: IntArray
+    seconds: dict[str, FloatArray]  # by source: of a verify step, by batch and depth
+    best_depth: dict[str, IntArray]  # by source: what it would draft, by batch
+
+
+def common_grid(scenarios: Mapping[str, Scenario], batches: Sequence[int], max_depth: int) -> CommonGrid:
+    grids = {name: scenario.grid(batches, max_depth) for name, scenario in scenarios.items()}
+    return CommonGrid(
+        batches=np.asarray(batches, dtype=np.int64),
+        depths=np.arange(max_depth + 1),
+        seconds={name: grid.verify_seconds for name, grid in grids.items()},
+        best_depth={name: np.argmax(grid.goodput, axis=1) for name, grid in grids.items()},
+    )

@@ -1,0 +1,198 @@
+"""`measure vllm` in a real vLLM on the CPU, end to end: steps, price file, plan, and what the plan is worth.
+
+Needs vLLM's CPU build and the reference MoE (SPECMARGIN_REFERENCE_MOE); about five minutes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specmargin.measure.points import Kind, Point, Run, Surface
+from specmargin.measure.prompts import read_prompts
+from specmargin.measure.records import Records
+from specmargin.measure.steps import Order, measure_run
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make test-live")
+
+REFERENCE = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe"))
+BATCHES = (1, 4, 16, 32)
+DEPTHS = (1, 2, 3, 5)
+CONTEXT = 128
+FLAGS: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 1024, "enforce_eager": True}
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # one thread: on a busy machine two would wait for each other
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+DEVICE = """
+[test-cpu]
+title = "one CPU core"
+memory_bytes = 4e9
+bandwidth_bytes_per_second = 2e10
+operations_per_second = { bf16 = 1e11 }
+link_bytes_per_second = 1e9
+link_latency_seconds = 1e-6
+network_bytes_per_second = 1e9
+gpus_per_node = 1
+source = "a guess: measured prices do not use it"
+"""
+
+
+@pytest.fixture(scope="module")
+def reference() -> Path:
+    if not (REFERENCE / "target").is_dir():
+        pytest.skip(f"no reference model at {REFERENCE} (set SPECMARGIN_REFERENCE_MOE)")
+    return REFERENCE
+
+
+def _specmargin(*arguments: str) -> str:
+    command = [sys.executable, "-m", "specmargin.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _arguments(reference: Path, output: Path) -> list[str]:
+    drafter = {"method": "draft_model", "model": str(reference / "draft")}
+    flags = [part for name, value in FLAGS.items() for part in ("--set", f"{name}={value}")]
+    return [
+        *("measure", "vllm", str(reference / "target"), "-o", str(output), *flags, "--drafter", json.dumps(drafter)),
+        *("--batches", ",".join(map(str, BATCHES)), "--depths", ",".join(map(str, DEPTHS)), "--contexts", str(CONTEXT)),
+        *("--prompts", str(reference / "prompts.json"), "--temperature", "0", "--minutes", "8"),
+        *("--clock", "cpu", "--steps", "4", "--repeats", "2"),  # of the processor: the machine may be busy
+    ]
+
+
+@pytest.fixture(scope="module")
+def prices(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("measure") / "mine.json"
+    print(_specmargin(*_arguments(reference, path)))
+    return path
+
+
+def test_the_price_file_knows_experts_drafter_and_being_off(prices: Path) -> None:
+    found = json.loads(prices.read_text())
+    assert found["evidence"]["counted_experts"]
+    assert found["drafter"]["method"] == "draft_model"
+    assert found["modes"]["none"]["off_step_seconds"] > 0  # the drafter keeps up even while it drafts nothing
+    rows = {(row["run"], row["batch"], row["depth"], row["kind"]): row for row in found["rows"]}
+    assert {key[0] for key in rows} == {"none", "forced", "drafter"}
+    plain, strangers, alike = (
+        rows["forced", 1, d, k]["distinct"] for d, k in ((0, "off"), (5, "strangers"), (5, "alike"))
+    )
+    assert plain == 4.0  # one position touches its 4 experts and no more
+    assert strangers > alike >= plain
+    assert rows["forced", 32, 5, "strangers"]["seconds"] > rows["forced", 1, 0, "off"]["seconds"]
+
+
+def test_a_second_call_measures_nothing_twice(prices: Path, reference: Path) -> None:
+    rows = prices.with_suffix(".rows.jsonl")
+    before = rows.read_text()
+    _specmargin(*_arguments(reference, prices), "--fit-only", "--force")
+    assert rows.read_text() == before
+
+
+def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Path, tmp_path: Path) -> None:
+    """Paired: depths take turns in one engine; the best is picked on half of the turns and judged on the other.
+
+    Goodput is tokens a second of the processor, which on a quiet machine is a second of the clock.
+    """
+    planned = _planned(prices, reference, tmp_path)
+    goodput = _measured_goodput(reference, planned, tmp_path)
+    lines = []
+    for batch, depth in planned.items():
+        best, ratio, low, high = _against_best(goodput[batch], depth)
+        lines.append(f"batch {batch}: plan {depth}, best {best}, ratio {ratio:.3f} ({low:.3f} to {high:.3f})")
+    print("\n".join(lines))
+    for batch, depth in planned.items():
+        _, ratio, low, high = _against_best(goodput[batch], depth)
+        if ratio < 0.95 and high - low > 0.2:
+            pytest.skip(f"this machine is too busy to tell: {'; '.join(lines)}")
+        assert high >= 0.95, lines
+
+
+def _planned(prices: Path, reference: Path, scratch: Path) -> dict[int, int]:
+    """With the acceptance that the measurement saw, and the routing of the reference bank."""
+    device = scratch / "cpu.toml"
+    device.write_text(DEVICE)
+    rows = [row for row in json.loads(prices.read_text())["rows"] if row["kind"] == "drafted"]
+    deepest = [row for row in rows if row["depth"] == max(DEPTHS)]
+    seen = np.average(
+        [row["survival"] for row in deepest], axis=0, weights=[row["batch"] * row["steps"] for row in deepest]
+    )
+    survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(seen))
+    routing = scratch / "reference.routing.json"
+    _specmargin("profile", "routing", str(reference / "bank"), "--model", str(reference / "target"), "-o", str(routing))
+    text = _specmargin(
+        *("plan", str(reference / "target"), "--gpu", str(device), "--prices", str(prices)),
+        *("--drafter", f"model:{reference / 'draft'}", "--acceptance", survival, "--routing", str(routing)),
+        *("--batch", ",".join(map(str, BATCHES)), "--context", str(CONTEXT), "--depth", str(max(DEPTHS)), "--json"),
+    )
+    return {row["batch"]: row["depth"] for row in json.loads(text)["rows"]}
+
+
+def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -> dict[int, dict[int, Any]]:
+    """By batch and depth: (seconds, tokens) of every turn."""
+    points = tuple(
+        Point(batch=batch, depth=depth, context=CONTEXT, kind=Kind.DRAFTED if depth else Kind.OFF)
+        for batch, chosen in planned.items()
+        for depth in sorted({0, *DEPTHS, chosen})
+    )
+    speculative = {"method": "draft_model", "model": str(reference / "draft"), "num_speculative_tokens": max(DEPTHS)}
+    run = Run(
+        name="drafter",
+        kind="drafter",
+        drafts=max(DEPTHS),
+        engine_args={"speculative_config": speculative},
+        points=points,
+    )
+    order = Order(
+        model=str(reference / "target"),
+        surface=Surface(batches=BATCHES, depths=DEPTHS, contexts=(CONTEXT,)),
+        engine_args=FLAGS,
+        prompts=read_prompts(reference / "prompts.json", str(reference / "target")),
+        temperature=0.0,
+        clock="cpu",
+        steps=6,
+        repeats=8,
+        rounds=400,
+        seed=1,
+    )
+    records = Records(path=scratch / "goodput.rows.jsonl")
+    os.environ.update(ENVIRONMENT)
+    measure_run(order, run, records, deadline=time.time() + 400, log=scratch / "log", watch=lambda *_: None)
+    found: dict[int, dict[int, Any]] = {}
+    for row in records.rows():
+        found.setdefault(row["batch"], {})[row["depth"]] = np.array(row["turns"])
+    assert found.keys() == planned.keys(), records.failures()
+    return found
+
+
+def _against_best(turns: dict[int, Any], depth: int) -> tuple[int, float, float, float]:
+    """The best depth of the even turns; the plan's goodput over its on the odd ones, with a 95% interval."""
+
+    def rate(of: int, chosen: Any) -> float:
+        seconds, tokens = turns[of][chosen].T
+        return float(
+            np.median(tokens.sum() / tokens.size / seconds)
+        )  # tokens vary with the text, seconds with the load
+
+    count = len(turns[depth])
+    even, odd = np.arange(0, count, 2), np.arange(1, count, 2)
+    best = max(turns, key=lambda of: rate(of, even))
+    random = np.random.default_rng(0)
+    drawn = [rate(depth, some) / rate(best, some) for some in (random.choice(odd, odd.size) for _ in range(2000))]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return best, rate(depth, odd) / rate(best, odd), float(low), float(high)

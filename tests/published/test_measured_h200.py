@@ -1,0 +1,172 @@
+"""Our own measurements on an H200 (in the catalog, with their conditions): what they show, from their rows."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specmargin.catalog.lookup import find_model
+from specmargin.catalog.prices import measured_file
+from specmargin.measure.fit import fit_steps, judge
+from specmargin.measure.gpu.laws import KernelReport, expert_times, kernel_report, turnings
+from specmargin.measure.gpu.shapes import shapes_of
+from specmargin.prices.measured_schema import PriceFile
+from specmargin.validation.sources import measured_rows
+
+MOE, DENSE = "vllm-0.26-h200-qwen3-30b-a3b", "vllm-0.26-h200-qwen3-4b"
+
+
+def _file(name: str) -> PriceFile:
+    found = measured_file(name)
+    assert found is not None
+    return found
+
+
+def _bundled(name: str) -> dict[str, Any]:
+    text = (files("specmargin.catalog") / "measurements" / f"{name}.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+# --- steps of vLLM ---
+
+
+def test_conditions_are_written_down() -> None:
+    for name in (MOE, DENSE):
+        conditions = _file(name).conditions
+        assert "vLLM 0.26.0" in conditions["engine"]
+        assert "NVIDIA H200, driver 580" in conditions["machine"]
+        assert "MHz" in conditions["clocks"]
+        assert conditions["date"] == "2026-11-15"
+
+
+@pytest.mark.parametrize("name", [MOE, DENSE])
+def test_the_surface_is_wide(name: str) -> None:
+    rows = [row for row in _file(name).rows if row.kind in ("none", "strangers") and row.run != "pieces"]
+    assert len({row.batch for row in rows}) >= 6
+    assert len({row.depth for row in rows}) >= 4
+    assert len({row.prompt for row in rows}) >= 2
+
+
+def test_half_of_the_points_predict_the_other_half() -> None:
+    """Median ≤ 5%, worst ≤ 12%, strangers and alike."""
+    rows, steps = measured_rows(_file(MOE), find_model("qwen3-30b-a3b"))
+    errors = judge(steps, fit_steps(steps)).held_out_errors
+    kinds = np.array([row["kind"] for row in rows])
+    for kind in ("none", "strangers", "alike"):
+        assert np.median(errors[kinds == kind]) <= 0.05
+        assert errors[kinds == kind].max() <= 0.12
+
+
+def test_same_positions_fewer_experts_less_time() -> None:
+    """Eight positions of one sequence: strangers touch 54 experts a layer, repeats 8, and the step shows it."""
+    rows = {(r.batch, r.depth, r.kind): r for r in _file(MOE).rows if r.run == "forced-7" and r.prompt == 512}
+    counted = {(r.batch, r.depth, r.kind): r.distinct for r in _file(MOE).rows if r.run == "pieces" and r.prompt == 512}
+    assert counted[1, 7, "alike"] == 8.0
+    assert counted[1, 7, "strangers"] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 8), rel=0.1)
+    assert rows[1, 7, "alike"].seconds < 0.6 * rows[1, 7, "strangers"].seconds
+
+
+def test_the_earlier_measurement_agrees_up_to_the_host() -> None:
+    """Of 46 points inside the graphs 42 agree within 10%; a host that is 0.3 ms a step and 15 µs a sequence faster
+    accounts for the other four, and beyond the graphs the host decides."""
+    fresh = {
+        (row.batch, row.depth, row.kind): row.whole_seconds * 1e3
+        for row in _file(MOE).rows
+        if row.prompt == 512 and row.graph == "full"
+    }
+    pairs = []
+    for row in _bundled("vllm-h200-qwen3-30b-a3b")["rows"]:
+        key = row["batch"], row["draft_depth"], "strangers" if row["draft_depth"] else "none"
+        if key in fresh:
+            pairs.append((row["batch"], row["step_ms"], fresh[key]))
+    for row in _bundled("vllm-h200-qwen3-30b-a3b-alike")["rows"]:
+        for kind in ("strangers", "alike"):
+            pairs.append((row["batch"], row[f"{kind}_ms"], fresh[row["batch"], row["draft_depth"], kind]))
+    batch, before, now = (np.array(column) for column in zip(*pairs, strict=True))
+    off = np.abs(now / before - 1.0)
+    assert off.size == 46
+    assert int((off <= 0.1).sum()) == 42
+    features = np.stack([np.ones_like(before), batch], axis=1) / before[:, np.newaxis]
+    (step, sequence), *_ = np.linalg.lstsq(features, (before - now) / before, rcond=None)
+    assert 0.1 < step < 0.6  # ms
+    assert 0.005 < sequence < 0.03
+    assert np.max(np.abs((now + step + sequence * batch) / before - 1.0)) <= 0.1
+
+
+def test_the_graph_limit_is_a_cliff() -> None:
+    file = _file(MOE)
+    assert file.modes["full"].captured_positions == 512
+    for row in file.rows:
+        inside = row.batch * (row.depth + 1) <= 512
+        assert (row.graph != "none") == inside
+    assert file.modes["full"].eager_layer_seconds * file.model.layers > 10e-3
+
+
+def test_batch_and_depth_are_dearer_for_experts_than_for_a_dense_model() -> None:
+    """Similar active size: from 1 to 16 sequences the MoE's step grows 2.8 times, the dense one's by 15%."""
+    growth = {}
+    for name in (MOE, DENSE):
+        rows = {(r.batch, r.depth): r for r in _file(name).rows if r.kind in ("none", "strangers") and r.prompt == 512}
+        plain = {r.batch: r.seconds for r in _file(name).rows if r.kind == "none" and r.prompt == 512}
+        growth[name] = plain[16] / plain[1], rows[1, 7].seconds / plain[1]
+    assert growth[MOE][0] > 2.5
+    assert growth[DENSE][0] < 1.25
+    assert growth[MOE][1] > 2.0
+    assert growth[DENSE][1] < 1.1
+
+
+# --- kernels ---
+
+
+@pytest.fixture(scope="module")
+def kernels() -> KernelReport:
+    values = _bundled("kernels-h200")
+    records = [{"record": "gpu", **values["conditions"]}, *({"record": "row", **row} for row in values["rows"])]
+    return kernel_report(records, shapes_of(find_model("qwen3-30b-a3b")), "h200")
+
+
+def test_time_follows_distinct_experts_not_positions(kernels: KernelReport) -> None:
+    """Equal distinct experts: under 10% between 1 and 16 positions. Equal positions: a straight line."""
+    assert kernels.experts is not None
+    for by_positions in kernels.experts.growth.values():
+        few = [value for positions, value in by_positions.items() if positions <= 16]
+        assert max(few) / min(few) < 1.10
+    assert kernels.experts.straightness[16] <= 0.06
+    assert kernels.experts.straightness[32] <= 0.06
+    assert kernels.experts.bytes_per_second[16] == pytest.approx(4.5e12, rel=0.05)
+
+
+def test_beyond_it_grows(kernels: KernelReport) -> None:
+    """Few experts with many positions each turn into dense products."""
+    assert kernels.experts is not None
+    assert kernels.experts.growth[8][64] > 1.5
+    assert kernels.experts.growth[128][256] < 1.15
+
+
+def test_queries_are_nearly_free_for_grouped_attention_and_not_for_latent(kernels: KernelReport) -> None:
+    found = {(turn.kind, turn.context, turn.batch): turn for turn in kernels.turnings}
+    for context in (1024, 8192, 65536):
+        assert found["grouped", context, 1].relative[2] < 1.05
+    assert found["latent", 65536, 4].relative[8] > 4.0
+    assert found["grouped", 8192, 16].predicted_turn == pytest.approx(20.2, rel=0.02)
+    assert found["latent", 8192, 16].predicted_turn < 1.0  # bound by compute from the first query on
+    assert 1.0 < (found["latent", 8192, 16].measured_turn or 0.0) < 2.5
+
+
+def test_the_shipped_laws_are_those_of_the_rows(kernels: KernelReport) -> None:
+    shipped = {law["operation"]: law for law in _bundled("kernels-h200")["laws"]}
+    for law in kernels.file["laws"]:
+        assert law["bytes_per_second"] == pytest.approx(shipped[law["operation"]]["bytes_per_second"], rel=0.02)
+
+
+def test_shapes_and_reports_need_enough_rows() -> None:
+    shapes = shapes_of(find_model("qwen3-30b-a3b"))
+    assert shapes.experts is not None
+    assert expert_times([], shapes.experts).growth == {}
+    rows = [row for row in _bundled("kernels-h200")["rows"] if row["operation"] in ("copy", "product")]
+    assert turnings(rows, shapes) == []

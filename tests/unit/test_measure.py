@@ -1,0 +1,444 @@
+"""Measuring: points, records that survive an interruption, fits, and price files that every verb takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specmargin.architecture.types import Architecture
+from specmargin.catalog.lookup import find_device, find_model
+from specmargin.catalog.prices import find_prices, measured_names
+from specmargin.cli.measure import _interruptible
+from specmargin.cli.options import ScenarioOptions
+from specmargin.engines.vllm.forced import WANTED, ForcedDrafts
+from specmargin.engines.vllm.probed import check_version
+from specmargin.errors import CatalogError, InputError
+from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
+from specmargin.measure.points import Kind, Surface, drafter_run, forced_runs, plain_run
+from specmargin.measure.pricing import Fitted, is_noisy, price_file
+from specmargin.measure.prompts import read_prompts
+from specmargin.measure.records import Records
+from specmargin.measure.steps import Order, measure_steps
+from specmargin.prices.measured import MeasuredPrices, Rates
+from specmargin.prices.measured_schema import as_text
+from specmargin.prices.model import EngineTime
+from specmargin.prices.roofline import RooflineForm
+from specmargin.sources import assumed
+from specmargin.step import Step
+from tests.unit.test_cli import run
+
+DEVICE = find_device("h200")
+MOE = "vllm-0.26-h200-qwen3-30b-a3b"
+SURFACE = Surface(batches=(1, 4, 16, 64, 128), depths=(1, 3, 7), contexts=(512, 4096), long_batches=(1, 16))
+TRUE_RATES = Rates(
+    weight_bytes_per_second=4e12,
+    operations_per_second=4e14,
+    kv_bytes_per_second=3e12,
+    attention_operations_per_second=2e14,
+)
+TRUE_TIME = EngineTime(
+    step_seconds=3e-3,
+    sequence_seconds=2e-5,
+    position_seconds=8e-6,
+    verify_step_seconds=8e-4,
+    source=assumed("test"),
+)
+ENGINE = {
+    "vllm": "0.26.0",
+    "torch": "2.11.0",
+    "python": "3.12",
+    "graph_mode": "full_and_piecewise",
+    "capture_sizes": [1, 2, 512],
+    "async_scheduling": False,
+    "attention": "FLASH_ATTN",
+    "weights": "dummy",
+    "dtype": "bf16",
+    "host": "a host",
+    "date": "2026-11-15",
+    "gpu": "a GPU",
+    "driver": "1",
+    "cuda": "13",
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Architecture:
+    return find_model("qwen3-30b-a3b")
+
+
+def _row(run_name: str, point: Any, seconds: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "record": "row",
+        "run": run_name,
+        "batch": point.batch,
+        "depth": point.depth,
+        "kind": str(point.kind),
+        "context": float(point.context),
+        "prompt": point.context,
+        "seconds": seconds,
+        "low_seconds": seconds,
+        "high_seconds": seconds,
+        "whole_seconds": seconds,
+        "draft_seconds": 0.0,
+        "committed": 1.0,
+        "steps": 15,
+        "graph": "full",
+        "distinct": None,
+        **changes,
+    }
+
+
+def _alike_distinct(batch: int) -> float:
+    return 128.0 * (1.0 - (1.0 - 8.0 / 128.0) ** batch)
+
+
+def _rows(model: Architecture, noise: float = 0.0) -> list[dict[str, Any]]:
+    """What an engine with known prices would have answered: graphs to 512 positions, 20 ms more beyond."""
+    random = np.random.default_rng(0)
+    blank = []
+    runs = [plain_run(SURFACE), *forced_runs(SURFACE, full_graphs=True, routes=True)]
+    for found in runs:
+        for point in found.points:
+            distinct = _alike_distinct(point.batch) if point.kind is Kind.ALIKE else None
+            blank.append(_row(found.name, point, 1.0, distinct=distinct))
+    steps = steps_of(blank, {}, model)
+    step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
+    exact = TRUE_RATES.seconds(steps.works) + TRUE_TIME.seconds(step)
+    for row, seconds in zip(blank, exact, strict=True):
+        taken = float(seconds) * float(np.exp(noise * random.standard_normal()))
+        graph = "full" if row["run"] != "pieces" and row["kind"] != "off" else "piecewise"
+        if row["batch"] * (row["depth"] + 1) > 512:
+            graph, taken = "none", taken + 20e-3
+        elif graph == "piecewise":
+            taken = max(taken, 11e-3)
+        row["graph"] = graph
+        row.update(dict.fromkeys(("seconds", "low_seconds", "high_seconds", "whole_seconds"), taken))
+    return blank
+
+
+@pytest.fixture(scope="module")
+def fitted(model: Architecture) -> Fitted:
+    return price_file(_rows(model, noise=0.01), {"none": ENGINE}, model)
+
+
+# --- points ---
+
+
+def test_full_graphs_need_an_engine_a_depth_and_pieces_one_for_all() -> None:
+    full = forced_runs(SURFACE, full_graphs=True, routes=True)
+    assert [found.name for found in full] == ["forced-1", "forced-3", "forced-7", "pieces"]
+    assert [found.drafts for found in full] == [1, 3, 7, 7]
+    assert [found.counts for found in full] == [False, False, False, True]
+    (one,) = forced_runs(SURFACE, full_graphs=False, routes=True)
+    assert {point.depth for point in one.points} == {0, 1, 3, 7}
+    assert {point.kind for point in one.points} == {Kind.OFF, Kind.STRANGERS, Kind.ALIKE}
+
+
+def test_a_dense_model_has_no_experts_to_tell_from_positions() -> None:
+    runs = forced_runs(SURFACE, full_graphs=True, routes=False)
+    assert [found.name for found in runs] == ["forced-1", "forced-3", "forced-7"]
+    assert all(point.kind is not Kind.ALIKE for found in runs for point in found.points)
+
+
+def test_longer_contexts_get_a_few_batches_and_no_speculation_is_always_there() -> None:
+    assert [place for place in SURFACE.places() if place[1] == 4096] == [(1, 4096), (16, 4096)]
+    assert {point.kind for point in plain_run(SURFACE).points} == {Kind.NONE}
+    drafter = drafter_run(SURFACE, {"method": "eagle3"})
+    assert drafter.engine_args["speculative_config"] == {"method": "eagle3", "num_speculative_tokens": 7}
+
+
+@pytest.mark.parametrize("changes", [{"batches": ()}, {"batches": (0,)}, {"depths": (0,)}, {"contexts": ()}])
+def test_impossible_grids_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        Surface(**({"batches": (1,), "depths": (1,), "contexts": (512,)} | changes))
+
+
+class _Config:
+    class model_config:  # noqa: N801
+        @staticmethod
+        def get_vocab_size() -> int:
+            return 1000
+
+
+def test_forced_drafts_are_strangers_or_repeats_and_as_many_as_wanted() -> None:
+    drafts = ForcedDrafts(_Config())
+    WANTED.depth, WANTED.alike = 5, True
+    assert drafts.propose([[3, 9], []]) == [[9] * 5, []]
+    WANTED.alike = False
+    (tokens,) = drafts.propose([[9]])
+    assert len(tokens) == 5
+    assert len(set(tokens)) > 1
+    WANTED.depth = 0
+    assert drafts.propose([[9]]) == [[]]
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.28.1", "0.32.0", "0.32.0+cpu"])
+def test_known_versions(version: str) -> None:
+    assert check_version(version) == ""
+
+
+@pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
+def test_unknown_versions_are_refused_by_name(version: str) -> None:
+    assert version in check_version(version)
+
+
+# --- records ---
+
+
+def test_a_measurement_resumes_after_a_line_that_was_cut_short(tmp_path: Path) -> None:
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    records.begin({"model": "m"}, fresh=False)
+    plain = plain_run(SURFACE)
+    records.append(_row("none", plain.points[0], 1e-3))
+    with records.path.open("a") as file:
+        file.write('{"record": "row", "run": "no')
+    records.begin({"model": "m"}, fresh=False)
+    assert records.missing(plain) == plain.points[1:]
+    with pytest.raises(InputError, match="another model"):
+        records.begin({"model": "other"}, fresh=False)
+
+
+def test_failures_are_forgotten_once_the_run_is_done(tmp_path: Path) -> None:
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    records.append({"record": "failure", "run": "pieces", "error": "out of GPU memory", "final": False})
+    assert records.failures() == {"pieces": "out of GPU memory"}
+    records.append({"record": "done", "run": "pieces"})
+    assert records.failures() == {}
+
+
+def test_an_engine_that_dies_leaves_its_rows_and_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe is replaced by one that measures a point and dies, as an engine out of memory does."""
+    fake = tmp_path / "specmargin_fake.py"
+    fake.write_text(
+        "import json, sys\n"
+        "job = json.load(open(sys.argv[-1]))\n"
+        "row = dict(job['points'][0], record='row', run=job['name'], prompt=job['points'][0]['context'], seconds=1.0)\n"
+        "open(job['out'], 'a').write(json.dumps(row) + '\\n')\n"
+        "sys.exit(9)\n"
+    )
+    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", f"exec(open({str(fake)!r}).read())"])
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    order = Order(model="m", surface=SURFACE, engine_args={})
+    with pytest.raises(InputError, match="ended with code 9"):
+        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
+    assert len(records.missing(plain_run(SURFACE))) == len(plain_run(SURFACE).points) - 1
+    assert "none" in records.failures()
+
+
+def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", "import time; time.sleep(60)"])
+
+    def interrupt(_: str, __: int, done: int, calls: list[int] = []) -> None:  # noqa: B006
+        calls.append(done)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    begin = time.monotonic()
+    with pytest.raises(InputError, match="interrupted; 0 rows are kept"), _interruptible(records):
+        order = Order(model="m", surface=SURFACE, engine_args={})
+        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=interrupt)
+    assert time.monotonic() - begin < 20
+
+
+def test_nothing_is_started_once_the_time_is_up(tmp_path: Path) -> None:
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    order = Order(model="m", surface=SURFACE, engine_args={})
+    measure_steps(order, records, deadline=time.time() - 1, log=tmp_path / "log", watch=lambda *_: None)
+    assert records.rows() == []
+
+
+# --- fit ---
+
+
+def test_the_fit_finds_the_prices_that_made_the_steps(fitted: Fitted) -> None:
+    rates, time_found = fitted.file.rates, fitted.file.modes["full"]
+    assert rates.weight_bytes_per_second == pytest.approx(TRUE_RATES.weight_bytes_per_second, rel=0.05)
+    assert rates.kv_bytes_per_second == pytest.approx(TRUE_RATES.kv_bytes_per_second, rel=0.3)
+    assert time_found.step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
+    assert time_found.verify_step_seconds == pytest.approx(TRUE_TIME.verify_step_seconds, rel=0.25)
+    assert fitted.file.evidence.held_out_median_error < 0.02
+    low, high = fitted.file.ranges["weight_bytes_per_second"]
+    assert 0.98 * low < TRUE_RATES.weight_bytes_per_second < 1.02 * high
+
+
+def test_the_cliff_the_pieces_and_the_price_of_being_off_are_found(fitted: Fitted, model: Architecture) -> None:
+    full, pieces = fitted.file.modes["full"], fitted.file.modes["piecewise"]
+    assert full.captured_positions == 512
+    assert full.eager_layer_seconds * model.layers == pytest.approx(20e-3, rel=0.1)
+    assert full.off_floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
+    assert pieces.floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
+
+
+def test_repeated_tokens_say_nothing_where_experts_were_not_counted(model: Architecture) -> None:
+    rows = [row | {"distinct": None} for row in _rows(model)]
+    assert {row["kind"] for row in price_file(rows, {"none": ENGINE}, model).rows} == {"none", "strangers"}
+
+
+def test_on_a_busy_machine_the_quietest_steps_count(model: Architecture, fitted: Fitted) -> None:
+    quiet = _rows(model)
+    busy = [row | {"seconds": row["low_seconds"] * 1.4, "high_seconds": row["low_seconds"] * 1.8} for row in quiet]
+    assert is_noisy(busy)
+    assert not is_noisy(quiet)
+    found = price_file(busy, {"none": ENGINE}, model).file
+    assert found.evidence.noisy
+    assert found.modes["full"].step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
+
+
+def test_passes_of_a_drafter_are_told_apart() -> None:
+    rows = [
+        {"batch": b, "depth": d, "draft_seconds": 2e-3 + 1e-5 * b + (d - 1) * (1e-3 + 2e-5 * b)}
+        for b in (1, 4, 16)
+        for d in (1, 2, 4)
+    ]
+    found = fit_drafter(rows, "draft_model")
+    assert found.later_seconds == pytest.approx(1e-3)
+    assert found.later_sequence_seconds == pytest.approx(2e-5)
+    assert found.seconds(np.array([4.0]), np.array([0.0])).tolist() == [0.0]
+
+
+def test_too_few_points_are_no_fit(model: Architecture) -> None:
+    with pytest.raises(InputError, match="measure more"):
+        price_file(_rows(model)[:3], {"none": ENGINE}, model)
+    with pytest.raises(InputError, match="nothing was measured"):
+        price_file([], {"none": ENGINE}, model)
+
+
+def test_a_floor_is_not_invented(model: Architecture, fitted: Fitted) -> None:
+    """Steps that follow their kernels have no floor that matters."""
+    from specmargin.measure.fit import fit_steps  # noqa: PLC0415
+
+    steps = fitted.steps
+    fit = fit_steps(steps)
+    assert floor_layer_seconds(fit, steps, model.layers) * model.layers <= float(steps.seconds.min()) * 1.1
+
+
+# --- price files ---
+
+
+def _written(fitted: Fitted, tmp_path: Path) -> Path:
+    path = tmp_path / "mine.json"
+    path.write_text(as_text(fitted.file))
+    return path
+
+
+def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Path) -> None:
+    options = ScenarioOptions(
+        model="qwen3-30b-a3b", gpu="h200", prices=str(_written(fitted, tmp_path)), routing="uniform", drafter="free"
+    )
+    _, scenario = options.one()
+    assert isinstance(scenario.prices, MeasuredPrices)
+    assert scenario.engine_time.captured_positions == 512
+    assert scenario.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
+    assert {str(line.source.kind) for line in scenario.verify(Step.uniform(batch=1)).components} == {"measured"}
+
+
+def test_other_graphs_are_another_price(fitted: Fitted, tmp_path: Path) -> None:
+    path = _written(fitted, tmp_path)
+    shared = ScenarioOptions(model="qwen3-30b-a3b", gpu="h200", prices=f"{path}:piecewise", drafter="free")
+    step = Step.uniform(batch=1, depth=0, context=512)
+    assert shared.one()[1].verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
+    with pytest.raises(CatalogError, match="there are: full, piecewise"):
+        find_prices(f"{path}:eager", DEVICE, "vllm", RooflineForm.PER_COMPONENT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "qwen3-4b"}, "was measured with qwen3-30b-a3b"),
+        ({"gpus": 2}, "on one GPU"),
+        ({"weights": "fp8"}, "GB"),
+    ],
+)
+def test_what_was_not_measured_is_refused(changes: dict[str, Any], words: str) -> None:
+    options: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "h200", "prices": MOE, "drafter": "free"}
+    with pytest.raises(CatalogError, match=words):
+        ScenarioOptions(**(options | changes)).one()
+
+
+def test_a_price_file_with_a_strange_field_is_refused_by_name(fitted: Fitted, tmp_path: Path) -> None:
+    path = _written(fitted, tmp_path)
+    values = json.loads(path.read_text())
+    values["rates"]["warp_speed"] = 9
+    path.write_text(json.dumps(values))
+    with pytest.raises(CatalogError, match="warp_speed"):
+        find_prices(str(path), DEVICE, "vllm", RooflineForm.PER_COMPONENT)
+
+
+def test_prompts_are_texts_or_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('{"a": [[1, 2, 3]], "b": [[4, 5]]}')
+    assert read_prompts(path, "m") == ((1, 2, 3), (4, 5))
+    path.write_text("[]")
+    with pytest.raises(InputError, match="holds no prompts"):
+        read_prompts(path, "m")
+
+
+# --- engine time ---
+
+
+def test_verifying_costs_once_and_off_waits_for_its_graphs() -> None:
+    time_found = EngineTime(verify_step_seconds=1e-3, off_floor_layer_seconds=1e-3, source=assumed("test"))
+    step = Step.uniform(batch=4, depth=np.array([0, 1, 5]))
+    assert time_found.seconds(step).tolist() == [0.0, 1e-3, 1e-3]
+    plain = Step.uniform(batch=np.array([1.0, 1.0]))
+    assert time_found.off_seconds(plain, 10, np.array([4e-3, 20e-3])).tolist() == pytest.approx([6e-3, 0.0])
+
+
+# --- command line ---
+
+
+def test_without_vllm_one_sentence(tmp_path: Path) -> None:
+    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), code=2)
+    assert "vLLM is not installed" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_without_torch_one_sentence(tmp_path: Path) -> None:
+    found = run("measure", "gpu", "-o", str(tmp_path / "x.json"), code=2)
+    assert "torch is not installed; run: pip install 'specmargin[gpu]'" in found.stderr
+
+
+def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architecture, tmp_path: Path) -> None:
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    records.begin(Order(model="qwen3-30b-a3b", surface=SURFACE, engine_args={}).header(), fresh=True)
+    records.append({"record": "engine", "run": "none", **ENGINE})
+    for row in _rows(model):
+        records.append(row)
+    target = tmp_path / "x.json"
+    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(target), "--fit-only", "--json")
+    assert json.loads(found.stdout)["errors"]["all"]["held_out_median_error"] < 0.01
+    planned = run("plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", str(target), "--batch", "1", "--json")
+    assert any("x.json" in text for text in json.loads(planned.stdout)["sources"].values())
+
+
+@pytest.mark.parametrize("flag", ["nonsense", "a b=1"])
+def test_flags_are_names_and_values(flag: str, tmp_path: Path) -> None:
+    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), "--set", flag, code=2)
+    assert "give NAME=VALUE" in found.stderr
+
+
+def test_two_sources_stand_beside_each_other() -> None:
+    found = json.loads(run("validate", MOE, "laws", "--json").stdout)
+    lines = {(line["kind"], line["source"]): line for line in found["steps"][MOE]}
+    assert lines["all", MOE]["median_error"] < lines["all", "laws"]["median_error"] < 0.2
+    assert lines["all", "datasheet"]["median_error"] > 0.35
+    assert set(found["best_depth"]) == {MOE, "laws", "datasheet"}
+
+
+def test_comparing_needs_a_model_or_a_measurement() -> None:
+    assert "say --model" in run("validate", "laws", "datasheet", code=2).stderr
+
+
+def test_every_bundled_measurement_can_be_read() -> None:
+    assert MOE in measured_names()
+    for name in measured_names():
+        found = find_prices(name, DEVICE, "vllm", RooflineForm.PER_COMPONENT)
+        assert isinstance(found, MeasuredPrices)
