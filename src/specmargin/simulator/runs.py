@@ -53,7 +53,7 @@ class Gate(NamedTuple):
     experts: FloatArray
     expert_step: float
     effective: FloatArray
-    draft: FloatArray
+    draft: FloatArray  # (batch, 2): a pass beside its sequences, and each of them
     by_pass: bool
     depth_by_batch: IntArray
     rate_by_batch: FloatArray
@@ -68,7 +68,7 @@ class Gate(NamedTuple):
 
 @compiled
 def _prices(gate, batch):  # type: ignore[no-untyped-def]
-    return (gate.rest[batch], gate.experts, gate.expert_step, gate.effective, gate.draft, gate.by_pass)
+    return (gate.rest[batch], gate.experts, gate.expert_step, gate.effective, gate.draft[batch], gate.by_pass)
 
 
 @compiled
