@@ -7,6 +7,7 @@ own example. Simulated output tokens a wall second, best of several runs after w
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.prices.roofline import Roofline
 from specmargin.routing.profile import UNIFORM
 from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.schema import read_simulation
 from specmargin.simulator.serve import Serving, simulate, with_tables
@@ -187,14 +189,29 @@ def report_first_call() -> float:
 
 
 def report_day() -> float:
+    """The example's day; with captured rounds (their folder in SPECMARGIN_REFERENCE) hour by hour against the others."""
     path = ROOT / "examples" / "day.toml"
-    serving = with_tables(serving_of(read_simulation(path), path.parent))
+    bank = Path(os.environ.get("SPECMARGIN_REFERENCE", ROOT.parent / "shared" / "reference-moe")) / "bank"
+    described = read_simulation(path).model_copy(update={"bank": str(bank) if bank.is_dir() else None})
+    serving = with_tables(serving_of(described, path.parent))
     start = time.perf_counter()
-    result = simulate(serving)
+    ours = simulate(replace(serving, policy="controller"))
     seconds = time.perf_counter() - start
-    found = result.summary()
+    found = ours.summary()
     print(f"a day, controller: {found['requests']:,} requests, {found['steps']:,} steps in {seconds:.1f} s")
+    print(f"  rounds: {serving.bank.source}")
+    others = {name: simulate(replace(serving, policy=name)) for name in ("none", *(f"fixed:{k}" for k in range(1, 5)))}
+    for name, result in {"controller": ours, **others}.items():
+        median = result.summary()["tpot_seconds"]["p50"] * 1e3
+        print(f"  {name:10} {result.busy_goodput:,.1f} tokens a busy second, median TPOT {median:.2f} ms")
+    best = [min(hours) for hours in zip(*(_hours(result) for result in others.values()), strict=True)]
+    gains = [theirs / mine - 1.0 for theirs, mine in zip(best, _hours(ours), strict=True)]
+    print(f"  median TPOT against the best of them in each hour: {min(gains):+.1%} to {max(gains):+.1%}")
     return seconds
+
+
+def _hours(result: Result) -> list[float]:
+    return [row["tpot_p50"] for row in result.hourly()]
 
 
 def main() -> int:

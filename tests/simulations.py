@@ -32,5 +32,10 @@ def serving(
         prompt=prompt or FixedLength(tokens=100),
         output=output or FixedLength(tokens=40),
     )
-    settings = {"engine": EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024), "bank": curve_bank()}
-    return Serving(**({"scenario": found, "workload": workload, "policy": "none", "max_depth": 4} | settings | changes))
+    settings: dict[str, Any] = {
+        "engine": EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024),
+        "bank": curve_bank(),
+        "policy": "none",
+        "max_depth": 4,
+    }
+    return Serving(scenario=found, workload=workload, **(settings | changes))

@@ -33,7 +33,7 @@ def signals() -> RoundBank:
     skill = np.repeat(generator.beta(3.0, 1.5, sequences), each)
     accepted = np.minimum(generator.geometric(1.0 - skill) - 1, depth)
     noisy = np.clip(skill + generator.normal(0.0, 0.05, skill.size), 0.01, 0.99)
-    survival = np.cumprod(np.repeat(noisy[:, np.newaxis], depth, axis=1), axis=1)
+    survival = np.asarray(np.cumprod(np.repeat(noisy[:, np.newaxis], depth, axis=1), axis=1), dtype=np.float64)
     return captured_rounds(["all"] * skill.size, np.repeat(np.arange(sequences), each), accepted, survival, "drawn")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_switching_costs_are_paid_where_the_depth_changes() -> None:
 
 
 def test_overlapped_drafting_takes_the_longer_of_the_two() -> None:
-    alike = {"arrivals": ClosedLoop(users=8, requests=16), "engine": LARGE, "model": "qwen3.6-35b-a3b"}
+    alike: dict[str, Any] = {"arrivals": ClosedLoop(users=8, requests=16), "engine": LARGE, "model": "qwen3.6-35b-a3b"}
     after = simulate(serving(drafter="mtp", policy="fixed:3", **alike))
     while_ = simulate(serving(drafter="ssd:mtp@1.0", policy="fixed:3", **alike))
     assert while_.busy_seconds < after.busy_seconds
@@ -230,7 +231,7 @@ def test_another_seed_is_another_day() -> None:
 
 
 def test_arrivals_come_at_their_rates() -> None:
-    lengths = {"prompt": FixedLength(tokens=1), "output": FixedLength(tokens=1)}
+    lengths: dict[str, Any] = {"prompt": FixedLength(tokens=1), "output": FixedLength(tokens=1)}
     steady = draw(Workload(arrivals=Poisson(requests_per_second=7.0, requests=20_000), **lengths), 0)
     assert steady.count / steady.arrival_seconds[-1] == pytest.approx(7.0, rel=0.03)
     gaps = np.diff(steady.arrival_seconds)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,8 @@ def test_a_cell_that_cannot_run_says_so_and_the_rest_goes_on(tmp_path: Path) -> 
 def test_the_order_of_workers_does_not_matter(tmp_path: Path) -> None:
     cells = grid(tmp_path)[:40]
 
-    def backwards(todo: Any, folder: str) -> Any:
-        for cell in reversed(list(todo)):
+    def backwards(cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        for cell in reversed(cells):
             yield cell, {"result": counted(cell.described, folder)}
 
     sweep(cells, tmp_path / "a.jsonl", LocalRunner(run=counted, workers=1), tmp_path)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 SCHEMA = "specmargin.simulate/1"
+_HOURS = 3  # from which on a figure of policies shows them hour by hour
 
 
 @app.command()

@@ -137,6 +137,15 @@ def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: 
     return alt.LayerChart(layer=[bars, text])
 
 
+def compared_figure(
+    title: str, rows: Sequence[Record], hourly: Sequence[Record], *, subtitle: str = ""
+) -> alt.VConcatChart:
+    """Policies side by side, and below, hour by hour, how fast they are."""
+    bars, lines = policies_figure("", rows), hours_figure("", hourly)
+    heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
+    return alt.VConcatChart(vconcat=[bars, lines], title=heading, spacing=24)
+
+
 def hours_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
     """Median time between tokens by hour, a line a policy. A record: `policy, hour, tpot_p50`."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
