@@ -144,7 +144,8 @@ def compared_figure(
     """Policies side by side, and below, hour by hour, how fast they are."""
     bars, lines = policies_figure("", rows), hours_figure("", hourly)
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
-    return alt.VConcatChart(vconcat=[bars, lines], title=heading, spacing=24)
+    apart = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))  # or the bars' missing legend hides the lines'
+    return alt.VConcatChart(vconcat=[bars, lines], title=heading, spacing=24, resolve=apart)
 
 
 def hours_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
