@@ -65,7 +65,9 @@ def _table(timed: Sequence[Timed], *, max_depth: int, max_batch: int) -> PriceTa
     features = np.stack([np.ones_like(batch), batch, batch * (depth + 1.0), depth, depth * batch], axis=1)
     even = np.flatnonzero((depth % 2 == 1) | (depth == 0))  # runs of an even length, which are the quick ones
     weights, _ = nnls(features[even] / seconds[even, np.newaxis], np.ones(even.size))  # relative errors
-    draft = DraftCost(fixed_seconds=float(weights[3]), sequence_seconds=float(weights[4]), by_pass=True)
+    draft = DraftCost.line(
+        fixed_seconds=float(weights[3]), sequence_seconds=float(weights[4]), by_pass=True, max_batch=max_batch
+    )
     every, deep = np.arange(max_batch + 1.0), np.arange(max_depth + 1.0)
     effective = (deep + 1.0) ** _RUN_EXPONENT
     strangers = np.linspace(0.0, max_batch * effective[-1], 512)

@@ -19,7 +19,7 @@ def small_policy(depth: int) -> str:
         expert_seconds=1.9e-3 * (1.0 - (1.0 - 4 / 64) ** strangers),
         expert_step=float(strangers[1]),
         effective_by_depth=effective,
-        draft=DraftCost(fixed_seconds=1e-3, sequence_seconds=0.02e-3, by_pass=True),
+        draft=DraftCost.line(fixed_seconds=1e-3, sequence_seconds=0.02e-3, by_pass=True, max_batch=32),
     )
     confidence = np.random.default_rng(0).beta(1.2, 0.8, (512, depth))
     survival = 0.75 ** np.arange(1.0, depth + 1.0)

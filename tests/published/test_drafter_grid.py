@@ -139,9 +139,9 @@ def _survival(histogram: list[float]) -> Survival:
     return Survival(by_depth=np.append(curve, 0.0), source=published("SPEED-Bench histogram"))
 
 
-def _goodput(kind: str, histogram: list[float], max_depth: int) -> FloatArray:
+def grid_scenario(kind: str, histogram: list[float]) -> Scenario:
     target, device = _target(), find_device("b200")
-    setting = Scenario(
+    return Scenario(
         architecture=target,
         device=device,
         prices=Roofline(device=device, form=RooflineForm.WHOLE_STEP),
@@ -151,7 +151,10 @@ def _goodput(kind: str, histogram: list[float], max_depth: int) -> FloatArray:
         context=512,
         scope=Scope(sampling=False, state_writes=False, draft_catch_up=False),
     )
-    return setting.grid(CONCURRENCY, max_depth).goodput
+
+
+def _goodput(kind: str, histogram: list[float], max_depth: int) -> FloatArray:
+    return grid_scenario(kind, histogram).grid(CONCURRENCY, max_depth).goodput
 
 
 def test_drafters_are_those_of_the_post() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 SCHEMA = "specmargin.simulate/1"
+_HOURS = 3  # from which on a figure of policies shows them hour by hour
 
 
 @app.command()
@@ -206,7 +207,7 @@ def _save(result: Result, requests: Path | None, steps: Path | None) -> None:
 def _draw(path: Path, described: SimulationFile, results: list[Result]) -> None:
     with needs_extra("figures"):
         from specmargin.figures.files import save  # noqa: PLC0415
-        from specmargin.figures.simulation import day_figure, policies_figure  # noqa: PLC0415
+        from specmargin.figures.simulation import compared_figure, day_figure, policies_figure  # noqa: PLC0415
 
     where = f"{described.scenario.model} on {described.scenario.gpu}"
     if len(results) == 1:
@@ -214,9 +215,12 @@ def _draw(path: Path, described: SimulationFile, results: list[Result]) -> None:
         subtitle = f"policy: {result.serving.policy}; {result.requests.count:,} requests, modelled"
         save(day_figure(where, result.timeline(), subtitle=subtitle), path)
         return
-    save(
-        policies_figure(where, [policy_row(result) for result in results], subtitle="the same requests, modelled"), path
-    )
+    rows, same = [policy_row(result) for result in results], "the same requests, modelled"
+    hourly = [row | {"policy": result.serving.policy} for result in results for row in result.hourly()]
+    if len({row["hour"] for row in hourly}) >= _HOURS:
+        save(compared_figure(where, rows, hourly, subtitle=same), path)
+    else:
+        save(policies_figure(where, rows, subtitle=same), path)
 
 
 def policy_row(result: Result) -> dict[str, Any]:

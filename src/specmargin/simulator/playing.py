@@ -87,7 +87,7 @@ def _gate(table: PriceTable, ahead: LookAhead | None, max_batch: int, depth: int
         experts=table.expert_seconds,
         expert_step=table.expert_step,
         effective=table.effective_by_depth,
-        draft=np.array([table.draft.fixed_seconds, table.draft.sequence_seconds]),
+        draft=table.draft.tangent(),
         by_pass=table.draft.by_pass,
         depth_by_batch=np.zeros(1, dtype=np.int64) if ahead is None else ahead.depth_by_batch.astype(np.int64),
         rate_by_batch=np.zeros(1) if ahead is None else ahead.rate_by_batch,

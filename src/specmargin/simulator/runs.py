@@ -30,13 +30,15 @@ FINISHED_ALL, LOG_IS_FULL = 0, 1
 def run_depths(rounds, limits, tables, log, state, depth_by_batch, most_steps):  # type: ignore[no-untyped-def]
     """Whole drafts of a depth by batch: fixed depths, schedules and no speculation."""
     n = state.numbers
+    depth = n[DEPTH]
     for _ in range(most_steps):
         if not arrive(limits, state):
             return FINISHED_ALL
         if log_is_full(limits, log, state):
             return LOG_IS_FULL
         schedule(limits, tables, state)
-        depth = depth_by_batch[min(n[READY], depth_by_batch.size - 1)]
+        if n[READY] > 0:
+            depth = depth_by_batch[min(n[READY], depth_by_batch.size - 1)]
         target_seconds(limits, tables, log, state)
         commit(rounds, state, depth)
         draft_alike(tables, state, depth)
@@ -51,7 +53,7 @@ class Gate(NamedTuple):
     experts: FloatArray
     expert_step: float
     effective: FloatArray
-    draft: FloatArray
+    draft: FloatArray  # (batch, 2): a pass beside its sequences, and each of them
     by_pass: bool
     depth_by_batch: IntArray
     rate_by_batch: FloatArray
@@ -66,7 +68,7 @@ class Gate(NamedTuple):
 
 @compiled
 def _prices(gate, batch):  # type: ignore[no-untyped-def]
-    return (gate.rest[batch], gate.experts, gate.expert_step, gate.effective, gate.draft, gate.by_pass)
+    return (gate.rest[batch], gate.experts, gate.expert_step, gate.effective, gate.draft[batch], gate.by_pass)
 
 
 @compiled
@@ -105,7 +107,7 @@ def _draft_by_gate(rounds, tables, state, gate, depth):  # type: ignore[no-untyp
 def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ignore[no-untyped-def]
     """The ragged gate, with a depth by batch from its look-ahead."""
     n = state.numbers
-    depths = gate.depth_by_batch
+    depths, depth = gate.depth_by_batch, n[DEPTH]
     for _ in range(most_steps):
         if not arrive(limits, state):
             return FINISHED_ALL
@@ -114,7 +116,8 @@ def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ign
         if n[DEPTH] > 0:
             _verify_by_gate(rounds, state, gate, 0.0)
         schedule(limits, tables, state)
-        depth = depths[min(n[READY], depths.size - 1)]
+        if n[READY] > 0:
+            depth = depths[min(n[READY], depths.size - 1)]
         target_seconds(limits, tables, log, state)
         commit(rounds, state, depth)
         if depth > 0 and gate.by_pass and n[READY] > 0:
@@ -130,7 +133,7 @@ def run_controller(rounds, limits, tables, log, state, gate, known, learned, mos
     """The controller: with a signal it gates, without one it holds a depth; either way it learns from every step that
     only decodes (the time of others is not that of their rounds)."""
     n, places, clocks, marks = state.numbers, state.places, state.clocks, learned.marks
-    depth = 0
+    depth = n[DEPTH]
     for _ in range(most_steps):
         if not arrive(limits, state):
             return FINISHED_ALL

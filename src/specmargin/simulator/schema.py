@@ -6,9 +6,9 @@ import itertools
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Parallel
@@ -62,11 +62,12 @@ class LengthFile(StrictModel):
         return UniformLength(least=self.least or 1, most=self.most or 1)
 
 
-LengthField = int | LengthFile
+def _of_number(given: Any) -> Any:
+    return {"tokens": given} if isinstance(given, int) and not isinstance(given, bool) else given
 
 
-def _length(field: LengthField) -> Length:
-    return FixedLength(tokens=field) if isinstance(field, int) else field.length()
+LengthField = Annotated[LengthFile, BeforeValidator(_of_number)]  # a number alone is a fixed length
+_PROMPT, _OUTPUT = LengthFile(tokens=1000), LengthFile(tokens=200)
 
 
 class CategoryFile(StrictModel):
@@ -83,8 +84,8 @@ class CategoryFile(StrictModel):
         return Category(
             name=self.name,
             weight=self.weight,
-            prompt=None if self.prompt is None else _length(self.prompt),
-            output=None if self.output is None else _length(self.output),
+            prompt=None if self.prompt is None else self.prompt.length(),
+            output=None if self.output is None else self.output.length(),
         )
 
 
@@ -98,8 +99,8 @@ class WorkloadFile(StrictModel):
     hours: list[float] | None = None
     rates: list[float] | None = None
     trace: str | None = None
-    prompt: LengthField = 1000
-    output: LengthField = 200
+    prompt: LengthField = _PROMPT
+    output: LengthField = _OUTPUT
     categories: tuple[CategoryFile, ...] = ()
 
     @model_validator(mode="after")
@@ -118,7 +119,7 @@ class WorkloadFile(StrictModel):
         names = [category.name for category in categories]
         if len(set(names)) != len(names):
             raise ScenarioError(f"workload: two categories have the same name ({', '.join(names)})")
-        prompt, output = _length(self.prompt), _length(self.output)
+        prompt, output = self.prompt.length(), self.output.length()
         return Workload(arrivals=self._arrivals(folder), prompt=prompt, output=output, categories=categories)
 
     def _arrivals(self, folder: Path) -> Arrivals:

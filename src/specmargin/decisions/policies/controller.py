@@ -87,7 +87,7 @@ class Controller:
             experts=table.expert_seconds,
             expert_step=table.expert_step,
             effective=table.effective_by_depth,
-            draft=np.array([table.draft.fixed_seconds, table.draft.sequence_seconds]),
+            pass_by_batch=table.draft.pass_by_batch,
             by_pass=table.draft.by_pass,
             prior=self._acceptance.prior,
             allowed=allowed,

@@ -33,7 +33,7 @@ class Known(NamedTuple):
     experts: FloatArray  # seconds over strangers, evenly spaced
     expert_step: float
     effective: FloatArray
-    draft: FloatArray  # seconds of a pass, and of a sequence in it
+    pass_by_batch: FloatArray  # seconds of a draft pass (or block), by sequences in it
     by_pass: bool
     prior: FloatArray  # conditional acceptance
     allowed: IntArray  # 1: a depth that the engine has graphs for
@@ -65,7 +65,7 @@ def _experts_at(known, strangers):  # type: ignore[no-untyped-def]  # Numba read
 @compiled
 def _goodput_at(known, learned, batch, depth, committed):  # type: ignore[no-untyped-def]
     passes = depth if known.by_pass else min(depth, 1)
-    rest = known.rest[batch, depth] + passes * (known.draft[0] + known.draft[1] * batch)
+    rest = known.rest[batch, depth] + passes * known.pass_by_batch[batch]
     experts = _experts_at(known, batch * known.effective[depth])
     return batch * committed / max(corrected_seconds(learned.values, rest, experts), 1e-6)
 
@@ -175,7 +175,7 @@ def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
         going = 0
         for i in range(batch):
             going += drafted[i] > at
-        rest += known.draft[0] + known.draft[1] * going
+        rest += known.pass_by_batch[going]
     return rest, _experts_at(known, strangers)
 
 

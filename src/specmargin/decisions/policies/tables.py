@@ -25,24 +25,36 @@ _NOISE = 0.01  # of measured prices
 class DraftCost:
     """Seconds of drafting: once for a block head, each pass for an autoregressive one."""
 
-    fixed_seconds: float
-    sequence_seconds: float
+    pass_by_batch: FloatArray  # of one pass (or block) for 0, 1, … sequences
     by_pass: bool
+
+    @classmethod
+    def line(cls, *, fixed_seconds: float, sequence_seconds: float, by_pass: bool, max_batch: int) -> DraftCost:
+        sequences = np.arange(max_batch + 1.0)
+        return cls(
+            pass_by_batch=np.where(sequences > 0, fixed_seconds + sequence_seconds * sequences, 0.0), by_pass=by_pass
+        )
 
     def by_depth(self, batch: int, deepest: int) -> FloatArray:
         """All sequences draft to depth 0, 1, …"""
         passes = np.arange(deepest + 1.0)
         passes = passes if self.by_pass else np.minimum(passes, 1.0)
-        return np.asarray(passes * (self.fixed_seconds + self.sequence_seconds * batch))
+        return np.asarray(passes * self.pass_by_batch[batch])
 
     def seconds(self, drafting_by_pass: FloatArray) -> float:
         """`drafting_by_pass`: sequences that draft in each pass; a block head has one pass for all."""
-        active = drafting_by_pass[drafting_by_pass > 0]
-        if active.size == 0:
-            return 0.0
-        if not self.by_pass:
-            return self.fixed_seconds + self.sequence_seconds * float(active[0])
-        return float(active.size * self.fixed_seconds + self.sequence_seconds * active.sum())
+        active = drafting_by_pass[drafting_by_pass > 0].astype(np.int64)
+        return float(self.pass_by_batch[active if self.by_pass else active[:1]].sum())
+
+    def tangent(self) -> FloatArray:
+        """(batches, 2): what a pass takes beside its sequences and what each of them adds, around that many."""
+        batch = np.arange(self.pass_by_batch.size)
+        half = np.maximum(batch // 2, np.minimum(batch, 1))
+        slope = (self.pass_by_batch[batch] - self.pass_by_batch[half]) / np.maximum(batch - half, 1)
+        slope = np.maximum(slope, 0.0)
+        if slope.size > 2:
+            slope[1] = min(slope[2], self.pass_by_batch[1])
+        return np.stack([np.maximum(self.pass_by_batch - slope * batch, 0.0), slope], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +66,9 @@ class PriceTable:
     draft: DraftCost
 
     def __post_init__(self) -> None:
-        for array in (self.rest_by_batch_depth, self.expert_seconds, self.effective_by_depth):
+        if self.draft.pass_by_batch.size != self.rest_by_batch_depth.shape[0]:
+            raise ScenarioError("a price table needs the seconds of a draft pass at every batch size")
+        for array in (self.rest_by_batch_depth, self.expert_seconds, self.effective_by_depth, self.draft.pass_by_batch):
             if not np.isfinite(array).all():
                 raise ScenarioError("a price table must be made of finite numbers")
             array.flags.writeable = False
@@ -72,9 +86,12 @@ class PriceTable:
 
     @cached_property
     def _by_batch(self) -> tuple[BatchPrices, ...]:
-        draft = np.array([self.draft.fixed_seconds, self.draft.sequence_seconds])
-        shared = (self.expert_seconds, self.expert_step, self.effective_by_depth, draft, self.draft.by_pass)
-        return tuple((rest, *shared) for rest in self.rest_by_batch_depth)
+        prices = (self.expert_seconds, self.expert_step, self.effective_by_depth)
+        draft = self.draft.tangent()
+        return tuple(
+            (rest, *prices, line, self.draft.by_pass)
+            for rest, line in zip(self.rest_by_batch_depth, draft, strict=True)
+        )
 
     def equal_seconds(self, batch: int) -> FloatArray:
         """Verify steps of equal depths 0, 1, …"""
@@ -127,9 +144,9 @@ def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> P
     strangers = np.linspace(0.0, largest, 4096)
     distinct = 128.0 * (1.0 - (1.0 - 8.0 / 128.0) ** strangers)
     draft = (
-        DraftCost(fixed_seconds=0.35e-3, sequence_seconds=0.002e-3, by_pass=True)
+        DraftCost.line(fixed_seconds=0.35e-3, sequence_seconds=0.002e-3, by_pass=True, max_batch=max_batch)
         if by_pass
-        else DraftCost(fixed_seconds=0.6e-3, sequence_seconds=0.004e-3, by_pass=False)
+        else DraftCost.line(fixed_seconds=0.6e-3, sequence_seconds=0.004e-3, by_pass=False, max_batch=max_batch)
     )
     return PriceTable(
         rest_by_batch_depth=rest,
@@ -145,20 +162,20 @@ def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> Pri
     batch = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(16, max_batch, 40).round(), [max_batch]]))
     depth = np.arange(max_depth + 1.0)
     step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=scenario.context)
-    price = scenario.verify(step)
-    experts = next((line.seconds for line in price.components if line.component is Component.ROUTED_EXPERTS), None)
-    rest = price.total_seconds - (experts if experts is not None else 0.0)
-    every = np.arange(max_batch + 1.0)
-    rest_by_batch = np.stack([np.interp(every, batch, column) for column in rest.T], axis=1)
+    total = scenario.verify(step).total_seconds
     effective = effective_positions(scenario, depth)
     # One entry a stranger: experts take a fixed time, and a coarser table is 10% off for a sequence alone.
     strangers = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
+    experts = expert_seconds(scenario, strangers)
+    # Whatever is not the experts of strangers is the rest, so that equal depths are priced exactly in every form.
+    rest = total - np.interp(batch[:, np.newaxis] * effective, strangers, experts)
+    every = np.arange(max_batch + 1.0)
     return PriceTable(
-        rest_by_batch_depth=rest_by_batch,
-        expert_seconds=expert_seconds(scenario, strangers),
-        expert_step=float(strangers[1]),
+        rest_by_batch_depth=np.stack([np.interp(every, batch, column) for column in rest.T], axis=1),
+        expert_seconds=experts,
+        expert_step=1.0,
         effective_by_depth=effective,
-        draft=_draft_cost(scenario, max_depth),
+        draft=_draft_cost(scenario, batch, max_batch, max_depth),
     )
 
 
@@ -177,14 +194,12 @@ def expert_seconds(scenario: Scenario, strangers: FloatArray) -> FloatArray:
     return np.zeros_like(strangers)
 
 
-def _draft_cost(scenario: Scenario, max_depth: int) -> DraftCost:
-    """A line through the drafter's price at one sequence and at sixty-four, for one pass more (or for its block)."""
+def _draft_cost(scenario: Scenario, batch: FloatArray, max_batch: int, max_depth: int) -> DraftCost:
+    """One pass more (or the block) at every batch size: experts of a draft head are soon covered, so no line holds."""
     drafter = scenario.drafter
     by_pass = not (isinstance(drafter, HeadDrafter) and drafter.head.block is not None)
-    batch = np.array([1.0, 64.0])
-    whole = scenario.drafting.seconds(
-        drafter, batch=batch, depth=np.full(2, float(max_depth)), context=np.full(2, scenario.context)
-    )
-    each = whole / max_depth if by_pass else whole
-    slope = max(float(each[1] - each[0]) / 63.0, 0.0)
-    return DraftCost(fixed_seconds=max(float(each[0]) - slope, 0.0), sequence_seconds=slope, by_pass=by_pass)
+    shape = np.ones_like(batch)
+    whole = scenario.drafting.seconds(drafter, batch=batch, depth=max_depth * shape, context=scenario.context * shape)
+    each = np.interp(np.arange(max_batch + 1.0), batch, whole / max_depth if by_pass else whole)
+    each[0] = 0.0
+    return DraftCost(pass_by_batch=each, by_pass=by_pass)

@@ -23,8 +23,7 @@ Seconds = Annotated[float, Field(ge=0.0)]
 
 
 class DraftFile(StrictModel):
-    fixed_seconds: Seconds
-    sequence_seconds: Seconds
+    pass_by_batch: list[Seconds]
     by_pass: bool
 
 
@@ -43,9 +42,7 @@ class TableFile(StrictModel):
             expert_seconds=_rounded(table.expert_seconds),
             expert_step=table.expert_step,
             effective_by_depth=_rounded(table.effective_by_depth),
-            draft=DraftFile(
-                fixed_seconds=draft.fixed_seconds, sequence_seconds=draft.sequence_seconds, by_pass=draft.by_pass
-            ),
+            draft=DraftFile(pass_by_batch=_rounded(draft.pass_by_batch), by_pass=draft.by_pass),
         )
 
     @property
@@ -55,7 +52,7 @@ class TableFile(StrictModel):
             expert_seconds=np.array(self.expert_seconds),
             expert_step=self.expert_step,
             effective_by_depth=np.array(self.effective_by_depth),
-            draft=DraftCost(**self.draft.model_dump()),
+            draft=DraftCost(pass_by_batch=np.array(self.draft.pass_by_batch), by_pass=self.draft.by_pass),
         )
 
 

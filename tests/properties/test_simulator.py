@@ -1,0 +1,253 @@
+"""The simulated engine conserves requests, tokens, blocks and time, whatever the load and the policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmargin.prices.model import EngineTime
+from specmargin.simulator.engine import EngineSettings, kv_budget
+from specmargin.simulator.pricing import StepTables
+from specmargin.simulator.results import Result
+from specmargin.simulator.rounds import RoundBank, captured_rounds
+from specmargin.simulator.serve import Serving, simulate, tables_of
+from specmargin.simulator.state import CLOCK, FREE, OFF, PEAK_BLOCKS
+from specmargin.simulator.workload import Arrivals, ClosedLoop, LognormalLength, Poisson, UniformLength, Workload
+from specmargin.step import Step
+from tests.simulations import serving
+
+POLICIES = ("none", "off", "fixed:1", "fixed:4", "schedule", "gate", "controller", "one-width", "cascade", "oracle")
+
+
+@cache
+def signals() -> RoundBank:
+    """Rounds of sequences that differ, with a signal that knows something."""
+    generator = np.random.default_rng(3)
+    sequences, each, depth = 40, 25, 4
+    skill = np.repeat(generator.beta(3.0, 1.5, sequences), each)
+    accepted = np.minimum(generator.geometric(1.0 - skill) - 1, depth)
+    noisy = np.clip(skill + generator.normal(0.0, 0.05, skill.size), 0.01, 0.99)
+    survival = np.asarray(np.cumprod(np.repeat(noisy[:, np.newaxis], depth, axis=1), axis=1), dtype=np.float64)
+    return captured_rounds(["all"] * skill.size, np.repeat(np.arange(sequences), each), accepted, survival, "drawn")
+
+
+@cache
+def small(max_seqs: int = 8, tokens: int = 96) -> Serving:
+    engine = EngineSettings(max_num_seqs=max_seqs, max_num_batched_tokens=tokens, kv_blocks=60)
+    return serving(engine=engine, bank=signals(), drafter="eagle")
+
+
+@cache
+def shared_tables(max_seqs: int, tokens: int) -> StepTables:
+    base = small(max_seqs, tokens)
+    longest = replace(base.workload, prompt=UniformLength(least=1, most=900), output=UniformLength(least=1, most=90))
+    return tables_of(replace(base, workload=longest))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A serving, in few words."""
+
+    arrivals: Arrivals
+    longest: tuple[int, int]  # prompt and output
+    limits: tuple[int, int]  # sequences and tokens of a step
+    blocks: int
+    policy: str
+    seed: int
+
+    def serving(self, **changes: Any) -> Serving:
+        base = small(*self.limits)
+        workload = replace(
+            base.workload,
+            arrivals=self.arrivals,
+            prompt=UniformLength(least=1, most=self.longest[0]),
+            output=UniformLength(least=1, most=self.longest[1]),
+        )
+        found = replace(
+            base,
+            workload=workload,
+            engine=replace(base.engine, kv_blocks=self.blocks),
+            policy=self.policy,
+            seed=self.seed,
+            tables=shared_tables(*self.limits),
+        )
+        return replace(found, **changes)
+
+
+_closed = st.builds(ClosedLoop, users=st.integers(1, 12), requests=st.integers(1, 40))
+_open = st.builds(
+    Poisson,
+    requests_per_second=st.sampled_from((0.5, 20.0, 5000.0)),
+    requests=st.integers(1, 40),
+    burst=st.integers(1, 5),
+)
+loads = st.builds(
+    Drawn,
+    arrivals=st.one_of(_closed, _open),
+    longest=st.tuples(st.integers(1, 900), st.integers(1, 90)),
+    limits=st.sampled_from(((1, 96), (8, 96), (8, 16), (8, 700))),
+    blocks=st.sampled_from((24, 60, 5000)),
+    policy=st.sampled_from(POLICIES),
+    seed=st.integers(0, 5),
+)
+
+
+def conserved(result: Result) -> None:
+    found, asked = result.summary(), result.requests
+    done = result.finished
+    # Every request finishes, or is refused because it could never fit.
+    assert found["finished"] + found["refused"] == asked.count == int(done.sum()) + found["refused"]
+    kv, lookahead = result.kv, result.kv.lookahead_tokens
+    fits = [
+        kv.needed(int(p + o) + lookahead) <= kv.blocks
+        for p, o in zip(asked.prompt_tokens, asked.output_tokens, strict=True)
+    ]
+    assert done.tolist() == fits
+    # Tokens in equal tokens out.
+    assert found["committed"] == int(asked.output_tokens[done].sum())
+    assert found["prefilled"] >= int(asked.prompt_tokens[done].sum())
+    assert (found["prefilled"] == int(asked.prompt_tokens[done].sum())) == (found["preemptions"] == 0)
+    assert found["drafted"] >= found["verified"] >= found["accepted"] >= 0
+    # Blocks are never more than there are, and all come back.
+    assert result.numbers[PEAK_BLOCKS] <= kv.blocks
+    assert result.numbers[FREE] == kv.blocks
+    # Time runs forwards, and is either busy or idle.
+    steps = result.step_columns()
+    starts, seconds = steps["start_seconds"], steps["seconds"]
+    assert (seconds > 0.0).all()
+    assert (starts[1:] >= starts[:-1] + seconds[:-1] - 1e-9).all()
+    assert (steps["kv_blocks"] <= kv.blocks).all()
+    assert (steps["running"] <= result.serving.engine.max_num_seqs).all()
+    positions = steps["sequences"] + steps["verified"] + steps["prefill_tokens"]
+    assert (positions <= result.serving.engine.max_num_batched_tokens).all()
+    assert (positions > 0).all()
+    assert result.clocks[CLOCK] == pytest.approx(found["busy_seconds"] + found["idle_seconds"], rel=1e-9)
+    assert (result.first_token[done] > result.arrival[done]).all()
+    assert (result.finish[done] >= result.first_token[done]).all()
+    # The components are the whole.
+    assert sum(result.seconds_by_component().values()) == pytest.approx(found["busy_seconds"], rel=1e-6)
+    assert found["committed"] == int(steps["committed"].sum())
+
+
+@settings(max_examples=120)
+@given(asked=loads)
+def test_nothing_is_lost(asked: Drawn) -> None:
+    conserved(simulate(asked.serving(), log_steps=True))
+
+
+@settings(max_examples=25)
+@given(asked=loads, depth=st.integers(0, 4))
+def test_a_draft_is_verified_one_step_after_it_was_chosen(asked: Drawn, depth: int) -> None:
+    """Fixed depth: every decoding sequence verifies what the step before drafted, unless the budget cut it."""
+    result = simulate(asked.serving(policy=f"fixed:{depth}"), log_steps=True)
+    steps = result.step_columns()
+    full = steps["sequences"] + steps["verified"] + steps["prefill_tokens"] < asked.limits[1]
+    once = result.summary()["preemptions"] == 0
+    if once:
+        assert (steps["verified"][full] == depth * steps["sequences"][full]).all()
+
+
+@settings(max_examples=25)
+@given(asked=loads)
+def test_the_same_seed_gives_the_same_bytes(asked: Drawn) -> None:
+    one, two = (simulate(asked.serving(), log_steps=True) for _ in range(2))
+    assert one.steps.tobytes() == two.steps.tobytes()
+    assert one.finish.tobytes() == two.finish.tobytes()
+    assert one.bins.tobytes() == two.bins.tobytes()
+
+
+@settings(max_examples=40)
+@given(asked=loads, policy=st.sampled_from(("none", "fixed:2", "schedule", "gate", "controller")))
+def test_compiled_policies_are_the_policies_themselves(asked: Drawn, policy: str) -> None:
+    """The same objects, called once a step from Python on the same engine, give the same steps."""
+    compiled = simulate(asked.serving(policy=policy), log_steps=True)
+    called = simulate(asked.serving(policy=policy, compiled=False), log_steps=True)
+    np.testing.assert_array_equal(compiled.steps, called.steps)
+    np.testing.assert_array_equal(compiled.finish, called.finish)
+
+
+# --- none, off and depth 0 ---
+
+
+def dense(**changes: Any) -> Serving:
+    workload = Workload(
+        arrivals=Poisson(requests_per_second=30.0, requests=80),
+        prompt=LognormalLength(ln_mean=5.0, ln_sd=0.7, most=2000),
+        output=LognormalLength(ln_mean=4.0, ln_sd=0.7, most=500),
+    )
+    return replace(serving(drafter="free"), workload=workload, **changes)
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "qwen3.6-35b-a3b", "llama-3.1-8b"])
+def test_no_speculation_is_depth_0_with_a_free_drafter_that_takes_no_memory(model: str) -> None:
+    base = replace(dense(), scenario=serving(model=model, drafter="free").scenario)
+    none, zero = (simulate(replace(base, policy=name), log_steps=True) for name in ("none", "fixed:0"))
+    np.testing.assert_array_equal(none.steps, zero.steps)
+    np.testing.assert_array_equal(none.finish, zero.finish)
+    assert none.kv == zero.kv
+
+
+def test_off_differs_from_none_by_the_stated_engine_terms_alone() -> None:
+    """A closed loop runs the same steps; each of them takes longer by what the engine says."""
+    time = EngineTime(step_seconds=1e-3, off_step_seconds=0.5e-3, off_sequence_seconds=0.02e-3)
+    engine = EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024, kv_blocks=4000)
+    base = serving(arrivals=ClosedLoop(users=16, requests=64), engine=engine, scenario_changes={"engine_time": time})
+    none, off = (simulate(replace(base, policy=name), log_steps=True) for name in ("none", "off"))
+    theirs, ours = none.step_columns(), off.step_columns()
+    for name in ("sequences", "prefill_tokens", "committed", "running"):
+        np.testing.assert_array_equal(theirs[name], ours[name])
+    more = np.where(ours["sequences"] > 0, 0.5e-3 + 0.02e-3 * ours["sequences"], 0.0)
+    np.testing.assert_allclose(ours["seconds"] - theirs["seconds"], more, atol=1e-12)
+    assert off.clocks[OFF] == pytest.approx(more.sum())
+    assert off.clocks[CLOCK] - none.clocks[CLOCK] == pytest.approx(more.sum())
+
+
+def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
+    """A drafter's weights, its KV, room for drafts and a recurrent state for each of them."""
+    scenario = serving(model="qwen3.6-35b-a3b", drafter="mtp").scenario
+    budgets = [kv_budget(scenario, EngineSettings(), held_depth=held) for held in (None, 0, 1, 4)]
+    assert [budget.lookahead_tokens for budget in budgets] == [0, 0, 1, 4]
+    room = [budget.blocks / budget.needed(1024) for budget in budgets]
+    assert room == sorted(room, reverse=True)
+    assert room[0] > 2.5 * room[-1]  # five recurrent states in place of one
+    held = scenario.largest_batch(4)
+    context = scenario.context
+    own = budgets[-1].blocks // budgets[-1].needed(int(context) + 1)
+    assert own == pytest.approx(held, rel=0.02)
+
+
+# --- prices ---
+
+
+@settings(max_examples=40)
+@given(
+    depths=st.lists(st.integers(0, 4), min_size=1, max_size=24),
+    context=st.integers(0, 900),
+    prompt=st.integers(0, 600),
+)
+def test_tables_price_ragged_and_mixed_steps_as_the_scenario_does(depths: list[int], context: int, prompt: int) -> None:
+    from specmargin.simulator.costs import decode_seconds, prefill_seconds  # noqa: PLC0415
+
+    base = small(32, 700)
+    tables = shared_tables(32, 700)
+    batch, extra = len(depths), sum(depths)
+    strangers = float(tables.effective_by_category[0, depths].sum())
+    cells = np.zeros(tables.decode.shape)
+    ours = float(decode_seconds(tables, cells, batch, extra, float(batch * context), strangers))
+    step = Step.ragged(depths=depths, contexts=context)
+    if prompt:
+        ours += float(prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))
+        step = step.joined(_prompt(prompt))
+    exact = float(base.scenario.verify(step).total_seconds)
+    assert ours == pytest.approx(exact, rel=0.03)
+
+
+def _prompt(tokens: int) -> Step:
+    one = Step.ragged(depths=[tokens - 1], contexts=0)
+    return replace(one, prompt_by_class=np.ones(1))

@@ -1,0 +1,74 @@
+"""A day under the controller: the example's schedule, with hours of six minutes so that the test is quick.
+
+With captured rounds and their confidences the controller beats every fixed depth and no speculation, over the day and
+in every hour. Without the bank, rounds are drawn from the example's curves: then it commits the most, and that is all.
+The whole day, hour by hour, is in docs/simulator.md and in `benchmarks/bench_simulator.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specmargin.cli.serving import serving_of
+from specmargin.simulator.results import Result
+from specmargin.simulator.schema import read_simulation
+from specmargin.simulator.serve import Serving, simulate, with_tables
+from specmargin.simulator.workload import RateSchedule
+from tests.conftest import ROOT
+
+SHORTER = 10.0
+OTHERS = ("none", "fixed:1", "fixed:2", "fixed:3", "fixed:4")
+
+
+def _day(bank: Path | None) -> Serving:
+    path = ROOT / "examples" / "day.toml"
+    described = read_simulation(path).model_copy(update={"bank": None if bank is None else str(bank)})
+    serving = serving_of(described, path.parent)
+    arrivals = serving.workload.arrivals
+    assert isinstance(arrivals, RateSchedule)
+    assert arrivals.hours[-1] == 24.0
+    short = replace(arrivals, hours=tuple(hour / SHORTER for hour in arrivals.hours))
+    return with_tables(replace(serving, workload=replace(serving.workload, arrivals=short)))
+
+
+def _median_tpot_by_hour(result: Result) -> list[float]:
+    several = result.finished & (result.requests.output_tokens > 1)
+    tpot = (result.finish - result.first_token) / np.maximum(result.requests.output_tokens - 1, 1)
+    hour = (result.arrival * SHORTER // 3600.0).astype(np.int64)
+    return [float(np.median(tpot[several & (hour == at)])) for at in range(24)]
+
+
+def test_the_controller_follows_the_day_and_beats_every_fixed_depth() -> None:
+    bank = Path(os.environ.get("SPECMARGIN_REFERENCE", ROOT.parent / "shared" / "reference-moe")) / "bank"
+    if not bank.is_dir():
+        pytest.skip(f"no captured rounds at {bank} (set SPECMARGIN_REFERENCE)")
+    day = _day(bank)
+    ours = simulate(replace(day, policy="controller"))
+    others = {name: simulate(replace(day, policy=name)) for name in OTHERS}
+    assert ours.summary()["finished"] == ours.requests.count
+    for name, result in others.items():
+        assert ours.busy_goodput > result.busy_goodput, name
+    best = np.min([_median_tpot_by_hour(result) for result in others.values()], axis=0)
+    assert (np.array(_median_tpot_by_hour(ours)) <= best).all()
+    _follows_the_load(ours)
+
+
+def _follows_the_load(result: Result) -> None:
+    """Deeper when it is quiet, shallower when it is busy."""
+    rows = [row for row in result.timeline() if row["batch"] > 0]
+    batch, depth = (np.array([row[name] for row in rows]) for name in ("batch", "depth"))
+    quiet, busy = depth[batch < 3.0], depth[batch > 20.0]
+    assert min(quiet.size, busy.size) > 20
+    assert np.median(quiet) > 1.15 * np.median(busy)
+
+
+def test_without_confidences_it_still_commits_the_most() -> None:
+    day = _day(None)
+    ours = simulate(replace(day, policy="controller")).busy_goodput
+    for name in OTHERS:
+        assert ours > simulate(replace(day, policy=name)).busy_goodput, name

@@ -1,0 +1,124 @@
+"""`simulate` and `sweep` from the command line: keys, files, figures, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from specmargin.cli.main import run
+from specmargin.errors import InputError
+from tests.conftest import ROOT
+
+QUICK = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "40", "--osl", "30"]
+
+
+def answered(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> Any:
+    assert run(verb, [*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_simulate_prints_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(
+        capsys, "simulate", *QUICK, "--policy", "fixed:2,none", "--tpot-slo", "50", "--gpu-hour-price", "3"
+    )
+    for key in ("ttft_seconds", "tpot_seconds", "e2e_seconds"):
+        assert set(found[key]) == {"p50", "p90", "p99", "mean"}
+    assert found["drafted"] >= found["verified"] >= found["accepted"] > 0
+    # Every token is a draft's or one of the target's own: one a round, one a prompt.
+    cut = found["wasted"] - (found["drafted"] - found["accepted"])
+    assert 0 <= cut < 3 * 40
+    assert found["committed"] == 40 * 30
+    assert found["requests"] == found["finished"] == 40
+    assert found["goodput_tokens_per_second"] > 0
+    assert [row["policy"] for row in found["policies"]] == ["fixed:2", "none"]
+    assert found["slo_attainment"] == 1.0
+    assert found["cost"] > 0
+    assert found["sources"]["rounds"].startswith("rounds drawn from")
+    total = sum(found["seconds_by_component"].values())
+    assert total == pytest.approx(found["busy_seconds"], rel=1e-6)
+
+
+def test_a_table_for_people_names_policies_time_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("simulate", [*QUICK, "--policy", "none"]) == 0
+    text = capsys.readouterr().out
+    for part in ("40 of 40 requests served", "where busy time goes", "routed experts", "where the numbers come from"):
+        assert part in text
+
+
+def test_requests_steps_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = {name: tmp_path / name for name in ("requests.parquet", "steps.parquet", "day.svg")}
+    flags = ["--save-requests", paths["requests.parquet"], "--save-steps", paths["steps.parquet"]]
+    found = answered(
+        capsys, "simulate", *QUICK, "--policy", "fixed:1", *map(str, flags), "--figure", str(paths["day.svg"])
+    )
+    requests, steps = pl.read_parquet(paths["requests.parquet"]), pl.read_parquet(paths["steps.parquet"])
+    assert requests.height == 40
+    assert steps["committed"].sum() == found["committed"] == requests["output_tokens"].sum()
+    assert steps.height == found["steps"]
+    assert paths["day.svg"].read_text().startswith("<svg")
+    with pytest.raises(InputError, match="exists; give --force"):
+        run("simulate", [*QUICK, "--save-steps", str(paths["steps.parquet"])])
+    assert run("simulate", [*QUICK, "--policy", "none,fixed:2", "--figure", str(tmp_path / "two.svg")]) == 0
+
+
+def test_a_scenario_file_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "examples" / "day.toml").read_text()
+    hours = text.replace("hours = [0, 3, 6, 8, 10, 11.5, 13, 15, 17, 19, 21, 24]", "hours = [0, 0.02]")
+    start = hours.index("rates = ")
+    short = hours[:start] + "rates = [1, 2]" + hours[hours.index("\n", start) :]
+    (tmp_path / "short.toml").write_text(short)
+    one = answered(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule")
+    two = answered(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule", "--seed", "0")
+    assert one == two
+    assert one["description"]["workload"]["categories"][0]["name"] == "cpp"
+    assert 60 < one["requests"] < 160
+
+
+def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        '[base]\n[base.scenario]\nmodel = "qwen3.6-35b-a3b"\ngpu = "h200"\nprices = "datasheet"\n'
+        "[base.workload]\nrequests = 20\noutput = 20\n"
+        '[grid]\npolicy = ["none", "fixed:2"]\n"workload.requests_per_second" = [2, 20]\n'
+    )
+    flags = ["--workers", "1", "--parquet", str(tmp_path / "t.parquet"), "--figure", str(tmp_path / "p.svg")]
+    found = answered(capsys, "sweep", str(grid), *flags)
+    assert (found["cells"], found["ran"], found["failed"]) == (4, 4, 0)
+    assert pl.read_parquet(tmp_path / "t.parquet")["policy"].to_list() == ["none", "none", "fixed:2", "fixed:2"]
+    assert (tmp_path / "p.svg").read_text().startswith("<svg")
+    assert run("sweep", [str(grid), "--workers", "1"]) == 0
+    assert "4 cells, 0 run now" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "said"),
+    [
+        ("simulate", ["qwen3.6-35b-a3b", "--qps", "1"], "name a device with --gpu"),
+        ("simulate", ["qwen3.6-35b-a3b", "--gpu", "h200"], "give one load: --qps, --users or --trace"),
+        ("simulate", [*QUICK, "--policy", "fixd:2"], "unknown policy 'fixd:2'; nearest: fixed:K"),
+        ("simulate", [*QUICK, "--policy", "fixed:7"], "the depth must lie in 0..4"),
+        ("simulate", [*QUICK, "--trace", "none.csv"], "give one load"),
+        ("simulate", ["no.toml"], "no.toml: cannot be read"),
+        ("simulate", ["day.toml", "--gpu", "h200"], "names its own GPU"),
+        ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "are of one policy"),
+        ("sweep", ["no.toml"], "no.toml: cannot be read"),
+        ("sweep", ["no.toml", "--figure", "x.txt"], "a figure ends in"),
+    ],
+)
+def test_refusals_are_one_sentence(verb: str, arguments: list[str], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(verb, arguments)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_help_is_quick_and_needs_no_numba() -> None:
+    code = "import sys; from specmargin.cli.main import run; run('simulate', ['--help']); print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("False")

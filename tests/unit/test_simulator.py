@@ -1,0 +1,328 @@
+"""The simulator against theory: closed forms, queues, order of rounds, preemption, switching, workloads and traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specmargin.acceptance.survival import parse_acceptance
+from specmargin.catalog.routing_profiles import find_routing
+from specmargin.errors import ScenarioError
+from specmargin.simulator.engine import EngineSettings, KvBudget
+from specmargin.simulator.results import Result, Slo
+from specmargin.simulator.rounds import captured_rounds, drawn_rounds
+from specmargin.simulator.serve import simulate, tables_of
+from specmargin.simulator.traces import read_trace
+from specmargin.simulator.workload import (
+    Category,
+    ClosedLoop,
+    FixedLength,
+    LognormalLength,
+    Poisson,
+    RateSchedule,
+    Trace,
+    Workload,
+    draw,
+)
+from tests.scenarios import scenario
+from tests.simulations import curve_bank, serving
+
+LARGE = EngineSettings(max_num_seqs=128, max_num_batched_tokens=4096, kv_blocks=100_000)
+
+
+# --- closed forms ---
+
+
+@pytest.mark.parametrize("users", [1, 4, 24, 96])
+@pytest.mark.parametrize(("policy", "depth"), [("none", 0), ("fixed:1", 1), ("fixed:4", 4)])
+def test_closed_loop_decoding_is_the_closed_form(users: int, policy: str, depth: int) -> None:
+    """Steps that only decode, with everybody there: B (1 + Σ S_d) / (verify + draft), within 0.5%."""
+    base = serving(
+        arrivals=ClosedLoop(users=users, requests=users * max(2, 240 // users)),
+        prompt=FixedLength(tokens=16),
+        output=FixedLength(tokens=480),
+        drafter="eagle",
+        engine=LARGE,
+        policy=policy,
+        bank=curve_bank("0.8"),  # the scenario's own acceptance
+    )
+    steps = simulate(base, log_steps=True).step_columns()
+    full = (steps["sequences"] == users) & (steps["prefill_tokens"] == 0) & (steps["running"] == users)
+    # The last round of a request is cut at its end: 480 tokens are a little less than what it accepted.
+    ours = (steps["sequences"] + steps["accepted"])[full].sum() / steps["seconds"][full].sum()
+    context = 16 + 240
+    grid = base.scenario.grid([users], max(depth, 1), context)
+    expected = float(grid.none_goodput[0]) if policy == "none" else float(grid.goodput[0, depth])
+    assert full.sum() > 100
+    assert ours == pytest.approx(expected, rel=0.005)
+
+
+def test_a_queue_in_front_of_one_server_waits_as_md1_does() -> None:
+    """One sequence at a time, one token each: Poisson arrivals, deterministic service. Wait = ρ s / 2 (1 − ρ)."""
+    base = serving(
+        prompt=FixedLength(tokens=512),
+        output=FixedLength(tokens=1),
+        engine=EngineSettings(max_num_seqs=1, max_num_batched_tokens=1024),
+    )
+    tables = tables_of(base)
+    service = float(simulate(replace(base, tables=tables), log_steps=True).step_columns()["seconds"][0])
+    for load in (0.3, 0.6, 0.8):
+        arrivals = Poisson(requests_per_second=load / service, requests=60_000)
+        result = simulate(replace(base, workload=replace(base.workload, arrivals=arrivals)))
+        expected = service * (1.0 + load / (2.0 * (1.0 - load)))
+        assert result.ttft_seconds.mean() == pytest.approx(expected, rel=0.05)
+        assert result.busy_seconds / result.span_seconds == pytest.approx(load, rel=0.02)
+
+
+def test_littles_law() -> None:
+    """Mean requests in the system, seen by the engine's steps, are rate × time in it, seen by requests."""
+    workload = Workload(
+        arrivals=Poisson(requests_per_second=30.0, requests=3000),
+        prompt=LognormalLength(ln_mean=5.0, ln_sd=0.6, most=4000),
+        output=LognormalLength(ln_mean=4.5, ln_sd=0.6, most=2000),
+    )
+    result = simulate(replace(serving(engine=LARGE), workload=workload), log_steps=True)
+    steps = result.step_columns()
+    seen = ((steps["running"] + steps["waiting"]) * steps["seconds"]).sum()
+    # Who arrives while a step runs is seen at the next one: half a step of each on average.
+    unseen = result.requests.count * (steps["seconds"] ** 2).sum() / (2.0 * steps["seconds"].sum())
+    assert seen + unseen == pytest.approx(result.e2e_seconds.sum(), rel=0.02)
+
+
+# --- the engine ---
+
+
+def test_rounds_are_replayed_in_order_and_start_again() -> None:
+    """One sequence of rounds that accept 0, 1, 2, 3: the steps of a single request go round it."""
+    accepted = np.array([0, 1, 2, 3])
+    bank = captured_rounds(["all"] * 4, np.zeros(4, dtype=np.int64), accepted, np.full((4, 4), 0.5), "test")
+    base = serving(arrivals=ClosedLoop(users=1, requests=1), output=FixedLength(tokens=61), bank=bank, policy="fixed:4")
+    steps = simulate(base, log_steps=True).step_columns()
+    seen = steps["accepted"][steps["sequences"] == 1].astype(int).tolist()
+    start = seen[0]
+    assert seen[:12] == [(start + i) % 4 for i in range(12)]
+
+
+def test_the_last_to_come_is_preempted_and_computed_again() -> None:
+    """Two requests that fit alone, not together: the second one loses its blocks, and both finish."""
+    base = serving(
+        arrivals=ClosedLoop(users=2, requests=2),
+        prompt=FixedLength(tokens=100),
+        output=FixedLength(tokens=100),
+        engine=EngineSettings(max_num_seqs=4, max_num_batched_tokens=1024, kv_blocks=20),
+    )
+    result = simulate(base)
+    assert result.preempted[0] == 0
+    assert result.preempted[1] >= 1
+    assert result.finish[0] < result.finish[1]
+    # It had its first token before, and computes its prompt and what it had written once more.
+    assert result.summary()["prefilled"] > 300
+    assert result.first_token[1] == result.first_token[0]
+
+
+def test_who_never_fits_is_refused_and_the_rest_served() -> None:
+    trace = Trace(
+        arrival_seconds=np.arange(3.0),
+        prompt_tokens=np.array([100, 5000, 100]),
+        output_tokens=np.array([10, 10, 10]),
+        source="test",
+    )
+    base = serving(arrivals=trace, engine=EngineSettings(max_num_seqs=4, max_num_batched_tokens=512, kv_blocks=40))
+    result = simulate(base)
+    assert result.finished.tolist() == [True, False, True]
+    assert result.summary()["refused"] == 1
+    assert result.attainment(Slo(ttft_seconds=10.0)) == pytest.approx(2 / 3)
+
+
+def test_switching_costs_are_paid_where_the_depth_changes() -> None:
+    base = serving(
+        arrivals=Poisson(requests_per_second=40.0, requests=80),
+        bank=curve_bank("0.4"),
+        drafter="eagle",
+        policy="schedule",
+    )
+    free = simulate(base, log_steps=True)
+    engine = replace(base.engine, switch_seconds=1e-6)
+    dear = simulate(replace(base, engine=engine), log_steps=True)
+    changes = int((np.diff(dear.step_columns()["draft_depth"]) != 0).sum())
+    assert changes > 0
+    assert dear.seconds_by_component()["switching"] == pytest.approx(changes * 1e-6)
+    assert "switching" not in free.seconds_by_component()
+
+
+def test_overlapped_drafting_takes_the_longer_of_the_two() -> None:
+    alike: dict[str, Any] = {"arrivals": ClosedLoop(users=8, requests=16), "engine": LARGE, "model": "qwen3.6-35b-a3b"}
+    after = simulate(serving(drafter="mtp", policy="fixed:3", **alike))
+    while_ = simulate(serving(drafter="ssd:mtp@1.0", policy="fixed:3", **alike))
+    assert while_.busy_seconds < after.busy_seconds
+    assert "drafting" not in while_.seconds_by_component()  # hidden behind verification, every time
+
+
+def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
+    curves = {"easy": parse_acceptance("0.95", max_depth=4), "hard": parse_acceptance("0.05", max_depth=4)}
+    workload = Workload(
+        arrivals=ClosedLoop(users=16, requests=160),
+        prompt=FixedLength(tokens=64),
+        output=FixedLength(tokens=50),
+        categories=(Category(name="easy"), Category(name="hard", weight=3.0, output=FixedLength(tokens=30))),
+    )
+    base = replace(
+        serving(model="qwen3.6-35b-a3b", policy="fixed:4", engine=LARGE),
+        workload=Workload(arrivals=workload.arrivals, prompt=workload.prompt, output=workload.output),
+    )
+    routing = tuple(find_routing(f"qwen3.6-35b-a3b:{name}", base.scenario.architecture) for name in ("all", "coding"))
+    own = replace(base.scenario, routing=routing[0])
+    mixed = replace(
+        base, scenario=own, workload=workload, bank=drawn_rounds(curves, 4), category_routing=routing, tables=None
+    )
+    result = simulate(mixed)
+    easy = result.requests.category == 0
+    assert set(result.requests.output_tokens[easy]) == {50}
+    assert set(result.requests.output_tokens[~easy]) == {30}
+    assert 0.15 < easy.mean() < 0.35
+    tpot = (result.finish - result.first_token) / (result.requests.output_tokens - 1)
+    assert np.median(tpot[easy]) < 0.4 * np.median(tpot[~easy])
+    assert not np.array_equal(*tables_of(mixed).effective_by_category)
+
+
+def test_more_gpu_hours_cost_more() -> None:
+    found = simulate(serving()).summary(Slo(tpot_seconds=1.0), gpu_hour_price=3.0)
+    assert found["cost"] == pytest.approx(3.0 * found["span_seconds"] / 3600.0)
+    assert found["slo_attainment"] == 1.0
+    assert found["cost_per_million_tokens"] == pytest.approx(found["cost"] / found["committed"] * 1e6)
+
+
+def test_a_block_count_is_what_tokens_need() -> None:
+    kv = KvBudget(blocks=100, blocks_per_sequence=3, block_tokens=16, lookahead_tokens=4)
+    assert [kv.needed(tokens) for tokens in (1, 12, 13)] == [4, 4, 5]
+
+
+def test_step_logs_and_time_lines_agree() -> None:
+    result = simulate(serving(policy="fixed:2"), log_steps=True)
+    steps = result.step_columns()
+    assert result.bins[:, 0].sum() == pytest.approx(steps["seconds"].sum())
+    assert result.bins[:, 2].sum() == steps["committed"].sum()
+    timeline = result.timeline()
+    assert all(
+        0.0 <= row["busy_share"] <= 1.0 and row["depth"] == pytest.approx(2.0) for row in timeline if row["batch"]
+    )
+    hourly = result.hourly()
+    assert [row["hour"] for row in hourly] == [0]
+    assert hourly[0]["tpot_p50"] == pytest.approx(float(np.median(result.tpot_seconds)))
+
+
+def _whole(result: Result) -> bytes:
+    return b"".join(
+        np.asarray(column).tobytes() for name, column in result.request_columns().items() if name != "category"
+    )
+
+
+def test_another_seed_is_another_day() -> None:
+    base = serving()
+    assert _whole(simulate(base)) == _whole(simulate(base))
+    assert _whole(simulate(base)) != _whole(simulate(replace(base, seed=1)))
+
+
+# --- workloads ---
+
+
+def test_arrivals_come_at_their_rates() -> None:
+    lengths: dict[str, Any] = {"prompt": FixedLength(tokens=1), "output": FixedLength(tokens=1)}
+    steady = draw(Workload(arrivals=Poisson(requests_per_second=7.0, requests=20_000), **lengths), 0)
+    assert steady.count / steady.arrival_seconds[-1] == pytest.approx(7.0, rel=0.03)
+    gaps = np.diff(steady.arrival_seconds)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)
+    bursts = draw(Workload(arrivals=Poisson(requests_per_second=7.0, requests=20_000, burst=10), **lengths), 0)
+    assert bursts.count / bursts.arrival_seconds[-1] == pytest.approx(7.0, rel=0.07)
+    assert np.unique(bursts.arrival_seconds).size == 2000
+    schedule = RateSchedule(hours=(0.0, 1.0, 2.0, 4.0), requests_per_second=(0.0, 2.0, 2.0, 0.0))
+    day = draw(Workload(arrivals=schedule, **lengths), 0)
+    by_hour = np.histogram(day.arrival_seconds / 3600.0, bins=[0, 1, 2, 3, 4])[0]
+    np.testing.assert_allclose(by_hour, [3600, 7200, 5400, 1800], rtol=0.06)
+    assert (np.diff(day.arrival_seconds) >= 0).all()
+
+
+def test_lengths_are_lognormal() -> None:
+    lengths = LognormalLength(ln_mean=5.3, ln_sd=0.8, most=100_000)
+    asked = draw(
+        Workload(arrivals=ClosedLoop(users=1, requests=50_000), prompt=FixedLength(tokens=1), output=lengths), 0
+    )
+    logs = np.log(asked.output_tokens)
+    assert logs.mean() == pytest.approx(5.3, abs=0.02)
+    assert logs.std() == pytest.approx(0.8, abs=0.02)
+
+
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+BURST_GPT = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n118,GPT-4,417,0,417,API log\n"
+)
+OURS = (
+    '{"arrival_seconds": 2.5, "prompt_tokens": 10, "output_tokens": 3}\n'
+    '{"arrival_seconds": 0, "prompt_tokens": 7, "output_tokens": 1}\n'
+)
+
+
+def test_traces_are_taken_in_the_columns_they_were_published_with(tmp_path: Path) -> None:
+    (tmp_path / "azure.csv").write_text(AZURE)
+    (tmp_path / "burst.csv").write_text(BURST_GPT)
+    (tmp_path / "ours.jsonl").write_text(OURS)
+    azure, burst, ours = (read_trace(tmp_path / name) for name in ("azure.csv", "burst.csv", "ours.jsonl"))
+    np.testing.assert_allclose(azure.arrival_seconds, [0.0, 4.314579], atol=1e-6)
+    assert azure.prompt_tokens.tolist() == [374, 396]
+    assert azure.output_tokens.tolist() == [44, 109]
+    assert burst.arrival_seconds.tolist() == [0.0, 40.0]  # the request that failed is left out
+    assert burst.output_tokens.tolist() == [18, 230]
+    asked = draw(Workload(arrivals=ours, prompt=FixedLength(tokens=1), output=FixedLength(tokens=1)), 0)
+    assert asked.arrival_seconds.tolist() == [0.0, 2.5]
+    assert asked.prompt_tokens.tolist() == [7, 10]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "time,prompt_tokens\n1,2\n", "lacks a column 'output_tokens'"),
+        ("a.csv", "arrival_seconds,prompt_tokens,output_tokens\nsoon,2,3\n", "must hold numbers"),
+        ("a.jsonl", "not json", "not a readable trace"),
+        ("a.csv", "arrival_seconds,prompt_tokens,output_tokens\n", "no requests"),
+    ],
+)
+def test_a_trace_that_is_none_says_why(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ScenarioError, match=said):
+        read_trace(tmp_path / name)
+
+
+def test_drawn_rounds_have_the_curve_s_own_means() -> None:
+    curve = parse_acceptance("0.8,0.6,0.5", max_depth=6)
+    bank = drawn_rounds({"all": curve}, 6)
+    for depth in range(1, 7):
+        assert bank.mean_accepted(depth) == pytest.approx(float(curve.at(depth).sum()), abs=1e-3)
+
+
+def test_peers_run_in_the_simulator_too() -> None:
+    base = serving(arrivals=ClosedLoop(users=8, requests=24), drafter="eagle")
+    for name in ("vllm-adaptive", "sglang", "turbospec", "cascade", "one-width", "oracle"):
+        found = simulate(replace(base, policy=name)).summary()
+        assert found["finished"] == 24
+        assert found["accepted"] > 0
+    told, fixed = (simulate(replace(base, policy=name)).busy_goodput for name in ("oracle", "fixed:4"))
+    assert told > fixed
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="not enough for one sequence"):
+        simulate(serving(model="qwen3.6-35b-a3b", engine=EngineSettings(kv_blocks=1)))
+    with pytest.raises(ScenarioError, match="must lie in"):
+        simulate(serving(policy="fixed:9"))
+    with pytest.raises(ScenarioError, match="drafts at most"):
+        serving(model="qwen3.6-35b-a3b", drafter="dflash", max_depth=40)
+    with pytest.raises(ScenarioError, match="rounds are of"):
+        replace(serving(), bank=drawn_rounds({"other": parse_acceptance("0.5", max_depth=4)}, 4))
+    assert scenario().context == 1024

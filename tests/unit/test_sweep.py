@@ -1,0 +1,190 @@
+"""Sweeps: two workers, a Ray cluster and one process agree to the byte; killed in the middle, none is run twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmargin.cli.serving import run_cell
+from specmargin.errors import ScenarioError
+from specmargin.simulator.schema import read_simulation, read_sweep
+from specmargin.simulator.sweep import Cell, LocalRunner, RayRunner, make_cells, read_results, sweep
+from tests.conftest import ROOT
+
+GRID = """
+[base]
+max_depth = 2
+[base.scenario]
+model = "qwen3.6-35b-a3b"
+gpu = "h200"
+prices = "datasheet"
+[base.workload]
+requests = 12
+prompt = 200
+output = 20
+[grid]
+"scenario.gpu" = ["h200", "b200"]
+policy = ["none", "fixed:1", "fixed:2", "schedule", "controller"]
+"workload.requests_per_second" = [1, 4, 16, 64, 128]
+seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+"""
+
+
+def grid(folder: Path, text: str = GRID) -> list[Cell]:
+    path = folder / "grid.toml"
+    path.write_text(text)
+    return make_cells([cell.description() for cell in read_sweep(path)], folder)
+
+
+def counted(described: dict[str, Any], folder: str) -> dict[str, Any]:
+    """A cell that leaves a mark, so that one run twice is seen."""
+    with (Path(folder) / "ran.txt").open("a") as file:
+        file.write(f"{described['policy']} {described['workload']['requests_per_second']} {described['seed']}\n")
+    return {"value": described["seed"]}
+
+
+def test_500_cells_are_the_same_on_two_workers_and_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    cells = grid(tmp_path)
+    assert len(cells) == 500
+    local = sweep(cells, tmp_path / "local.jsonl", LocalRunner(run=run_cell, workers=2), tmp_path)
+    assert (local.ran, local.failed) == (500, 0)
+    cluster = sweep(cells, tmp_path / "ray.jsonl", RayRunner(run=run_cell, address="local", workers=2), tmp_path)
+    assert not ray.is_initialized()
+    assert cluster.ran == 500
+    assert (tmp_path / "local.jsonl").read_bytes() == (tmp_path / "ray.jsonl").read_bytes()
+    # And here, in this process, whatever it has run before.
+    rows = read_results(tmp_path / "local.jsonl")
+    for cell in cells[::83]:
+        assert run_cell(cell.described, str(tmp_path)) == rows[cell.key]["result"]
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from tests.unit.test_sweep import grid, counted
+from specmargin.simulator.sweep import LocalRunner, sweep
+def slow(described, folder):
+    time.sleep(0.005)
+    return counted(described, folder)
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    sweep(grid(folder), folder / "out.jsonl", LocalRunner(run=slow, workers=1), folder)
+"""
+
+
+def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
+    results = tmp_path / "out.jsonl"
+    deadline = time.monotonic() + 60.0
+    while not (results.exists() and results.read_bytes().count(b"\n") > 60):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with results.open("ab") as file:
+        file.write(b'{"schema": "specmargin.sweep-cell/1", "key": "cut sho')  # as if it died while it wrote
+    before = read_results(results)
+    assert 60 < len(before) < 500
+    ran_before = (tmp_path / "ran.txt").read_text().splitlines()
+    swept = sweep(grid(tmp_path), results, LocalRunner(run=counted, workers=1), tmp_path)
+    assert swept.ran == 500 - len(before)
+    ran = (tmp_path / "ran.txt").read_text().splitlines()
+    assert len(ran) == len(ran_before) + swept.ran
+    after = read_results(results)
+    assert len(after) == 500
+    assert all(after[key] == row for key, row in before.items())
+    # At most the one that was running when it was killed is run again.
+    assert len(ran_before) - len(before) <= 1
+    again = sweep(grid(tmp_path), results, LocalRunner(run=counted, workers=1), tmp_path)
+    assert again.ran == 0
+
+
+def test_a_wider_grid_runs_only_what_is_new(tmp_path: Path) -> None:
+    results = tmp_path / "out.jsonl"
+    runner = LocalRunner(run=counted, workers=1)
+    first = sweep(grid(tmp_path, GRID.replace("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "[0]")), results, runner, tmp_path)
+    wider = sweep(grid(tmp_path, GRID.replace("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "[1, 0]")), results, runner, tmp_path)
+    assert (first.ran, wider.ran) == (50, 50)
+
+
+def test_a_cell_that_cannot_run_says_so_and_the_rest_goes_on(tmp_path: Path) -> None:
+    text = GRID.replace('["h200", "b200"]', '["h200", "h2000"]').replace("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "[0]")
+    text = text.replace('policy = ["none", "fixed:1", "fixed:2", "schedule", "controller"]', 'policy = ["none"]')
+    cells = grid(tmp_path, text)
+    swept = sweep(cells, tmp_path / "out.jsonl", LocalRunner(run=run_cell, workers=1), tmp_path)
+    assert (swept.ran, swept.failed) == (10, 5)
+    errors = {row["error"] for row in read_results(tmp_path / "out.jsonl").values() if "error" in row}
+    assert len(errors) == 1
+    assert "h2000" in errors.pop()
+
+
+def test_the_order_of_workers_does_not_matter(tmp_path: Path) -> None:
+    cells = grid(tmp_path)[:40]
+
+    def backwards(cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        for cell in reversed(cells):
+            yield cell, {"result": counted(cell.described, folder)}
+
+    sweep(cells, tmp_path / "a.jsonl", LocalRunner(run=counted, workers=1), tmp_path)
+    sweep(cells, tmp_path / "b.jsonl", backwards, tmp_path)
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+def test_a_file_that_is_not_of_a_sweep_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "notes.jsonl"
+    precious.write_text('{"a": 1}\n')
+    with pytest.raises(ScenarioError, match="line 1 is not of a sweep"):
+        sweep(grid(tmp_path)[:2], precious, LocalRunner(run=counted, workers=1), tmp_path)
+    assert json.loads(precious.read_text()) == {"a": 1}
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
+        (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate: extra inputs"),
+        (("max_depth = 2", "max_depth = 0"), "max_depth: .*greater than or equal to 1, got 0"),
+        (("[grid]", "[grid"), "not a TOML file"),
+        (("seed =", '"workload.prompt.x.y" ='), "goes through 'prompt'"),
+    ],
+)
+def test_a_wrong_grid_says_what_is_wrong(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        grid(tmp_path, GRID.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "scenario: field required"),
+        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "say how many requests"),
+        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\ntrace = "x"', "give one of users"),
+        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours need rates"),
+        (
+            '[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\nrequests = 3\nprompt = {least = 1}',
+            "a length is a number",
+        ),
+    ],
+)
+def test_a_wrong_scenario_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(ScenarioError, match=said):
+        read_simulation(tmp_path / "a.toml")
