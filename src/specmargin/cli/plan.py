@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from specmargin.cli import comparison_view, plan_view, render
 from specmargin.cli import options as o
-from specmargin.cli import plan_view, render
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_prices
 from specmargin.decisions.load import Load
@@ -20,6 +20,7 @@ from specmargin.engines.formats import find_engine
 from specmargin.errors import ScenarioError
 from specmargin.files import write_text
 from specmargin.hardware.layout import Parallel
+from specmargin.plan_payload import payload
 from specmargin.planning import Answer, Question, answer
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.placement import Placement
@@ -152,7 +153,8 @@ def plan(
             text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
             answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))
     if json:
-        render.json_out(plan_view.payload(answers, question.engine, gpu_hour_price, comparison))
+        beside = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
+        render.json_out(payload(answers, question.engine, gpu_hour_price) | beside)
     else:
         plan_view.show(answers, question.engine, gpu_hour_price, comparison)
 

@@ -28,6 +28,9 @@ from specmargin.routing.profile import RoutingProfile, expert_counter
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
 
+_GridSeconds = tuple[FloatArray, FloatArray, FloatArray]  # verify and draft by (batch, depth), a plain step by batch
+_MOST_KEPT = 64  # grids of one scenario
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
@@ -203,17 +206,11 @@ class Scenario:
     def grid(self, batches: ArrayLike, max_depth: int, context: ArrayLike | None = None) -> Grid:
         """Prices of every batch (at the scenario's context, or at one of its own) at every depth to `max_depth`."""
         batch = np.atleast_1d(np.asarray(batches, dtype=np.float64))
-        depth = np.arange(max_depth + 1, dtype=np.float64)
         ctx = np.broadcast_to(np.asarray(self.context if context is None else context, np.float64), batch.shape)
-        step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
-        verify = self.verify(step).total_seconds
-        none = verify[:, 0].copy()
-        off = Step.uniform(batch=batch, depth=0, context=ctx)
-        verify[:, 0] += self.engine_time.off_seconds(off.divided(self.layout.sequence_ranks))
-        draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
+        verify, draft, none = self._seconds(batch, ctx, max_depth)
         return Grid(
             batches=batch,
-            depths=depth,
+            depths=np.arange(max_depth + 1, dtype=np.float64),
             verify_seconds=verify,
             draft_seconds=draft,
             round_seconds=round_seconds(self.drafter, verify, draft),
@@ -221,3 +218,36 @@ class Scenario:
             none_seconds=none,
             sequence_ranks=self.layout.sequence_ranks,
         )
+
+    def with_survival(self, survival: Survival) -> Scenario:
+        """The same with another acceptance. No price depends on it, so what was priced is not priced again."""
+        other = replace(self, survival=survival)
+        kept = ("count_experts", "drafting", "memory", "plain_largest_batch", "_kept_seconds")
+        _ = self._kept_seconds
+        other.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
+        return other
+
+    @cached_property
+    def _kept_seconds(self) -> dict[tuple[bytes, bytes, int], _GridSeconds]:
+        return {}
+
+    def _seconds(self, batch: FloatArray, context: FloatArray, max_depth: int) -> _GridSeconds:
+        key = (batch.tobytes(), context.tobytes(), max_depth)
+        found = self._kept_seconds.get(key)
+        if found is None:
+            if len(self._kept_seconds) >= _MOST_KEPT:
+                self._kept_seconds.clear()
+            found = self._kept_seconds[key] = self._priced(batch, context, max_depth)
+        return found
+
+    def _priced(self, batch: FloatArray, context: FloatArray, max_depth: int) -> _GridSeconds:
+        depth = np.arange(max_depth + 1, dtype=np.float64)
+        column, ctx = batch[:, np.newaxis], context[:, np.newaxis]
+        verify = self.verify(Step.uniform(batch=column, depth=depth, context=ctx)).total_seconds
+        none = verify[:, 0].copy()
+        off = Step.uniform(batch=batch, depth=0, context=context)
+        verify[:, 0] += self.engine_time.off_seconds(off.divided(self.layout.sequence_ranks))
+        draft = self.drafting.seconds(self.drafter, batch=column, depth=depth, context=ctx)
+        for array in (verify, draft, none):
+            array.flags.writeable = False
+        return verify, draft, none
