@@ -120,7 +120,7 @@ class Scenario:
             utilization=self.memory_utilization,
         )
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, Source]:
         """Where each input, and each component's price in a plain step, comes from."""
         found = {

@@ -1,0 +1,158 @@
+"""What the page may ask for, checked at the door. Names only, never paths: a page must not read files by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from specmargin.architecture.precision import precision_named
+from specmargin.catalog.drafters import KINDS as DRAFTERS
+from specmargin.catalog.drafters import acceptance_names
+from specmargin.catalog.lookup import device_names, find_device, model_names
+from specmargin.catalog.prices import KINDS as PRICES
+from specmargin.catalog.routing_profiles import BUNDLED
+from specmargin.engines.formats import find_engine
+from specmargin.errors import InputError, nearest_names
+from specmargin.hardware.layout import Parallel
+from specmargin.schema import StrictModel
+
+UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
+_CURVE = re.compile(r"(length:)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
+_CATEGORY = re.compile(r"[A-Za-z0-9_ .+-]{1,60}")
+_HIT_RATE = re.compile(r"[0-9.]{1,8}")
+
+Text = Annotated[str, Field(max_length=200)]
+
+
+class Query(StrictModel):
+    """One scenario, as the page's address has it."""
+
+    model: Text = Field("qwen3.6-35b-a3b", description="A bundled name or upload:ID.")
+    gpu: Text = Field("h200", description="A bundled device.")
+    gpus: int = Field(1, ge=1, le=1024)
+    parallel: Parallel = Parallel.TP
+    engine: Text = "vllm"
+    prices: Text | None = Field(None, description="datasheet, laws or tables; default: the best there is.")
+    drafter: Text | None = Field(None, description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.")
+    acceptance: Text | None = Field(None, description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.")
+    routing: Text | None = Field(None, description="uniform, a bundled name[:category] or upload:ID[:category].")
+    layer: int | None = Field(None, ge=0, le=1000, description="One MoE layer in the figures of routing.")
+    context: int = Field(1024, ge=0, le=16_777_216)
+    batch: int = Field(16, ge=1, le=65_536, description="The batch that figures mark.")
+    depth: int = Field(8, ge=0, le=64, description="Deepest draft to consider.")
+    weights: Text | None = None
+    kv_cache: Text | None = None
+
+    @field_validator("model")
+    @classmethod
+    def _model(cls, value: str) -> str:
+        if UPLOAD.fullmatch(value) or value.lower() in model_names():
+            return value
+        raise ValueError(
+            f"{value!r} is not a bundled model{nearest_names(value, model_names())}; or drop a config.json"
+        )
+
+    @field_validator("gpu")
+    @classmethod
+    def _gpu(cls, value: str) -> str:
+        try:
+            known = value.isascii() and "." not in value and "/" not in value and "\\" not in value
+            return find_device(value).name if known and not value.endswith("toml") else _refuse_gpu(value)
+        except InputError:
+            return _refuse_gpu(value)
+
+    @field_validator("engine")
+    @classmethod
+    def _engine(cls, value: str) -> str:
+        return _checked(lambda: find_engine(value).name)
+
+    @field_validator("prices")
+    @classmethod
+    def _prices(cls, value: str | None) -> str | None:
+        return value if value is None else _one_of("prices", value, PRICES)
+
+    @field_validator("drafter")
+    @classmethod
+    def _drafter(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        kind, _, detail = value.partition(":")
+        _one_of("drafter", kind, DRAFTERS)
+        inner, _, rate = detail.partition("@")
+        fine = not detail or (kind == "model" and detail in model_names())
+        fine = fine or (
+            kind == "ssd" and inner in ("", "mtp", "eagle", "dflash") and bool(_HIT_RATE.fullmatch(rate or "0"))
+        )
+        if not fine:
+            raise ValueError(f"drafter {value!r} is not understood; use model:NAME of a bundled model, or ssd:mtp@0.8")
+        return value
+
+    @field_validator("acceptance")
+    @classmethod
+    def _acceptance(cls, value: str | None) -> str | None:
+        if value is None or value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
+            return value
+        raise ValueError(
+            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.3@4, a bundled curve, or drop a bank"
+        )
+
+    @field_validator("routing")
+    @classmethod
+    def _routing(cls, value: str | None) -> str | None:
+        if value is None or value == "uniform" or UPLOAD.fullmatch(value):
+            return value
+        name, colon, category = value.partition(":")
+        _one_of("routing", name, ("uniform", *BUNDLED))
+        if colon and not _CATEGORY.fullmatch(category):
+            raise ValueError(f"routing: {category!r} is not a category")
+        return value
+
+    @field_validator("weights", "kv_cache")
+    @classmethod
+    def _precision(cls, value: str | None) -> str | None:
+        return value if value is None else _checked(lambda: (precision_named(value), value)[1])
+
+
+def _refuse_gpu(value: str) -> str:
+    raise ValueError(f"{value!r} is not a bundled GPU{nearest_names(value, device_names())}")
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, known)}; known: {', '.join(known)}")
+    return value
+
+
+def _checked(find: Any) -> str:
+    """Our own complaints as Pydantic wants them."""
+    try:
+        return str(find())
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+class ViewQuery(Query):
+    """A scenario, which figures to draw, and which chart structures the page has already."""
+
+    show: Annotated[str, Field(max_length=400)] = Field("", description="Names of figures, with commas.")
+    have: Annotated[str, Field(max_length=4000)] = Field("", description="Keys of structures that need not be sent.")
+
+
+class Failure(BaseModel):
+    """Every error looks like this."""
+
+    error: str
+    field: str | None = None
+
+
+UploadKind = Literal["config", "acceptance", "speculator", "routing"]
+
+
+class Uploaded(BaseModel):
+    id: str
+    kind: UploadKind
+    name: str
+    summary: str
+    categories: list[str] = []
