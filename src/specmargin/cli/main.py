@@ -27,6 +27,8 @@ VERBS = {
     "profile": "What captures say: routed experts (routing), draft rounds and policies (acceptance).",
     "design": "Which experts would suit speculation at a target batch: how many, how wide, how many shared.",
     "validate": "Predicted against measured, beside the tool people would otherwise use.",
+    "explore": "The web page: move the controls and see where speculation pays.",
+    "report": "Verdict, story and figures as one file to send to a colleague.",
     "models": "The bundled models.",
     "gpus": "The bundled devices.",
 }

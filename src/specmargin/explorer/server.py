@@ -172,7 +172,9 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
     @app.get("/api/story")
     def paragraphs(query: Asked) -> Response:
         """The argument with the numbers of this scenario; each paragraph names its figure."""
-        return _json({"paragraphs": [vars(part) for part in story.paragraphs(view_of(query, uploads))]})
+        return _json(
+            {"lead": story.LEAD, "paragraphs": [vars(part) for part in story.paragraphs(view_of(query, uploads))]}
+        )
 
 
 def _shown(name: str, view: View, have: set[str]) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+// Drawing: a chart is built once for each structure, and then only given new rows.
+
+let vega = null; // the libraries, asked for once
+let themes = {};
+
+export function useThemes(found) { themes = found; }
+
+export function load() {
+  vega ??= import("/static/lib/vega.js").then(() => window.vegaEmbed);
+  return vega;
+}
+
+const themeName = () => document.documentElement.dataset.theme ?? "light";
+
+// `pane` is an element; what was drawn in it is kept on it.
+export async function draw(pane, figure) {
+  const key = `${figure.key}|${themeName()}`;
+  if (pane.drawn?.key === key) {
+    const { view } = pane.drawn;
+    for (const [name, rows] of Object.entries(figure.tables)) view.data(name, rows);
+    await view.runAsync();
+    return;
+  }
+  const embed = await load();
+  pane.drawn?.view.finalize();
+  const result = await embed(pane, specification(figure, pane), {
+    actions: false,
+    ast: true, // expressions are interpreted: no eval, as our content policy demands
+    renderer: "svg",
+    defaultStyle: false,
+    tooltip: { disableDefaultStyle: true, theme: "custom" },
+  });
+  pane.drawn = { key, view: result.view };
+}
+
+function specification(figure, pane) {
+  const room = pane.clientWidth > 420 ? figure.structure.usermeta.room : Math.min(figure.structure.usermeta.room, 96);
+  const config = { ...themes[themeName()], background: "transparent", aria: false };
+  const single = !("hconcat" in figure.structure || "concat" in figure.structure || "vconcat" in figure.structure);
+  const size = single ? { width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } } : {};
+  return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 + room }, datasets: figure.tables, config };
+}
