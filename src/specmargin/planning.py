@@ -8,7 +8,7 @@ import numpy as np
 
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, Plan, check_range, deepest, make_plan, plan_rows
+from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, Plan, PlanRow, check_range, deepest, make_plan, plan_rows
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
@@ -60,10 +60,13 @@ def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answe
         plain = settle(scenario, question.load, max_depth=0, position_limit=limit, speculate=False)
         speculating = settle(scenario, question.load, max_depth=depth, position_limit=limit)
     batches = _batches(scenario, question, plain, speculating)
-    config = _config(choice, scenario, batches, question, limit)
+    check_range("batch", batches, 1, MAX_BATCH)
+    check_range("depth", [question.max_depth], 0, MAX_DEPTH)
+    rows = plan_rows(scenario, batches, max_depth=question.max_depth, position_limit=limit)
+    config = _config(choice, scenario, rows, question, limit)
     # The engine holds memory for the deepest draft of its setting, which is what decides how many sequences fit.
     held = config.schedule.max_depth
-    plan = make_plan(scenario, batches, max_depth=question.max_depth, position_limit=limit, held_depth=held)
+    plan = make_plan(scenario, batches, max_depth=question.max_depth, position_limit=limit, held_depth=held, rows=rows)
     by_context = {
         tokens: make_plan(
             replace(scenario, context=float(tokens)), batches, max_depth=question.max_depth, position_limit=limit
@@ -96,11 +99,8 @@ def _batches(
 
 
 def _config(
-    choice: DraftChoice, scenario: Scenario, batches: list[int], question: Question, limit: int | None
+    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], question: Question, limit: int | None
 ) -> EngineConfig:
-    check_range("batch", batches, 1, MAX_BATCH)
-    check_range("depth", [question.max_depth], 0, MAX_DEPTH)
-    rows = plan_rows(scenario, batches, max_depth=question.max_depth, position_limit=limit)
     table = depth_table(
         scenario,
         max_batch=question.max_batch,

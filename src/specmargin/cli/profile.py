@@ -143,7 +143,7 @@ def acceptance(
         from specmargin.figures.files import save  # noqa: PLC0415
         from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415
 
-        save(ladder_figure(page.ladder_rows(payload)), figure)
+        save(ladder_figure(page.ladder_rows(payload), source=rounds.source).chart(), figure)
     if json:
         render.json_out(payload)
     else:

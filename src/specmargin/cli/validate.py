@@ -255,5 +255,5 @@ def _draw(out: Console, report: ServedReport, path: Path) -> None:
     from specmargin.figures.files import save  # noqa: PLC0415
     from specmargin.figures.validation import predicted_against_measured  # noqa: PLC0415
 
-    save(predicted_against_measured(report), path)
+    save(predicted_against_measured(report).chart(), path)
     out.print(f"drawn: {path}", markup=False)

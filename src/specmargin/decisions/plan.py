@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -92,11 +92,12 @@ def make_plan(
     max_depth: int,
     position_limit: int | None = None,
     held_depth: int | None = None,
+    rows: tuple[PlanRow, ...] | None = None,
 ) -> Plan:
     """The best depth at each of `batches`, among depths the drafter and the engine's graphs allow.
 
     `held_depth`: the deepest draft the engine will be set up for, which decides what fits in memory; the deepest of the
-    rows unless told otherwise.
+    rows unless told otherwise. `rows`: of these batches, where they are worked out already.
     """
     check_range("batch", batches, 1, MAX_BATCH)
     check_range("depth", [max_depth], 0, MAX_DEPTH)
@@ -108,7 +109,7 @@ def make_plan(
     horizon = min(max(largest, 1), _HORIZON)
     return Plan(
         scenario=scenario,
-        rows=_rows(scenario, grid, chosen, largest),
+        rows=_rows(scenario, grid, chosen, largest) if rows is None else _refitted(rows, largest),
         max_depth=depth,
         position_limit=position_limit,
         held_depth=held,
@@ -206,6 +207,10 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
         )
 
     return tuple(row(i) for i in range(grid.batches.size))
+
+
+def _refitted(rows: tuple[PlanRow, ...], largest: int) -> tuple[PlanRow, ...]:
+    return tuple(replace(row, fits=row.batch <= largest) for row in rows)
 
 
 def marginal_by_component(

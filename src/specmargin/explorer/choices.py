@@ -31,7 +31,7 @@ def catalog() -> dict[str, Any]:
         "drafters": [kind for kind in DRAFTERS if kind != "model"],
         "acceptance": list(acceptance_names()),
         "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
-        "figures": [{"name": e.name, "section": e.section, "slow": e.slow} for e in GALLERY.values()],
+        "figures": [{"name": e.name, "section": e.section, "slow": e.slow, "wait": e.wait} for e in GALLERY.values()],
         "themes": {name: config(theme) for name, theme in THEMES.items()},
     }
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from specmargin.catalog.engine_times import find_engine_time
+from specmargin.decisions.design import Hold, Space, explore
+from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer.view import View
-from specmargin.figures import acceptance, crossover, experts, ledger, payoff, roofline
+from specmargin.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
 from specmargin.figures.figure import Figure
 from specmargin.figures.words import acceptance_source
+from specmargin.prices.silicon import store
 from specmargin.routing.tabulated import coverage_rows
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
     from specmargin.acceptance.calibration import Tokens
+    from specmargin.decisions.policies.ladder import LadderRow
 
+Thing = TypeVar("Thing")
 _POSITIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
-_LAYERS_MEAN = "the mean layer"
 
 
 class DoesNotApplyError(InputError):
@@ -32,6 +37,7 @@ class Entry:
     section: str
     draw: Callable[[View], Figure]
     slow: bool = False  # over a tenth of a second: drawn after the others, when it comes into sight
+    wait: str = ""  # so long that the reader is asked first
 
 
 def figure(name: str, view: View) -> Figure:
@@ -186,26 +192,26 @@ def _joint(view: View) -> Figure:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Same:
-    """A key for caches: the very same rounds."""
+class _Same(Generic[Thing]):
+    """A key for caches: the very same thing."""
 
-    rounds: Rounds
+    thing: Thing
 
     def __hash__(self) -> int:
-        return id(self.rounds)
+        return id(self.thing)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.rounds is self.rounds
+        return isinstance(other, _Same) and other.thing is self.thing
 
 
 @lru_cache(maxsize=4)
-def _held_out(bank: _Same) -> tuple[Tokens, acceptance.FloatArray]:
+def _held_out(bank: _Same[Rounds]) -> tuple[Tokens, acceptance.FloatArray]:
     """Half of the requests to learn from, the others to judge: their tokens, and the calibrated probability of each."""
     import numpy as np  # noqa: PLC0415
 
     from specmargin.acceptance.calibration import Logistic, tokens_of  # noqa: PLC0415
 
-    rounds = bank.rounds
+    rounds = bank.thing
     requests = np.unique(rounds.prompt_by_round)
     if requests.size < 2:
         raise DoesNotApplyError("needs a bank of two requests or more, to learn from one half and judge on the other")
@@ -214,6 +220,55 @@ def _held_out(bank: _Same) -> tuple[Tokens, acceptance.FloatArray]:
     ours = np.isin(rounds.prompt_by_round, half)[tokens.round]
     judge = tokens.chosen(~ours)
     return judge, Logistic.fit(tokens.chosen(ours), depths=rounds.depth).probability(judge)
+
+
+# --- policies, design, evidence ---
+
+_CONCURRENCIES = (1, 4, 16, 64, 256)
+_SEQUENCES = 1500  # played a concurrency: a quarter of what `profile acceptance --ladder` plays
+
+
+def _ladder(view: View) -> Figure:
+    rows = _ladder_rows(_Same(_with_confidence(view)), _Same(view.scenario))
+    title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
+    return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
+
+
+@lru_cache(maxsize=8)
+def _ladder_rows(bank: _Same[Rounds], priced: _Same[Scenario]) -> list[LadderRow]:
+    """Every policy on the same batches of the bank, at the prices of the scenario."""
+    from specmargin.decisions.policies.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
+    from specmargin.decisions.policies.ladder import ladder as played  # noqa: PLC0415
+    from specmargin.decisions.policies.tables import scenario_table  # noqa: PLC0415
+
+    prices = scenario_table(
+        priced.thing.with_graphs_for(None), max_batch=max(_CONCURRENCIES), max_depth=bank.thing.depth
+    )
+    return list(played(Contest.of(bank.thing, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES))
+
+
+def _design(view: View) -> Figure:
+    _pool(view)
+    scenario = view.scenario
+    if view.routing_file is not None:
+        raise DoesNotApplyError(
+            "variants of a model need routing curves that scale: choose a bundled profile or uniform"
+        )
+    space = Space(
+        hold=Hold.ACTIVE, experts=[64, 128, 256, 512], experts_per_token=[2, 4, 8, 16], shared_shares=(0.0, 0.25, 0.5)
+    )
+    return design.design_figure(explore(scenario, space, batch=view.batch, max_depth=view.max_depth))
+
+
+@lru_cache(maxsize=1)
+def _steps() -> Figure:
+    """The same whatever the controls say: it is about the prices themselves."""
+    from specmargin.validation.steps import measured_steps, predicted_seconds  # noqa: PLC0415 (SciPy, an extra)
+
+    steps = measured_steps()
+    kinds = ("tables", "laws", "datasheet") if store.available() else ("laws", "datasheet")
+    times = {kind: find_engine_time(None, engine="vllm", prices=kind) for kind in kinds}
+    return validation.steps_figure(steps, {kind: predicted_seconds(steps, kind, times[kind]) for kind in kinds})
 
 
 GALLERY: dict[str, Entry] = {
@@ -232,5 +287,8 @@ GALLERY: dict[str, Entry] = {
         Entry(name="survival", section="Acceptance", draw=_survival),
         Entry(name="reliability", section="Acceptance", draw=_reliability, slow=True),
         Entry(name="joint", section="Acceptance", draw=_joint, slow=True),
+        Entry(name="ladder", section="Policies", draw=_ladder, slow=True, wait="half a minute"),
+        Entry(name="design", section="Other experts", draw=_design, slow=True),
+        Entry(name="validation", section="How right it is", draw=lambda _: _steps(), slow=True),
     )
 }

@@ -75,10 +75,7 @@ class Uploads:
         folder.mkdir(exist_ok=True)
         try:
             if kind == "speculator":
-                shutil.copyfile(bank, folder / "acceptance.parquet")
-                (folder / "speculator.parquet").write_bytes(body)
-                kind, name = "acceptance", "bank"
-                found = _READERS[kind](key, name, folder / "acceptance.parquet")
+                found = _joined_bank(key, folder / "bank", bank, body)
             else:
                 found = _READERS[kind](key, name, _written(kind, folder, name, body))
         except SpecmarginError as error:
@@ -105,17 +102,24 @@ def shown(name: str) -> str:
 def _written(kind: str, folder: Path, name: str, body: bytes) -> Path:
     ending = Path(shown(name)).suffix.lower()
     if kind == "acceptance":
-        path = folder / ("acceptance.parquet" if ending == ".parquet" else f"bank{ending}")
+        path = folder / "bank" / ("acceptance.parquet" if ending == ".parquet" else f"bank{ending}")
         if ending not in (".parquet", ".csv", ".jsonl", ".json"):
             raise InputError(f"{shown(name)}: a bank is .parquet, .csv or .jsonl, a profile of one .json")
     elif kind == "config":
         stem = shown(name).removesuffix(".json").removesuffix(".config") or "model"
         path = folder / ("dropped-model" if stem == "config" else stem) / "config.json"
-        path.parent.mkdir(exist_ok=True)
     else:
-        path = folder / "profile.routing.json"
+        path = folder / "dropped" / "profile.routing.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(body)
     return path
+
+
+def _joined_bank(key: str, folder: Path, accepted: Path, confidences: bytes) -> Upload:
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(accepted, folder / "acceptance.parquet")
+    (folder / "speculator.parquet").write_bytes(confidences)
+    return _acceptance(key, "bank", folder / "acceptance.parquet")
 
 
 def _without_path(message: str, folder: Path, name: str) -> str:

@@ -95,7 +95,6 @@ def survival_figure(
         },
         draw=_draw_survival,
         shape=(tuple(names),),
-        room=120,
     )
 
 
@@ -152,8 +151,8 @@ def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, 
 
 def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1])
-    x = alt.X("said:Q", title="probability said", axis=alt.Axis(format="%"), scale=scale)
-    y = alt.Y("kept:Q", title="share accepted", axis=alt.Axis(format="%"), scale=scale)
+    x = alt.X("said:Q", title="probability said", axis=alt.Axis(format="%", tickCount=5), scale=scale)
+    y = alt.Y("kept:Q", title="share accepted", axis=alt.Axis(format="%", tickCount=5), scale=scale)
     colour = alt.Color(
         "series:N", scale=alt.Scale(domain=list(names)), legend=alt.Legend(title=None, orient="top-left")
     )

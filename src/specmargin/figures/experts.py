@@ -39,7 +39,6 @@ def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], so
         source=f"Specmargin; routing {short(source)}",
         tables={"curves": values, "labels": end_labels(ends, x="positions", y="experts", gap=0.36, log=True)},
         draw=_draw_coverage,
-        room=130,
     )
 
 
@@ -148,7 +147,6 @@ def overlap_figure(
             ),
         },
         draw=_draw_overlap,
-        room=115,
     )
 
 

@@ -23,6 +23,7 @@ Draw = Callable[..., Chart]
 
 WIDTH, HEIGHT = 620, 340  # pixels of a figure in a file
 _CHARACTERS = 96  # of a subtitle's line
+_LEGENDS = ("color", "shape", "strokeDash")  # stay with the drawing, above the source line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,6 @@ class Figure:
     tables: Mapping[str, Sequence[Row]]
     draw: Draw
     shape: tuple[Hashable, ...] = ()
-    room: int = 0  # pixels right of the drawing for labels of lines
 
     def chart(self, theme: Theme = LIGHT) -> alt.VConcatChart:
         """The whole figure as one Altair chart: title, takeaway, drawing, source line."""
@@ -50,13 +50,16 @@ class Figure:
             .encode(text="text:N", x=alt.value(0), y=alt.value(0))
             .properties(height=14, width=WIDTH)
         )
-        whole = alt.VConcatChart(vconcat=[drawing, caption], title=title, spacing=22, datasets=dict(self.tables))
+        apart = alt.Resolve(legend=alt.LegendResolveMap(**dict.fromkeys(_LEGENDS, "independent")))
+        whole = alt.VConcatChart(
+            vconcat=[drawing, caption], title=title, spacing=22, datasets=dict(self.tables), resolve=apart
+        )
         return whole.properties(config=alt.Config(**config(theme)))
 
     @property
     def structure(self) -> dict[str, Any]:
         """The Vega-Lite specification without data, title and look: equal for equal `key`s."""
-        return _structure(self.draw, self.shape) | {"usermeta": {"room": self.room}}
+        return _structure(self.draw, self.shape)
 
     @property
     def key(self) -> str:

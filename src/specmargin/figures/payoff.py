@@ -223,7 +223,6 @@ def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
         },
         draw=_draw_pareto,
         shape=(tuple(sides),),
-        room=110,
     )
 
 

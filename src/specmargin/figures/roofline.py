@@ -127,7 +127,6 @@ def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
         },
         draw=_draw,
         shape=(tuple(lines),),
-        room=150,
     )
 
 

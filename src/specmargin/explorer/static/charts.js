@@ -23,7 +23,7 @@ export async function draw(pane, figure) {
   }
   const embed = await load();
   pane.drawn?.view.finalize();
-  const result = await embed(pane, specification(figure, pane), {
+  const result = await embed(pane, specification(figure), {
     actions: false,
     ast: true, // expressions are interpreted: no eval, as our content policy demands
     renderer: "svg",
@@ -33,10 +33,9 @@ export async function draw(pane, figure) {
   pane.drawn = { key, view: result.view };
 }
 
-function specification(figure, pane) {
-  const room = pane.clientWidth > 420 ? figure.structure.usermeta.room : Math.min(figure.structure.usermeta.room, 96);
+function specification(figure) {
   const config = { ...themes[themeName()], background: "transparent", aria: false };
   const single = !("hconcat" in figure.structure || "concat" in figure.structure || "vconcat" in figure.structure);
   const size = single ? { width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } } : {};
-  return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 + room }, datasets: figure.tables, config };
+  return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: figure.tables, config };
 }
