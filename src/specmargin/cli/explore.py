@@ -52,7 +52,8 @@ def explore(
     out = render.console()
     if token is not None:
         out.print(
-            f"Warning: {host} can be reached from other machines, in plain text. Whoever has this address can use the page.",
+            f"Warning: {host} can be reached from other machines, in plain text. Whoever has this address can use "
+            f"the page.",
             style="bold",
         )
     print(address, flush=True)

@@ -1,1 +1,1 @@
-"""The web page: FastAPI on loopback. It holds no cost model of its own; every number comes from the one the verbs use."""
+"""The web page: FastAPI on loopback. It has no cost model of its own: it asks the one that the verbs use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,8 +14,9 @@ from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
 from specmargin.engines.formats import ENGINES
+from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.view import View
+from specmargin.explorer.view import View, scenario_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.hardware.layout import Parallel
 from specmargin.prices.silicon import store
@@ -31,7 +33,10 @@ def catalog() -> dict[str, Any]:
         "drafters": [kind for kind in DRAFTERS if kind != "model"],
         "acceptance": list(acceptance_names()),
         "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
-        "figures": [{"name": e.name, "section": e.section, "slow": e.slow, "wait": e.wait} for e in GALLERY.values()],
+        "figures": [
+            {"name": e.name, "title": e.title, "section": e.section, "slow": e.slow, "wait": e.wait}
+            for e in GALLERY.values()
+        ],
         "themes": {name: config(theme) for name, theme in THEMES.items()},
     }
 
@@ -84,3 +89,18 @@ def here(view: View) -> dict[str, Any]:
         "routing": scenario.routing.name if architecture.is_moe else None,
         "sources": {name: str(source) for name, source in scenario.sources.items()},
     }
+
+
+def enough_gpus(view: View, error: InputError) -> int | None:
+    """The smallest usual number of GPUs on which the scenario would do, where too few are what is wrong."""
+    if not isinstance(error, ParallelismError):
+        return None
+    for gpus in (2, 4, 8, 16, 32):
+        if gpus <= view.options.gpus:
+            continue
+        try:
+            scenario_of(replace(view.options, gpus=gpus))
+        except InputError:
+            continue
+        return gpus
+    return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.engine_times import find_engine_time
 from specmargin.decisions.design import Hold, Space, explore
 from specmargin.decisions.scenario import Scenario
@@ -17,6 +18,7 @@ from specmargin.figures.figure import Figure
 from specmargin.figures.words import acceptance_source
 from specmargin.prices.silicon import store
 from specmargin.routing.tabulated import coverage_rows
+from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -34,6 +36,7 @@ class DoesNotApplyError(InputError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     name: str
+    title: str  # until it is drawn
     section: str
     draw: Callable[[View], Figure]
     slow: bool = False  # over a tenth of a second: drawn after the others, when it comes into sight
@@ -84,7 +87,7 @@ def _model(view: View) -> str:
     return name if view.layer is None else f"{name}, layer {view.layer}"
 
 
-def _pool(view: View) -> experts.ExpertPool:
+def _pool(view: View) -> ExpertPool:
     pools = view.scenario.architecture.pools
     if not pools:
         raise DoesNotApplyError(f"{view.scenario.architecture.name} is dense: it has no experts")
@@ -205,7 +208,7 @@ class _Same(Generic[Thing]):
 
 
 @lru_cache(maxsize=4)
-def _held_out(bank: _Same[Rounds]) -> tuple[Tokens, acceptance.FloatArray]:
+def _held_out(bank: _Same[Rounds]) -> tuple[Tokens, FloatArray]:
     """Half of the requests to learn from, the others to judge: their tokens, and the calibrated probability of each."""
     import numpy as np  # noqa: PLC0415
 
@@ -274,21 +277,48 @@ def _steps() -> Figure:
 GALLERY: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry(name="speedup", section="Where it pays", draw=_speedup),
-        Entry(name="ledger", section="Where it pays", draw=_ledger),
-        Entry(name="context", section="Where it pays", draw=_context),
-        Entry(name="pareto", section="Where it pays", draw=_pareto),
-        Entry(name="crossover", section="Where it pays", draw=_crossover),
-        Entry(name="roofline", section="Experts", draw=_roofline),
-        Entry(name="coverage", section="Experts", draw=_coverage),
-        Entry(name="popularity", section="Experts", draw=_popularity),
-        Entry(name="overlap", section="Experts", draw=_overlap),
-        Entry(name="histogram", section="Acceptance", draw=_histogram),
-        Entry(name="survival", section="Acceptance", draw=_survival),
-        Entry(name="reliability", section="Acceptance", draw=_reliability, slow=True),
-        Entry(name="joint", section="Acceptance", draw=_joint, slow=True),
-        Entry(name="ladder", section="Policies", draw=_ladder, slow=True, wait="half a minute"),
-        Entry(name="design", section="Other experts", draw=_design, slow=True),
-        Entry(name="validation", section="How right it is", draw=lambda _: _steps(), slow=True),
+        Entry(name="speedup", title="How deep to draft, and what it gains", section="Where it pays", draw=_speedup),
+        Entry(name="ledger", title="The price of one more draft token", section="Where it pays", draw=_ledger),
+        Entry(name="context", title="Speed-up over batch and context", section="Where it pays", draw=_context),
+        Entry(name="pareto", title="Goodput against the speed of one sequence", section="Where it pays", draw=_pareto),
+        Entry(name="crossover", title="Two drafters against each other", section="Where it pays", draw=_crossover),
+        Entry(name="roofline", title="Where a token stops being free", section="Experts", draw=_roofline),
+        Entry(name="coverage", title="Experts that positions touch", section="Experts", draw=_coverage),
+        Entry(name="popularity", title="Some experts are asked more than others", section="Experts", draw=_popularity),
+        Entry(name="overlap", title="Neighbours share experts", section="Experts", draw=_overlap),
+        Entry(name="histogram", title="How many draft tokens a round keeps", section="Acceptance", draw=_histogram),
+        Entry(name="survival", title="How far drafts survive", section="Acceptance", draw=_survival),
+        Entry(
+            name="reliability",
+            title="What the drafter says, and what happens",
+            section="Acceptance",
+            draw=_reliability,
+            slow=True,
+        ),
+        Entry(
+            name="joint",
+            title="Predicted against accepted, round by round",
+            section="Acceptance",
+            draw=_joint,
+            slow=True,
+        ),
+        Entry(
+            name="ladder",
+            title="What policies gain over the best fixed depth",
+            section="Policies",
+            draw=_ladder,
+            slow=True,
+            wait="half a minute",
+        ),
+        Entry(
+            name="design", title="The same model with other experts", section="Other experts", draw=_design, slow=True
+        ),
+        Entry(
+            name="validation",
+            title="Predicted against measured, whole steps",
+            section="How right it is",
+            draw=lambda _: _steps(),
+            slow=True,
+        ),
     )
 }

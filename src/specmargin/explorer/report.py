@@ -129,11 +129,13 @@ def _style() -> str:
 
 _RULES = """
 .dark{display:none}
-body{background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1.2rem}
+body{background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,sans-serif}
+body{max-width:46rem;margin:3rem auto;padding:0 1.2rem}
 h1{font-size:1.9rem;line-height:1.2}h2{margin-top:3rem}.verdict{font-size:1.15rem}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.6rem 1.2rem}
 dt{color:var(--quiet);font-size:.8rem}dd{margin:0}
-pre{background:color-mix(in srgb,var(--ink) 6%,transparent);padding:1rem;overflow-x:auto;border-radius:6px;font-size:.85rem;white-space:pre-wrap}
+pre{background:color-mix(in srgb,var(--ink) 6%,transparent);padding:1rem;overflow-x:auto}
+pre{border-radius:6px;font-size:.85rem;white-space:pre-wrap}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;width:100%}
 th,td{text-align:right;padding:.35rem .6rem;border-bottom:1px solid var(--faint);white-space:nowrap}
 th:last-child,td:last-child{text-align:left}th{color:var(--quiet);font-weight:500}

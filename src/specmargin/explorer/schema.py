@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -15,6 +15,7 @@ from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.engines.formats import find_engine
 from specmargin.errors import InputError, nearest_names
+from specmargin.explorer.uploads import Kind
 from specmargin.hardware.layout import Parallel
 from specmargin.schema import StrictModel
 
@@ -29,19 +30,23 @@ Text = Annotated[str, Field(max_length=200)]
 class Query(StrictModel):
     """One scenario, as the page's address has it."""
 
-    model: Text = Field("qwen3.6-35b-a3b", description="A bundled name or upload:ID.")
-    gpu: Text = Field("h200", description="A bundled device.")
-    gpus: int = Field(1, ge=1, le=1024)
+    model: Annotated[Text, Field(description="A bundled name or upload:ID.")] = "qwen3.6-35b-a3b"
+    gpu: Annotated[Text, Field(description="A bundled device.")] = "h200"
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     parallel: Parallel = Parallel.TP
     engine: Text = "vllm"
-    prices: Text | None = Field(None, description="datasheet, laws or tables; default: the best there is.")
-    drafter: Text | None = Field(None, description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.")
-    acceptance: Text | None = Field(None, description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.")
-    routing: Text | None = Field(None, description="uniform, a bundled name[:category] or upload:ID[:category].")
-    layer: int | None = Field(None, ge=0, le=1000, description="One MoE layer in the figures of routing.")
-    context: int = Field(1024, ge=0, le=16_777_216)
-    batch: int = Field(16, ge=1, le=65_536, description="The batch that figures mark.")
-    depth: int = Field(8, ge=0, le=64, description="Deepest draft to consider.")
+    prices: Annotated[Text | None, Field(description="datasheet, laws or tables; default: the best there is.")] = None
+    drafter: Annotated[Text | None, Field(description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.")] = None
+    acceptance: Annotated[
+        Text | None, Field(description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.")
+    ] = None
+    routing: Annotated[
+        Text | None, Field(description="uniform, a bundled name[:category] or upload:ID[:category].")
+    ] = None
+    layer: Annotated[int | None, Field(ge=0, le=1000, description="One MoE layer in the figures of routing.")] = None
+    context: Annotated[int, Field(ge=0, le=16_777_216)] = 1024
+    batch: Annotated[int, Field(ge=1, le=65_536, description="The batch that figures mark.")] = 16
+    depth: Annotated[int, Field(ge=0, le=64, description="Deepest draft to consider.")] = 8
     weights: Text | None = None
     kv_cache: Text | None = None
 
@@ -95,7 +100,8 @@ class Query(StrictModel):
         if value is None or value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
             return value
         raise ValueError(
-            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.3@4, a bundled curve, or drop a bank"
+            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.3@4, a bundled curve, or "
+            f"drop a bank"
         )
 
     @field_validator("routing")
@@ -136,8 +142,8 @@ def _checked(find: Any) -> str:
 class ViewQuery(Query):
     """A scenario, which figures to draw, and which chart structures the page has already."""
 
-    show: Annotated[str, Field(max_length=400)] = Field("", description="Names of figures, with commas.")
-    have: Annotated[str, Field(max_length=4000)] = Field("", description="Keys of structures that need not be sent.")
+    show: Annotated[str, Field(max_length=400, description="Names of figures, with commas.")] = ""
+    have: Annotated[str, Field(max_length=4000, description="Keys of structures that need not be sent.")] = ""
 
 
 class Failure(BaseModel):
@@ -147,7 +153,7 @@ class Failure(BaseModel):
     field: str | None = None
 
 
-UploadKind = Literal["config", "acceptance", "speculator", "routing"]
+UploadKind = Kind
 
 
 class Uploaded(BaseModel):

@@ -50,7 +50,7 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        Thread(target=vega_bundle, daemon=True).start()  # a second and a half, while the browser opens
+        Thread(target=_warm_up, daemon=True).start()  # while the browser opens
         yield
         kept.close()
 
@@ -70,6 +70,19 @@ def make_app(
     _downloads(app, kept)
     _uploads(app, kept)
     return app
+
+
+def _warm_up() -> None:
+    """What the first page waits for: the chart library, then the default scenario with its first figures."""
+    vega_bundle()
+    choices.catalog()
+    kept = Uploads()
+    seen = view_of(ViewQuery(), kept)
+    choices.here(seen)
+    _json(seen.plan)
+    for entry in list(gallery.GALLERY.values())[:4]:
+        _shown(entry.name, seen, set())
+    kept.close()
 
 
 def _errors(app: FastAPI) -> None:
@@ -100,12 +113,15 @@ def _failure(status: int, message: str, field: str | None = None) -> JSONRespons
 # --- pages ---
 
 
+_GLOBAL = "window.vegaEmbed = vegaEmbed;"
+
+
 @lru_cache(maxsize=1)
 def vega_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws our files."""
     import vl_convert  # noqa: PLC0415
 
-    return str(vl_convert.javascript_bundle())
+    return str(vl_convert.javascript_bundle(_GLOBAL))
 
 
 def _pages(app: FastAPI) -> None:
@@ -158,15 +174,18 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
 
     @app.get("/api/view")
     def view(query: Annotated[ViewQuery, InQuery()]) -> Response:
-        """The plan, and figures as tables of rows; the structure of a chart only where the page lacks it."""
+        """The plan, and figures as tables of rows; the structure of a chart only where the page lacks it.
+
+        A scenario that makes no sense is an answer here, not an error: `refused` says why, `gpus` how many would do.
+        """
         began = time.perf_counter()
         seen = view_of(query, uploads)
         have = set(query.have.split("|"))
-        body = {
-            "plan": seen.plan,
-            "here": choices.here(seen),
-            "figures": [_shown(name, seen, have) for name in query.show.split(",") if name],
-        }
+        try:
+            body: dict[str, Any] = {"plan": seen.plan, "here": choices.here(seen)}
+        except InputError as error:
+            return _json({"refused": str(error), "gpus": choices.enough_gpus(seen, error)})
+        body["figures"] = [_shown(name, seen, have) for name in query.show.split(",") if name]
         return _json(body | {"seconds": round(time.perf_counter() - began, 4)})
 
     @app.get("/api/story")

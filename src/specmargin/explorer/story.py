@@ -26,7 +26,8 @@ from specmargin.step import Step
 TITLE = "Why MoE changes speculation"
 LEAD = (
     "On a dense model a draft token that is verified costs next to nothing. On a mixture of experts every token brings "
-    "experts of its own. Whether speculation still pays is a matter of price, and prices can be worked out. These are yours."
+    "experts of its own. Whether speculation still pays is a matter of price, and prices can be worked out. These "
+    "are yours."
 )
 _FIXED = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
 
@@ -57,13 +58,13 @@ def _dense(view: View) -> Paragraph:
     text = (
         f"A step reads its weights once, however many positions it computes. A {device.title} is balanced at "
         f"{found.ridge:,.0f} FLOPs a byte, so a dense layer with these weights would be waiting for memory up to "
-        f"{found.dense_knee:,.0f} positions: tokens computed meanwhile are free, and that is where speculative decoding "
-        "comes from."
+        f"{found.dense_knee:,.0f} positions: tokens computed meanwhile are free, and that is where speculative "
+        f"decoding comes from."
     )
     if found.mixture_knee is not None:
         text += (
-            f" {scenario.architecture.name} is bound by memory much longer, up to {found.mixture_knee:,.0f} positions. But "
-            "that is no gift: it is bound because it keeps reading more."
+            f" {scenario.architecture.name} is bound by memory much longer, up to {found.mixture_knee:,.0f} "
+            f"positions. But that is no gift: it is bound because it keeps reading more."
         )
     return Paragraph(id="dense", heading="The dense bargain", text=text, figure="roofline")
 
@@ -78,11 +79,12 @@ def _tax(view: View) -> Paragraph:
     split = amdahl(scenario, batch=batch, depth=depth)
     plain, deep = (scenario.distinct_experts(Step.uniform(batch=batch, depth=at)) for at in (0, depth))
     text = (
-        f"{scenario.architecture.name} asks {pool.experts_per_token} of {pool.experts} experts a token. At batch {batch} a "
-        f"plain step touches {_number(plain)} of them in a layer; with drafts of {depth} it touches {_number(deep)}, "
-        f"{split.expert_ratio:.2f} times as many. Routed experts are {split.expert_share:.0%} of that plain step, so by "
-        f"Amdahl's rule the step takes {split.predicted_ratio:.2f} times as long; with everything that grows, "
-        f"{split.priced_ratio:.2f} times. That is the expert tax, and a draft token has to earn it."
+        f"{scenario.architecture.name} asks {pool.experts_per_token} of {pool.experts} experts a token. At batch "
+        f"{batch} a plain step touches {_number(plain)} of them in a layer; with drafts of {depth} it touches "
+        f"{_number(deep)}, {split.expert_ratio:.2f} times as many. Routed experts are {split.expert_share:.0%} of "
+        f"that plain step, so by Amdahl's rule the step takes {split.predicted_ratio:.2f} times as long; with "
+        f"everything that grows, {split.priced_ratio:.2f} times. That is the expert tax, and a draft token has to "
+        f"earn it."
     )
     return Paragraph(id="tax", heading="The expert tax", text=text, figure="coverage")
 
@@ -100,10 +102,10 @@ def _locality(view: View) -> Paragraph:
     like = float(local.effective_positions(np.array([run]))[0])
     shared = float(local.neighbour_overlap_by_layer.mean()) / pool.experts_per_token
     text = (
-        f"Neighbouring tokens choose alike: a position shares {shared:.0%} of its experts with the one before it, where "
-        f"uniform draws would share {pool.experts_per_token / pool.experts:.0%}. A run of {run:.0f} positions therefore touches only "
-        f"as many experts as {like:.1f} strangers. Depth is cheaper than width, and a price that knows only token counts "
-        f"overstates it. {_effect(view)}"
+        f"Neighbouring tokens choose alike: a position shares {shared:.0%} of its experts with the one before it, "
+        f"where uniform draws would share {pool.experts_per_token / pool.experts:.0%}. A run of {run:.0f} positions "
+        f"therefore touches only as many experts as {like:.1f} strangers. Depth is cheaper than width, and a price "
+        f"that knows only token counts overstates it. {_effect(view)}"
     )
     return Paragraph(id="locality", heading="Locality gives some back", text=text, figure="overlap")
 
@@ -134,13 +136,14 @@ def _attention(view: View) -> Paragraph:
 
 
 _ATTENTION: dict[type, str] = {
-    GroupedAttention: "grouped-query attention reads a sequence's cache once a step, however deep the draft, so drafts ride along",
-    LatentAttention: "latent attention reads a compressed cache, and is so dense in arithmetic that a second query already "
-    "computes longer than it reads",
-    CompressedAttention: "compressed sparse attention reads little, but each query selects its own tokens, so what is read "
+    GroupedAttention: "grouped-query attention reads a sequence's cache once a step, however deep the draft, so drafts "
+    "ride along",
+    LatentAttention: "latent attention reads a compressed cache, and is so dense in arithmetic that a second query "
+    "already computes longer than it reads",
+    CompressedAttention: "compressed attention reads little, but each query selects its own tokens, so what is read "
     "grows with the draft",
-    LinearAttention: "linear attention keeps a state instead of a cache, and must write one for every draft position, because "
-    "a rejected one is rolled back",
+    LinearAttention: "linear attention keeps a state instead of a cache, and must write one for every draft position, "
+    "because a rejected one is rolled back",
 }
 
 
@@ -164,9 +167,10 @@ def _fixed(view: View) -> Paragraph:
     kernels = sum(float(line.fixed_seconds) for line in plain.components if line.component not in _FIXED)
     sheet = _on_datasheet(view)
     text = (
-        f"At batch 1 a plain step takes {total * 1e3:.2f} ms, of which {(own + kernels) / total:.0%} is time that no byte and no "
-        "FLOP accounts for: the fixed part of kernels, and the engine between them. A verified draft shares it with the token "
-        f"before it, so fixed time makes speculation look better, and a datasheet leaves it out. {sheet}"
+        f"At batch 1 a plain step takes {total * 1e3:.2f} ms, of which {(own + kernels) / total:.0%} is time that "
+        f"no byte and no FLOP accounts for: the fixed part of kernels, and the engine between them. A verified "
+        f"draft shares it with the token before it, so fixed time makes speculation look better, and a datasheet "
+        f"leaves it out. {sheet}"
     )
     return Paragraph(id="fixed", heading="Time that nobody lists", text=text, figure="ledger")
 
@@ -181,8 +185,8 @@ def _on_datasheet(view: View) -> str:
     gain = float(grid.goodput[0, theirs] / grid.none_goodput[0])
     ours = view.plan["rows"][0]["speedup"]
     return (
-        f"At batch {view.plan['rows'][0]['batch']} the datasheet says draft {theirs} for {gain:.2f}×; measured prices say "
-        f"draft {depth} for {ours:.2f}×."
+        f"At batch {view.plan['rows'][0]['batch']} the datasheet says draft {theirs} for {gain:.2f}×; measured "
+        f"prices say draft {depth} for {ours:.2f}×."
     )
 
 
@@ -196,10 +200,10 @@ def _hurdle(view: View) -> Paragraph:
         else f"drafts of {row.break_even_depth} would not pay even if every token were accepted"
     )
     text = (
-        f"Put together, at batch {row.batch} the next draft token must survive with probability {row.hurdle:.2f} to be worth "
-        f"verifying, drafting aside: the hurdle. After {row.depth} it survives with {reached:.2f}. As a whole, {needs}; your "
-        f"drafter's first token is accepted with {survival.first_acceptance:.2f}. An acceptance rate means nothing without this "
-        "number beside it."
+        f"Put together, at batch {row.batch} the next draft token must survive with probability {row.hurdle:.2f} to "
+        f"be worth verifying, drafting aside: the hurdle. After {row.depth} it survives with {reached:.2f}. As a "
+        f"whole, {needs}; your drafter's first token is accepted with {survival.first_acceptance:.2f}. An "
+        f"acceptance rate means nothing without this number beside it."
     )
     return Paragraph(id="hurdle", heading="The hurdle", text=text, figure="survival")
 
@@ -213,9 +217,10 @@ def _policies(view: View) -> Paragraph:
     knowing = float((share * np.arange(1, depth + 2)).sum() / (share * grid.round_seconds[0]).sum())
     text = (
         f"One depth for everybody is a compromise: {share[0]:.0%} of rounds keep nothing and {share[-1]:.0%} keep all "
-        f"{depth}. A policy that knew each outcome beforehand would give {knowing / best - 1:+.0%} at batch 1 over the best "
-        "fixed depth. Nobody knows it, but a drafter's confidence, calibrated, tells part of it: on replayed banks our gate wins "
-        "about half of what knowing would (docs/policies.md). Drop a bank of your own rounds on the page to see yours."
+        f"{depth}. A policy that knew each outcome beforehand would give {knowing / best - 1:+.0%} at batch 1 over "
+        f"the best fixed depth. Nobody knows it, but a drafter's confidence, calibrated, tells part of it: on "
+        f"replayed banks our gate wins about half of what knowing would (docs/policies.md). Drop a bank of your own "
+        f"rounds on the page to see yours."
     )
     return Paragraph(id="policies", heading="What adaptive policies win", text=text, figure="histogram")
 

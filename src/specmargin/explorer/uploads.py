@@ -10,11 +10,18 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specmargin.architecture.reader import load_architecture
 from specmargin.errors import InputError, SpecmarginError, needs_extra
 
-LIMITS = {"config": 2 << 20, "acceptance": 64 << 20, "speculator": 64 << 20, "routing": 64 << 20}  # bytes
+Kind = Literal["config", "acceptance", "speculator", "routing"]
+LIMITS: dict[Kind, int] = {
+    "config": 2 << 20,
+    "acceptance": 64 << 20,
+    "speculator": 64 << 20,
+    "routing": 64 << 20,
+}  # bytes
 MOST_KEPT = 32
 _PLAIN = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -26,7 +33,7 @@ class TooLargeError(InputError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
     id: str
-    kind: str
+    kind: Kind
     name: str  # for people
     path: Path  # for us
     summary: str
@@ -43,7 +50,7 @@ class Uploads:
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def find(self, key: str, kind: str) -> Upload:
+    def find(self, key: str, kind: Kind) -> Upload:
         found = self._kept.get(key)
         if found is None:
             raise InputError(f"the {kind} file of this link is not here (id {key}): drop it on the page again")
@@ -52,7 +59,7 @@ class Uploads:
         self._kept.move_to_end(key)
         return found
 
-    async def receive(self, kind: str, name: str, chunks: AsyncIterator[bytes], beside: str | None = None) -> Upload:
+    async def receive(self, kind: Kind, name: str, chunks: AsyncIterator[bytes], beside: str | None = None) -> Upload:
         """Count while it arrives, and keep nothing that cannot be read."""
         body = bytearray()
         async for chunk in chunks:
@@ -61,7 +68,7 @@ class Uploads:
                 raise TooLargeError(f"{shown(name)}: a {kind} file may have {LIMITS[kind] >> 20} MB, this one has more")
         return self.add(kind, name, bytes(body), beside)
 
-    def add(self, kind: str, name: str, body: bytes, beside: str | None = None) -> Upload:
+    def add(self, kind: Kind, name: str, body: bytes, beside: str | None = None) -> Upload:
         """`beside`: the id of an acceptance.parquet, for the speculator.parquet that belongs to it."""
         key = hashlib.sha256(kind.encode() + body).hexdigest()[:16]
         folder = self._folder / key
@@ -99,7 +106,7 @@ def shown(name: str) -> str:
     return plain or "file"
 
 
-def _written(kind: str, folder: Path, name: str, body: bytes) -> Path:
+def _written(kind: Kind, folder: Path, name: str, body: bytes) -> Path:
     ending = Path(shown(name)).suffix.lower()
     if kind == "acceptance":
         path = folder / "bank" / ("acceptance.parquet" if ending == ".parquet" else f"bank{ending}")

@@ -1,4 +1,4 @@
-"""From a query to everything that figures and words are made of. What one control leaves alone is not worked out again."""
+"""From a query to all that figures and words are made of; what a control leaves alone is not worked out again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specmargin.engines.formats import find_engine
 from specmargin.engines.formats.base import EngineFormat
 from specmargin.errors import needs_extra
 from specmargin.explorer.schema import UPLOAD, Query
-from specmargin.explorer.uploads import Upload, Uploads
+from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.plan_payload import payload
 from specmargin.planning import Answer, Question, answer
 from specmargin.routing.local import LocalRouting
@@ -134,7 +134,7 @@ def view_of(query: Query, uploads: Uploads) -> View:
     )
 
 
-def _uploaded(text: str | None, kind: str, uploads: Uploads) -> tuple[Upload | None, str | None]:
+def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
     """The file behind `upload:ID[:CATEGORY]`, and the text with its path in place of the id."""
     found = UPLOAD.fullmatch(text) if text is not None else None
     if found is None:

@@ -190,8 +190,8 @@ def joint_figure(share_by_accepted_predicted: FloatArray, *, of: str, source: st
         name="joint",
         title="Predicted against accepted, round by round",
         takeaway=(
-            f"{of}: confidence foresees the number of accepted tokens exactly in {right:.0%} of rounds and to within one "
-            f"in {near:.0%}. What it does not foresee no gate can use."
+            f"{of}: confidence foresees the number of accepted tokens exactly in {right:.0%} of rounds and to "
+            f"within one in {near:.0%}. What it does not foresee no gate can use."
         ),
         source=source,
         tables={"cells": rows},

@@ -36,12 +36,13 @@ def crossover_figure(first: Scenario, second: Scenario, *, max_depth: int = 8, l
         for depth in range(1, deep + 1)
         if allowed[i, depth]
     ]
+    kinds = dict.fromkeys(str(side.survival.source.kind) for side in (first, second))
     best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (ours, theirs)]
     return Figure(
         name="crossover",
         title=f"{names[0]} against {names[1]}",
         takeaway=_words(first, batches, best[1] / best[0], names),
-        source=f"{price_source(first)}; acceptance of each its own ({first.survival.source.kind}, {second.survival.source.kind})",
+        source=f"{price_source(first)}; acceptance: each its own ({' and '.join(kinds)})",
         tables={"cells": rows},
         draw=_draw,
         shape=(names, deep),
@@ -61,7 +62,8 @@ def _words(scenario: Scenario, batches: list[int], ratio: np.ndarray, names: tup
         f"{scenario.architecture.name} on {scenario.device.name}: at its best depth {ahead} leads at batch {batches[0]}"
     )
     where = f", and the lead changes at batch {turns[0]}" if turns else " and at every batch shown"
-    return f"{lead} ({max(ratio[0], 1 / ratio[0]):.2f}×){where}. Cells: goodput of the better one over the other, same depth."
+    by = max(ratio[0], 1 / ratio[0])
+    return f"{lead} ({by:.2f}×){where}. Cells: goodput of the better one over the other, same depth."
 
 
 def _draw(names: tuple[str, str], deep: int) -> alt.LayerChart:

@@ -33,8 +33,8 @@ def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], so
         title="Experts that positions touch",
         takeaway=(
             f"{model}, routing {routing}: {sixteen['positions']} positions touch {sixteen['uniform']:.0f} experts of a "
-            f"layer if routing were uniform, {sixteen['width']:.0f} as strangers and {sixteen['depth']:.0f} as one run: "
-            "neighbours pick the same experts."
+            f"layer if routing were uniform, {sixteen['width']:.0f} as strangers and {sixteen['depth']:.0f} as one "
+            f"run: neighbours pick the same experts."
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={"curves": values, "labels": end_labels(ends, x="positions", y="experts", gap=0.36, log=True)},
@@ -72,8 +72,9 @@ def popularity_figure(model: str, pool: ExpertPool, local: LocalRouting | None, 
         name="popularity",
         title="Some experts are asked more than others",
         takeaway=(
-            f"{model}: a tenth of the {pool.experts} experts takes {top:.0%} of the choices in the median layer (10% if "
-            f"routing were uniform); the most popular is in {middle[0]:.0%} of positions, an even share would be {even:.1%}."
+            f"{model}: a tenth of the {pool.experts} experts takes {top:.0%} of the choices in the median layer "
+            f"(10% if routing were uniform); the most popular is in {middle[0]:.0%} of positions, an even share "
+            f"would be {even:.1%}."
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={

@@ -23,7 +23,6 @@ Draw = Callable[..., Chart]
 
 WIDTH, HEIGHT = 620, 340  # pixels of a figure in a file
 _CHARACTERS = 96  # of a subtitle's line
-_LEGENDS = ("color", "shape", "strokeDash")  # stay with the drawing, above the source line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,9 @@ class Figure:
             .encode(text="text:N", x=alt.value(0), y=alt.value(0))
             .properties(height=14, width=WIDTH)
         )
-        apart = alt.Resolve(legend=alt.LegendResolveMap(**dict.fromkeys(_LEGENDS, "independent")))
+        apart = alt.Resolve(
+            legend=alt.LegendResolveMap(color="independent", shape="independent", strokeDash="independent")
+        )  # legends stay with the drawing, above the source line
         whole = alt.VConcatChart(
             vconcat=[drawing, caption], title=title, spacing=22, datasets=dict(self.tables), resolve=apart
         )

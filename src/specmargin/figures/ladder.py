@@ -34,7 +34,8 @@ def ladder_figure(rows: Sequence[tuple[str, LadderRow]], *, source: str = "a ban
         title="What policies gain over the best fixed depth",
         takeaway=(
             f"{titles[0]}: our gate gains {first[0].gain:+.1%} at {first[0].concurrency} and {first[-1].gain:+.1%} at "
-            f"{first[-1].concurrency} sequences over the best depth in hindsight. The same batches of a bank for every policy."
+            f"{first[-1].concurrency} sequences over the best depth in hindsight. The same batches of a bank for "
+            f"every policy."
         ),
         source=f"Specmargin; {source}, fitted on half of its requests and played on the others",
         tables={

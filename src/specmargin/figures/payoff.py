@@ -1,4 +1,4 @@
-"""Where speculation pays: speed-up and depth over batch, over batch and context, and against the time between tokens."""
+"""Where speculation pays: speed-up and depth over batch and context, and against the time between tokens."""
 
 from __future__ import annotations
 
@@ -232,8 +232,8 @@ def _pareto_words(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatAr
     wanted = 1.0 / plain_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
     reached = float(np.interp(-wanted, -1.0 / fast_tpot, fast))
     return (
-        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {plain[middle]:,.0f} tokens a "
-        f"second without speculation and {reached:,.0f} with it. Numbers beside points: batch."
+        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {plain[middle]:,.0f} "
+        f"tokens a second without speculation and {reached:,.0f} with it. Numbers beside points: batch."
     )
 
 

@@ -1,7 +1,7 @@
 """One look for all figures, light and dark, as Vega-Lite configuration: charts themselves name no colour.
 
-Series differ in lightness as well as in hue, so that they stay apart in greyscale and for colour-blind readers; lines are
-labelled where they end, and dashes repeat what colour says.
+Series differ in lightness as well as in hue, so that they stay apart in greyscale and for colour-blind readers; lines
+are labelled where they end, and dashes repeat what colour says.
 """
 
 from __future__ import annotations

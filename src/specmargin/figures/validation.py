@@ -33,8 +33,8 @@ def predicted_against_measured(report: ServedReport) -> Figure:
         name="served",
         title="Served MoE rows: time between tokens, predicted against measured",
         takeaway=(
-            f"Median error: {said}. Tables and laws with an engine time that saw nothing of the row's model on its GPU. "
-            "On the line a prediction is right; dashed: 25% off."
+            f"Median error: {said}. Tables and laws with an engine time that saw nothing of the row's model on its "
+            f"GPU. On the line a prediction is right; dashed: 25% off."
         ),
         source=f"served measurements that others made ({len(rows) // len(sources):,} rows); specmargin validate served",
         tables={"rows": rows} | _lines(low, high),
@@ -134,8 +134,8 @@ def steps_figure(steps: MeasuredSteps, predicted: Mapping[str, FloatArray]) -> F
         name="validation",
         title="Predicted against measured, whole steps",
         takeaway=(
-            f"Qwen3-30B-A3B on an H200 under vLLM, depth 0 to 7, {int(inside.sum())} steps: median error {said}. The engine "
-            "time is the bundled one, which saw none of these steps; dashed: 25% off."
+            f"Qwen3-30B-A3B on an H200 under vLLM, depth 0 to 7, {int(inside.sum())} steps: median error {said}. "
+            f"The engine time is the bundled one, which saw none of these steps; dashed: 25% off."
         ),
         source=f"our own measurement, {steps.conditions['engine']}; specmargin validate steps",
         tables={"rows": rows} | _lines(low, high),

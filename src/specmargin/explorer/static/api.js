@@ -1,9 +1,10 @@
 // Asking Python. Every error of the server is {error, field}; ours are sentences too.
 
 export class Refused extends Error {
-  constructor(message, field) {
+  constructor(message, field = null, gpus = null) {
     super(message);
     this.field = field;
+    this.gpus = gpus;
   }
 }
 

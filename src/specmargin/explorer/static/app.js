@@ -14,9 +14,10 @@ let catalog = null;
 let here = null;
 let lastGood = null; // what is shown, to go back to when the server refuses
 let began = 0;
+let lastMoved = null;
 
 const wanted = (slow) => [...cards.cards().values()]
-  .filter((card) => card.slow === slow && cards.sees(card.name) && card.stamp !== stamp())
+  .filter((card) => card.slow === slow && cards.sees(card.name) && card.stamp !== stamp() && !card.waits)
   .map((card) => card.name);
 const stamp = () => JSON.stringify([state, pinned, document.documentElement.dataset.theme]);
 
@@ -32,10 +33,12 @@ const refresh = oneAtATime(async () => {
 async function round(slow) {
   const names = wanted(slow);
   const now = stamp();
+  if (!slow && now !== lastGood?.stamp) cards.askAgain();
   if (!names.length && (slow || now === lastGood?.stamp)) return;
   const asked = { show: names.join(","), have: cards.have() };
   const [mine, theirs] = await Promise.all([state, pinned].map((one) => (one ? ask("/api/view", query(one, asked)) : null)));
   if (now !== stamp()) return; // the reader moved on; the next round draws that
+  for (const answer of [mine, theirs]) if (answer?.refused) throw new Refused(answer.refused, null, answer.gpus);
   here = mine.here;
   if (now !== lastGood?.stamp) {
     lastGood = { stamp: now, state: { ...state } };
@@ -61,6 +64,11 @@ function measured(seconds) {
 
 function refuse(error) {
   if (!(error instanceof Refused)) throw error;
+  if (error.gpus && lastMoved !== "gpus") { // a larger model: as many GPUs as it needs, and say so
+    controls.hint(`Too large for ${state.gpus} × ${state.gpu}: set to ${error.gpus} of them.`);
+    go({ ...state, gpus: String(error.gpus) });
+    return;
+  }
   complain(error.message);
   if (!lastGood) { byId("sentence").textContent = "Nothing to show for this scenario."; return; }
   state = { ...lastGood.state }; // nothing changes: the controls go back to what is shown
@@ -163,7 +171,11 @@ async function copy(text, said) {
 }
 
 function wire() {
-  controls.onChange((target) => go(controls.changed(target, state)));
+  controls.onChange((target) => {
+    lastMoved = target.name || target.id;
+    controls.hint("");
+    go(controls.changed(target, state));
+  });
   byId("file").addEventListener("change", (event) => take(event.target.files));
   onDrop(byId("drop"), take);
   byId("copy").addEventListener("click", () => copy(byId("flags").textContent, "Flags copied."));

@@ -21,16 +21,21 @@ export function make(catalog, onSight) {
   }, { rootMargin: "120px" });
   const sections = Map.groupBy(catalog.figures, (figure) => figure.section);
   for (const [title, figures] of sections) {
-    const made = figures.map((figure) => card(figure));
+    const made = figures.map((figure) => card(figure, onSight));
     made.forEach((one) => watcher.observe(one));
     byId("figures").append(element("h2", { class: "section" }, title), element("div", { class: "grid" }, ...made));
   }
 }
 
-function card({ name, slow }) {
+// What takes long is drawn only when the reader says so, and again only when asked again.
+export function askAgain() {
+  for (const one of CARDS.values()) if (one.wait) one.offer();
+}
+
+function card({ name, title, slow, wait }, onSight) {
   const id = `figure-${name}`;
   const parts = {
-    title: element("h3", { id: `${id}-title` }, name),
+    title: element("h3", { id: `${id}-title` }, title),
     takeaway: element("p", { class: "takeaway" }),
     panes: element("div", { class: "panes" }),
     source: element("p"),
@@ -40,7 +45,19 @@ function card({ name, slow }) {
   const made = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title` },
     parts.title, parts.takeaway, parts.panes, element("footer", {}, parts.source, parts.links, parts.numbers));
   parts.numbers.addEventListener("toggle", () => { if (parts.numbers.open) tabulate(parts.numbers, CARDS.get(name).shown); });
-  CARDS.set(name, { ...parts, name, slow, element: made, shown: null, stamp: "" });
+  const one = { ...parts, name, slow, wait, waits: Boolean(wait), element: made, shown: null, stamp: "" };
+  CARDS.set(name, one);
+  if (wait) {
+    const button = element("button", { type: "button" }, `Work it out (${wait})`);
+    button.addEventListener("click", () => { one.waits = false; button.disabled = true; button.textContent = "Working it out …"; onSight(); });
+    one.offer = () => {
+      Object.assign(one, { waits: true, stamp: "" });
+      button.disabled = false;
+      button.textContent = `Work it out (${wait})`;
+      parts.panes.replaceChildren(element("div", { class: "pane" }, element("p", { class: "nothing" }, button)));
+    };
+    one.offer();
+  }
   return made;
 }
 

@@ -27,6 +27,7 @@ export async function draw(pane, figure) {
     actions: false,
     ast: true, // expressions are interpreted: no eval, as our content policy demands
     renderer: "svg",
+    logLevel: 1, // errors; an empty table is none
     defaultStyle: false,
     tooltip: { disableDefaultStyle: true, theme: "custom" },
   });
