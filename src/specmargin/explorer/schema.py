@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -13,7 +13,7 @@ from specmargin.catalog.drafters import acceptance_names
 from specmargin.catalog.lookup import device_names, find_device, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
-from specmargin.engines.formats import find_engine
+from specmargin.engines.formats import ENGINES, find_engine
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer.uploads import Kind
 from specmargin.hardware.layout import Parallel
@@ -27,28 +27,61 @@ _HIT_RATE = re.compile(r"[0-9.]{1,8}")
 Text = Annotated[str, Field(max_length=200)]
 
 
+def _either(names: tuple[str, ...]) -> dict[str, Any]:
+    """For the schema: one of these names, or a file that was dropped."""
+    return {"pattern": f"^({'|'.join(map(re.escape, names))}|upload:[0-9a-f]{{16}})$"}
+
+
+def _or_nothing(**schema: Any) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
+
+
 class Query(StrictModel):
     """One scenario, as the page's address has it."""
 
-    model: Annotated[Text, Field(description="A bundled name or upload:ID.")] = "qwen3.6-35b-a3b"
-    gpu: Annotated[Text, Field(description="A bundled device.")] = "h200"
+    model: Annotated[
+        Text, Field(description="A bundled name or upload:ID.", json_schema_extra=_either(model_names()))
+    ] = "qwen3.6-35b-a3b"
+    gpu: Annotated[Text, Field(description="A bundled device.", json_schema_extra={"enum": list(device_names())})] = (
+        "h200"
+    )
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     parallel: Parallel = Parallel.TP
-    engine: Text = "vllm"
-    prices: Annotated[Text | None, Field(description="datasheet, laws or tables; default: the best there is.")] = None
-    drafter: Annotated[Text | None, Field(description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.")] = None
+    engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
+    prices: Annotated[
+        Text | None,
+        Field(
+            description="datasheet, laws or tables; default: the best there is.",
+            json_schema_extra=_or_nothing(enum=list(PRICES)),
+        ),
+    ] = None
+    drafter: Annotated[
+        Text | None,
+        Field(
+            description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.",
+            json_schema_extra=_or_nothing(enum=[kind for kind in DRAFTERS if kind != "model"]),
+        ),
+    ] = None
     acceptance: Annotated[
-        Text | None, Field(description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.")
+        Text | None,
+        Field(
+            description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.",
+            json_schema_extra=_or_nothing(pattern=r"^(0\.[0-9]{1,3}|mtp|dflash|eagle|upload:[0-9a-f]{16})$"),
+        ),
     ] = None
     routing: Annotated[
-        Text | None, Field(description="uniform, a bundled name[:category] or upload:ID[:category].")
+        Text | None,
+        Field(
+            description="uniform, a bundled name[:category] or upload:ID[:category].",
+            json_schema_extra=_or_nothing(enum=["uniform", *BUNDLED]),
+        ),
     ] = None
     layer: Annotated[int | None, Field(ge=0, le=1000, description="One MoE layer in the figures of routing.")] = None
     context: Annotated[int, Field(ge=0, le=16_777_216)] = 1024
     batch: Annotated[int, Field(ge=1, le=65_536, description="The batch that figures mark.")] = 16
     depth: Annotated[int, Field(ge=0, le=64, description="Deepest draft to consider.")] = 8
-    weights: Text | None = None
-    kv_cache: Text | None = None
+    weights: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8", "nvfp4", "mxfp4"]))] = None
+    kv_cache: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8"]))] = None
 
     @field_validator("model")
     @classmethod
@@ -144,6 +177,10 @@ class ViewQuery(Query):
 
     show: Annotated[str, Field(max_length=400, description="Names of figures, with commas.")] = ""
     have: Annotated[str, Field(max_length=4000, description="Keys of structures that need not be sent.")] = ""
+
+
+class FigureQuery(Query):
+    theme: Literal["light", "dark"] = "light"
 
 
 class Failure(BaseModel):

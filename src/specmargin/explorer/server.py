@@ -24,7 +24,7 @@ from specmargin._version import __version__
 from specmargin.errors import InputError
 from specmargin.explorer import choices, gallery, report, story
 from specmargin.explorer.guard import Guard
-from specmargin.explorer.schema import Failure, Query, Uploaded, UploadKind, ViewQuery
+from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery
 from specmargin.explorer.uploads import TooLargeError, Uploads
 from specmargin.explorer.view import View, view_of
 from specmargin.figures.figure import Figure
@@ -226,8 +226,7 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
     def figure(
         name: FigureName,
         ending: Literal["json", "csv", "svg", "png", "html"],
-        query: Asked,
-        theme: Annotated[Literal["light", "dark"], InQuery()] = "light",
+        query: Annotated[FigureQuery, InQuery()],
     ) -> Response:
         """One figure as a Vega-Lite specification, its rows, a drawing, or a page of its own."""
         if name not in gallery.GALLERY:
@@ -235,7 +234,7 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
         found = gallery.figure(name, view_of(query, uploads))
         if ending == "csv":
             return _attached(_csv(found), "text/csv; charset=utf-8", f"{name}.csv")
-        chart = found.chart(THEMES[theme])
+        chart = found.chart(THEMES[query.theme])
         if ending == "json":
             return _attached(json.dumps(chart.to_dict()), "application/json", f"{name}.json")
         return _attached(rendered(chart, ending), _DRAWN[ending], f"{name}.{ending}")

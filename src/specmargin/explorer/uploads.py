@@ -86,9 +86,10 @@ class Uploads:
             else:
                 found = _READERS[kind](key, name, _written(kind, folder, name, body))
         except SpecmarginError as error:
+            message = _without_path(str(error), folder, name)
             if new:
                 shutil.rmtree(folder, ignore_errors=True)
-            raise InputError(_without_path(str(error), folder, name)) from None
+            raise InputError(message) from None
         self._keep(found)
         return found
 

@@ -69,7 +69,8 @@ class View:
     @cached_property
     def row(self) -> PlanRow:
         """The plan at the batch that figures mark."""
-        return plan_rows(self.scenario, [self.batch], max_depth=self.max_depth, position_limit=self.limit)[0]
+        known = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
+        return known or plan_rows(self.scenario, [self.batch], max_depth=self.max_depth, position_limit=self.limit)[0]
 
     @property
     def local_routing(self) -> LocalRouting | None:

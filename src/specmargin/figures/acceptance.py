@@ -153,10 +153,9 @@ def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("said:Q", title="probability said", axis=alt.Axis(format="%", tickCount=5), scale=scale)
     y = alt.Y("kept:Q", title="share accepted", axis=alt.Axis(format="%", tickCount=5), scale=scale)
-    colour = alt.Color(
-        "series:N", scale=alt.Scale(domain=list(names)), legend=alt.Legend(title=None, orient="top-left")
-    )
-    shape = alt.Shape("series:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond"]), legend=None)
+    legend = alt.Legend(title=None, orient="top-left")
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
+    shape = alt.Shape("series:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond"]), legend=legend)
     tooltip = [
         alt.Tooltip("series:N", title=" "),
         alt.Tooltip("said:Q", format=".1%"),

@@ -31,6 +31,7 @@ export async function draw(pane, figure) {
     defaultStyle: false,
     tooltip: { disableDefaultStyle: true, theme: "custom" },
   });
+  pane.querySelector("svg")?.setAttribute("aria-hidden", "true"); // the pane itself is the image, with words for it
   pane.drawn = { key, view: result.view };
 }
 
