@@ -49,7 +49,9 @@ def coverage(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences of that step.")] = 1,
     depth: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens of that step.")] = 3,
-    figure: Annotated[Path | None, typer.Option(help="Draw the curves: FILE.png, .svg, .html or .json.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--plot", "--figure", help="Draw the curves: FILE.png, .svg, .html or .json.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:

@@ -76,7 +76,9 @@ def design(
     engine_time: o.EngineTimeOption = None,
     graph_limit: o.GraphLimitOption = None,
     memory_utilization: o.UtilizationOption = 0.9,
-    figure: Annotated[Path | None, typer.Option(help="Draw the heat map: FILE.png, .svg, .html or .json.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--plot", "--figure", help="Draw the heat map: FILE.png, .svg, .html or .json.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:

@@ -88,7 +88,13 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the engine's setting to this file.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="Draw depth and speed-up by batch, or with --contexts by both: FILE.png, .svg, .html, .json."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Does speculation pay here, how deep at each batch, and the engine's own setting for it.
@@ -103,6 +109,10 @@ def plan(
 
       specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
     """
+    if plot is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+
+        check_target(plot, force=force)
     load = _load(qps, isl, osl, tpot_slo)
     if load is not None and (batch is not None or context is not None):
         raise ScenarioError("--qps decides batch and context itself: leave out --batch and --context")
@@ -152,11 +162,26 @@ def plan(
         if setting.file_name:  # the flags that are shown name the file that was written
             text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
             answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))
+    if plot is not None:
+        _draw(answers[0], plot)
     if json:
         beside = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
         render.json_out(payload(answers, question.engine, gpu_hour_price) | beside)
     else:
         plan_view.show(answers, question.engine, gpu_hour_price, comparison)
+
+
+def _draw(best: Answer, path: Path) -> None:
+    from specmargin.figures.files import save  # noqa: PLC0415
+    from specmargin.figures.payoff import context_figure, speedup_figure  # noqa: PLC0415
+
+    plan = best.plan
+    if best.by_context:
+        found = context_figure(plan.scenario, max_depth=plan.max_depth, limit=plan.position_limit)
+    else:
+        batch = plan.best.batch
+        found = speedup_figure(plan.scenario, batch=batch, max_depth=plan.max_depth, limit=plan.position_limit)
+    save(found.chart(), path)
 
 
 def _compared(best: Answer, shared: o.ScenarioOptions, prices: str) -> Comparison:

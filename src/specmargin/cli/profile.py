@@ -103,7 +103,9 @@ def acceptance(
         ),
     ] = None,
     splits: Annotated[int, typer.Option(min=1, max=100, help="Splits by request that calibration is judged on.")] = 5,
-    figure: Annotated[Path | None, typer.Option(help="Draw the ladder: FILE.png, .svg, .html or .json.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--plot", "--figure", help="Draw the ladder: FILE.png, .svg, .html or .json.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:

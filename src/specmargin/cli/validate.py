@@ -52,7 +52,8 @@ def validate(
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the sample for the peer.")] = 0,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw predicted against measured: FILE.png, .svg, .html or .json.")
+        Path | None,
+        typer.Option("--plot", "--figure", help="Draw predicted against measured: FILE.png, .svg, .html or .json."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,

@@ -58,9 +58,10 @@ def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
                 for i, size in enumerate(batches)
             ],
             "totals": [
-                {"batch": size, "hurdle": rounded(total[i] * goodput[i]), "text": f"{total[i] * 1e6:,.0f} µs"}
+                {"batch": size, "hurdle": rounded(total[i] * goodput[i]), "text": f"{total[i] * 1e6:,.0f}"}
                 for i, size in enumerate(batches)
             ],
+            "heading": [{"text": "µs"}],
             "survival": [{"batch": size, "hurdle": rounded(survival[i])} for i, size in enumerate(batches)],
         },
         draw=_draw,
@@ -97,20 +98,23 @@ def _draw(batches: tuple[int, ...], kinds: tuple[str, ...]) -> alt.LayerChart:
         axis=alt.Axis(labelAngle=0),
         scale=alt.Scale(domain=list(batches), paddingInner=0.35),
     )
-    y = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", stack="zero")
+    # More than one token nobody can earn: a price beyond is cut off, its number stands above.
+    scale = alt.Scale(domain=[0.0, 1.0], clamp=True)
+    y = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", stack="zero", scale=scale)
     colour = alt.Color(
         "kind:N",
         scale=alt.Scale(domain=list(kinds)),
-        legend=alt.Legend(title=None, orient="top", direction="horizontal", columns=3, symbolType="square"),
+        legend=alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square"),
         sort=list(kinds),
     )
     tooltip = ["batch:O", "kind:N", alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
-    bars = table("rows").mark_bar().encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
-    plain = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)")
-    text = table("totals").mark_text(style="note", dy=-8).encode(x=x, y=plain, text="text:N")
-    survival = (
-        table("survival")
-        .mark_tick(style="average", orient="horizontal")
-        .encode(x=x, y=plain, tooltip=[alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")])
+    bars = table("rows").mark_bar(clip=True).encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
+    plain = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", scale=scale)
+    text = table("totals").mark_text().encode(x=x, y=alt.value(-12), text="text:N")
+    heading = table("heading").mark_text(style="note", align="right")
+    heading = heading.encode(x=alt.value(-12), y=alt.value(-12), text="text:N")
+    survival = table("survival").mark_tick(style="average", orient="horizontal")
+    survival = survival.encode(
+        x=x, y=plain, tooltip=[alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")]
     )
-    return alt.LayerChart(layer=[bars, text, survival])
+    return alt.LayerChart(layer=[bars, text, heading, survival])

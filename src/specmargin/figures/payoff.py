@@ -55,7 +55,7 @@ def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, limit:
             "batch": size,
             "speedup": rounded(best[i]),
             "depth": int(chosen[i]),
-            "text": str(chosen[i]) if chosen[i] else "off",
+            "text": (str(chosen[i]) if chosen[i] else "off") if size in MAP_BATCHES else "",
         }
         for i, size in enumerate(batches)
     ]

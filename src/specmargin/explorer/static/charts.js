@@ -23,7 +23,7 @@ export async function draw(pane, figure) {
   }
   const embed = await load();
   pane.drawn?.view.finalize();
-  const result = await embed(pane, specification(figure), {
+  const result = await embed(pane, specification(figure, pane), {
     actions: false,
     ast: true, // expressions are interpreted: no eval, as our content policy demands
     renderer: "svg",
@@ -35,8 +35,20 @@ export async function draw(pane, figure) {
   pane.drawn = { key, view: result.view };
 }
 
-function specification(figure) {
-  const config = { ...themes[themeName()], background: "transparent", aria: false };
+// On a small screen smaller type, and legends below the drawing.
+function fitted(config, width) {
+  if (width > 520) return config;
+  const small = (style) => ({ ...config.style[style], fontSize: 8.5 });
+  return {
+    ...config,
+    legend: { ...config.legend, orient: "bottom", direction: "horizontal", labelFontSize: 10 },
+    axis: { ...config.axis, labelFontSize: 9.5, titleFontSize: 11 },
+    style: { ...config.style, "cell-low": small("cell-low"), "cell-high": small("cell-high"), note: { ...config.style.note, fontSize: 9.5 } },
+  };
+}
+
+function specification(figure, pane) {
+  const config = fitted({ ...themes[themeName()], background: "transparent", aria: false }, pane.clientWidth);
   const single = !("hconcat" in figure.structure || "concat" in figure.structure || "vconcat" in figure.structure);
   const size = single ? { width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } } : {};
   return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: figure.tables, config };

@@ -38,7 +38,7 @@ function showAcceptance(state, catalog, here) {
   fill(named("acceptance"), [...group("Dropped", withCategories("acceptance")), ["", [...known, ...other]]], constant ? "constant" : value);
   const alpha = constant ? Number(value) : here?.survival[0] ?? 0.8;
   byId("alpha").value = alpha;
-  byId("alpha-value").textContent = constant ? alpha.toFixed(2) : `(${alpha.toFixed(2)} for the first)`;
+  byId("alpha-value").textContent = constant ? alpha.toFixed(2) : `${alpha.toFixed(2)} (first)`;
 }
 
 function showRouting(state, catalog, here) {
