@@ -173,7 +173,7 @@ def joint_figure(share_by_accepted_predicted: FloatArray, *, of: str, source: st
     joint = np.asarray(share_by_accepted_predicted)
     right = float(np.trace(joint))
     near = right + float(np.trace(joint, 1) + np.trace(joint, -1))
-    high = 0.45 * float(joint.max())
+    high = 0.5 * float(joint.max())
     rows = [
         {
             "accepted": str(accepted),

@@ -87,7 +87,7 @@ def _words(scenario: Scenario, batches: Sequence[int], seconds: dict[str, FloatA
 
     return (
         f"{setting(scenario)}: verifying one more token takes {at(0)}; {at(-1)}. "
-        "Height: the survival it must reach, drafting aside. Black: the survival it has."
+        "Height: the survival it must reach, drafting aside. Tick: the survival it has."
     )
 
 
@@ -110,9 +110,9 @@ def _draw(batches: tuple[int, ...], kinds: tuple[str, ...]) -> alt.LayerChart:
     tooltip = ["batch:O", "kind:N", alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
     bars = table("rows").mark_bar(clip=True).encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
     plain = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", scale=scale)
-    text = table("totals").mark_text().encode(x=x, y=alt.value(-12), text="text:N")
+    text = table("totals").mark_text().encode(x=x, y=alt.value(-14), text="text:N")
     heading = table("heading").mark_text(style="note", align="right")
-    heading = heading.encode(x=alt.value(-12), y=alt.value(-12), text="text:N")
+    heading = heading.encode(x=alt.value(-12), y=alt.value(-14), text="text:N")
     survival = table("survival").mark_tick(style="average", orient="horizontal")
     survival = survival.encode(
         x=x, y=plain, tooltip=[alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")]

@@ -144,7 +144,7 @@ def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None 
     )
 
 
-_HIGH = 1.75  # speed-ups from which on a cell is dark enough for light ink
+_HIGH = 1.93  # speed-ups from which on a cell is dark enough for light ink
 
 
 def _largest(scenario: Scenario, tokens: int) -> int:

@@ -188,7 +188,7 @@ def _draw(names: tuple[str, ...]) -> alt.LayerChart:
     names_of_bands = (
         table("bands")
         .transform_calculate(middle="sqrt(datum.from * datum.to)")
-        .mark_text(style="note", baseline="top")
+        .mark_text(style="band-label", baseline="top")
         .encode(x=alt.X("middle:Q", scale=scale, title="positions in a step"), y=alt.value(6), text="text:N")
     )
     ridge = table("ridge").mark_rule(style="reference").encode(y=y)

@@ -38,12 +38,12 @@ export async function draw(pane, figure) {
 // On a small screen smaller type, and legends below the drawing.
 function fitted(config, width) {
   if (width > 520) return config;
-  const small = (style) => ({ ...config.style[style], fontSize: 8.5 });
+  const small = (style, fontSize = 7.8) => ({ ...config.style[style], fontSize });
   return {
     ...config,
     legend: { ...config.legend, orient: "bottom", direction: "horizontal", labelFontSize: 10 },
     axis: { ...config.axis, labelFontSize: 9.5, titleFontSize: 11 },
-    style: { ...config.style, "cell-low": small("cell-low"), "cell-high": small("cell-high"), note: { ...config.style.note, fontSize: 9.5 } },
+    style: { ...config.style, "cell-low": small("cell-low"), "cell-high": small("cell-high"), note: small("note", 9.5), "band-label": small("band-label", 0) },
   };
 }
 
