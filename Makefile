@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: plan test check bench readme screenshots clean
+LIVE ?= .venv-live
+
+.PHONY: plan test test-live bench-live check bench readme screenshots clean
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -11,6 +13,13 @@ plan: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# One core for the engine: on a busy machine its threads would wait for each other.
+test-live: $(LIVE)/.installed
+	$(LIVE)/bin/python -m pytest tests/live
+
+bench-live: $(LIVE)/.installed
+	$(LIVE)/bin/python benchmarks/live_swing.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -28,7 +37,7 @@ screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/screenshots.py screenshots
 
 clean:
-	rm -rf $(VENV) .cache screenshots build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LIVE) .cache screenshots build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Specmargin needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -41,3 +50,7 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(LIVE)/.installed: pyproject.toml scripts/live_environment.py
+	$(PYTHON) scripts/live_environment.py $(LIVE)
+	@touch $@

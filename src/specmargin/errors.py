@@ -69,6 +69,10 @@ class ScheduleError(InputError):
     """A schedule that cannot be written in an engine's own format."""
 
 
+class EngineError(InputError):
+    """Settings or a policy that a live engine cannot take, or an engine that is not supported."""
+
+
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> str:
     """A phrase such as ``; nearest: h100-sxm, h100-pcie`` for an error message, or nothing."""
     matches = difflib.get_close_matches(name.lower(), list(known), n=count, cutoff=0.4)

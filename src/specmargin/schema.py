@@ -16,7 +16,10 @@ def first_complaint(error: ValueError) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the file"
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "value_error":  # our own words, about a field or about the whole
+        return f"{place}: {first['ctx']['error']}" if place else str(first["ctx"]["error"])
+    place = place or "the file"
     given = repr(first["input"])
     shown = "" if first["type"] in ("missing", "extra_forbidden") or len(given) > _LONGEST else f", got {given}"
     return f"{place}: {first['msg'].lower()}{shown}"

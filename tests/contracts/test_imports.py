@@ -21,6 +21,7 @@ ALLOWED = {
     "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
+    "simulator": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions"},
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "decisions"},
     "figures": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions", "validation"},
     "explorer": {
@@ -35,6 +36,7 @@ ALLOWED = {
         "scenario_options",
         "planning",
         "plan_payload",
+        "simulator",
         "validation",
         "figures",
     },
@@ -48,6 +50,7 @@ ALLOWED = {
         "decisions",
         "engines",
         "scenario_options",
+        "simulator",
         "planning",
         "plan_payload",
         "validation",

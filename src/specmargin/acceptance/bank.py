@@ -64,8 +64,12 @@ class Rounds:
     @property
     def has_confidence(self) -> bool:
         """For every token that was drafted."""
+        return bool(self.drafted_by_round.any()) and not bool(self._without_confidence.any())
+
+    @property
+    def _without_confidence(self) -> BoolArray:
         drafted = np.arange(self.depth) < self.drafted_by_round[:, np.newaxis]
-        return bool(drafted.any()) and not bool(np.isnan(self.confidence_by_round_depth[drafted]).any())
+        return np.asarray((drafted & np.isnan(self.confidence_by_round_depth)).any(axis=1))
 
     @property
     def categories(self) -> list[str]:
@@ -84,6 +88,14 @@ class Rounds:
             speculator=self.speculator,
             source=self.source,
         )
+
+    def with_confidence(self) -> Rounds | None:
+        """Whole requests that have one for every drafted token, so that streaks stay streaks; None where none has. The
+        first drafts of a live engine have none."""
+        spoiled = np.unique(self.prompt_by_round[self._without_confidence])
+        whole = ~np.isin(self.prompt_by_round, spoiled)
+        found = self.chosen(whole) if whole.any() else None
+        return found if found is not None and found.has_confidence else None
 
     def of_category(self, name: str) -> Rounds:
         return self.chosen(np.array([category == name for category in self.category_by_round]))
@@ -109,6 +121,9 @@ def _read(path: Path) -> Rounds:
 
 def _read_any(path: Path) -> Rounds:
     if path.is_dir():
+        parts = [] if (path / "acceptance.parquet").is_file() else sorted(path.rglob("part-*/acceptance.parquet"))
+        if parts:
+            return _read_bank(*parts)
         path = path / "acceptance.parquet"
     if not path.is_file():
         raise AcceptanceError(f"{path}: no such file; give a bank's folder, acceptance.parquet, a .csv or a .jsonl")
@@ -122,8 +137,9 @@ def _read_any(path: Path) -> Rounds:
     raise AcceptanceError(f"{path}: a bank is .parquet, .csv or .jsonl")
 
 
-def _read_bank(path: Path) -> Rounds:
-    accepted = scan_parquet(path, (*KEYS, "accept"), AcceptanceError)
+def _read_bank(path: Path, *more: Path) -> Rounds:
+    """One bank, or the parts of one that a live engine captured."""
+    accepted = _scan(path, *more, columns=(*KEYS, "accept"))
     depth = sum(name.startswith("acc") and name[3:].isdigit() for name in accepted.collect_schema().names())
     beside = path.with_name("speculator.parquet")
     frame = accepted.collect()
@@ -132,7 +148,8 @@ def _read_bank(path: Path) -> Rounds:
         raise AcceptanceError(f"{path}: {duplicates} rounds stand twice (the same {', '.join(KEYS)})")
     names = [f"conf{d}" for d in range(depth)]
     if beside.is_file():
-        speculator = scan_parquet(beside, (*KEYS, *names), AcceptanceError).collect()
+        others = (part.with_name("speculator.parquet") for part in more)
+        speculator = _scan(beside, *others, columns=(*KEYS, *names)).collect()
         joined = frame.join(speculator.select(*KEYS, *names), on=KEYS, how="left")
         missing = joined.height - joined.drop_nulls("conf0").height if depth else 0
         if joined.height != frame.height or missing == frame.height:
@@ -157,6 +174,10 @@ def _read_bank(path: Path) -> Rounds:
         speculator=_one(frame, "speculator", path),
         source=str(path.parent.name or path.name),
     )
+
+
+def _scan(*paths: Path, columns: Sequence[str]) -> pl.LazyFrame:
+    return pl.concat([scan_parquet(path, columns, AcceptanceError) for path in paths])
 
 
 def _requests(frame: pl.DataFrame) -> IntArray:

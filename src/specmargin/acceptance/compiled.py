@@ -35,11 +35,12 @@ class CompiledCalibrator:
         grid = np.linspace(0.0, 1.0, 4 * _LEVELS + 1)
         self._level_of = np.round((logit(grid) + _RANGE) / (2 * _RANGE) * (_LEVELS - 1)).astype(np.int64)
         self._curve = 1.0 / (1.0 + np.exp(-np.linspace(-12.0, 12.0, _CURVE)))
-        self._survival = np.zeros((max_batch, model.depths))
+        self._survival = np.zeros(max_batch * model.depths)
 
     def survival(self, confidence: FloatArray, history: FloatArray) -> FloatArray:
         """(sequences, depth), valid until the next call; the caller has checked that confidences lie in 0..1."""
-        out = self._survival[: confidence.shape[0], : confidence.shape[1]]
+        # Contiguous whatever the width, so that what is compiled for one batch is compiled for all.
+        out = self._survival[: confidence.size].reshape(confidence.shape)
         _survival(confidence, history, self._base, self._rest, self._levels, self._level_of, self._curve, out)
         return out
 

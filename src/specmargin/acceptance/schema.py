@@ -44,21 +44,27 @@ class AcceptanceFile(StrictModel):
         if found is None:
             hint, known = nearest_names(category, self.categories), ", ".join(self.categories)
             raise AcceptanceError(f"acceptance profile {self.name} has no category {category!r}{hint}; it has: {known}")
-        detail = f"{found.rounds:,} rounds of {self.speculator or self.source}, {category}"
+        origin = f"{self.speculator} ({self.source})" if self.speculator else self.source
+        detail = f"{found.rounds:,} rounds of {origin}, {category}"
         by_depth = np.minimum.accumulate(np.array(found.survival))
         return Survival(by_depth=by_depth, source=Source(kind=SourceKind.MEASURED, detail=detail))
 
 
 def read_acceptance(path: Path) -> AcceptanceFile:
     try:
-        return AcceptanceFile.model_validate_json(path.read_text(encoding="utf-8"))
+        return parse_acceptance_file(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError:
         raise AcceptanceError(f"{path}: not an acceptance profile (not text)") from None
     except OSError as error:
         raise AcceptanceError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def parse_acceptance_file(text: str, origin: str) -> AcceptanceFile:
+    try:
+        return AcceptanceFile.model_validate_json(text)
     except ValidationError as error:
         fault = first_complaint(error)
-        raise AcceptanceError(f"{path}: {fault}; `specmargin profile acceptance` makes such files") from None
+        raise AcceptanceError(f"{origin}: {fault}; `specmargin profile acceptance` makes such files") from None
 
 
 def as_text(file: AcceptanceFile) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +24,14 @@ from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, ne
 from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.sources import Source, SourceKind, assumed, published
 
+if TYPE_CHECKING:
+    from specmargin.acceptance.schema import AcceptanceFile
+
 KINDS = ("mtp", "eagle", "dflash", "ssd", "model", "ngram", "free")
 _SSD_HIT_RATE = 0.8
+_ALL = "all"  # the category of every round together
+# Whole profiles, as `specmargin profile acceptance` makes them, with the target and the drafter that were captured.
+_PROFILES = {"reference-moe": ("reference-moe", "model:reference-draft")}
 _EAGLE_VOCABULARY = 32_000
 
 # DFlash heads whose shape is known; others are scaled from the first one's proportions.
@@ -249,7 +255,7 @@ def _bank(text: str | None) -> Survival | None:
     if path.suffix == ".json":
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
-        return read_acceptance(path).survival(category or "all")
+        return read_acceptance(path).survival(category or _ALL)
     with needs_extra("routing"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
         from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
@@ -265,11 +271,33 @@ def _bank(text: str | None) -> Survival | None:
     return found.curve(f"{found.rounds:,} rounds of {rounds.source}{named} ({first})")
 
 
+@cache
+def acceptance_profile(name: str) -> AcceptanceFile:
+    """A profile that is bundled."""
+    from specmargin.acceptance.schema import parse_acceptance_file  # noqa: PLC0415 (pydantic only where a file is read)
+
+    text = (files("specmargin.catalog") / "acceptance" / f"{name}.acceptance.json").read_text(encoding="utf-8")
+    return parse_acceptance_file(text, f"bundled acceptance {name}")
+
+
+def _profile(text: str | None, choice: DraftChoice, target: Architecture) -> Survival | None:
+    """A bundled profile, by NAME[:CATEGORY] or because it is of this target and this drafter."""
+    pair = (target.name, choice.drafter.name)
+    own = next((name for name, of in _PROFILES.items() if of == pair), None)
+    name, _, category = (text if text is not None else own or "").partition(":")
+    if name.lower() not in _PROFILES:
+        return None
+    curve = acceptance_profile(name.lower()).survival(category or _ALL)
+    if name.lower() != own:
+        return replace(curve, source=assumed(f"as measured elsewhere ({curve.source.detail})"))
+    return curve
+
+
 def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture, *, max_depth: int) -> Survival:
-    """What the user gave, or the bundled curve of the drafter's kind, which is an assumption for other models."""
-    bank = _bank(text)
-    if bank is not None:
-        return bank
+    """What the user gave, or what is bundled of the drafter or its kind, which is an assumption for other models."""
+    found = _bank(text) or _profile(text, choice, target)
+    if found is not None:
+        return found
     if text is not None and text.lower() not in _acceptance_tables():
         return parse_acceptance(text, max_depth=max_depth)
     name = choice.kind if text is None else text.lower()

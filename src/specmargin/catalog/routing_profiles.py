@@ -1,4 +1,4 @@
-"""From `--routing` to a profile: bundled curves, a file of your own, or uniform."""
+"""From `--routing` to a profile: bundled curves, a bundled capture, a file of your own, or uniform."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from specmargin.routing.curves import CurveRouting
 from specmargin.routing.profile import UNIFORM, ModelRouting, RoutingProfile, UniformWithReplacement, check_model
 from specmargin.sources import Source, assumed, published
 
+if TYPE_CHECKING:
+    from specmargin.routing.schema import RoutingFile
+
 BUNDLED = ("deepseek-v4-flash", "qwen3.6-35b-a3b")
+CAPTURED = ("reference-moe",)  # whole profiles, as `specmargin profile routing` makes them: which expert is which
 _SCALED = "qwen3.6-35b-a3b"  # whose curves stand for models that nobody captured: the most categories and run lengths
 _NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, UniformWithReplacement())}
 DEFAULT_CATEGORY = "all"
@@ -66,19 +70,40 @@ def scaled_routing(category: str = DEFAULT_CATEGORY) -> CurveRouting:
 def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile:
     """`uniform`, a bundled NAME[:CATEGORY], or FILE[:CATEGORY[=WEIGHT],…]; None: the model's own, or scaled curves."""
     if spec is None:
-        return bundled_routing(architecture.name) if architecture.name in BUNDLED else scaled_routing()
+        return _own(architecture) or scaled_routing()
     if spec.lower() in _NAMED:
         return _NAMED[spec.lower()]
     name, categories = _split(spec)
     if name.lower() in BUNDLED:
         return _bundled_for(name.lower(), categories or DEFAULT_CATEGORY, architecture)
+    if name.lower() in CAPTURED:
+        return _for_model(captured_routing(name.lower()), categories, architecture)
     if not Path(name).exists() and not name.endswith(".json"):
-        known = [*_NAMED, *BUNDLED]
+        known = [*_NAMED, *BUNDLED, *CAPTURED]
         raise InputError(
             f"unknown routing profile {name!r}{nearest_names(name, known)}; known: {', '.join(known)}, "
             "or a file that `specmargin profile routing` made"
         )
-    return _from_file(Path(name), categories, architecture)
+    from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
+
+    return _for_model(read_routing(Path(name)), categories, architecture)
+
+
+def _own(architecture: Architecture) -> RoutingProfile | None:
+    """What is bundled of this very model."""
+    if architecture.name in BUNDLED:
+        return bundled_routing(architecture.name)
+    if architecture.name in CAPTURED:
+        return _for_model(captured_routing(architecture.name), "", architecture)
+    return None
+
+
+@cache
+def captured_routing(name: str) -> RoutingFile:
+    from specmargin.routing.schema import parse_routing  # noqa: PLC0415 (pydantic only where a file is read)
+
+    text = (files("specmargin.catalog") / "routing" / f"{name}.routing.json").read_text(encoding="utf-8")
+    return parse_routing(text, f"bundled routing {name}")
 
 
 def _split(spec: str) -> tuple[str, str]:
@@ -97,10 +122,8 @@ def _bundled_for(name: str, category: str, architecture: Architecture) -> CurveR
     return bundled_routing(name, category, assumed(detail))
 
 
-def _from_file(path: Path, categories: str, architecture: Architecture) -> ModelRouting:
-    from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
-
-    found = read_routing(path).profile(_weights(categories) if categories else None)
+def _for_model(file: RoutingFile, categories: str, architecture: Architecture) -> ModelRouting:
+    found = file.profile(_weights(categories) if categories else None)
     check_model(found, architecture)
     return ModelRouting(own=found, others=scaled_routing())
 

@@ -39,8 +39,8 @@ def models(
     for name, a in entries:
         shown.add_row(
             name,
-            f"{a.parameters / 1e9:.1f}B",
-            f"{a.active_parameters(count_embedding=False) / 1e9:.1f}B",
+            _count(a.parameters),
+            _count(a.active_parameters(count_embedding=False)),
             str(a.layers),
             f"{a.pools[0].experts_per_token}/{a.pools[0].experts}" if a.is_moe else "–",
             ", ".join(_attention(a)),
@@ -67,6 +67,10 @@ def _payload(name: str, a: Architecture) -> dict[str, Any]:
         "max_context": a.max_context,
         "source": str(a.source),
     }
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f}B" if parameters >= 1e8 else f"{parameters / 1e6:.1f}M"
 
 
 def _attention(a: Architecture) -> list[str]:

@@ -37,8 +37,8 @@ AcceptanceOption = Annotated[
     typer.Option(
         "--acceptance",
         help="0.8 (each token), 0.78,0.58,0.44 (survival by depth), length:2.3@4 (accepted drafts at depth 4), "
-        "a bank of rounds or a profile of one (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, eagle ...). "
-        "Default: the drafter's bundled curve.",
+        "a bank of rounds or a profile of one (PATH or PATH:CATEGORY), or what is bundled (mtp, dflash, eagle ..., "
+        "reference-moe[:CATEGORY]). Default: what is bundled of the drafter or its kind.",
     ),
 ]
 RoutingOption = Annotated[

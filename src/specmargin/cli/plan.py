@@ -17,7 +17,7 @@ from specmargin.decisions.compare import compare as compare_prices
 from specmargin.decisions.load import Load
 from specmargin.decisions.plan import MAX_BATCH
 from specmargin.engines.formats import find_engine
-from specmargin.errors import ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import write_text
 from specmargin.hardware.layout import Parallel
 from specmargin.plan_payload import payload
@@ -94,7 +94,11 @@ def plan(
             "--plot", help="Draw depth and speed-up by batch, or with --contexts by both: FILE.png, .svg, .html, .json."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file and the figure.")] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="Write what the live controller inside vLLM decides from (docs/live.md)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output files and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Does speculation pay here, how deep at each batch, and the engine's own setting for it.
@@ -164,11 +168,21 @@ def plan(
             answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))
     if plot is not None:
         _draw(answers[0], plot)
+    written = None if policy is None else _policy(policy, answers[0], acceptance, max_batch, force=force)
     if json:
         beside = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
         render.json_out(payload(answers, question.engine, gpu_hour_price) | beside)
     else:
         plan_view.show(answers, question.engine, gpu_hour_price, comparison)
+        if written is not None:
+            typer.echo(f"Wrote {written}.")
+
+
+def _policy(path: Path, best: Answer, acceptance: str | None, max_batch: int, *, force: bool) -> str:
+    with needs_extra("live"):
+        from specmargin.cli.policy_file import write_policy  # noqa: PLC0415 (compiled policies)
+
+    return write_policy(path, best, acceptance, max_batch=max_batch, force=force)
 
 
 def _draw(best: Answer, path: Path) -> None:

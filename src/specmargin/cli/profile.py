@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 _ENDING = ".routing.json"
 _LAGS_SHOWN = 4
+SourceOption = Annotated[
+    str | None,
+    typer.Option(help="What the profile says of where it came from: model, drafter, conditions. Default: the files."),
+]
 
 
 @app.callback()
@@ -43,6 +48,7 @@ def routing(
     model: Annotated[str | None, typer.Option(help="The model that was captured: it gives the experts.")] = None,
     experts: Annotated[int | None, typer.Option(min=1, help="Experts of a layer, if no --model is given.")] = None,
     longest_run: Annotated[int, typer.Option(min=2, max=64, help="Longest run to count (returned arrays: 16).")] = 16,
+    source: SourceOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -68,7 +74,7 @@ def routing(
     with render.progress("counting", sum(capture.positions for capture in captures)) as advance:
         counts = count(captures, experts=pool.experts, longest_run=longest_run, advance=advance)
     name = output.name.removesuffix(_ENDING) if output is not None else "captured"
-    provenance = ", ".join(dict.fromkeys(capture.path.name for capture in captures))
+    provenance = source or ", ".join(dict.fromkeys(capture.path.name for capture in captures))
     found = build_profile(counts, name=name, pool=pool, provenance=provenance)
     if output is not None:
         write_text(output, as_text(found), force=force)
@@ -106,6 +112,7 @@ def acceptance(
     figure: Annotated[
         Path | None, typer.Option("--plot", "--figure", help="Draw the ladder: FILE.png, .svg, .html or .json.")
     ] = None,
+    source: SourceOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -135,6 +142,7 @@ def acceptance(
     default = [page.Clock.STUDY_BLOCK, page.Clock.STUDY_PASSES]
     chosen = [known[name] for name in clocks] if clocks else default
     rounds = read_bank([Path(file) for file in files])
+    rounds = replace(rounds, source=source) if source else rounds
     payload = page.run(rounds, clocks=chosen if with_ladder else [], splits=splits)
     if output is not None:
         from specmargin.acceptance.schema import as_text  # noqa: PLC0415

@@ -125,7 +125,8 @@ def _mean(found: Sequence[Quality]) -> Quality:
 
 def run(rounds: Rounds, *, clocks: Sequence[Clock], splits: int) -> dict[str, Any]:
     """Everything that is shown, in the shape of the JSON."""
-    if clocks and not rounds.has_confidence:
+    known = rounds.with_confidence()
+    if clocks and known is None:
         raise AcceptanceError(f"{rounds.source}: has no confidences, which the ladder needs")
     estimates = {name: survival_estimate(rounds.of_category(name)) for name in rounds.categories}
     estimates["all"] = survival_estimate(rounds)
@@ -138,11 +139,12 @@ def run(rounds: Rounds, *, clocks: Sequence[Clock], splits: int) -> dict[str, An
         "calibration": [],
         "ladder": [],
     }
-    if rounds.has_confidence:
-        payload["joint"] = joint_table(rounds, survival_of(rounds, Raw())).tolist()
+    if known is not None:
+        payload["calibrated_rounds"] = known.count
+        payload["joint"] = joint_table(known, survival_of(known, Raw())).tolist()
         with render.progress("calibrating", 1):
-            payload["calibration"] = [_line(line) for line in calibration_lines(rounds, splits=splits)]
-        contest = Contest.of(rounds, seed=0) if clocks else None
+            payload["calibration"] = [_line(line) for line in calibration_lines(known, splits=splits)]
+        contest = Contest.of(known, seed=0) if clocks else None
         for clock in clocks:
             with render.progress(f"ladder, {clock}", len(CONCURRENCIES)) as advance:
                 assert contest is not None
@@ -154,11 +156,12 @@ def run(rounds: Rounds, *, clocks: Sequence[Clock], splits: int) -> dict[str, An
 def profile_file(rounds: Rounds, payload: dict[str, Any], name: str) -> AcceptanceFile:
     """What is kept: curves by category, the calibrator, and survivals of some rounds for the look-ahead."""
     calibrator, sample = None, []
-    if rounds.has_confidence:
-        model = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
+    known = rounds.with_confidence()
+    if known is not None:
+        model = Logistic.fit(tokens_of(known), depths=known.depth)
         calibrator = CalibratorFile(depths=model.depths, weights=[float(f"{w:.6g}") for w in model.weights])
-        spread = np.linspace(0, rounds.count - 1, min(rounds.count, _SAMPLED)).astype(np.int64)
-        sample = np.round(survival_of(rounds, model)[spread], 4).tolist()
+        spread = np.linspace(0, known.count - 1, min(known.count, _SAMPLED)).astype(np.int64)
+        sample = np.round(survival_of(known, model)[spread], 4).tolist()
     return AcceptanceFile(
         schema="specmargin.acceptance/1",
         name=name,
@@ -204,6 +207,9 @@ def show(out: Console, payload: dict[str, Any]) -> None:
     out.print()
     _show_survival(out, payload)
     if payload["calibration"]:
+        left_out = whole["rounds"] - payload["calibrated_rounds"]
+        if left_out:
+            out.print(f"(requests without all their confidences, {left_out:,} rounds, left out)", style="dim")
         _show_calibration(out, payload["calibration"])
     for clock in dict.fromkeys(row["prices"] for row in payload["ladder"]):
         _show_ladder(out, Clock(clock), [row for row in payload["ladder"] if row["prices"] == clock])

@@ -184,6 +184,9 @@ def _open(path: Path, category: str) -> list[Capture]:
         inside = path / "routing.npy"
         if inside.is_file():
             return _open(inside, category)
+        parts = sorted(path.rglob("part-*/routing.npy"))  # of a live engine's capture
+        if parts:
+            return [capture for part in parts for capture in _open(part, category)]
         arrays = sorted(path.glob("*.npy"))
         if not arrays:
             raise RoutingError(f"{path}: holds neither a routing.npy nor any other .npy file")

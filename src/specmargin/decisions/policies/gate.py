@@ -13,6 +13,7 @@ import numpy as np
 from specmargin.step import FloatArray, IntArray
 
 _BINS = 1024
+_FEW = 48  # tokens that are sorted by insertion: emptying the bins would take longer than the rest
 
 
 # Plain tuples: a call with named ones takes 3 µs longer, most of a decision for one sequence.
@@ -57,7 +58,7 @@ def ragged_gate(survival, drafted, prices, rate, memory):  # type: ignore[no-unt
 
 @nb.njit(cache=True, nogil=True, fastmath=True)
 def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untyped-def]
-    """Tokens that may pay, by survival over marginal price (a counting sort); returns how many there are."""
+    """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
     batch, deepest = survival.shape
     rest, effective = prices[0], prices[3]
     depths, bins, order, heads = memory
@@ -65,7 +66,10 @@ def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untype
     per_position = (rest[1] - rest[0]) / batch + 1e-15
     cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
     never = rate * max((rest[1:] - rest[:-1]).min(), 0.0) / batch  # a survival that pays for no position, wherever
-    heads[:] = 0
+    few = batch * deepest <= _FEW
+    if not few:
+        heads[:] = 0
+    total = 0
     for i in range(batch):
         least = 1.0
         depths[i] = 0
@@ -76,17 +80,37 @@ def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untype
             price = per_position + slope * (effective[d + 1] - effective[d])
             least = min(least, survival[i, d] * cheapest / price)
             place = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
-            bins[i * deepest + d] = place
-            heads[place + 1] += 1
+            token = i * deepest + d
+            bins[token] = place
+            if few:
+                _insert(order, bins, total, token)
+            else:
+                heads[place + 1] += 1
+            total += 1
+    if not few:
+        _counted(depths, bins, order, heads, batch, deepest)
+    return total
+
+
+@nb.njit(cache=True, nogil=True, inline="always")
+def _insert(order, bins, count, token):  # type: ignore[no-untyped-def]
+    """Into its place among the first `count`, after its equals."""
+    at = count
+    while at > 0 and bins[order[at - 1]] > bins[token]:
+        order[at] = order[at - 1]
+        at -= 1
+    order[at] = token
+
+
+@nb.njit(cache=True, nogil=True)
+def _counted(depths, bins, order, heads, batch, deepest):  # type: ignore[no-untyped-def]
     for place in range(_BINS):
         heads[place + 1] += heads[place]
-    total = heads[_BINS]
     for i in range(batch):
         for d in range(depths[i]):
-            place = bins[i * deepest + d]
-            order[heads[place]] = i * deepest + d
-            heads[place] += 1
-    return total
+            token = i * deepest + d
+            order[heads[bins[token]]] = token
+            heads[bins[token]] += 1
 
 
 @nb.njit(cache=True, nogil=True, inline="always", fastmath=True)

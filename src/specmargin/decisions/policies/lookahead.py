@@ -43,14 +43,18 @@ class LookAhead:
         return np.asarray(self.option_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
 
-def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0) -> LookAhead:
-    """`survival_sample`: (rounds, depth) calibrated survivals of real rounds, whatever was accepted."""
+def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0, early_stop: bool = True) -> LookAhead:
+    """`survival_sample`: (rounds, depth) calibrated survivals of real rounds, whatever was accepted. `early_stop`: the
+    engine can end the drafts of single sequences between two passes."""
     generator = np.random.default_rng(seed)
     survival_sample = to_depth(survival_sample, table.max_depth)
     next_acceptance = expected_acceptance(survival_sample)
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
     memory = gate_memory(table.max_batch, table.max_depth)
-    found = [_best(table, survival_sample, int(batch), next_acceptance, memory, generator) for batch in batches]
+    choices = _choices(table, early_stop=early_stop)
+    found = [
+        _best(table, survival_sample, int(batch), next_acceptance, memory, generator, choices) for batch in batches
+    ]
     depths, rates, options = (np.array(values) for values in zip(*found, strict=True))
     every = np.log(np.maximum(np.arange(table.max_batch + 1), 1))
     nearest = np.abs(every[:, np.newaxis] - np.log(batches)).argmin(axis=1)
@@ -75,6 +79,7 @@ def _best(
     next_acceptance: FloatArray,
     memory: Memory,
     generator: np.random.Generator,
+    choices: list[tuple[int, tuple[float, float]]],
 ) -> tuple[int, float, tuple[float, float]]:
     """Depth, rate and option with the highest goodput. The rate is the one that was played with: drafting that stops
     early is a rule of thumb, and at a slightly higher rate it may not start at all."""
@@ -83,7 +88,7 @@ def _best(
     prices = table.of_batch(batch)
     plain = batch / table.verify_seconds(np.zeros(batch))
     best, best_goodput = (0, plain, _ALL_GO_ON), plain
-    for depth, option in _choices(table):
+    for depth, option in choices:
         rate = best_goodput
         for _ in range(_ROUNDS):
             goodput = sample_goodput(sample, picked, depth, prices, next_acceptance, rate, np.array(option), memory)
@@ -93,10 +98,10 @@ def _best(
     return best
 
 
-def _choices(table: PriceTable) -> list[tuple[int, tuple[float, float]]]:
+def _choices(table: PriceTable, *, early_stop: bool) -> list[tuple[int, tuple[float, float]]]:
     """Drafts of every depth that all go through with, and for an autoregressive head drafts that stop early."""
     whole = [(depth, _ALL_GO_ON) for depth in range(1, table.max_depth + 1)]
-    if not table.draft.by_pass:
+    if not table.draft.by_pass or not early_stop:
         return whole
     depths = sorted({min(depth, table.max_depth) for depth in (1, 2, 4, table.max_depth)})
     return whole + list(product(depths, _OPTIONS))

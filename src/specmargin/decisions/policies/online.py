@@ -1,4 +1,7 @@
-"""What a controller learns while it runs: each part small, bounded, and able to forget."""
+"""What a controller learns while it runs: each part small, bounded, and able to forget. Compiled; changed in place.
+
+The functions take plain arrays, so that an engine's plug-in and the simulator run the very same code.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from specmargin.decisions.policies.compiling import compiled
 from specmargin.step import FloatArray, IntArray
 
-_UNTRIED = 0.985  # a step: beliefs about depths that nobody drafts
+# Prices: forgetting a step, weight of the prior in steps, and the relative error from which on a step counts for less.
+_PRICE_FORGETTING, _PRICE_PRIOR_STEPS, _OUTLIER = 0.98, 20.0, 0.25
+# Acceptance: forgetting a step where a depth was tried and where nobody tried it, and weight of the prior in rounds.
+_FORGETTING, _UNTRIED, _PRIOR_ROUNDS = 0.94, 0.985, 8.0
+# Confidence: how fast its shift is learned, and how it goes back to none.
+_SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
 
 
 @dataclass(kw_only=True)
@@ -18,28 +27,15 @@ class PriceCorrection:
     Least squares with forgetting, pulled to the prior (0, 1, 1); a step far off what was expected counts for less.
     """
 
-    forgetting: float = 0.98
-    prior_weight: float = 20.0  # steps
-    outlier: float = 0.25  # relative error from which on a step loses weight
-    _normal: FloatArray = field(default_factory=lambda: np.zeros((3, 3)))
-    _right: FloatArray = field(default_factory=lambda: np.zeros(3))
+    normal: FloatArray = field(default_factory=lambda: np.zeros((3, 3)))
+    right: FloatArray = field(default_factory=lambda: np.zeros(3))
     values: FloatArray = field(default_factory=lambda: np.array([0.0, 1.0, 1.0]))
 
     def seconds(self, rest: float, experts: float) -> float:
-        return float(self.values[0] + self.values[1] * rest + self.values[2] * experts)
+        return float(corrected_seconds(self.values, rest, experts))
 
     def learn(self, rest: float, experts: float, seconds: float) -> None:
-        expected = self.seconds(rest, experts)
-        if not (0.0 < seconds < 100.0 and 0.0 < expected < 100.0):
-            return
-        error = abs(seconds / expected - 1.0)
-        weight = (1.0 if error <= self.outlier else self.outlier / error) / expected**2
-        x = np.array([1.0, rest, experts])
-        self._normal = self.forgetting * self._normal + weight * np.outer(x, x)
-        self._right = self.forgetting * self._right + weight * x * seconds
-        pull = self.prior_weight * np.diag([25.0 / expected**2, 0.04, 0.04])  # an offset is the least likely
-        found = np.linalg.solve(self._normal + pull, self._right + pull @ np.array([0.0, 1.0, 1.0]))
-        self.values = np.clip(found, [-0.5 * expected, 0.2, 0.2], [5.0 * expected, 5.0, 5.0])
+        learn_prices(self.normal, self.right, self.values, rest, experts, seconds)
 
 
 @dataclass(kw_only=True)
@@ -47,28 +43,20 @@ class AcceptanceTracker:
     """Conditional acceptance by depth, forgetting, pulled to a prior curve; rounds cut short are censored."""
 
     prior: FloatArray  # conditional acceptance by depth
-    prior_rounds: float = 8.0
-    forgetting: float = 0.94  # a step
-    _tried: FloatArray = field(init=False)
-    _taken: FloatArray = field(init=False)
+    tried: FloatArray = field(init=False)
+    taken: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        self._tried, self._taken = np.zeros(self.prior.size), np.zeros(self.prior.size)
+        self.tried, self.taken = np.zeros(self.prior.size), np.zeros(self.prior.size)
 
     def learn(self, verified: IntArray, accepted: IntArray) -> None:
-        depth = np.arange(self.prior.size)
-        tried = ((verified[:, np.newaxis] > depth) & (accepted[:, np.newaxis] >= depth)).sum(axis=0)
-        taken = (accepted[:, np.newaxis] > depth).sum(axis=0)
-        keep = np.where(tried > 0, self.forgetting, _UNTRIED)  # what is not tried goes stale, slowly
-        self._tried = keep * self._tried + tried
-        self._taken = keep * self._taken + np.minimum(taken, tried)
+        learn_acceptance(self.tried, self.taken, verified, accepted)
 
     @property
     def conditional(self) -> FloatArray:
-        """Depths that were hardly tried follow the shift of those that were."""
-        shift = (self._taken.sum() + 1e-9) / max(float((self._tried * self.prior).sum()), 1e-9)
-        likely = np.clip(self.prior * (shift if self._tried.sum() > 4 else 1.0), 0.0, 0.999)
-        return np.asarray((self._taken + self.prior_rounds * likely) / (self._tried + self.prior_rounds))
+        known = (self.prior, self.tried, self.taken)
+        shift = acceptance_shift(*known)
+        return np.array([conditional_acceptance(*known, depth, shift) for depth in range(self.prior.size)])
 
     @property
     def survival(self) -> FloatArray:
@@ -79,14 +67,90 @@ class AcceptanceTracker:
 class ConfidenceShift:
     """How much likelier tokens are to be accepted than the profile says, in log-odds; forgets towards none."""
 
-    rate: float = 0.5
-    forgetting: float = 0.995
-    value: float = 0.0
+    held: FloatArray = field(default_factory=lambda: np.zeros(1))
+
+    @property
+    def value(self) -> float:
+        return float(self.held[0])
 
     def learn(self, expected: float, observed: float, tokens: float) -> None:
         """`expected`, `observed`: accepted tokens among `tokens` that were reached."""
-        if tokens <= 0:
-            return
-        spread = max(expected * (1.0 - expected / tokens), 0.05 * tokens)
-        step = self.rate * (observed - expected) / (spread + 8.0)
-        self.value = float(np.clip(self.forgetting * self.value + step, -4.0, 4.0))
+        learn_shift(self.held, expected, observed, tokens)
+
+
+# --- compiled ---
+
+
+@compiled
+def corrected_seconds(values, rest, experts):  # type: ignore[no-untyped-def]  # Numba reads the types
+    return values[0] + values[1] * rest + values[2] * experts
+
+
+@compiled
+def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore[no-untyped-def]
+    expected = corrected_seconds(values, rest, experts)
+    if not (0.0 < seconds < 100.0 and 0.0 < expected < 100.0):
+        return
+    error = abs(seconds / expected - 1.0)
+    weight = (1.0 if error <= _OUTLIER else _OUTLIER / error) / expected**2
+    x = (1.0, rest, experts)
+    for i in range(3):
+        right[i] = _PRICE_FORGETTING * right[i] + weight * x[i] * seconds
+        for j in range(3):
+            normal[i, j] = _PRICE_FORGETTING * normal[i, j] + weight * x[i] * x[j]
+    # Three equations, positive definite thanks to the prior (an offset is the least likely): no pivoting, no memory.
+    pull = _PRICE_PRIOR_STEPS * 0.04
+    a00, a01, a02 = normal[0, 0] + _PRICE_PRIOR_STEPS * 25.0 / expected**2, normal[0, 1], normal[0, 2]
+    first, second = a01 / a00, a02 / a00
+    a11, a12 = normal[1, 1] + pull - first * a01, normal[1, 2] - first * a02
+    third = a12 / a11
+    a22 = normal[2, 2] + pull - second * a02 - third * a12
+    b1 = right[1] + pull - first * right[0]
+    b2 = right[2] + pull - second * right[0] - third * b1
+    z = b2 / a22
+    y = (b1 - a12 * z) / a11
+    offset = (right[0] - a01 * y - a02 * z) / a00
+    values[0] = min(max(offset, -0.5 * expected), 5.0 * expected)
+    values[1] = min(max(y, 0.2), 5.0)
+    values[2] = min(max(z, 0.2), 5.0)
+
+
+@compiled
+def learn_acceptance(tried, taken, verified, accepted):  # type: ignore[no-untyped-def]
+    for depth in range(tried.size):
+        tries = takes = 0
+        for i in range(verified.size):
+            if verified[i] > depth and accepted[i] >= depth:
+                tries += 1
+            if accepted[i] > depth:
+                takes += 1
+        keep = _FORGETTING if tries > 0 else _UNTRIED  # what is not tried goes stale, slowly
+        tried[depth] = keep * tried[depth] + tries
+        taken[depth] = keep * taken[depth] + min(takes, tries)
+
+
+@compiled
+def acceptance_shift(prior, tried, taken):  # type: ignore[no-untyped-def]
+    """How much likelier than the prior tokens were accepted, over all depths."""
+    tries = takes = expected = 0.0
+    for depth in range(prior.size):
+        tries += tried[depth]
+        takes += taken[depth]
+        expected += tried[depth] * prior[depth]
+    return (takes + 1e-9) / max(expected, 1e-9) if tries > 4 else 1.0
+
+
+@compiled
+def conditional_acceptance(prior, tried, taken, depth, shift):  # type: ignore[no-untyped-def]
+    """Of the token at `depth`; depths that were hardly tried follow the shift of those that were."""
+    likely = min(max(prior[depth] * shift, 0.0), 0.999)
+    return (taken[depth] + _PRIOR_ROUNDS * likely) / (tried[depth] + _PRIOR_ROUNDS)
+
+
+@compiled
+def learn_shift(held, expected, observed, tokens):  # type: ignore[no-untyped-def]
+    if tokens <= 0.0:
+        return
+    spread = max(expected * (1.0 - expected / tokens), 0.05 * tokens)
+    step = _SHIFT_RATE * (observed - expected) / (spread + 8.0)
+    held[0] = min(max(_SHIFT_FORGETTING * held[0] + step, -_LARGEST_SHIFT), _LARGEST_SHIFT)

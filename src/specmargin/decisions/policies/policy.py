@@ -34,7 +34,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One step, by sequence, and how long it took."""
+    """One step, by sequence, and how long it took; NaN where its time says nothing (it held prompts too)."""
 
     drafted: IntArray
     verified: IntArray

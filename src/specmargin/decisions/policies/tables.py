@@ -18,8 +18,6 @@ from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
-_EXPERT_POINTS = 512
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftCost:
@@ -142,24 +140,25 @@ def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> Pri
     rest = price.total_seconds - (experts if experts is not None else 0.0)
     every = np.arange(max_batch + 1.0)
     rest_by_batch = np.stack([np.interp(every, batch, column) for column in rest.T], axis=1)
-    effective = _effective(scenario, depth)
-    strangers = np.linspace(0.0, max_batch * float(effective[-1]), _EXPERT_POINTS)
+    effective = effective_positions(scenario, depth)
+    # One entry a stranger: experts take a fixed time, and a coarser table is 10% off for a sequence alone.
+    strangers = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
     return PriceTable(
         rest_by_batch_depth=rest_by_batch,
-        expert_seconds=_expert_seconds(scenario, strangers),
+        expert_seconds=expert_seconds(scenario, strangers),
         expert_step=float(strangers[1]),
         effective_by_depth=effective,
         draft=_draft_cost(scenario, max_depth),
     )
 
 
-def _effective(scenario: Scenario, depth: FloatArray) -> FloatArray:
+def effective_positions(scenario: Scenario, depth: FloatArray) -> FloatArray:
     pools = scenario.architecture.pools
     local = scenario.routing.local(pools[0]) if pools else None
     return depth + 1.0 if local is None else np.concatenate([[1.0], local.effective_positions(depth[1:] + 1.0)])
 
 
-def _expert_seconds(scenario: Scenario, strangers: FloatArray) -> FloatArray:
+def expert_seconds(scenario: Scenario, strangers: FloatArray) -> FloatArray:
     """Routed experts of so many strangers, one position each."""
     step = Step.uniform(batch=np.maximum(strangers, 1.0), depth=0, context=scenario.context)
     for line in scenario.verify(step).components:

@@ -1,0 +1,262 @@
+"""The load swing: concurrency 1 → 4 → 16 → 32 → 8 → 1 on a real vLLM, categories changing, every policy in turn.
+
+    make bench-live            (or: python benchmarks/live_swing.py --minutes 20)
+
+The machine is noisy: repeats differ by a third. So contestants are interleaved, every ratio is taken within one repeat,
+and it goes on until the 95% interval of each is within ±5%, or the time is up. Speculation off, every fixed depth, the
+schedule and the controller run in one engine and differ in the policy alone; no speculation is an engine of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import t as student
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.live.prices import Timed, fit_policy  # noqa: E402
+from tests.live.models import Pair, find_pair, reference_folder  # noqa: E402
+
+DEEPEST = 7
+FIXED = (1, 2, 3, 5, 7)
+PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), (1, "prose"))
+TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}
+WARM = 0.25  # of the tokens, before the clock starts
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+
+
+class Engine:
+    """The other end of `benchmarks.live.engine`."""
+
+    def __init__(self, pair: Pair, *, speculative: bool, log: Path) -> None:
+        arguments: dict[str, Any] = {
+            "model": str(pair.target),
+            "dtype": "float32",
+            "max_model_len": 320,
+            "max_num_seqs": 32,
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+        }
+        if speculative:
+            drafter = {"method": "draft_model", "model": str(pair.draft), "num_speculative_tokens": DEEPEST}
+            arguments |= {"speculative_config": drafter}
+            arguments |= {"additional_config": {"specmargin": {"mode": "schedule", "schedule": [[1, 32, 1]]}}}
+        self._log = log.open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.live.engine"],
+            cwd=ROOT,
+            env=os.environ | _ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._send({"engine": arguments, "depth": DEEPEST})
+
+    def _send(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the engine stopped; its log: {self._log.name}")
+        return dict(json.loads(line))
+
+    def contestant(self, name: str, settings: dict[str, Any]) -> None:
+        self._send({"do": "contestant", "name": name, "settings": settings})
+
+    def run(self, name: str, prompts: Sequence[list[int]], concurrency: int, tokens: int) -> dict[str, Any]:
+        warm = round(WARM * tokens)
+        return self._send(
+            {"do": "run", "name": name, "prompts": prompts, "concurrency": concurrency, "tokens": tokens, "warm": warm}
+        )
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=30)
+
+
+@dataclass
+class Swing:
+    """Seconds by contestant and phase, a number a repeat."""
+
+    found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → repeats → phases
+
+    @property
+    def repeats(self) -> int:
+        return min((len(rows) for rows in self.found.values()), default=0)
+
+    def rate(self, name: str, phase: int) -> list[float]:
+        return [row[phase]["tokens"] / row[phase]["seconds"] for row in self.found[name][: self.repeats]]
+
+    def overall(self, name: str) -> list[float]:
+        """Tokens a second over a swing: each phase as long as its share of tokens."""
+        rows = self.found[name][: self.repeats]
+        return [sum(p["tokens"] for p in row) / sum(p["seconds"] for p in row) for row in rows]
+
+    def best_fixed(self, phase: int) -> str:
+        names = ["off", *(f"fixed {depth}" for depth in FIXED)]
+        return max(names, key=lambda name: statistics.fmean(self.rate(name, phase)))
+
+
+def interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]:
+    """Mean ratio and its 95% interval, from pairs of one repeat, in logarithms."""
+    logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), 0.0, math.inf
+    half = float(student.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def main() -> None:
+    options = _options()
+    if reference_folder() is None:
+        sys.exit("The swing needs the reference MoE: set SPECMARGIN_REFERENCE_MOE (examples/reference_moe makes one).")
+    scratch = Path(tempfile.mkdtemp(prefix="swing-"))
+    pair = find_pair(scratch)
+    started = time.monotonic()
+    engines = {True: Engine(pair, speculative=True, log=scratch / "speculative.log")}
+    engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
+    try:
+        policy = options.policy or _measured_policy(engines[True], pair, scratch)
+        swing = _swing(engines, pair, policy, until=started + 60.0 * options.minutes, seed=options.seed)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    print(report(swing, minutes=(time.monotonic() - started) / 60.0))
+    if options.output is not None:
+        options.output.write_text(json.dumps(swing.found))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0, help="time after which no repeat is begun")
+    parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: prices measured first")
+    parser.add_argument("--output", type=Path, help="write every measurement there, as JSON")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def _measured_policy(engine: Engine, pair: Pair, scratch: Path) -> Path:
+    """Prices of this engine on this machine now, then a policy from them and from the reference bank."""
+    print("Measuring prices …", flush=True)
+    timed: list[Timed] = []
+    for repeat in range(2):
+        for depth in (0, 1, 3, 7):
+            engine.contestant("price", {"mode": "schedule", "schedule": [[1, 32, depth]]})
+            for batch in (1, 4, 12, 32):
+                prompts = pair.prompts["python"][repeat:] + pair.prompts["cpp"]
+                found = engine.run("price", prompts, batch, max(TOKENS.get(batch, 1000) // 4, 60))
+                steps = max(found["counted_steps"], 1.0)
+                timed.append(Timed(batch=batch, depth=depth, seconds=found["counted_step_seconds"] / steps))
+    path = scratch / "swing.policy.json"
+    path.write_text(fit_policy(timed, reference_folder(), max_depth=DEEPEST, max_batch=32))
+    return path
+
+
+def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, seed: int) -> Swing:
+    settings: dict[str, dict[str, Any]] = {"off": {"mode": "schedule", "schedule": [[1, 32, 0]]}}
+    settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
+    settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
+    settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
+    swing = Swing(found={name: [] for name in ("none", *settings)})
+    shuffled = random.Random(seed)
+    while time.monotonic() < until and not _narrow(swing):
+        for name, given in settings.items():
+            engines[True].contestant(name, given)
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in swing.found}
+        for phase, (concurrency, category) in enumerate(PHASES):
+            prompts = [shuffled.choice(pair.prompts[category]) for _ in range(64)]
+            for name in shuffled.sample(list(rows), len(rows)):
+                engine = engines[name != "none"]
+                rows[name].append(engine.run(name, prompts, concurrency, TOKENS[concurrency]))
+            print(f"repeat {swing.repeats + 1}, phase {phase + 1} of {len(PHASES)}", flush=True)
+        for name, row in rows.items():
+            swing.found[name].append(row)
+    return swing
+
+
+def _narrow(swing: Swing) -> bool:
+    """All ratios known to ±5%."""
+    if swing.repeats < 3:
+        return False
+    for phase in range(len(PHASES)):
+        _, low, high = interval(swing.rate("adaptive", phase), swing.rate(swing.best_fixed(phase), phase))
+        if high / low > 1.1:
+            return False
+    others = [name for name in swing.found if name != "adaptive"]
+    return all(
+        high / low <= 1.1
+        for _, low, high in (interval(swing.overall("adaptive"), swing.overall(name)) for name in others)
+    )
+
+
+def report(swing: Swing, *, minutes: float) -> str:
+    """Markdown, as it stands in docs/live.md."""
+    names = list(swing.found)
+    lines = [
+        f"{swing.repeats} repeats in {minutes:.0f} minutes; tokens a second (mean), ratios with 95% intervals.",
+        "",
+    ]
+    lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]
+    lines += ["| --- |" + " ---: |" * len(names) + " --- | ---: |"]
+    for phase, (concurrency, category) in enumerate(PHASES):
+        best = swing.best_fixed(phase)
+        rates = " | ".join(f"{statistics.fmean(swing.rate(name, phase)):,.0f}" for name in names)
+        ratio = _shown(interval(swing.rate("adaptive", phase), swing.rate(best, phase)))
+        lines += [f"| {concurrency}, {category} | {rates} | {best} | {ratio} |"]
+    rates = " | ".join(f"{statistics.fmean(swing.overall(name)):,.0f}" for name in names)
+    lines += [f"| whole swing | {rates} | | |", ""]
+    lines += ["| adaptive over | whole swing | positions a token, theirs | ours |", "| --- | ---: | ---: | ---: |"]
+    for name in names:
+        if name != "adaptive":
+            ratio = _shown(interval(swing.overall("adaptive"), swing.overall(name)))
+            lines += [f"| {name} | {ratio} | {_positions(swing, name)} | {_positions(swing, 'adaptive')} |"]
+    phases = [p for row in swing.found["adaptive"] for p in row]
+    for concurrency in (1, 32):
+        own = [p for row in swing.found["adaptive"] for p, (c, _) in zip(row, PHASES, strict=True) if c == concurrency]
+        share = sum(p["counted_decision_seconds"] for p in own) / sum(p["counted_step_seconds"] for p in own)
+        lines += ["", f"Decisions take {share:.2%} of the step time at {concurrency} sequences."]
+    lines += ["", f"Faults: {sum(p['faults'] for p in phases):.0f}."]
+    return "\n".join(lines)
+
+
+def _positions(swing: Swing, name: str) -> str:
+    phases = [phase for row in swing.found[name] for phase in row]
+    if "counted_verify_positions" not in phases[0]:
+        return "1.00"
+    positions = sum(phase["counted_verify_positions"] for phase in phases)
+    return f"{positions / sum(phase['counted_committed_tokens'] for phase in phases):.2f}"
+
+
+def _shown(found: tuple[float, float, float]) -> str:
+    mean, low, high = found
+    return f"{mean:.3f} ({low:.3f} to {high:.3f})"
+
+
+if __name__ == "__main__":
+    main()

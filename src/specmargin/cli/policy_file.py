@@ -1,0 +1,66 @@
+"""`plan --policy FILE`: what the live controller decides from, worked out beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from specmargin.acceptance.bank import read_bank
+from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
+from specmargin.acceptance.schema import read_acceptance
+from specmargin.decisions.policies.tables import scenario_table
+from specmargin.engines.live.making import make_policy
+from specmargin.engines.live.policy_schema import policy_text
+from specmargin.engines.live.settings_schema import Range
+from specmargin.files import write_text
+from specmargin.planning import Answer
+from specmargin.step import FloatArray
+
+_MOST_ROUNDS = 512  # of a sample: more would not change the look-ahead
+
+
+def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch: int, force: bool) -> str:
+    """Write the file; returns what to tell the user about it."""
+    scenario = best.plan.scenario
+    depth = best.plan.max_depth
+    table = scenario_table(scenario, max_batch=max_batch, max_depth=depth)
+    calibrator, sample = _confidence(acceptance)
+    schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
+    file = make_policy(
+        table=table,
+        survival=scenario.survival.at(depth),
+        schedule=schedule or [(1, max_batch, 0)],
+        model=scenario.architecture.name,
+        drafter=best.choice.kind,
+        device=scenario.device.name,
+        context=scenario.context,
+        sources={name: str(source) for name, source in scenario.sources.items()},
+        calibrator=calibrator,
+        sample=sample,
+    )
+    write_text(path, policy_text(file), force=force)
+    gated = "it gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
+    return f"{path}: policy of the live controller ({gated})"
+
+
+def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | None]:
+    """Calibrator and sample of the bank or profile that `--acceptance` names; none of a curve or a number."""
+    path = Path(acceptance) if acceptance else None
+    if path is not None and acceptance is not None and not path.exists():
+        path = Path(acceptance.rpartition(":")[0] or acceptance)
+    if path is None or not path.exists():
+        return None, None
+    if path.suffix == ".json":
+        found = read_acceptance(path)
+        if found.calibrator is None or not found.sample:
+            return None, None
+        weights = np.array(found.calibrator.weights)
+        return Logistic(weights=weights, depths=found.calibrator.depths, rich=True), np.array(found.sample)
+    rounds = read_bank([path]).with_confidence()
+    if rounds is None:
+        return None, None
+    calibrator = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
+    survival = survival_of(rounds, calibrator)
+    chosen = np.random.default_rng(0).permutation(survival.shape[0])[:_MOST_ROUNDS]
+    return calibrator, survival[chosen]

@@ -1,0 +1,98 @@
+"""From the description of a run (a file, options or a cell of a sweep) to the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from specmargin.acceptance.survival import Survival
+from specmargin.catalog.drafters import DraftChoice, find_acceptance
+from specmargin.catalog.routing_profiles import find_routing
+from specmargin.cli.options import ScenarioOptions
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ScenarioError, nearest_names, needs_extra
+from specmargin.simulator.schema import ScenarioFile, SimulationFile, parse_simulation
+
+
+def serving_of(described: SimulationFile, folder: Path) -> Any:
+    """A `Serving`; paths in the description are taken from `folder`."""
+    with needs_extra("simulate"):
+        from specmargin.simulator.serve import Serving  # noqa: PLC0415 (Numba is an extra)
+
+    choice, scenario = _scenario(described.scenario.model_dump_json(), str(folder))
+    depth = min(described.max_depth, scenario.drafter.max_depth or described.max_depth)
+    workload = described.workload.workload(folder)
+    kinds = described.workload.categories
+    own_routing = any(kind.routing is not None for kind in kinds)
+    routing = tuple(find_routing(kind.routing, scenario.architecture) for kind in kinds) if own_routing else ()
+    return Serving(
+        scenario=scenario,
+        workload=workload,
+        bank=_rounds(described, choice, scenario, depth, folder),
+        policy=described.policy,
+        engine=described.engine.settings(),
+        max_depth=depth,
+        seed=described.seed,
+        category_routing=routing,
+    )
+
+
+@lru_cache(maxsize=16)
+def _scenario(described: str, folder: str) -> tuple[DraftChoice, Scenario]:
+    """Cells of a sweep share it; so do, by way of it, their tables."""
+    options = ScenarioFile.model_validate_json(described).model_dump()
+    if options["acceptance"] is not None and (Path(folder) / options["acceptance"]).exists():
+        options["acceptance"] = str(Path(folder) / options["acceptance"])
+    return ScenarioOptions(**options).one()
+
+
+def _rounds(described: SimulationFile, choice: DraftChoice, scenario: Scenario, depth: int, folder: Path) -> Any:
+    from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415
+
+    names = [kind.name for kind in described.workload.categories]
+    if described.bank is not None:
+        return _captured(str(folder / described.bank), tuple(names))
+    curves: dict[str, Survival] = {}
+    for kind in described.workload.categories:
+        given = kind.acceptance
+        if given is None:
+            curves[kind.name] = scenario.survival
+        else:
+            given = str(folder / given) if (folder / given).exists() else given
+            curves[kind.name] = find_acceptance(given, choice, scenario.architecture, max_depth=depth)
+    return drawn_rounds(curves or {"all": scenario.survival}, depth, seed=described.seed)
+
+
+@lru_cache(maxsize=4)
+def _captured(path: str, names: tuple[str, ...]) -> Any:
+    """One half of the bank's requests calibrates and informs policies, the other half is replayed."""
+    from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
+    from specmargin.acceptance.estimate import product_limit  # noqa: PLC0415
+    from specmargin.decisions.policies.ladder import Contest  # noqa: PLC0415
+    from specmargin.simulator.rounds import captured_rounds  # noqa: PLC0415
+
+    rounds = read_bank([Path(path)])
+    contest = Contest.of(rounds, seed=0)
+    played, source = contest.played, f"rounds of {rounds.source}, the half that nothing was fitted to"
+    categories = played.category_by_round
+    if names:
+        for name in names:
+            if name not in played.categories:
+                hint = nearest_names(name, played.categories)
+                raise ScenarioError(f"{path}: has no category {name!r}{hint}; it has: {', '.join(played.categories)}")
+    else:
+        categories = ("all",) * played.count
+    found = captured_rounds(categories, played.prompt_by_round, played.accepted_by_round, contest.calibrated, source)
+    found = replace(found, prior=product_limit(contest.learned), sample=contest.calibrated_sample)
+    return found.only(names) if names else found
+
+
+def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:
+    """A cell of a sweep, in whatever process: its summary. Whatever is wrong with it is part of the result."""
+    cell = parse_simulation(described, "cell")
+    from specmargin.simulator.serve import simulate  # noqa: PLC0415
+
+    result = simulate(serving_of(cell, Path(folder)))
+    return result.summary(cell.slo.slo(), cell.gpu_hour_price)

@@ -1,0 +1,169 @@
+"""`specmargin sweep`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from specmargin.cli import options as o
+from specmargin.cli import render
+from specmargin.errors import InputError, needs_extra
+from specmargin.files import check_new
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+SCHEMA = "specmargin.sweep-report/1"
+_SHOWN = 20  # rows on a terminal
+
+
+@app.command()
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="A base run, and lists of values for its fields.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Results, JSON lines; cells already in it are not run again. [GRID.jsonl]"),
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes. Default: all cores.", min=1)] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", help="Run on a Ray cluster: its address, auto, or local (to try it).")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Also a flat table of all cells.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Goodput against the time between tokens (.png .svg .html).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the table and the figure.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """Simulate every combination of models, GPUs, policies, loads and seeds.
+
+    Each finished cell is on disk at once. Stopped or killed, the same command goes on where it was.
+
+    A grid:
+
+      [base.scenario]
+      model = "qwen3.6-35b-a3b"
+      gpu = "h200"
+      [base.workload]
+      requests_per_second = 4
+      requests = 500
+      [grid]
+      policy = ["none", "fixed:2", "controller"]
+      "workload.requests_per_second" = [1, 2, 4, 8]
+      seed = [0, 1, 2]
+
+    Examples:
+
+      specmargin sweep grid.toml
+
+      specmargin sweep grid.toml -o results.jsonl --ray auto --parquet results.parquet
+    """
+    for path in (parquet, figure):
+        if path is not None:
+            check_new(path, force=force)
+    if figure is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+
+        check_target(figure, force=force)
+    from specmargin.simulator.schema import read_sweep  # noqa: PLC0415 (pydantic)
+    from specmargin.simulator.sweep import make_cells, read_results  # noqa: PLC0415
+    from specmargin.simulator.sweep import sweep as run_all  # noqa: PLC0415
+
+    results = output or grid.with_suffix(".jsonl")
+    cells = make_cells([cell.description() for cell in read_sweep(grid)], grid.parent)
+    with render.progress("cells", len(cells)) as advance:
+        swept = run_all(cells, results, _runner(workers, ray), grid.parent.resolve(), advance)
+    rows = read_results(results)
+    found = [rows[cell.key] for cell in cells]
+    _save(found, parquet, figure)
+    if json:
+        payload = {"schema": SCHEMA, "output": str(results), "cells": swept.cells, "ran": swept.ran}
+        render.json_out(payload | {"failed": swept.failed, "rows": [flat(row) for row in found]})
+    else:
+        _show(render.console(), found, results, swept.ran, swept.failed)
+
+
+def _runner(workers: int | None, ray: str | None) -> Any:
+    with needs_extra("simulate"):
+        import numba  # noqa: F401, PLC0415 (said once here, not by every worker)
+    from specmargin.cli.serving import run_cell  # noqa: PLC0415
+    from specmargin.simulator.sweep import LocalRunner, RayRunner  # noqa: PLC0415
+
+    if ray is not None:
+        return RayRunner(run=run_cell, address=ray, workers=workers)
+    return LocalRunner(run=run_cell, workers=workers or os.cpu_count() or 1)
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table: what the cell is by, and its results, nested names joined with underscores."""
+    cell = row["cell"]
+    load = cell["workload"]
+    found = {
+        "key": row["key"],
+        "model": cell["scenario"]["model"],
+        "gpu": cell["scenario"]["gpu"],
+        "policy": cell["policy"],
+        "requests_per_second": load["requests_per_second"],
+        "users": load["users"],
+        "seed": cell["seed"],
+        "error": row.get("error"),
+    }
+    for name, value in row.get("result", {}).items():
+        found |= {f"{name}_{at}": part for at, part in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _save(rows: list[dict[str, Any]], parquet: Path | None, figure: Path | None) -> None:
+    table = [flat(row) for row in rows]
+    if parquet is not None:
+        with needs_extra("simulate"):
+            import polars as pl  # noqa: PLC0415 (an extra)
+
+        try:
+            pl.DataFrame(table, infer_schema_length=None).write_parquet(parquet)
+        except OSError as error:
+            raise InputError(f"{parquet}: cannot be written ({error.strerror or error})") from None
+    if figure is not None:
+        with needs_extra("figures"):
+            from specmargin.figures.files import save  # noqa: PLC0415
+            from specmargin.figures.simulation import pareto_figure  # noqa: PLC0415
+
+        records = [_point(row) for row in table if row["error"] is None and row.get("tpot_seconds_p50") is not None]
+        if not records:
+            raise InputError("no cell finished a request of several tokens: there is nothing to draw")
+        save(pareto_figure("Goodput against the time between tokens", records, subtitle="modelled"), figure)
+
+
+def _point(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "policy": row["policy"],
+        "load": row["requests_per_second"] or row["users"] or 0,
+        "goodput_tokens_per_second": row["goodput_tokens_per_second"],
+        "tpot_seconds": row["tpot_seconds_p50"],
+    }
+
+
+def _show(out: Console, rows: list[dict[str, Any]], path: Path, ran: int, failed: int) -> None:
+    bad = f", {failed} cannot be run" if failed else ""
+    out.print(f"{len(rows)} cells, {ran} run now{bad}; all in {path}", style="bold", markup=False)
+    out.print()
+    columns = [("model", "left"), ("GPU", "left"), ("policy", "left"), ("load", "right"), ("seed", "right")]
+    columns += [("goodput", "right"), ("busy tok/s", "right"), ("TPOT p50", "right"), ("TTFT p50", "right")]
+    shown = render.table("the first cells" if len(rows) > _SHOWN else "", columns)
+    for row in [flat(row) for row in rows[:_SHOWN]]:
+        load = f"{row['requests_per_second']:g}/s" if row["requests_per_second"] else f"{row['users'] or '-'}"
+        head = [row["model"], row["gpu"], row["policy"], load, str(row["seed"])]
+        shown.add_row(*head, *_cells(row))
+    out.print(shown)
+    errors = list(dict.fromkeys(row["error"] for row in rows if "error" in row))
+    render.warnings(out, [str(error) for error in errors[:3]])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if row["error"] is not None:
+        return ["-"] * 4
+    speeds = [f"{row[name]:,.0f}" for name in ("goodput_tokens_per_second", "busy_tokens_per_second")]
+    times = [row["tpot_seconds_p50"], row["ttft_seconds_p50"]]
+    return speeds + ["-" if value is None else render.seconds(value) for value in times]

@@ -1,0 +1,126 @@
+"""`specmargin watch`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from specmargin.cli import options as o
+from specmargin.cli import render, watch_view
+from specmargin.cli.watch_view import Look
+from specmargin.engines.live.polling import Server
+from specmargin.engines.live.reading import ServerReading
+from specmargin.errors import EngineError, nearest_names
+from specmargin.files import write_text
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def watch(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="Of the vLLM server, such as http://localhost:8000.")
+    ] = None,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds from one reading to the next.")] = 2.0,
+    count: Annotated[
+        int | None, typer.Option("--count", help="End after so many readings. Default: until Ctrl-C.", min=1)
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="One reading, of all since the server's start.")] = False,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="Only this engine of a data-parallel server (0, 1, …).")
+    ] = None,
+    dashboard: Annotated[
+        Path | None, typer.Option("--dashboard", help="Write a ready Grafana dashboard to this file instead.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the dashboard file.")] = False,
+    json: o.JsonOption = False,
+) -> None:
+    """A running vLLM server with our plug-in, live: what it decides, what that brings, and what goes wrong.
+
+    Reads the server's own /metrics, and nothing else. The first reading counts from the server's start; each later
+    one says what happened since the one before. With --json one reading is printed and nothing waits (more with
+    --count).
+
+    Examples:
+
+      specmargin watch http://localhost:8000
+
+      specmargin watch http://localhost:8000 --once --json
+
+      specmargin watch --dashboard specmargin-grafana.json
+    """
+    if dashboard is not None:
+        _write_dashboard(dashboard, url, force=force)
+        return
+    if url is None:
+        raise EngineError("which server? give its address, such as http://localhost:8000 (or --dashboard FILE)")
+    if not (0.1 <= interval <= 3600.0) or math.isnan(interval):
+        raise EngineError(f"--interval must lie in 0.1..3600 seconds, got {interval:g}")
+    readings = 1 if once else count
+    looks = _looks(Server.at(url), interval, 1 if json and readings is None else readings, engine)
+    with suppress(KeyboardInterrupt):
+        if json:
+            _print_json(looks)
+        else:
+            _show(looks)
+
+
+def _looks(server: Server, every_seconds: float, count: int | None, engine: str | None) -> Iterator[Look]:
+    """A server that does not answer at first is an error; one that goes away may come back, unless we are to end."""
+    now, before, fault = server.read(), None, None
+    for number in itertools.count(1):
+        yield Look(url=server.url, now=now, before=before, engines=_engines(now, engine), fault=fault)
+        if number == count:
+            break
+        time.sleep(every_seconds)
+        try:
+            now, before, fault = server.read(), now, None
+        except EngineError as error:  # gone, or it answers without our numbers: a server that starts anew
+            fault = str(error)
+    if fault is not None:
+        raise EngineError(fault)
+
+
+def _engines(reading: ServerReading, wanted: str | None) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(reading.engines)
+    if wanted not in reading.engines:
+        known = ", ".join(reading.engines)
+        raise EngineError(
+            f"--engine: there is no engine {wanted!r}{nearest_names(wanted, reading.engines)}; it has {known}"
+        )
+    return (wanted,)
+
+
+def _print_json(looks: Iterator[Look]) -> None:
+    for look in looks:
+        if look.fault is None:
+            render.json_out(watch_view.payload(look))
+
+
+def _show(looks: Iterator[Look]) -> None:
+    out = render.console()
+    if not out.is_terminal:
+        for look in looks:
+            out.print(watch_view.view(look))
+        return
+    with Live(console=out, auto_refresh=False) as live:
+        for look in looks:
+            live.update(watch_view.view(look), refresh=True)
+
+
+def _write_dashboard(path: Path, url: str | None, *, force: bool) -> None:
+    if url is not None:
+        raise EngineError("--dashboard writes a file and asks no server: leave out the address")
+    text = resources.files("specmargin.engines.live").joinpath("grafana.json").read_text(encoding="utf-8")
+    write_text(path, text, force=force)
+    typer.echo(f"Wrote {path}: import it in Grafana (Dashboards, New, Import) and choose your Prometheus.")

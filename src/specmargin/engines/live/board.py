@@ -1,0 +1,153 @@
+"""Counters and gauges that an engine process writes and the server's `/metrics` reads: a small memory-mapped file.
+
+Writing is a store to memory: no lock, no I/O, no message. The reader may see a value one step old.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from specmargin.engines.live.guard import Guard
+from specmargin.errors import EngineError
+
+DEPTHS = 33  # 0..32; deeper ones count with the last
+FAULTS = (
+    "configuration",
+    "request",
+    "confidence",
+    "verify decision",
+    "depth decision",
+    "outcome",
+    "slow verify decision",
+    "slow depth decision",
+    "capture",
+    "other",
+)
+_MAGIC = 0x5350_4543_4D52_3031  # and the layout's version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    name: str
+    help: str
+
+    @property
+    def is_counter(self) -> bool:
+        return self.name.endswith("_total")
+
+
+METRICS = tuple(
+    Metric(name=name, help=text)
+    for name, text in (
+        ("enabled", "1 while Specmargin decides, 0 after it switched itself off"),
+        ("mode", "0 observes, 1 follows a schedule, 2 adapts"),
+        ("steps_total", "Steps with decoding sequences"),
+        ("step_seconds_total", "Seconds of these steps, by the engine core's clock"),
+        ("decision_seconds_total", "Seconds spent in Specmargin's decisions and bookkeeping"),
+        ("verify_positions_total", "Positions verified: one a sequence and one a draft token"),
+        ("draft_tokens_total", "Draft tokens verified"),
+        ("accepted_tokens_total", "Draft tokens accepted"),
+        ("committed_tokens_total", "Tokens committed: accepted and one a sequence"),
+        ("sequences", "Sequences that decoded in the last step"),
+        ("goodput_tokens_per_second", "Committed tokens a second in steps without prompts, forgetting"),
+        ("expected_goodput_tokens_per_second", "The same as the controller expects it at the depth it chose"),
+        ("hurdle", "Survival that the next draft token of a sequence must reach to raise goodput"),
+        ("expected_acceptance", "Share of verified draft tokens that were expected to be accepted, forgetting"),
+        ("measured_acceptance", "Share of verified draft tokens that were accepted, forgetting"),
+        ("calibration_error", "Distance between the two"),
+        ("distinct_experts", "Distinct experts of the last step, mean over layers (with routing capture)"),
+        ("ignored_signals_total", "Confidences that were missing, not numbers or out of range"),
+        ("captured_rounds_total", "Rounds written to the bank"),
+        ("capture_dropped_total", "Rounds that the capture's limits left out"),
+    )
+)
+_INDEX = {metric.name: i for i, metric in enumerate(METRICS)}
+_DEPTH_AT = 1 + len(METRICS)
+_FAULT_AT = _DEPTH_AT + DEPTHS
+_SIZE = _FAULT_AT + len(FAULTS)
+
+
+class Board:
+    """The writer's side. Without a file it is plain memory, for engines whose metrics nobody reads."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._values: np.ndarray[tuple[int], np.dtype[np.float64]]
+        if path is None:
+            self._values = np.zeros(_SIZE)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._values = np.memmap(path, dtype=np.float64, mode="w+", shape=(_SIZE,))
+        self._values[0] = _MAGIC
+        self.put("enabled", 1.0)
+
+    def __getitem__(self, name: str) -> float:
+        return float(self._values[1 + _INDEX[name]])
+
+    def put(self, name: str, value: float) -> None:
+        self._values[1 + _INDEX[name]] = value
+
+    def add(self, name: str, value: float = 1.0) -> None:
+        self._values[1 + _INDEX[name]] += value
+
+    def smooth(self, name: str, value: float, forgetting: float) -> None:
+        before = self[name]
+        self.put(name, value if before == 0.0 else forgetting * before + (1.0 - forgetting) * value)
+
+    def add_depth(self, depth: int) -> None:
+        self._values[_DEPTH_AT + min(max(depth, 0), DEPTHS - 1)] += 1.0
+
+    def show_guard(self, guard: Guard) -> None:
+        self.put("decision_seconds_total", guard.decision_seconds)
+        if guard.faults:
+            self.put("enabled", 0.0 if guard.off else 1.0)
+            for kind, count in guard.faults.items():
+                known = kind if kind in FAULTS else "other"
+                self._values[_FAULT_AT + FAULTS.index(known)] = count
+
+    def steps_by_depth(self) -> list[int]:
+        return [int(value) for value in self._values[_DEPTH_AT:_FAULT_AT]]
+
+
+def board_of_fault(path: Path, kind: str) -> None:
+    """The board of an engine that we could not start in."""
+    guard = Guard(log=lambda _: None, off=True)
+    guard.faults[kind] = 1
+    Board(path).show_guard(guard)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a board shows: values by name, steps by depth, faults by kind."""
+
+    values: dict[str, float]
+    steps_by_depth: dict[int, float]
+    faults: dict[str, float]
+
+
+def read_board(path: Path) -> Reading:
+    try:
+        raw = np.fromfile(path, dtype=np.float64)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if raw.size != _SIZE or raw[0] != _MAGIC:
+        raise EngineError(f"{path}: is not a board of this version of Specmargin")
+    values = {metric.name: float(raw[1 + i]) for i, metric in enumerate(METRICS)}
+    return Reading(
+        values={name: value for name, value in values.items() if not math.isnan(value)},
+        steps_by_depth={d: float(raw[_DEPTH_AT + d]) for d in range(DEPTHS) if raw[_DEPTH_AT + d]},
+        faults={kind: float(raw[_FAULT_AT + i]) for i, kind in enumerate(FAULTS)},
+    )
+
+
+def boards(folder: Path) -> Iterator[tuple[str, Reading]]:
+    """All boards of a server by engine; one that is being made is left for the next time."""
+    for path in sorted(folder.glob("engine-*.board")):
+        try:
+            yield path.stem.removeprefix("engine-"), read_board(path)
+        except EngineError:
+            continue

@@ -1,0 +1,115 @@
+"""From settings to a driver: the policy of each mode, warmed up before the first step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from specmargin.decisions.policies.controller import Controller, ControllerSettings
+from specmargin.decisions.policies.policy import Policy
+from specmargin.engines.live.board import Board
+from specmargin.engines.live.capture import BankWriter, Identity
+from specmargin.engines.live.driver import Driver, StepDone
+from specmargin.engines.live.guard import Guard
+from specmargin.engines.live.policy_schema import PolicyFile, read_policy, schedule_of
+from specmargin.engines.live.sequences import Survivals
+from specmargin.engines.live.settings_schema import Mode, Settings
+
+
+def build_driver(
+    settings: Settings,
+    *,
+    max_depth: int,
+    ragged: bool,
+    confidence: bool,
+    candidates: tuple[int, ...] | None,
+    identity: Identity,
+    engine: str,
+    log: Callable[[str], None],
+) -> Driver:
+    """`ragged`: drafts of one batch may be verified to different depths; `confidence`: the drafter's will come."""
+    file = None if settings.policy is None else read_policy(settings.policy)
+    gated = ragged and confidence and file is not None and file.look_ahead is not None
+    classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
+
+    def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
+        policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates)
+        survivals = _survivals(file, policy) if gated and isinstance(policy, Controller) else None
+        return Driver(
+            mode=settings.mode,
+            policy=policy,
+            max_depth=max_depth,
+            guard=guard,
+            board=board,
+            survivals=survivals,
+            classes=classes,
+            capture=capture,
+        )
+
+    _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
+    guard = Guard(log=log, faults_in_a_row=settings.faults_in_a_row, slowest_seconds=settings.slowest_decision_seconds)
+    board = Board(None if settings.board is None else settings.board / f"engine-{engine}.board")
+    board.put("mode", float(list(Mode).index(settings.mode)))
+    capture = None
+    if settings.capture is not None:
+        capture = BankWriter(
+            settings=settings.capture,
+            identity=identity,
+            max_depth=max_depth,
+            board=board,
+            fault=lambda detail: guard.fault("capture", detail),
+        )
+    return make(guard, board, capture)
+
+
+def _policy(
+    settings: Settings, file: PolicyFile | None, *, gated: bool, candidates: tuple[int, ...] | None
+) -> Policy | None:
+    if settings.mode is Mode.SCHEDULE:
+        ranges = settings.schedule or (file.schedule if file is not None else [])
+        return schedule_of(ranges)
+    if file is None:
+        return None  # nothing to decide from: an engine that is only watched
+    return _controller(file, gated=gated, candidates=candidates)
+
+
+def _controller(file: PolicyFile, *, gated: bool, candidates: tuple[int, ...] | None) -> Controller:
+    return Controller(
+        table=file.table.table,
+        prior_survival=np.array(file.survival),
+        look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
+        settings=ControllerSettings(candidates=candidates),
+    )
+
+
+def _warm_up(driver: Driver) -> None:
+    """Everything compiled is compiled now, not while sequences wait: a few steps of nobody's requests."""
+    for batch in (1, 2):
+        names = [f"warm-up {i}" for i in range(batch)]
+        for name in names:
+            driver.add(name, None)
+        driver.drafts(names, [[0.5] * driver.max_depth] * batch)
+        held = [driver.max_depth] * batch
+        verified = driver.verify(names, held) or held
+        depth = driver.draft_depth(names) or 0
+        step = StepDone(
+            request_ids=names,
+            verified=verified,
+            accepted=[0] * batch,
+            contexts=[1] * batch,
+            prompt_tokens=0,
+            seconds=0.01,
+        )
+        driver.done(step, depth)
+        if isinstance(driver.policy, Controller):
+            driver.policy.expected_goodput(batch)
+
+
+def _survivals(file: PolicyFile | None, controller: Controller) -> Survivals:
+    return Survivals(
+        calibrator=None if file is None else file.logistic,
+        max_batch=controller.table.max_batch,
+        max_depth=controller.table.max_depth,
+    )

@@ -1,0 +1,143 @@
+"""`NAME.policy.json`, which `specmargin plan --policy` writes and a live engine decides from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from specmargin.acceptance.calibration import Logistic
+from specmargin.acceptance.schema import CalibratorFile, Probability
+from specmargin.decisions.policies.lookahead import LookAhead
+from specmargin.decisions.policies.policy import Schedule
+from specmargin.decisions.policies.tables import DraftCost, PriceTable
+from specmargin.engines.live.settings_schema import Count, Range, Ranges
+from specmargin.errors import EngineError
+from specmargin.schema import StrictModel, first_complaint
+
+Seconds = Annotated[float, Field(ge=0.0)]
+
+
+class DraftFile(StrictModel):
+    fixed_seconds: Seconds
+    sequence_seconds: Seconds
+    by_pass: bool
+
+
+class TableFile(StrictModel):
+    rest_by_batch_depth: list[list[Seconds]]
+    expert_seconds: list[Seconds]
+    expert_step: Annotated[float, Field(gt=0.0)]
+    effective_by_depth: list[Seconds]
+    draft: DraftFile
+
+    @classmethod
+    def of(cls, table: PriceTable) -> TableFile:
+        draft = table.draft
+        return cls(
+            rest_by_batch_depth=[_rounded(row) for row in table.rest_by_batch_depth],
+            expert_seconds=_rounded(table.expert_seconds),
+            expert_step=table.expert_step,
+            effective_by_depth=_rounded(table.effective_by_depth),
+            draft=DraftFile(
+                fixed_seconds=draft.fixed_seconds, sequence_seconds=draft.sequence_seconds, by_pass=draft.by_pass
+            ),
+        )
+
+    @property
+    def table(self) -> PriceTable:
+        return PriceTable(
+            rest_by_batch_depth=np.array(self.rest_by_batch_depth),
+            expert_seconds=np.array(self.expert_seconds),
+            expert_step=self.expert_step,
+            effective_by_depth=np.array(self.effective_by_depth),
+            draft=DraftCost(**self.draft.model_dump()),
+        )
+
+
+class LookAheadFile(StrictModel):
+    depth_by_batch: list[Count]
+    rate_by_batch: list[Seconds]
+    next_acceptance: list[Probability]
+
+    @classmethod
+    def of(cls, ahead: LookAhead) -> LookAheadFile:
+        return cls(
+            depth_by_batch=ahead.depth_by_batch.tolist(),
+            rate_by_batch=_rounded(ahead.rate_by_batch),
+            next_acceptance=_rounded(ahead.next_acceptance),
+        )
+
+    @property
+    def look_ahead(self) -> LookAhead:
+        return LookAhead(
+            depth_by_batch=np.array(self.depth_by_batch),
+            rate_by_batch=np.array(self.rate_by_batch),
+            option_by_batch=np.ones((len(self.rate_by_batch), 2)),  # an engine that drafts whole has no use for it
+            next_acceptance=np.array(self.next_acceptance),
+        )
+
+
+def schedule_of(ranges: list[Range], name: str = "schedule") -> Schedule:
+    """`[[first, last, depth], …]`, as vLLM reads them: gaps and the tail carry the depth before them."""
+    depths = np.zeros(max(last for _, last, _ in ranges) + 1, dtype=np.int64)
+    for first, _, depth in sorted(ranges):
+        depths[first:] = depth
+    return Schedule(name=name, depth_by_batch=depths)
+
+
+class PolicyFile(StrictModel):
+    """Everything a controller decides from, worked out beforehand: the engine only looks up."""
+
+    schema_: Literal["specmargin.policy/1"] = Field(alias="schema", default="specmargin.policy/1")
+    model: str
+    drafter: str
+    device: str
+    context: Annotated[float, Field(ge=0.0)]
+    sources: dict[str, str]
+    table: TableFile
+    survival: list[Probability]
+    schedule: Ranges
+    calibrator: CalibratorFile | None = None
+    look_ahead: LookAheadFile | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> PolicyFile:
+        depths = len(self.table.effective_by_depth)
+        if depths < 2 or len(self.table.rest_by_batch_depth) < 2 or len(self.table.expert_seconds) < 2:
+            raise ValueError("table: must hold at least one sequence and one draft token")
+        if any(len(row) != depths for row in self.table.rest_by_batch_depth):
+            raise ValueError("table.rest_by_batch_depth: every row must be as long as effective_by_depth")
+        if not self.survival:
+            raise ValueError("survival must not be empty")
+        return self
+
+    @property
+    def logistic(self) -> Logistic | None:
+        found = self.calibrator
+        return None if found is None else Logistic(weights=np.array(found.weights), depths=found.depths, rich=True)
+
+
+def read_policy(path: Path) -> PolicyFile:
+    try:
+        return PolicyFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EngineError(f"policy {path}: cannot be read ({error.strerror or error})") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        fault = first_complaint(error) if isinstance(error, ValidationError) else "is not text"
+        raise EngineError(
+            f"policy {path}: {fault}; `specmargin plan MODEL --gpu GPU --policy FILE` makes one"
+        ) from None
+
+
+def policy_text(file: PolicyFile) -> str:
+    return json.dumps(file.model_dump(by_alias=True), ensure_ascii=False) + "\n"
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    """Six digits: prices are not known better, and the file stays small."""
+    return [float(f"{value:.6g}") for value in values]

@@ -1,0 +1,73 @@
+"""Asking a server for its metrics, over HTTP; every way it can fail is one sentence."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from specmargin.engines.live.reading import ServerReading, server_reading
+from specmargin.errors import EngineError
+
+_LARGEST_BYTES = 16_000_000
+
+
+class UnreachableError(EngineError):
+    """No answer: it may come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    url: str  # of its metrics
+    timeout_seconds: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def at(cls, address: str, timeout_seconds: float = 5.0) -> Server:
+        """`http://HOST:PORT`, with or without `/metrics`."""
+        try:
+            parts = urlsplit(address)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number
+            known = False
+        if not known:
+            raise EngineError(
+                f"{address!r} is not the address of a server; it begins with http:// or https://, such as "
+                f"http://{_suggested(address)}"
+            )
+        base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/metrics')}"
+        return cls(url=f"{base}/metrics", timeout_seconds=timeout_seconds)
+
+    def read(self) -> ServerReading:
+        return server_reading(self._text(), self.clock(), self.url)
+
+    def _text(self) -> str:
+        try:
+            with urllib.request.urlopen(self.url, timeout=self.timeout_seconds) as answer:
+                body: bytes = answer.read(_LARGEST_BYTES)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code >= 500:
+                    raise UnreachableError(f"{self.url}: the server answers {error.code} ({error.reason})") from None
+                raise EngineError(
+                    f"{self.url}: the server answers {error.code} ({error.reason}); is it vLLM's own port?"
+                ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(f"{self.url}: no server answers there ({_why(error)})") from None
+        return body.decode("utf-8", errors="replace")
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return "timed out"
+    return (getattr(reason, "strerror", None) or str(reason) or type(reason).__name__).lower()
+
+
+def _suggested(address: str) -> str:
+    host = address.partition("://")[2] or address
+    return host if host and "/" not in host and " " not in host else "localhost:8000"

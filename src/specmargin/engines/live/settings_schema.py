@@ -1,0 +1,106 @@
+"""The settings of a live engine. Nothing here imports Numba: a server reads them before its own start is through."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from specmargin.errors import EngineError
+from specmargin.schema import StrictModel, first_complaint
+
+Count = Annotated[int, Field(ge=0)]
+Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Count]  # first batch, last batch, depth
+_LARGEST_BATCH = 65_536
+
+
+def _as_vllm_has_them(ranges: list[Range]) -> list[Range]:
+    """The rules of vLLM's own `num_speculative_tokens_per_batch_size`."""
+    end = 0
+    for first, last, depth in sorted(ranges):
+        if last < first or last > _LARGEST_BATCH:
+            raise ValueError(f"the range [{first}, {last}, {depth}] must end in {first}..{_LARGEST_BATCH}")
+        if first <= end:
+            raise ValueError(f"the ranges that hold batch {first} overlap")
+        if end == 0 and first != 1:
+            raise ValueError(f"the first range must begin at batch 1, not {first}")
+        end = last
+    if not ranges:
+        raise ValueError("needs at least one range [first, last, depth]")
+    return ranges
+
+
+Ranges = Annotated[list[Range], AfterValidator(_as_vllm_has_them)]
+
+
+class Mode(StrEnum):
+    OBSERVE = "observe"
+    SCHEDULE = "schedule"
+    ADAPTIVE = "adaptive"
+
+
+class CaptureSettings(StrictModel):
+    """Banks of what the engine does, in the standard layout."""
+
+    folder: Path
+    routing: bool = True
+    rounds_per_second: Annotated[float, Field(gt=0.0)] = 5000.0
+    max_megabytes: Annotated[float, Field(gt=0.0)] = 1024.0
+    part_seconds: Annotated[float, Field(gt=0.0)] = 30.0
+
+
+class Settings(StrictModel):
+    """`additional_config={"specmargin": …}`, or the file that SPECMARGIN_CONFIG names."""
+
+    mode: Mode = Mode.OBSERVE
+    policy: Path | None = None
+    schedule: Ranges | None = None
+    classes: dict[str, Ranges] = Field(default_factory=dict)
+    candidates: tuple[Count, ...] | None = None
+    confidence: bool = True
+    ragged: bool | None = None  # None: unless full CUDA graphs need equal runs
+    capture: CaptureSettings | None = None
+    faults_in_a_row: Annotated[int, Field(ge=1)] = 5
+    slowest_decision_seconds: Annotated[float, Field(gt=0.0)] = 0.02
+    log_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    board: Path | None = None  # set by the plug-in: where engine and front end share their counters
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        """`capture: DIR` says it all."""
+        if isinstance(given, dict) and isinstance(given.get("capture"), str):
+            return given | {"capture": {"folder": given["capture"]}}
+        return given
+
+    @model_validator(mode="after")
+    def _complete(self) -> Settings:
+        if self.mode is Mode.ADAPTIVE and self.policy is None:
+            raise ValueError(
+                "mode adaptive needs 'policy': the file that `specmargin plan MODEL --gpu GPU --policy FILE` writes"
+            )
+        if self.mode is Mode.SCHEDULE and self.policy is None and not self.schedule:
+            raise ValueError("mode schedule needs 'schedule': [[first, last, depth], …], or a 'policy' that has one")
+        if self.classes and self.mode is not Mode.SCHEDULE:
+            raise ValueError("classes have schedules of their own: they need mode schedule")
+        return self
+
+
+def read_settings(given: object, source: str) -> Settings:
+    """Checked, or one clear sentence."""
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        raise EngineError(f"{source}: {first_complaint(error)}") from None
+
+
+def read_settings_file(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise EngineError(f"{path}: is not JSON ({error})") from None

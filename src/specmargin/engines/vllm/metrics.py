@@ -1,0 +1,74 @@
+"""Our boards on vLLM's own `/metrics`: read when somebody asks, never before."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from specmargin.engines.live.board import METRICS, boards
+
+_PREFIX = "specmargin"
+
+
+class BoardCollector(Collector):
+    """One for a process, over the boards of the last server that was configured in it."""
+
+    _shown: ClassVar[dict[CollectorRegistry, BoardCollector]] = {}
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def show(cls, folder: Path, registry: CollectorRegistry) -> None:
+        found = cls._shown.get(registry)
+        if found is not None:
+            found.folder = folder
+            return
+        cls._shown[registry] = collector = cls(folder)
+        registry.register(collector)
+
+    def collect(self) -> Iterable[Metric]:
+        found = list(boards(self.folder))
+        for metric in METRICS:
+            make = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+            name = f"{_PREFIX}_{metric.name.removesuffix('_total')}"
+            family = make(name, metric.help, labels=["engine"])
+            for engine, reading in found:
+                if metric.name in reading.values:
+                    family.add_metric([engine], reading.values[metric.name])
+            yield family
+        depths = CounterMetricFamily(
+            f"{_PREFIX}_depth_chosen", "Steps by chosen draft depth", labels=["engine", "depth"]
+        )
+        faults = CounterMetricFamily(f"{_PREFIX}_faults", "Faults of Specmargin by kind", labels=["engine", "kind"])
+        for engine, reading in found:
+            for depth, steps in reading.steps_by_depth.items():
+                depths.add_metric([engine, str(depth)], steps)
+            for kind, count in reading.faults.items():
+                faults.add_metric([engine, kind], count)
+        yield depths
+        yield faults
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+
+def show_beside_files(folder: Path) -> None:
+    """Several API servers gather vLLM's metrics from files, in registries made for each answer: ours go there too."""
+    collect = MultiProcessCollector.collect
+    if hasattr(collect, "specmargin"):
+        return
+
+    @functools.wraps(collect)
+    def collect_all(self: MultiProcessCollector) -> list[Metric]:
+        return [*collect(self), *BoardCollector(folder).collect()]
+
+    collect_all.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
+    MultiProcessCollector.collect = collect_all

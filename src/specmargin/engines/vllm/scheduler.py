@@ -1,0 +1,208 @@
+"""vLLM's scheduler with our two decisions a step. Whatever fails in them, the step goes as vLLM would have it.
+
+The depth chosen in step t is drafted at its end and verified in step t + 1. Shortening a request's list of draft tokens
+before the step is scheduled shortens its run; the tokens that are left are what vLLM would have verified first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+
+from specmargin.engines.live.board import board_of_fault
+from specmargin.engines.live.building import build_driver
+from specmargin.engines.live.driver import Driver, StepDone
+from specmargin.engines.live.narrator import Narrator
+from specmargin.engines.live.settings_schema import Mode, Settings, read_settings
+from specmargin.engines.vllm.naming import identity_of
+from specmargin.engines.vllm.plugin import KEY
+
+logger = init_logger("vllm.specmargin")
+
+
+class _Decisions:
+    """What both schedulers share; it stands before vLLM's own class, and calls it for everything."""
+
+    _driver: Driver | None = None
+    _narrator: Narrator | None = None
+    _last_done: float = math.nan  # end of the last step, while there was more to do
+    _started: float = math.nan
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        try:
+            self._start()
+        except Exception as error:  # the engine starts, whatever is wrong with us
+            self._driver = None
+            logger.error("Specmargin: %s. The engine goes on without it.", error)
+            self._report_fault()
+
+    def _report_fault(self: Any) -> None:
+        """What could not be taken is counted too, where people look."""
+        with suppress(Exception):
+            given = self.vllm_config.additional_config[KEY]["board"]
+            rank = self.vllm_config.parallel_config.data_parallel_rank
+            board_of_fault(Path(given) / f"engine-{rank}.board", "configuration")
+
+    def _start(self: Any) -> None:
+        config = self.vllm_config
+        settings = read_settings(config.additional_config[KEY], f"additional_config['{KEY}']")
+        if config.speculative_config is None or self.num_spec_tokens == 0:
+            logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
+            return
+        if config.parallel_config.data_parallel_size > 1 and settings.mode is not Mode.OBSERVE:
+            # vLLM turns its own table off there: ranks that draft differently wait for each other for ever.
+            logger.warning("Specmargin: data-parallel ranks must draft alike, so it only observes here.")
+            settings = settings.model_copy(update={"mode": Mode.OBSERVE})
+        synchronous = not self.scheduler_config.async_scheduling
+        confidence = settings.confidence and synchronous and bool(config.parallel_config.worker_extension_cls)
+        graphs = config.compilation_config.cudagraph_mode
+        full = graphs is not None and graphs.has_full_cudagraphs()
+        ragged = settings.ragged if settings.ragged is not None else not full
+        lookup = self.dynamic_sd_lookup
+        self._driver = build_driver(
+            settings,
+            max_depth=self.num_spec_tokens,
+            ragged=ragged and synchronous,
+            confidence=confidence,
+            candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
+            identity=identity_of(config),
+            engine=str(config.parallel_config.data_parallel_index),
+            log=logger.warning,
+        )
+        if settings.mode is not Mode.OBSERVE and lookup is None:
+            # Tells vLLM that the depth varies: it then adds no padding drafts to requests that join.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+        self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
+        logger.info("Specmargin: %s.", _opening(settings, self._driver, synchronous=synchronous, ragged=ragged))
+
+    # --- requests come and go ---
+
+    def add_request(self: Any, request: Any) -> None:
+        if self._driver is not None:
+            parameters = request.sampling_params
+            self._driver.add(request.request_id, None if parameters is None else parameters.extra_args)
+        super().add_request(request)  # type: ignore[misc]
+
+    def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._driver is not None:
+            self._driver.drop(request.request_id)
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+
+    # --- a step ---
+
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        if self._driver is not None:
+            self._started = time.perf_counter()
+            self._shorten()
+        return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+    def _shorten(self: Any) -> None:
+        decoding = [request for request in self.running if not request.is_prefill_chunk]
+        wanted = self._driver.verify(
+            [request.request_id for request in decoding], [len(request.spec_token_ids) for request in decoding]
+        )
+        if wanted is None:
+            return
+        for request, depth in zip(decoding, wanted, strict=True):
+            if depth < len(request.spec_token_ids):
+                request.spec_token_ids = request.spec_token_ids[:depth]
+
+    def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
+        if self._driver is not None:
+            wanted = self._driver.draft_depth(list(scheduler_output.num_scheduled_tokens))
+            if wanted is not None:
+                scheduler_output.num_spec_tokens_to_schedule = wanted
+        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+
+    def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
+        if self._driver is not None:
+            self._driver.drafts(draft_token_ids.req_ids, getattr(draft_token_ids, "confidence", None))
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+
+    def update_from_output(self: Any, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
+        driver = self._driver
+        step = None
+        if driver is not None:
+            step = driver.guard.call("outcome", None, self._step_done, scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        if driver is not None:
+            self._finish(driver, step, scheduler_output.num_spec_tokens_to_schedule)
+        return outputs
+
+    def _finish(self: Any, driver: Driver, step: StepDone | None, drafted: int) -> None:
+        now = time.perf_counter()
+        begun = self._last_done if not math.isnan(self._last_done) else self._started
+        self._last_done = now if self.running else math.nan
+        if step is None:
+            step = StepDone(request_ids=[], verified=[], accepted=[], contexts=[], prompt_tokens=0, seconds=math.nan)
+        step.seconds = now - begun
+        driver.done(step, drafted)
+        if self._narrator is not None:
+            driver.guard.call("outcome", None, self._narrator.look, now)
+
+    def _step_done(self: Any, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> StepDone:
+        """Read before vLLM takes finished requests away. The rule is vLLM's own: accepted is sampled less one."""
+        step = StepDone(
+            request_ids=[], verified=[], accepted=[], contexts=[], prompt_tokens=0, seconds=math.nan,
+            distinct_experts=float(getattr(output, "specmargin_experts", math.nan)),
+        )  # fmt: skip
+        invalid = scheduled.num_invalid_spec_tokens or {}
+        for request_id, tokens in scheduled.num_scheduled_tokens.items():
+            request = self.requests.get(request_id)
+            drafts = scheduled.scheduled_spec_decode_tokens.get(request_id, ())
+            if request is None or request.is_finished() or tokens != 1 + len(drafts):
+                step.prompt_tokens += tokens if tokens != 1 + len(drafts) else 0
+                continue
+            index = output.req_id_to_index[request_id]
+            sampled = output.sampled_token_ids[index] if output.sampled_token_ids else []
+            if not sampled:
+                step.prompt_tokens += tokens
+                continue
+            step.request_ids.append(request_id)
+            step.verified.append(len(drafts) - invalid.get(request_id, 0))
+            step.accepted.append(len(sampled) - 1)
+            step.contexts.append(request.num_computed_tokens)
+        return step
+
+    def shutdown(self: Any) -> None:
+        if self._driver is not None:
+            with contextlib.suppress(Exception):  # also where the guard is off: what was captured is written
+                self._driver.close()
+        super().shutdown()  # type: ignore[misc]
+
+
+class SpecmarginScheduler(_Decisions, Scheduler):
+    pass
+
+
+class SpecmarginAsyncScheduler(_Decisions, AsyncScheduler):
+    """No confidence: with async scheduling, drafts never leave the worker. Depth by learned acceptance."""
+
+
+def _opening(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool) -> str:
+    """What it does and does not do here, in one sentence."""
+    parts = [f"mode {settings.mode}"]
+    if driver.policy is None:
+        parts.append("no policy, so it only watches")
+    elif driver.survivals is not None:
+        parts.append("drafts are gated by the drafter's confidence")
+    elif not synchronous:
+        parts.append("async scheduling is on: depth by learned acceptance, without confidence")
+    elif not ragged:
+        parts.append("full CUDA graphs need equal runs: depth by learned acceptance, drafts verified whole")
+    elif settings.mode is not Mode.SCHEDULE:
+        parts.append("no calibrated confidence: depth by learned acceptance")
+    if driver.capture is not None:
+        parts.append(f"capturing to {driver.capture.folder}")
+    return "; ".join(parts)

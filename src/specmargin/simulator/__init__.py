@@ -1,0 +1,1 @@
+"""A serving engine under a load: workload, engine model, policies, results, sweeps."""

@@ -1,0 +1,79 @@
+"""The engine being simulated: vLLM V1's limits, and the KV blocks that its memory holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ScenarioError
+from specmargin.prices.memory import sequence_bytes
+
+_FAR = 1 << 20  # tokens: beyond every window, where a cache grows by whole tokens or not at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """As vLLM names them. Defaults are its own for an online server on a large GPU."""
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    block_tokens: int = 16
+    kv_blocks: int | None = None  # None: what memory holds
+    switch_seconds: float = 0.0  # a step whose draft depth differs from the one before
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise ScenarioError(f"engine: {name} must be at least 1, got {getattr(self, name)}")
+        if self.kv_blocks is not None and self.kv_blocks < 1:
+            raise ScenarioError(f"engine: kv_blocks must be at least 1, got {self.kv_blocks}")
+        if not self.switch_seconds >= 0.0:
+            raise ScenarioError(f"engine: switch_seconds must not be negative, got {self.switch_seconds}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvBudget:
+    """Blocks of the whole engine. Recurrent states and windows are blocks that a sequence holds whatever its length."""
+
+    blocks: int
+    blocks_per_sequence: int
+    block_tokens: int
+    lookahead_tokens: int  # room that the engine keeps for drafts
+
+    def needed(self, tokens: int) -> int:
+        return -(-(tokens + self.lookahead_tokens) // self.block_tokens) + self.blocks_per_sequence
+
+
+def kv_budget(scenario: Scenario, settings: EngineSettings, *, held_depth: int | None) -> KvBudget:
+    """`held_depth`: drafts that the engine makes room for; None: an engine without speculation."""
+    free = scenario.memory.free_bytes + (scenario.memory.drafter_bytes if held_depth is None else 0.0)
+    growing, fixed = _bytes_of_a_sequence(scenario, held_depth)
+    if growing > 0:
+        unit, per_sequence, block_tokens = growing * settings.block_tokens, 0, settings.block_tokens
+        per_sequence = int(np.ceil(fixed / unit - 1e-9))
+    else:  # nothing grows: a sequence is one block
+        unit, per_sequence, block_tokens = max(fixed, 1.0), 0, _FAR * _FAR
+    blocks = int(free * scenario.layout.sequence_ranks // unit) if settings.kv_blocks is None else settings.kv_blocks
+    return KvBudget(
+        blocks=max(blocks, 0),
+        blocks_per_sequence=per_sequence,
+        block_tokens=block_tokens,
+        lookahead_tokens=held_depth or 0,
+    )
+
+
+def _bytes_of_a_sequence(scenario: Scenario, held_depth: int | None) -> tuple[float, float]:
+    """Bytes a token, and bytes that a sequence holds whatever its length. Sliding windows count as full."""
+    near, far = (_sequence_bytes(scenario, held_depth, tokens) for tokens in (_FAR, 2 * _FAR))
+    a_token = (far - near) / _FAR
+    return a_token, max(near - a_token * (_FAR + 1 + (held_depth or 0)), 0.0)
+
+
+def _sequence_bytes(scenario: Scenario, held_depth: int | None, tokens: int) -> float:
+    if held_depth is None:
+        kv, layout = scenario.kv_precision, scenario.layout
+        return float(sequence_bytes(scenario.architecture.groups, tokens, layout=layout, kv=kv))
+    long = replace(scenario.architecture, max_context=None)
+    return replace(scenario, architecture=long, context=float(tokens)).sequence_bytes(held_depth)

@@ -1,0 +1,154 @@
+"""What a step costs, as tables that the compiled loop reads: filled once from a scenario's own prices and routing.
+
+A step of B decoding sequences that verify `extra` draft tokens and prefill P prompt tokens takes
+
+    decode(B, extra / B, mean context) + [experts(M) − experts(B · m(extra / B))] + prefill(positions, P, attended)
+
+with M = Σ m(q_i) the strangers whose experts the runs touch: nothing for equal runs, which are priced exactly. Launches
+and speculation that is set up but off are added as the engine has them. Between table points everything is linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from specmargin.decisions.policies.tables import effective_positions, expert_seconds
+from specmargin.decisions.scenario import Scenario
+from specmargin.prices.drafters import OverlappedDrafter
+from specmargin.routing.local import LocalRouting
+from specmargin.routing.profile import RoutingProfile
+from specmargin.step import FloatArray, Step
+
+_DENSE_BATCHES = 24  # every batch size up to here is priced, then one in twenty
+_SHORTEST = 64.0  # tokens: the first context above 0
+
+
+class StepTables(NamedTuple):
+    """Plain arrays: compiled code takes them as they are. Batch runs from 0, depth from 0."""
+
+    decode: FloatArray  # (batch, depth, context) seconds of the target, launches left out
+    draft: FloatArray  # (batch, depth, context) seconds of drafting that deep
+    contexts: FloatArray
+    experts: FloatArray  # seconds over M, evenly spaced from 0
+    expert_step: float
+    effective: FloatArray  # m(γ + 1) of the scenario's own routing
+    effective_by_category: FloatArray  # (category, depth)
+    prefill: FloatArray  # (decode positions, prefill tokens, attended tokens): seconds that prefill adds
+    prefill_positions: FloatArray
+    prefill_tokens: FloatArray
+    prefill_attended: FloatArray
+    launches: FloatArray  # seconds beyond a graph, seconds of the floor, positions of the largest graph
+    off: FloatArray  # seconds a step and a sequence, with speculation set up and nothing drafted
+    overlap: float  # hit rate of overlapped drafting; negative where drafting comes after verification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLimits:
+    """How far the tables reach: beyond, they go on along their last slope."""
+
+    sequences: int
+    depth: int
+    context: int
+    prefill_tokens: int
+
+
+def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> StepTables:
+    """`category_routing`: one for each category."""
+    bare = _without_launches(scenario)
+    batches, depths, contexts = _batches(limits.sequences), np.arange(limits.depth + 1.0), context_axis(limits.context)
+    shape = (batches[:, np.newaxis, np.newaxis], depths[:, np.newaxis], contexts)
+    decode = bare.verify(Step.uniform(batch=shape[0], depth=shape[1], context=shape[2])).total_seconds
+    draft = bare.drafting.seconds(bare.drafter, batch=shape[0], depth=shape[1], context=shape[2])
+    effective = effective_positions(scenario, depths)
+    strangers = np.arange(np.ceil(limits.sequences * float(effective[-1])) + 2.0)
+    prefill, axes = _prefill(bare, limits)
+    engine, drafter = scenario.engine_time, scenario.drafter
+    layers = scenario.architecture.layers
+    captured = np.inf if engine.captured_positions is None else float(engine.captured_positions)
+    ranks = scenario.layout.sequence_ranks
+    return StepTables(
+        decode=_every_batch(decode, batches, limits.sequences),
+        draft=_every_batch(draft, batches, limits.sequences),
+        contexts=contexts,
+        experts=expert_seconds(bare, strangers),
+        expert_step=1.0,
+        effective=effective,
+        effective_by_category=_by_category(scenario, category_routing, depths, effective),
+        prefill=prefill,
+        prefill_positions=axes[0],
+        prefill_tokens=axes[1],
+        prefill_attended=axes[2],
+        launches=np.array([engine.eager_layer_seconds * layers, engine.floor_layer_seconds * layers, captured * ranks]),
+        off=np.array([engine.off_step_seconds, engine.off_sequence_seconds / ranks]),
+        overlap=drafter.hit_rate if isinstance(drafter, OverlappedDrafter) else -1.0,
+    )
+
+
+def _without_launches(scenario: Scenario) -> Scenario:
+    """Graphs end at a cliff that interpolation would smear: it is added by the loop, where it is."""
+    engine = replace(scenario.engine_time, captured_positions=None, floor_layer_seconds=0.0)
+    return replace(scenario, engine_time=engine)
+
+
+def _batches(largest: int) -> FloatArray:
+    sparse = np.geomspace(_DENSE_BATCHES, max(largest, _DENSE_BATCHES), 60).round()
+    return np.unique(np.concatenate([np.arange(1.0, min(largest, _DENSE_BATCHES) + 1), sparse[sparse <= largest]]))
+
+
+def context_axis(longest: int) -> FloatArray:
+    doublings = int(np.ceil(np.log2(max(longest, 2 * _SHORTEST) / _SHORTEST)))
+    return np.concatenate([[0.0], _SHORTEST * 2.0 ** np.arange(doublings + 1)])
+
+
+def _every_batch(values: FloatArray, batches: FloatArray, largest: int) -> FloatArray:
+    every = np.arange(1.0, largest + 1.0)
+    flat = values.reshape(batches.size, -1)
+    low = np.clip(np.searchsorted(batches, every, side="right") - 1, 0, max(batches.size - 2, 0))
+    high = np.minimum(low + 1, batches.size - 1)
+    width = np.maximum(batches[high] - batches[low], 1e-9)
+    part = ((every - batches[low]) / width)[:, np.newaxis]
+    dense = (1.0 - part) * flat[low] + part * flat[high]
+    nobody = np.zeros((1, flat.shape[1]))
+    return np.ascontiguousarray(np.concatenate([nobody, dense]).reshape(largest + 1, *values.shape[1:]))
+
+
+def _by_category(
+    scenario: Scenario, routing: Sequence[RoutingProfile], depths: FloatArray, own: FloatArray
+) -> FloatArray:
+    """How alike neighbours are differs by category; how popular experts are is that of the mix."""
+    pools = scenario.architecture.pools
+    base = scenario.routing.local(pools[0]) if pools else None
+    rows = [own if base is None else _in_strangers_of(base, each.local(pools[0]), depths, own) for each in routing]
+    return np.array(rows)
+
+
+def _in_strangers_of(base: LocalRouting, other: LocalRouting | None, depths: FloatArray, own: FloatArray) -> FloatArray:
+    """Strangers of the mix that touch as many experts as a run of this category does."""
+    if other is None or other is base:
+        return own
+    widths = np.geomspace(1.0, max(depths[-1] + 1.0, 2.0), 200)
+    strangers = base.mean(base.pool, Step.uniform(batch=widths))
+    touched = other.mean(other.pool, Step.uniform(batch=1, depth=depths))
+    return np.asarray(np.exp(np.interp(touched, strangers, np.log(widths))))
+
+
+def _prefill(scenario: Scenario, limits: TableLimits) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
+    """What P prompt tokens add to a step of so many decoding positions, by the tokens that each of them attends to."""
+    most = limits.sequences * (limits.depth + 1.0)
+    positions = np.concatenate([[0.0], 2.0 ** np.arange(np.ceil(np.log2(max(most, 2.0))) + 1)])
+    tokens = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(max(limits.prefill_tokens, 2)) + 0.5, 0.5)))
+    attended = context_axis(limits.context)[1:]
+    attended = np.concatenate([[1.0, 8.0], attended])
+    decoding, piece, mean = np.meshgrid(positions, tokens, attended, indexing="ij")
+    # One piece of P tokens after a context, or several short prompts: whatever gives that mean.
+    length = np.maximum(np.minimum(piece, 2.0 * mean), 1.0)
+    prompts = Step.prompts(count=piece / length, tokens=length, context=np.maximum(mean - piece / 2.0, 0.0))
+    beside = Step.uniform(batch=decoding, depth=0, context=scenario.context)
+    alone = scenario.verify(prompts).total_seconds
+    both = scenario.verify(beside.joined(prompts)).total_seconds - scenario.verify(beside).total_seconds
+    seconds = np.where(decoding > 0, np.maximum(both, 0.0), alone)
+    return np.ascontiguousarray(seconds), (positions, tokens, attended)

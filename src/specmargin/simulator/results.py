@@ -1,0 +1,287 @@
+"""What came of a run: latencies, goodput, tokens, time by component, money. Tables are plain columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specmargin.simulator.engine import KvBudget
+from specmargin.simulator.state import (
+    ACCEPTED,
+    ARRIVAL,
+    BIN_COLUMNS,
+    BUSY,
+    CLOCK,
+    COMMITTED,
+    CUT,
+    DECODE,
+    DRAFT,
+    DRAFTED,
+    FINISH,
+    FINISHED,
+    FIRST_TOKEN,
+    IDLE,
+    LAUNCHES,
+    OFF,
+    PEAK_BLOCKS,
+    PREEMPTIONS,
+    PREFILL,
+    PREFILLED,
+    REJECTED,
+    STEP,
+    STEP_COLUMNS,
+    SWITCHING,
+    TIMES_PREEMPTED,
+    VERIFIED,
+    Log,
+    State,
+)
+from specmargin.simulator.workload import Requests
+from specmargin.step import FloatArray, IntArray, Step
+
+if TYPE_CHECKING:
+    from specmargin.simulator.serve import Serving
+
+_PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a request must keep to count as served well; None: no such limit."""
+
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    serving: Serving
+    requests: Requests
+    kv: KvBudget
+    arrival: FloatArray  # by request; NaN where nothing came of it
+    first_token: FloatArray
+    finish: FloatArray
+    preempted: IntArray
+    numbers: IntArray
+    clocks: FloatArray
+    bin_seconds: float
+    bins: FloatArray  # (bins, BIN_COLUMNS)
+    cells: FloatArray
+    steps: FloatArray  # (steps, STEP_COLUMNS); none where they were not logged
+
+    @classmethod
+    def of(
+        cls,
+        serving: Serving,
+        requests: Requests,
+        kv: KvBudget,
+        state: State,
+        log: Log,
+        bin_seconds: float,
+        steps: FloatArray,
+    ) -> Result:
+        used = int(state.clocks[CLOCK] / bin_seconds) + 1
+        return cls(
+            serving=serving,
+            requests=requests,
+            kv=kv,
+            arrival=state.times[:, ARRIVAL],
+            first_token=state.times[:, FIRST_TOKEN],
+            finish=state.times[:, FINISH],
+            preempted=state.requests[:, TIMES_PREEMPTED],
+            numbers=state.numbers,
+            clocks=state.clocks,
+            bin_seconds=bin_seconds,
+            bins=log.bins[:used],
+            cells=log.cells,
+            steps=steps,
+        )
+
+    # --- by request ---
+
+    @property
+    def finished(self) -> Any:
+        return np.isfinite(self.finish)
+
+    @property
+    def ttft_seconds(self) -> FloatArray:
+        return np.asarray((self.first_token - self.arrival)[self.finished])
+
+    @property
+    def tpot_seconds(self) -> FloatArray:
+        """Between tokens, by request; requests of one token have none."""
+        several = self.finished & (self.requests.output_tokens > 1)
+        gaps = self.requests.output_tokens[several] - 1
+        return np.asarray((self.finish - self.first_token)[several] / gaps)
+
+    @property
+    def e2e_seconds(self) -> FloatArray:
+        return np.asarray((self.finish - self.arrival)[self.finished])
+
+    def attainment(self, slo: Slo) -> float:
+        """Share of all requests that finished within the limits; those that were refused count as missed."""
+        good = self.finished.copy()
+        if slo.ttft_seconds is not None:
+            good &= np.nan_to_num(self.first_token - self.arrival, nan=np.inf) <= slo.ttft_seconds
+        if slo.tpot_seconds is not None:
+            gaps = np.maximum(self.requests.output_tokens - 1, 1)
+            good &= np.nan_to_num((self.finish - self.first_token) / gaps, nan=np.inf) <= slo.tpot_seconds
+        return float(good.mean())
+
+    # --- of the whole ---
+
+    @property
+    def committed(self) -> int:
+        return int(self.numbers[COMMITTED])
+
+    @property
+    def span_seconds(self) -> float:
+        """From the first arrival to the last token."""
+        return float(self.clocks[CLOCK] - np.min(self.arrival))
+
+    @property
+    def busy_seconds(self) -> float:
+        return float(self.clocks[BUSY])
+
+    @property
+    def goodput(self) -> float:
+        return self.committed / self.span_seconds if self.committed else 0.0
+
+    @property
+    def busy_goodput(self) -> float:
+        """Committed tokens a busy second of the engine: what a policy is about, whatever the load."""
+        return self.committed / self.busy_seconds if self.committed else 0.0
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.span_seconds / 3600.0 * self.serving.scenario.layout.gpus
+
+    def seconds_by_component(self) -> dict[str, float]:
+        """Decoding by the components of the ledger, as they share each priced cell; the rest as it was added."""
+        found: dict[str, float] = {}
+        batch, depth, context = np.nonzero(self.cells > 0.0)
+        if batch.size:
+            tables = self.serving.tables
+            contexts = self._contexts if tables is None else tables.contexts
+            step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=contexts[context])
+            price = self.serving.scenario.verify(step)
+            seconds = self.cells[batch, depth, context]
+            own = [line for line in price.components if str(line.component) != "launches"]
+            total = sum((line.seconds for line in own), start=np.zeros(batch.size))
+            for line in own:
+                found[str(line.component)] = float((seconds * line.seconds / total).sum())
+        rest = {"prefill": PREFILL, "drafting": DRAFT, "launches": LAUNCHES, "off": OFF, "switching": SWITCHING}
+        return found | {name: float(self.clocks[place]) for name, place in rest.items() if self.clocks[place] > 0.0}
+
+    @property
+    def _contexts(self) -> FloatArray:
+        from specmargin.simulator.pricing import context_axis  # noqa: PLC0415 (the tables' own axis)
+
+        longest = int((self.requests.prompt_tokens + self.requests.output_tokens).max()) + self.serving.max_depth
+        return context_axis(longest)
+
+    # --- as tables ---
+
+    def summary(self, slo: Slo | None = None, gpu_hour_price: float | None = None) -> dict[str, Any]:
+        """What `simulate --json` prints, and what a sweep keeps of a cell."""
+        n, committed = self.numbers, self.committed
+        drafted, verified, accepted = (int(n[place]) for place in (DRAFTED, VERIFIED, ACCEPTED))
+        found: dict[str, Any] = {
+            "goodput_tokens_per_second": self.goodput,
+            "busy_tokens_per_second": self.busy_goodput,
+            "ttft_seconds": _distribution(self.ttft_seconds),
+            "tpot_seconds": _distribution(self.tpot_seconds),
+            "e2e_seconds": _distribution(self.e2e_seconds),
+            "requests": int(self.requests.count),
+            "finished": int(n[FINISHED]),
+            "refused": int(n[REJECTED]),
+            "committed": committed,
+            "drafted": drafted,
+            "verified": verified,
+            "accepted": accepted,
+            "wasted": drafted - accepted + int(n[CUT]),
+            "prefilled": int(n[PREFILLED]),
+            "preemptions": int(n[PREEMPTIONS]),
+            "steps": int(n[STEP]),
+            "mean_draft_depth": self.mean_depth,
+            "mean_batch": float(self.bins[:, 7].sum() / max(self.busy_seconds, 1e-12)),
+            "span_seconds": self.span_seconds,
+            "busy_seconds": self.busy_seconds,
+            "idle_seconds": float(self.clocks[IDLE]),
+            "kv_blocks": self.kv.blocks,
+            "kv_blocks_peak": int(n[PEAK_BLOCKS]),
+            "decode_seconds": float(self.clocks[DECODE]),
+            "gpu_hours": self.gpu_hours,
+            "gpu_hours_per_million_tokens": self.gpu_hours / committed * 1e6 if committed else None,
+        }
+        if slo is not None:
+            found["slo_attainment"] = self.attainment(slo)
+        if gpu_hour_price is not None:
+            found["cost"] = self.gpu_hours * gpu_hour_price
+            found["cost_per_million_tokens"] = found["cost"] / committed * 1e6 if committed else None
+        return found
+
+    @property
+    def mean_depth(self) -> float:
+        """Draft tokens verified by a sequence in a step, over the time spent decoding."""
+        return float(self.bins[:, 8].sum() / max(self.bins[:, 9].sum(), 1e-12))
+
+    def request_columns(self) -> dict[str, Any]:
+        asked = self.requests
+        names = self.serving.bank.categories
+        return {
+            "request": np.arange(asked.count),
+            "category": [names[place] for place in asked.category],
+            "arrival_seconds": self.arrival,
+            "prompt_tokens": asked.prompt_tokens,
+            "output_tokens": asked.output_tokens,
+            "first_token_seconds": self.first_token,
+            "finish_seconds": self.finish,
+            "preemptions": self.preempted,
+        }
+
+    def step_columns(self) -> dict[str, FloatArray]:
+        return {name: self.steps[:, place] for place, name in enumerate(STEP_COLUMNS)}
+
+    def timeline(self) -> list[dict[str, float]]:
+        """A row for each bin of time in which the engine worked: load, depth and speed."""
+        return [self._moment(int(place)) for place in np.flatnonzero(self.bins[:, 0] > 0.0)]
+
+    def _moment(self, place: int) -> dict[str, float]:
+        row = dict(zip(BIN_COLUMNS, self.bins[place].tolist(), strict=True))
+        busy, decoding = row["busy_seconds"], max(row["decode_seconds"], 1e-12)
+        return {
+            "hour": (place + 0.5) * self.bin_seconds / 3600.0,
+            "batch": row["sequence_seconds"] / decoding,
+            "depth": row["depth_seconds"] / decoding,
+            "tokens_per_second": row["committed"] / busy,
+            "accepted_share": row["accepted"] / row["verified"] if row["verified"] else 0.0,
+            "waiting": row["waiting_seconds"] / busy,
+            "busy_share": min(busy / self.bin_seconds, 1.0),
+            "kv_share": row["block_seconds"] / busy / max(self.kv.blocks, 1),
+        }
+
+    def hourly(self) -> list[dict[str, float]]:
+        """By hour of arrival: requests, and the median time between tokens."""
+        several = self.finished & (self.requests.output_tokens > 1)
+        gaps = np.maximum(self.requests.output_tokens - 1, 1)
+        tpot = (self.finish - self.first_token) / gaps
+        hour = (np.where(np.isfinite(self.arrival), self.arrival, 0.0) // 3600.0).astype(np.int64)
+        rows = []
+        for at in np.unique(hour[several]):
+            own = several & (hour == at)
+            ttft = float(np.median((self.first_token - self.arrival)[own]))
+            rows.append(
+                {"hour": int(at), "requests": int(own.sum()), "tpot_p50": float(np.median(tpot[own])), "ttft_p50": ttft}
+            )
+        return rows
+
+
+def _distribution(values: FloatArray) -> dict[str, float | None]:
+    """Percentiles and the mean; None where nothing finished."""
+    if values.size == 0:
+        return dict.fromkeys((*_PERCENTILES, "mean"))
+    found: dict[str, float | None] = {name: float(np.percentile(values, at)) for name, at in _PERCENTILES.items()}
+    return found | {"mean": float(values.mean())}

@@ -1,0 +1,63 @@
+"""Traces of real services: arrival, prompt and output of every request, in whatever columns they were published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from specmargin.errors import ScenarioError, needs_extra
+from specmargin.simulator.workload import Trace
+from specmargin.step import FloatArray
+
+# Columns by what they hold, first match wins: ours, Azure LLM inference, BurstGPT, Mooncake, then what people write.
+_ARRIVAL = ("arrival_seconds", "TIMESTAMP", "Timestamp", "timestamp", "arrival_time", "arrival", "time")
+_PROMPT = ("prompt_tokens", "ContextTokens", "Request tokens", "input_length", "prompt_length", "num_prefill_tokens")
+_OUTPUT = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length", "num_decode_tokens")
+
+
+def read_trace(path: Path) -> Trace:
+    """CSV or JSON lines. Azure's and BurstGPT's columns are taken as they are; failed requests (no output) are left
+    out, and Mooncake's whole numbers of milliseconds are not guessed: times are seconds or dates."""
+    with needs_extra("simulate"):
+        import polars as pl  # noqa: PLC0415 (an extra)
+
+    if not path.is_file():
+        raise ScenarioError(f"{path}: no such file; a trace is a .csv or .jsonl with arrival, prompt and output")
+    try:
+        frame = pl.read_ndjson(path) if path.suffix in (".jsonl", ".json") else pl.read_csv(path, try_parse_dates=True)
+    except Exception as error:  # Polars raises many kinds for a file that is not what its name says
+        raise ScenarioError(f"{path}: not a readable trace ({type(error).__name__}); give CSV or JSON lines") from None
+    found = [_column(path, frame.columns, names) for names in (_ARRIVAL, _PROMPT, _OUTPUT)]
+    try:
+        arrival, prompt, output = (_numbers(frame[name]) for name in found)
+    except Exception:  # as above
+        raise ScenarioError(
+            f"{path}: the columns {', '.join(found)} must hold numbers (or dates, for arrivals)"
+        ) from None
+    kept = (prompt >= 1) & (output >= 1) & np.isfinite(arrival)
+    return Trace(
+        arrival_seconds=arrival[kept] - (float(arrival[kept].min()) if kept.any() else 0.0),
+        prompt_tokens=prompt[kept].astype(np.int64),
+        output_tokens=output[kept].astype(np.int64),
+        source=path.name,
+    )
+
+
+def _column(path: Path, columns: list[str], names: tuple[str, ...]) -> str:
+    for name in names:
+        if name in columns:
+            return name
+    raise ScenarioError(f"{path}: lacks a column {names[0]!r} (known also as {', '.join(names[1:])})")
+
+
+def _numbers(column: object) -> FloatArray:
+    """Numbers as they are, dates as seconds."""
+    import polars as pl  # noqa: PLC0415
+
+    assert isinstance(column, pl.Series)
+    if column.dtype == pl.String:
+        column = column.str.to_datetime(strict=True)
+    if column.dtype.is_temporal():
+        return np.asarray(column.dt.epoch("us").to_numpy() / 1e6, dtype=np.float64)
+    return np.asarray(column.cast(pl.Float64).to_numpy(), dtype=np.float64)

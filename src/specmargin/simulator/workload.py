@@ -1,0 +1,253 @@
+"""Who asks for what, and when: arrivals, lengths, categories. All of it is drawn from the seed, beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from specmargin.errors import ScenarioError
+from specmargin.step import FloatArray, IntArray
+
+_MOST_REQUESTS = 20_000_000
+
+
+# --- lengths ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLength:
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ScenarioError(f"a length is at least 1 token, got {self.tokens}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LognormalLength:
+    """Tokens whose logarithm is normal: most are short, a few are very long."""
+
+    ln_mean: float
+    ln_sd: float
+    least: int = 1
+    most: int = 131_072
+
+    def __post_init__(self) -> None:
+        if not self.ln_sd >= 0.0 or not np.isfinite(self.ln_mean):
+            raise ScenarioError(f"a lognormal length needs a finite ln_mean and ln_sd ≥ 0, got {self}")
+        if not 1 <= self.least <= self.most:
+            raise ScenarioError(f"a lognormal length needs 1 ≤ least ≤ most, got {self.least} and {self.most}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformLength:
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ScenarioError(f"a uniform length needs 1 ≤ least ≤ most, got {self.least} and {self.most}")
+
+
+Length = FixedLength | LognormalLength | UniformLength
+
+
+def draw_lengths(length: Length, count: int, generator: np.random.Generator) -> IntArray:
+    match length:
+        case FixedLength():
+            return np.full(count, length.tokens, dtype=np.int64)
+        case LognormalLength():
+            drawn = np.round(np.exp(generator.normal(length.ln_mean, length.ln_sd, count)))
+            return np.clip(drawn, length.least, length.most).astype(np.int64)
+        case UniformLength():
+            return generator.integers(length.least, length.most + 1, count)
+        case _:
+            assert_never(length)
+
+
+# --- arrivals ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """So many users, each sending the next request when the last one is answered."""
+
+    users: int
+    requests: int
+
+    def __post_init__(self) -> None:
+        if self.users < 1 or self.requests < 1:
+            raise ScenarioError("a closed loop needs at least one user and one request")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poisson:
+    """Independent arrivals; `burst` of them at once, at the same mean rate, where it is above 1."""
+
+    requests_per_second: float
+    requests: int
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.requests_per_second < np.inf:
+            raise ScenarioError(f"a request rate must be positive, got {self.requests_per_second:g}")
+        if self.requests < 1 or self.burst < 1:
+            raise ScenarioError("arrivals need at least one request, and bursts at least one request each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSchedule:
+    """A rate that changes: hours of the day, say, with straight lines between. Arrivals are Poisson at that rate."""
+
+    hours: tuple[float, ...]
+    requests_per_second: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.hours) < 2 or len(self.hours) != len(self.requests_per_second):
+            raise ScenarioError("a rate schedule needs at least two hours, and a rate for each")
+        if np.any(np.diff(self.hours) <= 0) or self.hours[0] != 0.0:
+            raise ScenarioError("the hours of a rate schedule start at 0 and rise")
+        if not np.all(np.isfinite(self.requests_per_second)) or min(self.requests_per_second) < 0.0:
+            raise ScenarioError("the rates of a schedule must not be negative")
+        if max(self.requests_per_second) <= 0.0:
+            raise ScenarioError("a rate schedule needs a rate above 0 somewhere")
+
+    @property
+    def seconds(self) -> float:
+        return self.hours[-1] * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Requests that were seen: arrival, prompt and output of each."""
+
+    arrival_seconds: FloatArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.arrival_seconds.size == 0:
+            raise ScenarioError(f"{self.source}: has no requests")
+        if not np.all(np.isfinite(self.arrival_seconds)):
+            raise ScenarioError(f"{self.source}: arrival times must be numbers")
+        if min(int(self.prompt_tokens.min()), int(self.output_tokens.min())) < 1:
+            raise ScenarioError(f"{self.source}: prompts and outputs have at least one token")
+
+    @property
+    def requests(self) -> int:
+        return int(self.arrival_seconds.size)
+
+
+Arrivals = ClosedLoop | Poisson | RateSchedule | Trace
+
+
+# --- all of it ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Category:
+    """A kind of request: its share, and its own lengths where they differ from the rest."""
+
+    name: str
+    weight: float = 1.0
+    prompt: Length | None = None
+    output: Length | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.weight < np.inf:
+            raise ScenarioError(f"category {self.name}: the weight must not be negative, got {self.weight}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    arrivals: Arrivals
+    prompt: Length
+    output: Length
+    categories: tuple[Category, ...] = (Category(name="all"),)
+
+    def __post_init__(self) -> None:
+        if not self.categories or sum(category.weight for category in self.categories) <= 0.0:
+            raise ScenarioError("a workload needs a category with a weight above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Drawn, in order of arrival. In a closed loop arrivals are infinite where they wait for an answer."""
+
+    arrival_seconds: FloatArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    category: IntArray
+    users: int  # 0: arrivals do not wait
+
+    @property
+    def count(self) -> int:
+        return int(self.arrival_seconds.size)
+
+
+def draw(workload: Workload, seed: int) -> Requests:
+    """Arrivals, lengths and categories from streams of their own: changing one leaves the others as they are."""
+    arrival = _arrivals(workload.arrivals, np.random.default_rng([seed, 1]))
+    count = arrival.size
+    weights = np.array([category.weight for category in workload.categories])
+    category = np.random.default_rng([seed, 2]).choice(weights.size, size=count, p=weights / weights.sum())
+    prompts, outputs = np.random.default_rng([seed, 3]), np.random.default_rng([seed, 4])
+    arrivals = workload.arrivals
+    if isinstance(arrivals, Trace):
+        order = np.argsort(arrivals.arrival_seconds, kind="stable")
+        prompt, output = arrivals.prompt_tokens[order], arrivals.output_tokens[order]
+    else:
+        own = workload.categories
+        prompt = _by_category([each.prompt or workload.prompt for each in own], category, prompts)
+        output = _by_category([each.output or workload.output for each in own], category, outputs)
+    return Requests(
+        arrival_seconds=arrival,
+        prompt_tokens=np.ascontiguousarray(prompt, dtype=np.int64),
+        output_tokens=np.ascontiguousarray(output, dtype=np.int64),
+        category=np.ascontiguousarray(category, dtype=np.int64),
+        users=arrivals.users if isinstance(arrivals, ClosedLoop) else 0,
+    )
+
+
+def _by_category(lengths: Sequence[Length], category: IntArray, generator: np.random.Generator) -> IntArray:
+    if len(set(lengths)) == 1:
+        return draw_lengths(lengths[0], category.size, generator)
+    drawn = np.array([draw_lengths(length, category.size, generator) for length in lengths])
+    return np.asarray(drawn[category, np.arange(category.size)])
+
+
+def _arrivals(arrivals: Arrivals, generator: np.random.Generator) -> FloatArray:
+    match arrivals:
+        case ClosedLoop():
+            waiting = np.full(arrivals.requests, np.inf)
+            waiting[: arrivals.users] = 0.0
+            return waiting
+        case Poisson():
+            bursts = -(-arrivals.requests // arrivals.burst)
+            gaps = generator.exponential(arrivals.burst / arrivals.requests_per_second, bursts)
+            return np.repeat(np.cumsum(gaps), arrivals.burst)[: arrivals.requests]
+        case RateSchedule():
+            return _scheduled(arrivals, generator)
+        case Trace():
+            ordered = np.sort(arrivals.arrival_seconds, kind="stable")
+            return np.asarray(ordered - ordered[0])
+        case _:
+            assert_never(arrivals)
+
+
+def _scheduled(schedule: RateSchedule, generator: np.random.Generator) -> FloatArray:
+    """A Poisson process at a changing rate: unit arrivals, stretched by the inverse of the summed rate."""
+    seconds = np.linspace(0.0, schedule.seconds, max(int(schedule.seconds), 1) + 1)
+    rate = np.interp(seconds, np.array(schedule.hours) * 3600.0, schedule.requests_per_second)
+    expected = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2.0 * np.diff(seconds))])
+    total = float(expected[-1])
+    if total > _MOST_REQUESTS:
+        raise ScenarioError(f"this schedule asks for {total:,.0f} requests; at most {_MOST_REQUESTS:,} are simulated")
+    count = int(generator.poisson(total))
+    if count == 0:
+        raise ScenarioError(f"this schedule asks for {total:.2g} requests and none came; raise its rates")
+    return np.asarray(np.interp(np.sort(generator.random(count)) * total, expected, seconds))

@@ -1,0 +1,131 @@
+"""docs/live.md is run: its commands work one after another, its settings and metrics are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from specmargin.cli.main import run
+from specmargin.engines.live.board import METRICS
+from specmargin.engines.live.policy_schema import read_policy
+from specmargin.engines.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Live
+from specmargin.engines.live.settings_schema import CaptureSettings, Mode, Settings, read_settings
+from specmargin.engines.vllm.versions import SUPPORTED
+from tests.conftest import ROOT
+from tests.unit.test_live_capture import fill, writer
+from tests.unit.test_watch import metrics, serving
+
+PAGE = (ROOT / "docs" / "live.md").read_text()
+COMMANDS = [
+    command.replace("\\\n", " ")
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE)
+]
+OBJECTS = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+FLAGS = [word for command in COMMANDS for word in shlex.split(command) if word.startswith("{")]
+
+
+def test_the_page_has_its_parts() -> None:
+    assert [command.split()[0] for command in COMMANDS].count("specmargin") == 6
+    assert sum("--additional-config" in command for command in COMMANDS) == 2
+    assert len(OBJECTS) == 3
+    assert all(f"vLLM {version}.x" in PAGE for version in SUPPORTED)
+    for step in range(1, 6):
+        assert f"\n## {step}. " in PAGE
+
+
+def _settings() -> list[Any]:
+    given = [value for value in (*OBJECTS, *map(json.loads, FLAGS)) if "specmargin" in value]
+    return [value["specmargin"] for value in given]
+
+
+def test_settings_on_the_page_are_understood() -> None:
+    found = [read_settings(given, "docs/live.md") for given in _settings()]
+    assert {settings.mode for settings in found} == set(Mode)
+
+
+def test_requests_on_the_page_are_understood() -> None:
+    bodies = [value for value in (*OBJECTS, *map(json.loads, FLAGS)) if "vllm_xargs" in value]
+    assert len(bodies) == 2
+    for body in bodies:
+        live = Live.of("request", body["vllm_xargs"])
+        assert live.group == body["vllm_xargs"][CLASS_ARGUMENT]
+        assert live.limit == body["vllm_xargs"].get(DEPTH_ARGUMENT, live.limit)
+
+
+def _rows(heading: str) -> dict[str, list[str]]:
+    table = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines() if line[:3] == "| `"]
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def test_every_setting_is_listed_with_its_default() -> None:
+    rows = _rows("Settings")
+    whole = Settings().model_dump(mode="json")
+    part = CaptureSettings(folder=Path("x")).model_dump(mode="json")
+    expected = whole | {f"capture.{name}": value for name, value in part.items()}
+    assert list(rows) == list(expected)
+    for name, (default, meaning) in rows.items():
+        assert default == ("needed" if name == "capture.folder" else f"`{json.dumps(expected[name])}`"), name
+        assert meaning
+
+
+def test_every_metric_is_listed_as_the_code_explains_it() -> None:
+    rows = _rows("Metrics")
+    assert set(rows) == {f"specmargin_{m.name}" for m in METRICS} | {
+        "specmargin_depth_chosen_total",
+        "specmargin_faults_total",
+    }
+    for metric in METRICS:
+        assert rows[f"specmargin_{metric.name}"] == [metric.help]
+
+
+def test_every_argument_and_mode_is_listed() -> None:
+    assert set(_rows("Requests")) == {DEPTH_ARGUMENT, CLASS_ARGUMENT}
+    assert set(_rows("Modes")) == set(Mode)
+
+
+def _capture(folder: Path) -> None:
+    """What step 2 leaves: rounds, and routing of a model with 40 layers and 8 of 256 experts a token."""
+    bank, generator = writer(folder), np.random.default_rng(0)
+    fill(bank, 8, 20, generator)
+    bank.close()
+    part = folder / "routing-test" / "part-000001"
+    part.mkdir(parents=True)
+    runs, length = 120, 5
+    experts = np.argsort(generator.random((runs * length, 40, 256)), axis=-1)[..., :8].astype(np.uint8)
+    np.save(part / "routing.npy", experts)
+    run_index = np.repeat(np.arange(runs), length)
+    meta = {"routing_idx": np.arange(runs * length), "routing_block_idx": run_index, "request_idx": run_index // 10}
+    meta |= {"position": np.tile(np.arange(length), runs), "accepted": np.ones(runs * length, dtype=bool)}
+    keys = {"model": "m", "speculator": "s", "config": "k4", "category": "all", "turn": 0}
+    frame = pl.DataFrame(meta).with_columns(pl.lit(value).alias(name) for name, value in keys.items())
+    frame = frame.with_columns(prompt_idx=pl.col("request_idx"), round_idx=pl.col("routing_block_idx") % 10)
+    frame.write_parquet(part / "routing_meta.parquet")
+
+
+def test_the_commands_work_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _capture(tmp_path / "bank")
+    with serving(lambda _: (200, metrics(30))) as url:
+        for command in COMMANDS:
+            if not command.startswith("specmargin "):
+                continue
+            _, verb, *arguments = shlex.split(command.replace("http://localhost:8000", url))
+            arguments = [{"MODEL": "qwen3.6-35b-a3b", "GPU": "h200"}.get(word, word) for word in arguments]
+            if verb == "watch" and len(arguments) == 1:
+                arguments.append("--once")
+            assert run(verb, arguments) == 0, command
+            assert capsys.readouterr().out
+    assert json.loads(Path("specmargin-grafana.json").read_text())["panels"]
+    adaptive = next(given for given in _settings() if given["mode"] == "adaptive")
+    assert read_policy(tmp_path / adaptive["policy"]).look_ahead is not None

@@ -1,0 +1,254 @@
+"""Engines for the live tests. They need vLLM's CPU build: `make test-live` makes the environment and runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.live.models import Pair, find_pair
+
+DEPTH = 5
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # one thread: on a busy machine two would wait for each other
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("vllm") is None:
+        skip = pytest.mark.skip(reason="needs vLLM: make test-live")
+        for item in items:
+            if "live" in Path(str(item.fspath)).parts:
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return find_pair(tmp_path_factory.mktemp("random-moe"))
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that gates by confidence, at prices of this kind of engine; how good it is does not matter here."""
+    from tests.live.policies import small_policy  # noqa: PLC0415 (compiled)
+
+    path = tmp_path_factory.mktemp("policy") / "test.policy.json"
+    path.write_text(small_policy(DEPTH))
+    return path
+
+
+# --- engines ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    tokens: list[list[int]]
+    requests: list[dict[str, list[int]] | None]
+    metrics: str
+    log: str
+
+    def metric(self, name: str) -> float:
+        """The sum over labels."""
+        found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.metrics, re.MULTILINE)
+        assert found, f"{name} is not on /metrics"
+        return sum(map(float, found))
+
+    def fault(self, kind: str) -> float:
+        found = re.findall(rf'^specmargin_faults_total{{engine="0",kind="{kind}"}} (\S+)$', self.metrics, re.MULTILINE)
+        return sum(map(float, found))
+
+
+def engine_arguments(pair: Pair, *, speculative: bool, settings: dict[str, Any] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": str(pair.target),
+        "dtype": "float32",
+        "max_model_len": 320,
+        "max_num_seqs": 32,
+        "enforce_eager": True,
+        "disable_log_stats": False,
+    }
+    if speculative:
+        found["speculative_config"] = {
+            "method": "draft_model",
+            "model": str(pair.draft),
+            "num_speculative_tokens": DEPTH,
+        }
+        found["per_request_spec_decode_metrics"] = "detailed"
+    if settings is not None:
+        found["additional_config"] = {"specmargin": settings}
+    return found
+
+
+@pytest.fixture(scope="session")
+def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+    """Start an engine in its own process, serve batches, and give back what it said."""
+
+    def run(
+        settings: dict[str, Any] | None = None,
+        *,
+        batches: list[list[dict[str, Any]]] | None = None,
+        speculative: bool = True,
+        multiprocess: bool = False,
+        fault: str = "",
+        after_batch: str = "",
+        max_tokens: int = 40,
+        temperature: float = 0.0,
+        linger_seconds: float = 0.0,
+        engine: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Result:
+        folder = tmp_path_factory.mktemp("job")
+        job = {
+            "engine": engine_arguments(pair, speculative=speculative, settings=settings) | (engine or {}),
+            "batches": batches if batches is not None else standard_batches(pair),
+            "multiprocess": multiprocess,
+            "fault": fault,
+            "after_batch": after_batch,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "linger_seconds": linger_seconds,
+            "result": str(folder / "result.json"),
+        }
+        (folder / "job.json").write_text(json.dumps(job))
+        command = [sys.executable, "-m", "tests.live.job", str(folder / "job.json")]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | _ENVIRONMENT | (environment or {}),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        log = done.stdout + done.stderr
+        assert done.returncode == 0, log[-6000:]
+        found = json.loads((folder / "result.json").read_text())
+        return Result(tokens=found["tokens"], requests=found["requests"], metrics=found["metrics"], log=log)
+
+    return run
+
+
+def standard_batches(pair: Pair) -> list[list[dict[str, Any]]]:
+    """One sequence, then four, then sixteen, of all categories."""
+    mixed = [prompt for row in zip(*pair.prompts.values(), strict=False) for prompt in row]
+    sizes = (1, 4, 16)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return [[{"prompt": mixed[int(starts[i]) + j]} for j in range(size)] for i, size in enumerate(sizes)]
+
+
+# --- servers ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def complete(self, prompt: list[int], *, max_tokens: int = 40, **more: Any) -> dict[str, Any]:
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
+        body |= {"return_token_ids": True, **more}
+        request = urllib.request.Request(
+            self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return dict(json.loads(answer.read()))
+
+    def metrics(self) -> Result:
+        return Result(tokens=[], requests=[], metrics=self.get("/metrics"), log="")
+
+
+@pytest.fixture(scope="session")
+def serve(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    @contextmanager
+    def run(
+        settings: dict[str, Any] | None, *, speculative: bool = True, environment: dict[str, str] | None = None
+    ) -> Iterator[Server]:
+        folder = tmp_path_factory.mktemp("server")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
+        command += ["--port", str(port), *_flags(engine_arguments(pair, speculative=speculative, settings=settings))]
+        log = folder / "log.txt"
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | _ENVIRONMENT | (environment or {}),
+                stdout=out,
+                stderr=out,
+                text=True,
+                start_new_session=True,
+            )
+        server = Server(url=f"http://127.0.0.1:{port}", process=process, log=log)
+        try:
+            _wait(server)
+            yield server
+        finally:
+            _end(process)
+
+    return run
+
+
+def _flags(arguments: dict[str, Any]) -> list[str]:
+    flags: list[str] = []
+    for name, value in arguments.items():
+        flag = f"--{name.replace('_', '-')}"
+        match value:
+            case True:
+                flags.append(flag)
+            case False:
+                pass
+            case dict():
+                flags += [flag, json.dumps(value)]
+            case _:
+                flags += [flag, str(value)]
+    return flags
+
+
+def _wait(server: Server, seconds: float = 240.0) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert server.process.poll() is None, server.log.read_text()[-6000:]
+        try:
+            server.get("/health")
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(f"the server did not start: {server.log.read_text()[-6000:]}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=30)

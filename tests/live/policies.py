@@ -1,0 +1,38 @@
+"""A policy file for tests: made-up prices, survivals with every degree of confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specmargin.decisions.policies.policy import Schedule
+from specmargin.decisions.policies.tables import DraftCost, PriceTable
+from specmargin.engines.live.making import make_policy
+from specmargin.engines.live.policy_schema import policy_text
+
+
+def small_policy(depth: int) -> str:
+    batch, deep = np.arange(33.0)[:, np.newaxis], np.arange(depth + 1.0)
+    effective = (deep + 1.0) ** 0.8
+    strangers = np.linspace(0.0, 32 * effective[-1], 256)
+    table = PriceTable(
+        rest_by_batch_depth=6e-3 + 0.1e-3 * batch * (deep + 1.0),
+        expert_seconds=1.9e-3 * (1.0 - (1.0 - 4 / 64) ** strangers),
+        expert_step=float(strangers[1]),
+        effective_by_depth=effective,
+        draft=DraftCost(fixed_seconds=1e-3, sequence_seconds=0.02e-3, by_pass=True),
+    )
+    confidence = np.random.default_rng(0).beta(1.2, 0.8, (512, depth))
+    survival = 0.75 ** np.arange(1.0, depth + 1.0)
+    depths = Schedule.homogeneous(table, survival).depth_by_batch
+    file = make_policy(
+        table=table,
+        survival=survival,
+        schedule=[(b, b, int(depths[b])) for b in range(1, 33)],
+        model="test",
+        drafter="draft_model",
+        device="cpu",
+        context=128.0,
+        sources={"prices": "made up, for tests"},
+        sample=np.asarray(np.cumprod(confidence, axis=1), dtype=np.float64),
+    )
+    return policy_text(file)

@@ -1,0 +1,90 @@
+"""What tests of a live engine share: a policy file, a driver, a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specmargin.acceptance.calibration import Logistic
+from specmargin.decisions.policies.tables import PriceTable, study_table
+from specmargin.engines.live.board import Board
+from specmargin.engines.live.building import build_driver
+from specmargin.engines.live.capture import Identity
+from specmargin.engines.live.driver import Driver, StepDone
+from specmargin.engines.live.guard import Guard
+from specmargin.engines.live.making import make_policy
+from specmargin.engines.live.policy_schema import PolicyFile, policy_text
+from specmargin.engines.live.settings_schema import Mode, read_settings
+from specmargin.step import FloatArray
+
+DEPTH = 4
+IDENTITY = Identity(model="target", speculator="draft_model:draft", config=f"k{DEPTH}")
+
+
+def table() -> PriceTable:
+    return study_table(by_pass=False, max_batch=8, max_depth=DEPTH)
+
+
+def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> PolicyFile:
+    """Prices of the study; a calibrator that takes confidences nearly as they are."""
+    d = calibrator_depths
+    weights = np.zeros(2 * d + 15)
+    weights[d] = 4.0  # log-odds of the confidence
+    sample: FloatArray = np.asarray(np.cumprod(np.random.default_rng(0).beta(3.0, 1.0, (64, DEPTH)), axis=1))
+    return make_policy(
+        table=table(),
+        survival=0.8 ** np.arange(1.0, DEPTH + 1.0),
+        schedule=[(1, 2, 3), (3, 8, 1)],
+        model="target",
+        drafter="model",
+        device="test",
+        context=512.0,
+        sources={"prices": "assumed: test"},
+        calibrator=Logistic(weights=weights, depths=d, rich=True) if gated else None,
+        sample=sample if gated else None,
+    )
+
+
+def built(
+    folder: Path, given: dict[str, Any], *, confidence: bool = True, log: list[str] | None = None, **file: Any
+) -> Driver:
+    """A driver as an engine makes it."""
+    path = folder / "test.policy.json"
+    path.write_text(policy_text(policy_file(**file)))
+    settings = read_settings({"policy": str(path)} | given, "test")
+    return build_driver(
+        settings,
+        max_depth=DEPTH,
+        ragged=True,
+        confidence=confidence,
+        candidates=None,
+        identity=IDENTITY,
+        engine="0",
+        log=(log if log is not None else []).append,
+    )
+
+
+def bare(policy: Any, mode: Mode = Mode.ADAPTIVE, **more: Any) -> Driver:
+    guard = Guard(log=lambda _: None, faults_in_a_row=10**9, slowest_seconds=1e9)
+    return Driver(mode=mode, policy=policy, max_depth=DEPTH, guard=guard, board=Board(), **more)
+
+
+def done(
+    ids: Sequence[str],
+    verified: Sequence[int],
+    accepted: Sequence[int],
+    *,
+    seconds: float = 0.01,
+    prompt_tokens: int = 0,
+) -> StepDone:
+    return StepDone(
+        request_ids=list(ids),
+        verified=list(verified),
+        accepted=list(accepted),
+        contexts=[100] * len(ids),
+        prompt_tokens=prompt_tokens,
+        seconds=seconds,
+    )

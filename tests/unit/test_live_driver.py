@@ -1,0 +1,326 @@
+"""The driver: whatever a policy does and whatever signals come, answers are None or depths that the engine can take."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmargin.acceptance import compiled
+from specmargin.decisions.policies import gate
+from specmargin.decisions.policies.controller import Controller
+from specmargin.decisions.policies.policy import FixedDepth, Outcome
+from specmargin.engines.live.driver import Driver
+from specmargin.engines.live.narrator import Narrator
+from specmargin.engines.live.policy_schema import schedule_of
+from specmargin.engines.live.sequences import Survivals
+from specmargin.engines.live.settings_schema import Mode
+from specmargin.step import FloatArray, IntArray
+from tests.unit.live import DEPTH, bare, built, done, table
+
+numbers = st.integers(-3, 9) | st.floats() | st.booleans() | st.sampled_from([10**30, np.int64(2), np.uint8(3), np.nan])
+arrays = st.builds(
+    lambda values, kind, deep: np.array([values] if deep else values, dtype=kind),
+    st.lists(st.integers(0, 6), max_size=6),
+    st.sampled_from([np.int64, np.int32, np.float64, np.bool_, np.uint8, object]),
+    st.booleans(),
+)
+nonsense: st.SearchStrategy[Any] = (
+    numbers | st.none() | st.text(max_size=3) | st.lists(numbers, max_size=6) | arrays | st.just({}) | st.just(object())
+)
+faults = st.sampled_from([ValueError("no"), KeyError("k"), RuntimeError(), MemoryError(), StopIteration(), OSError(28)])
+answers = st.tuples(st.just("returns"), nonsense) | st.tuples(st.just("raises"), faults)
+wishes = st.none() | st.fixed_dictionaries({"specmargin_depth": st.integers(0, 5) | nonsense})
+confidences = st.one_of(
+    st.none(),
+    nonsense,
+    st.lists(st.lists(st.floats(0.0, 1.0) | st.sampled_from([math.nan, 2.0, -1.0]), min_size=DEPTH, max_size=DEPTH)),
+    st.integers(1, 5).map(lambda rows: np.full((rows, DEPTH), 0.7, dtype=np.float32)),
+)
+
+
+class Broken(Controller):
+    """Does what it is told, whatever that is."""
+
+    data: st.DataObject
+
+    def _answer(self) -> Any:
+        kind, value = self.data.draw(answers)
+        if kind == "raises":
+            raise value
+        return value
+
+    def draft_depth(self, batch: int) -> int:
+        return int(batch > 2) + 2 if self.data.draw(st.booleans()) else self._answer()
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:  # noqa: ARG002
+        return drafted // 2 if self.data.draw(st.booleans()) else self._answer()
+
+    def observe(self, outcome: Outcome) -> None:  # noqa: ARG002
+        self._answer()
+
+
+def broken(data: st.DataObject) -> Broken:
+    policy = Broken(table=table(), prior_survival=np.full(DEPTH, 0.5))
+    policy.data = data
+    return policy
+
+
+def survivals() -> Survivals:
+    return Survivals(calibrator=None, max_batch=8, max_depth=DEPTH)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject) -> None:
+    classes = {"chat": schedule_of([(1, 8, 1)])} if data.draw(st.booleans()) else {}
+    driver = bare(broken(data), survivals=survivals() if data.draw(st.booleans()) else None, classes=classes)
+    names = [f"request {i}" for i in range(data.draw(st.integers(1, 5)))]
+    for name in names:
+        wish = data.draw(wishes) or {}
+        driver.add(name, wish | ({"specmargin_class": "chat"} if data.draw(st.booleans()) else {}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        limits = [driver._live[name].limit for name in names]
+        driver.drafts(names, data.draw(confidences))
+        held = [data.draw(st.integers(0, DEPTH)) for _ in names]
+        wanted = driver.verify(names, held)
+        if wanted is not None:
+            assert len(wanted) == len(names)
+            assert all(type(depth) is int for depth in wanted)
+            assert all(0 <= depth <= min(pair) for depth, *pair in zip(wanted, held, limits, strict=True))
+        depth = driver.draft_depth(names)
+        assert depth is None or (type(depth) is int and 0 <= depth <= min(DEPTH, max(limits)))
+        verified = wanted if wanted is not None else held
+        seconds = data.draw(st.sampled_from([0.01, math.nan, 0.0]))
+        driver.done(done(names, verified, [depth // 2 for depth in verified], seconds=seconds), depth or 0)
+    known = {"verify decision", "depth decision", "outcome", "confidence", "request"}
+    assert set(driver.guard.faults) <= known
+
+
+@given(st.data())
+def test_observing_changes_nothing(data: st.DataObject) -> None:
+    policy: Any = data.draw(st.sampled_from(["broken", "controller", "none"]))
+    made = {"broken": broken(data), "controller": Controller(table=table(), prior_survival=np.full(DEPTH, 0.7))}
+    driver = bare(made.get(policy), Mode.OBSERVE, survivals=survivals())
+    for _ in range(3):
+        driver.add("a", {"specmargin_depth": 0})
+        driver.drafts(["a"], data.draw(confidences))
+        assert driver.verify(["a"], [DEPTH]) is None
+        assert driver.draft_depth(["a"]) is None
+        driver.done(done(["a"], [DEPTH], [1]), DEPTH)
+
+
+def test_observing_counts_what_it_would_have_done() -> None:
+    driver = bare(FixedDepth(depth=2), Mode.OBSERVE)
+    driver.add("a", None)
+    for _ in range(3):
+        driver.verify(["a"], [DEPTH])
+        assert driver.draft_depth(["a"]) is None
+        driver.done(done(["a"], [DEPTH], [1]), DEPTH)
+    assert driver.board.steps_by_depth()[2] == 3
+    assert driver.board["draft_tokens_total"] == 3 * DEPTH  # what the engine did
+
+
+# --- requests ---
+
+
+def test_opting_out_and_limits() -> None:
+    driver = bare(FixedDepth(depth=3))
+    driver.add("out", {"specmargin_depth": 0})
+    driver.add("one", {"specmargin_depth": 1})
+    driver.add("free", None)
+    assert driver.verify(["out", "one", "free"], [3, 3, 3]) == [0, 1, 3]
+    assert driver.draft_depth(["out", "one", "free"]) == 3
+    assert driver.draft_depth(["out", "one"]) == 1
+    assert driver.draft_depth(["out"]) == 0
+    assert driver.verify(["free"], [3]) is None  # nothing to shorten
+    assert driver.verify(["never heard of"], [2]) is None
+    assert driver.draft_depth(["never heard of"]) == 3
+
+
+def test_depths_stay_within_the_engines() -> None:
+    assert bare(FixedDepth(depth=30)).draft_depth(["a"]) == DEPTH
+
+
+def test_classes_have_their_own_schedules() -> None:
+    classes = {"chat": schedule_of([(1, 2, 2), (3, 8, 0)]), "code": schedule_of([(1, 8, 4)])}
+    driver = bare(schedule_of([(1, 8, 1)]), Mode.SCHEDULE, classes=classes)
+    for name, group in {"a": "chat", "b": "code", "c": "prose"}.items():
+        driver.add(name, {"specmargin_class": group})
+    driver.add("d", {"specmargin_class": "code", "specmargin_depth": 3})
+    assert driver.draft_depth(["a"]) == 2
+    assert driver.draft_depth(["a", "c"]) == 2
+    assert driver.draft_depth(["c"]) == 1
+    assert driver.draft_depth(["a", "b", "c"]) == 4
+    assert driver.verify(["a", "b", "c", "d"], [4, 4, 4, 4]) == [0, 4, 1, 3]
+
+
+def test_requests_that_are_over_are_forgotten_after_their_last_round() -> None:
+    driver = bare(FixedDepth(depth=2))
+    driver.add("a", {"specmargin_depth": 1})
+    driver.drop("a")
+    assert driver.verify(["a"], [2]) == [1]  # still on its way
+    driver.draft_depth(["a"])
+    driver.done(done(["a"], [1], [1]), 2)
+    assert driver._live == {}
+    assert driver._over == []
+
+
+def test_nothing_is_held_of_many_requests() -> None:
+    driver = bare(FixedDepth(depth=2))
+    for i in range(500):
+        driver.add(f"r{i}", None)
+        driver.verify([f"r{i}"], [2])
+        driver.draft_depth([f"r{i}"])
+        driver.drop(f"r{i}")
+        driver.done(done([f"r{i}"], [2], [1]), 2)
+        driver.drop("aborted before its first step")
+    driver.done(done([], [], []), 0)
+    assert (len(driver._live), len(driver._over), len(driver._planned)) == (0, 0, 0)
+
+
+# --- signals and outcomes ---
+
+
+def test_faults_are_counted_and_the_engine_goes_on() -> None:
+    class Raises(FixedDepth):
+        def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+            raise ValueError("broken")
+
+    driver = bare(Raises(depth=2))
+    driver.guard.faults_in_a_row = 4
+    driver.add("a", None)
+    for _ in range(6):
+        assert driver.verify(["a"], [2]) is None
+        assert driver.draft_depth(["a"]) is None
+        driver.done(done(["a"], [2], [1]), 2)
+    assert driver.guard.faults["depth decision"] == 4
+    assert driver.board["enabled"] == 0.0
+    assert driver.board["steps_total"] == 3  # it counts until it is off
+
+
+def test_bad_confidences_are_counted_and_not_used() -> None:
+    driver = bare(Controller(table=table(), prior_survival=np.full(DEPTH, 0.7)), survivals=survivals())
+    driver.add("a", None)
+    driver.add("b", None)
+    driver.drafts(["a", "b"], [[0.5] * DEPTH, [math.nan] * DEPTH])
+    assert driver.board["ignored_signals_total"] == 1
+    driver.drafts(["a", "b"], [[0.5] * DEPTH])
+    assert driver.board["ignored_signals_total"] == 3
+    driver.drafts(["a", "b"], None)
+    assert driver.board["ignored_signals_total"] == 3  # none was promised
+    assert driver._live["a"].confidence is None
+    assert driver.guard.faults.total() == 0
+
+
+def test_outcomes_reach_the_policy_and_the_board() -> None:
+    class Learns(FixedDepth):
+        seen: list[Outcome] = []  # noqa: RUF012 (a test's)
+
+        def observe(self, outcome: Outcome) -> None:
+            self.seen.append(outcome)
+
+    driver = bare(Learns(depth=2))
+    for name in "ab":
+        driver.add(name, None)
+    driver.verify(["a", "b"], [2, 2])
+    driver.draft_depth(["a", "b"])
+    driver.done(done(["a", "b"], [2, 1], [1, 0], seconds=0.5), 2)
+    driver.done(done(["a"], [2], [2], seconds=0.25, prompt_tokens=64), 2)
+    first, second = Learns.seen
+    assert (first.verified.tolist(), first.accepted.tolist(), first.seconds) == ([2, 1], [1, 0], 0.5)
+    assert math.isnan(second.seconds)  # it held a prompt: its time says nothing of decoding
+    board = driver.board
+    assert (board["steps_total"], board["step_seconds_total"]) == (2, 0.75)
+    assert (board["draft_tokens_total"], board["accepted_tokens_total"], board["committed_tokens_total"]) == (5, 3, 6)
+    assert board["verify_positions_total"] == 8
+    assert board["goodput_tokens_per_second"] == pytest.approx(3 / 0.5)
+    assert (driver._live["a"].rounds, driver._live["b"].rounds) == (2, 1)
+
+
+# --- as an engine makes it ---
+
+
+def one_step(driver: Driver, names: list[str], generator: np.random.Generator) -> tuple[list[int], int | None]:
+    driver.drafts(names, generator.random((len(names), DEPTH)))
+    held = [DEPTH] * len(names)
+    verified = driver.verify(names, held) or held
+    depth = driver.draft_depth(names)
+    accepted = [int(generator.integers(0, deep + 1)) for deep in verified]
+    driver.done(done(names, verified, accepted), depth if depth is not None else DEPTH)
+    return verified, depth
+
+
+@pytest.mark.parametrize("depths", [DEPTH, DEPTH + 2, DEPTH - 1])
+def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -> None:
+    """At any batch, before and after the controller has learned, with a calibrator of any width."""
+    driver = built(tmp_path, {"mode": "adaptive"}, calibrator_depths=depths)
+    assert driver.survivals is not None
+    compiled_ones = (gate.ragged_gate, compiled._survival)
+    before = [len(function.signatures) for function in compiled_ones]
+    generator = np.random.default_rng(0)
+    for batch in (5, 1, 2, 8, 3, 1):
+        names = [f"{batch} {i}" for i in range(batch)]
+        for name in names:
+            driver.add(name, None)
+        for _ in range(10):
+            one_step(driver, names, generator)
+    assert [len(function.signatures) for function in compiled_ones] == before
+    assert driver.guard.faults.total() == 0
+    assert driver.board["calibration_error"] > 0.0
+    assert driver.board["hurdle"] > 0.0
+
+
+def test_an_adaptive_driver_gates_by_confidence(tmp_path: Path) -> None:
+    driver = built(tmp_path, {"mode": "adaptive"})
+    names = ["sure", "hopeless"]
+    for name in names:
+        driver.add(name, None)
+    driver.drafts(names, [[0.999] * DEPTH, [0.0001] * DEPTH])
+    assert driver.verify(names, [DEPTH, DEPTH]) == [DEPTH, 0]
+    assert built(tmp_path, {"mode": "adaptive"}, confidence=False).survivals is None
+    assert built(tmp_path, {"mode": "adaptive"}, gated=False).survivals is None
+
+
+def test_candidates_hold_without_a_gate(tmp_path: Path) -> None:
+    driver = built(tmp_path, {"mode": "adaptive", "candidates": [2]}, gated=False)
+    generator = np.random.default_rng(0)
+    driver.add("a", None)
+    assert {one_step(driver, ["a"], generator)[1] for _ in range(200)} <= {0, 2}
+
+
+def test_a_schedule_comes_from_the_settings_or_from_the_policy(tmp_path: Path) -> None:
+    from_policy = built(tmp_path, {"mode": "schedule"})
+    assert [from_policy.draft_depth(["a"] * batch) for batch in (1, 2, 3, 8, 20)] == [3, 3, 1, 1, 1]
+    own = built(tmp_path, {"mode": "schedule", "schedule": [[1, 4, 2], [9, 16, 0]]})
+    assert [own.draft_depth(["a"] * batch) for batch in (1, 4, 5, 8, 9, 99)] == [2, 2, 2, 2, 0, 0]
+
+
+def test_the_narrator_says_it_in_one_line(tmp_path: Path) -> None:
+    driver = built(tmp_path, {"mode": "adaptive"})
+    lines: list[str] = []
+    narrator = Narrator(driver=driver, every_seconds=60.0, log=lines.append)
+    narrator.look(0.0)
+    driver.add("a", None)
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        one_step(driver, ["a"], generator)
+    narrator.look(59.0)
+    assert lines == []
+    narrator.look(60.0)
+    (line,) = lines
+    assert line.startswith("Specmargin (adaptive): 20 steps")
+    assert line.endswith("no faults.")
+    assert "expected now" in line
+    narrator.look(121.0)  # a minute in which nothing happened
+    assert "0 steps" in lines[1]
+    assert "no depth chosen" in lines[1]
+
+
+def test_the_mode_is_on_the_board(tmp_path: Path) -> None:
+    assert [built(tmp_path, {"mode": str(mode)}).board["mode"] for mode in Mode] == [0.0, 1.0, 2.0]

@@ -1,0 +1,199 @@
+"""Settings and policy files of a live engine: what is written is read, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmargin.cli.main import run
+from specmargin.engines.live.policy_schema import policy_text, read_policy, schedule_of
+from specmargin.engines.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.engines.vllm.versions import SUPPORTED, check_version
+from specmargin.errors import EngineError
+from tests.unit.live import DEPTH, built, policy_file, table
+
+
+def test_short_forms_and_defaults() -> None:
+    assert read_settings({}, "x").mode is Mode.OBSERVE
+    short = read_settings({"capture": "/tmp/bank"}, "x").capture
+    assert short == read_settings({"capture": {"folder": "/tmp/bank"}}, "x").capture
+    assert short is not None
+    assert short.folder == Path("/tmp/bank")
+
+
+def test_settings_survive_the_way_to_the_engine() -> None:
+    """The plug-in writes them into vLLM's configuration as JSON, and the scheduler and the worker read that."""
+    given_ones = {
+        "mode": "schedule",
+        "schedule": [[1, 4, 3], [5, 64, 0]],
+        "classes": {"chat": [[1, 8, 1]]},
+        "capture": {"folder": "bank", "rounds_per_second": 10, "routing": False},
+        "candidates": [0, 2],
+        "board": "folder",
+    }
+    settings = read_settings(given_ones, "x")
+    assert read_settings(json.loads(json.dumps(settings.model_dump(mode="json"))), "x") == settings
+
+
+@pytest.mark.parametrize(
+    ("given_ones", "message"),
+    [
+        ({"mode": "adaptve"}, "mode: input should be 'observe', 'schedule' or 'adaptive', got 'adaptve'"),
+        (
+            {"mode": "adaptive"},
+            "mode adaptive needs 'policy': the file that `specmargin plan MODEL --gpu GPU --policy FILE",
+        ),
+        ({"mode": "schedule"}, "mode schedule needs 'schedule': [[first, last, depth], …], or a 'policy'"),
+        ({"classes": {"a": [[1, 2, 3]]}}, "they need mode schedule"),
+        ({"polici": "x"}, "polici: extra inputs are not permitted"),
+        ({"schedule": [[1, 2]]}, "schedule.0.2: field required"),
+        ({"schedule": [[1, 2, -1]]}, "schedule.0.2: input should be greater than or equal to 0, got -1"),
+        ({"schedule": []}, "schedule: needs at least one range"),
+        ({"schedule": [[2, 8, 1]]}, "schedule: the first range must begin at batch 1, not 2"),
+        ({"schedule": [[1, 8, 1], [8, 9, 0]]}, "schedule: the ranges that hold batch 8 overlap"),
+        ({"schedule": [[1, 4, 1], [9, 8, 0]]}, "schedule: the range [9, 8, 0] must end in 9..65536"),
+        ({"schedule": [[1, 10**12, 1]]}, "must end in 1..65536"),
+        ({"mode": "schedule", "schedule": [[1, 8, 1]], "classes": {"a": []}}, "classes.a: needs at least one range"),
+        ({"capture": {"folder": "x", "rounds_per_second": 0}}, "capture.rounds_per_second: input should be greater"),
+        ({"capture": {}}, "capture.folder: field required"),
+        ({"faults_in_a_row": 0}, "faults_in_a_row: input should be greater"),
+        ({"slowest_decision_seconds": float("nan")}, "slowest_decision_seconds: input should be"),
+        ("observe", "the file: input should be a valid dictionary or instance of settings, got 'observe'"),
+        (None, "the file: input should be a valid dictionary"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(given_ones: object, message: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        read_settings(given_ones, "additional_config['specmargin']")
+    assert str(caught.value).startswith("additional_config['specmargin']: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "value error" not in str(caught.value)
+
+
+def test_settings_files(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text('{"mode": "observe"}')
+    assert read_settings(read_settings_file(file), str(file)) == Settings()
+    file.write_text("{mode: observe}")
+    with pytest.raises(EngineError, match="is not JSON"):
+        read_settings_file(file)
+    with pytest.raises(EngineError, match=r"cannot be read \(No such file or directory\)"):
+        read_settings_file(tmp_path / "nothing.json")
+
+
+# --- policies ---
+
+
+def test_a_policy_file_round_trips(tmp_path: Path) -> None:
+    file, path = policy_file(), tmp_path / "a.policy.json"
+    path.write_text(policy_text(file))
+    found = read_policy(path)
+    assert found == file
+    own = table()
+    for name in ("rest_by_batch_depth", "expert_seconds", "effective_by_depth"):
+        np.testing.assert_allclose(getattr(found.table.table, name), getattr(own, name), rtol=5e-6)
+    assert found.table.table.draft == own.draft
+    assert (found.table.table.max_batch, found.table.table.max_depth) == (8, DEPTH)
+    assert found.logistic is not None
+    assert found.look_ahead is not None
+    ahead = found.look_ahead.look_ahead
+    assert ahead.depth_by_batch.shape == ahead.rate_by_batch.shape == (9,)
+    ungated = policy_file(gated=False)
+    assert (ungated.logistic, ungated.look_ahead) == (None, None)
+
+
+def _changed(text: str, **parts: Any) -> str:
+    return json.dumps(json.loads(text) | parts)
+
+
+def test_wrong_policies_are_one_sentence(tmp_path: Path) -> None:
+    text = policy_text(policy_file())
+    whole = json.loads(text)
+    wrong = {
+        "not JSON at all": "invalid json",
+        _changed(text, schema="specmargin.policy/9"): "schema: input should be 'specmargin.policy/1'",
+        _changed(text, survival=[0.5, 1.5]): "survival.1: input should be less than or equal to 1, got 1.5",
+        _changed(text, survival=[]): "survival must not be empty",
+        _changed(text, schedule=[]): "schedule: needs at least one range",
+        _changed(text, table=whole["table"] | {"effective_by_depth": [1.0, 2.0]}): "every row must be as long as",
+        _changed(text, table=whole["table"] | {"expert_seconds": [-1.0, 2.0]}): "table.expert_seconds.0: input should",
+        _changed(text, more=1): "more: extra inputs are not permitted",
+    }
+    for content, message in wrong.items():
+        path = tmp_path / "a.policy.json"
+        path.write_text(content)
+        with pytest.raises(EngineError) as caught:
+            read_policy(path)
+        assert message in str(caught.value), content[:60]
+        assert "`specmargin plan MODEL --gpu GPU --policy FILE` makes one" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(EngineError, match="cannot be read"):
+        read_policy(tmp_path / "nothing")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(EngineError, match=r"policy .*bytes"):
+        read_policy(tmp_path / "bytes")
+
+
+def test_plan_writes_a_policy_that_a_driver_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "qwen.policy.json"
+    shared = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--max-batch", "64", "--depth", "4"]
+    assert run("plan", [*shared, "--policy", str(path)]) == 0
+    assert "policy of the live controller" in capsys.readouterr().out
+    found = read_policy(path)
+    assert (found.model, found.table.table.max_batch, found.table.table.max_depth) == ("qwen3.6-35b-a3b", 64, 4)
+    assert path.stat().st_size < 100_000
+    driver = built(tmp_path, {"mode": "adaptive", "policy": str(path)})
+    driver.add("a", None)
+    assert driver.draft_depth(["a"]) in range(1, 5)  # it pays at one sequence
+
+
+# --- schedules ---
+
+
+def as_vllm(ranges: list[tuple[int, int, int]], largest: int) -> list[int]:
+    """vLLM 0.32's own words: inclusive ranges; "gaps and the tail carry the previous K"."""
+    depths, before = [], 0
+    for batch in range(1, largest + 1):
+        before = next((depth for first, last, depth in ranges if first <= batch <= last), before)
+        depths.append(before)
+    return depths
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 7)), min_size=1, max_size=6), st.data())
+def test_schedules_mean_what_vllm_means(steps: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Each step: a gap before the range, how far it goes on, its depth; given in any order."""
+    ranges, end = [], 0
+    for gap, length, depth in steps:
+        first = end + 1 + (gap if end else 0)
+        end = first + length
+        ranges.append((first, end, depth))
+    shuffled = data.draw(st.permutations(ranges))
+    found = read_settings({"mode": "schedule", "schedule": shuffled}, "x").schedule
+    assert found is not None
+    schedule = schedule_of(found)
+    assert [schedule.draft_depth(batch) for batch in range(1, end + 20)] == as_vllm(ranges, end + 19)
+
+
+def test_a_gap_carries_the_depth_before_it() -> None:
+    """The example in vLLM's source: (1, 16, 3), (32, 128, 2) gives 3 for 17 to 31."""
+    schedule = schedule_of([(32, 128, 2), (1, 16, 3)])
+    assert [schedule.draft_depth(batch) for batch in (1, 16, 17, 31, 32, 128, 129, 4096)] == [3, 3, 3, 3, 2, 2, 2, 2]
+
+
+# --- versions ---
+
+
+def test_versions() -> None:
+    for known in SUPPORTED:
+        for version in (f"{known}.0", f"{known}.1rc1", f"{known}.0+cpu"):
+            check_version(version)
+    for other in ("0.31.9", "0.320.0", "1.0.0", "dev", ""):
+        with pytest.raises(EngineError, match="is not supported"):
+            check_version(other)
