@@ -29,7 +29,9 @@ def view(**changes: Any) -> View:
     return View(options=options, batch=16, max_depth=8)
 
 
-DRAWN = [name for name in GALLERY if name not in ("reliability", "joint", "ladder")]  # those need a bank
+NEED_A_BANK = ("reliability", "joint", "ladder")
+SIMULATED = ("day", "policies")  # carry rows of their own, and take seconds
+DRAWN = [name for name in GALLERY if name not in (*NEED_A_BANK, *SIMULATED)]
 
 
 def named(spec: Any) -> set[str]:
@@ -68,6 +70,20 @@ def test_charts_name_no_colour_of_their_own(name: str) -> None:
     text = json.dumps(figure(name, view()).structure)
     assert not any(f'"{attribute}": "#' in text for attribute in ("color", "fill", "stroke"))
     assert "scheme" not in text
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_simulated_days_are_drawn_in_the_common_look(name: str) -> None:
+    found = figure(name, view())
+    assert "median time between tokens" in found.takeaway
+    assert str(rendered(found.chart(DARK), "svg")).startswith("<svg")
+    assert not any(f'"{part}": "#' in json.dumps(found.structure) for part in ("color", "fill", "stroke"))
+
+
+@pytest.mark.parametrize("name", NEED_A_BANK)
+def test_what_needs_a_bank_says_so(name: str) -> None:
+    with pytest.raises(DoesNotApplyError, match="drop one on the page"):
+        figure(name, view())
 
 
 def test_axes_say_what_they_measure() -> None:

@@ -12,6 +12,7 @@ from specmargin.catalog.engine_times import find_engine_time
 from specmargin.decisions.design import Hold, Space, explore
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, nearest_names
+from specmargin.explorer import day
 from specmargin.explorer.view import View
 from specmargin.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
 from specmargin.figures.figure import Figure
@@ -300,6 +301,14 @@ GALLERY: dict[str, Entry] = {
             title="Predicted against accepted, round by round",
             section="Acceptance",
             draw=_joint,
+            slow=True,
+        ),
+        Entry(name="day", title="A simulated day", section="Policies", draw=day.simulated_day, slow=True),
+        Entry(
+            name="policies",
+            title="Policies on the same simulated day",
+            section="Policies",
+            draw=day.policies,
             slow=True,
         ),
         Entry(

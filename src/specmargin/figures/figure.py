@@ -75,6 +75,7 @@ class Figure:
 def _structure(draw: Draw, shape: tuple[Hashable, ...]) -> dict[str, Any]:
     spec: dict[str, Any] = draw(*shape).to_dict(context={"pre_transform": False})
     spec.pop("config", None)
+    spec.pop("title", None)
     return spec
 
 

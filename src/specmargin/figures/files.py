@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmargin.errors import InputError, needs_extra
+from specmargin.figures.theme import LIGHT, config
 from specmargin.files import check_new
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def rendered(chart: alt.TopLevelMixin, ending: str) -> str | bytes:
     import vl_convert  # noqa: PLC0415 (an extra)
 
     spec = chart.to_dict()
+    if "style" not in spec.get("config", {}):  # a chart without a look gets ours
+        spec["config"] = config(LIGHT)
     match ending:
         case "png":
             return bytes(vl_convert.vegalite_to_png(spec, scale=2.0))

@@ -27,6 +27,10 @@ class Theme:
     on_high: str
 
 
+# For figures of many policies, beyond the six that most figures need.
+_MORE_LIGHT = ("#4f7fbf", "#d98a6a", "#6fbfb0", "#5e3a87")
+_MORE_DARK = ("#5f8fd0", "#c4643a", "#1f8f7c", "#8d6fc4")
+
 LIGHT = Theme(
     name="light",
     paper="#ffffff",
@@ -34,7 +38,7 @@ LIGHT = Theme(
     quiet="#5b6875",
     faint="#e3e7eb",
     accent="#b3380f",
-    series=("#14315f", "#b3380f", "#168a7d", "#8a63b8", "#cf8f12", "#8b959f"),
+    series=("#14315f", "#b3380f", "#168a7d", "#8a63b8", "#cf8f12", "#8b959f", *_MORE_LIGHT),
     heat=("#f2f5f8", "#c7d9ea", "#8fb6d8", "#2f6496", "#14315f"),
     sides=("#b3380f", "#eebd9f", "#f4f4f2", "#9fd3cb", "#0f766a"),
     on_low="#1c2733",
@@ -47,7 +51,7 @@ DARK = Theme(
     quiet="#9aa7b4",
     faint="#2a343e",
     accent="#ff9a66",
-    series=("#a9cbff", "#ff8f5a", "#3fbfa9", "#c4a3f2", "#ffd98a", "#7d8893"),
+    series=("#a9cbff", "#ff8f5a", "#3fbfa9", "#c4a3f2", "#ffd98a", "#7d8893", *_MORE_DARK),
     heat=("#1b242e", "#274462", "#3f719f", "#7fadd8", "#d3e5fb"),
     sides=("#ff8f5a", "#8a5238", "#262e36", "#2b6e64", "#3fbfa9"),
     on_low="#e6ebf0",
@@ -134,6 +138,10 @@ def _styles(theme: Theme) -> dict[str, Any]:
         "band": {"fill": theme.series[2], "color": theme.series[2], "opacity": 0.12},
         "tax-band": {"fill": theme.series[1], "color": theme.series[1], "opacity": 0.10},
         "average": {"color": theme.ink, "fill": theme.ink, "thickness": 2, "bandSize": 34},
+        "area-one": {"color": theme.series[0], "fill": theme.series[0], "opacity": 0.45},
+        "area-quiet": {"color": theme.series[5], "fill": theme.series[5], "opacity": 0.4},
+        "line-two": {"color": theme.series[1], "stroke": theme.series[1], "strokeWidth": 1.4},
+        "line-three": {"color": theme.series[2], "stroke": theme.series[2], "strokeWidth": 1.4},
         "bar-one": {"fill": theme.series[0], "color": theme.series[0]},
         "bar-two": {"fill": theme.series[5], "color": theme.series[5]},
         "second-line": {"color": theme.series[1], "stroke": theme.series[1]},

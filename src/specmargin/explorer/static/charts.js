@@ -51,5 +51,5 @@ function specification(figure, pane) {
   const config = fitted({ ...themes[themeName()], background: "transparent", aria: false }, pane.clientWidth);
   const single = !("hconcat" in figure.structure || "concat" in figure.structure || "vconcat" in figure.structure);
   const size = single ? { width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } } : {};
-  return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: figure.tables, config };
+  return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: { ...figure.structure.datasets, ...figure.tables }, config };
 }
