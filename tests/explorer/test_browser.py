@@ -120,7 +120,7 @@ def test_every_figure_is_drawn_when_it_comes_into_sight(open_page: Open) -> None
     ):
         page.locator(f"#figure-{name}").scroll_into_view_if_needed()
         page.wait_for_selector(f"#figure-{name} .chart svg .mark-group")
-    for name in ("design", "validation"):  # slower ones
+    for name in ("day", "policies", "design", "validation"):  # slower ones
         page.locator(f"#figure-{name}").scroll_into_view_if_needed()
         page.wait_for_selector(f"#figure-{name} .chart svg .mark-group", timeout=60_000)
     assert "drop one on the page" in page.inner_text("#figure-reliability .nothing")
@@ -310,7 +310,8 @@ def test_no_serious_accessibility_violation(open_page: Open, axe_source: str, pa
 
 
 def test_first_paint_and_redraws_are_quick(open_page: Open) -> None:
-    """The promise is for two quiet cores; on a busy machine the median may stray, so what is asserted is twice it."""
+    """The promise is 150 ms on two quiet cores, and docs/explorer.md has what was measured; other tests run beside this
+    one, so what is asserted is twice that."""
     page = ready(open_page("/?prices=laws"))
     paint = float(page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime"))
     page.wait_for_timeout(500)

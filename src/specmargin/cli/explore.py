@@ -92,6 +92,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen()  # before the address is printed: who is quick waits, and is not refused
     except OSError as error:
         listening.close()
         raise InputError(f"--host {host} --port {port}: {error.strerror or error}; try --port 0") from None

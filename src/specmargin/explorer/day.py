@@ -23,7 +23,7 @@ _HOURS = (0.0, 3.0, 6.0, 8.0, 10.0, 11.5, 13.0, 15.0, 17.0, 19.0, 21.0, 24.0)
 _SHAPE = (0.07, 0.03, 0.05, 0.32, 0.82, 1.0, 0.73, 1.0, 0.73, 0.45, 0.23, 0.07)
 _SPEED = 12.0
 _PROMPT, _OUTPUT = 500, 200  # tokens
-_PEAK = 0.6  # of the goodput at the marked batch
+_PEAK = 0.8  # of the goodput at the marked batch
 _DEEPEST = 8
 
 

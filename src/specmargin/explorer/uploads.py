@@ -23,6 +23,7 @@ LIMITS: dict[Kind, int] = {
     "routing": 64 << 20,
 }  # bytes
 MOST_KEPT = 32
+MOST_ROUNDS = 2_000_000
 _PLAIN = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -166,12 +167,27 @@ def _acceptance(key: str, name: str, path: Path) -> Upload:
     with needs_extra("routing"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
+    _check_rows(path)
     rounds = read_bank([path])
     said = "with confidences" if rounds.has_confidence else "without confidences"
     summary = f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {said}"
     return Upload(
         id=key, kind="acceptance", name=shown(name), path=path, summary=summary, categories=tuple(rounds.categories)
     )
+
+
+def _check_rows(path: Path) -> None:
+    """A small Parquet file may unpack to a large table."""
+    if path.suffix != ".parquet":
+        return
+    import polars as pl  # noqa: PLC0415 (an extra)
+
+    try:
+        rows = int(pl.scan_parquet(path).select(pl.len()).collect().item())
+    except Exception as error:  # Polars raises many kinds for a file that is cut short or not Parquet
+        raise InputError(f"{path}: not a readable Parquet file ({type(error).__name__})") from None
+    if rows > MOST_ROUNDS:
+        raise InputError(f"{path}: has {rows:,} rounds; the page takes {MOST_ROUNDS:,} at most")
 
 
 def _routing(key: str, name: str, path: Path) -> Upload:

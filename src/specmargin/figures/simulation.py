@@ -95,7 +95,7 @@ def policies_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -
 
 def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: str, scale: float) -> alt.LayerChart:
     values = [{"policy": row["policy"], "value": scale * float(row[key])} for row in rows if row[key] is not None]
-    order = "-x" if scale == 1.0 else "x"
+    order = [str(value["policy"]) for value in sorted(values, key=lambda value: value["value"], reverse=scale == 1.0)]
     base = alt.Chart(alt.InlineData(values=values), width=210, height=alt.Step(24)).encode(
         y=alt.Y("policy:N", sort=order, title=None, axis=alt.Axis(labelLimit=140)),
         x=alt.X("value:Q", title=title, axis=alt.Axis(format=form, tickCount=4), scale=alt.Scale(zero=True)),
