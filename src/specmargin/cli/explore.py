@@ -7,13 +7,16 @@ import socket
 import webbrowser
 from pathlib import Path
 from threading import Timer
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
 
 import typer
 
 from specmargin.cli import render
 from specmargin.errors import InputError, needs_extra
+
+if TYPE_CHECKING:
+    from specmargin.explorer.uploads import Uploads
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -64,10 +67,9 @@ def explore(
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _start(model: str | None, gpu: str | None, uploads: object) -> dict[str, str]:
+def _start(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:
     """The query that the page opens with, checked before anything is started."""
     from specmargin.catalog.lookup import find_device, find_model, model_names  # noqa: PLC0415
-    from specmargin.explorer.uploads import Uploads  # noqa: PLC0415
 
     found: dict[str, str] = {}
     if gpu is not None:
@@ -80,7 +82,6 @@ def _start(model: str | None, gpu: str | None, uploads: object) -> dict[str, str
         file = path / "config.json" if path.is_dir() else path
         if not file.is_file():
             raise InputError(f"{model}: the page reads bundled models and config.json files; give the path of one")
-        assert isinstance(uploads, Uploads)
         name = file.resolve().parent.name if file.name == "config.json" else file.name
         found["model"] = f"upload:{uploads.add('config', name, file.read_bytes()).id}"
     return found
