@@ -29,8 +29,9 @@ from scipy.stats import t as student
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.live.prices import Timed, fit_policy  # noqa: E402
 from tests.live.models import Pair, find_pair, reference_folder  # noqa: E402
+
+from benchmarks.live.prices import Timed, fit_policy  # noqa: E402
 
 DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
@@ -165,8 +166,8 @@ def _measured_policy(engine: Engine, pair: Pair, scratch: Path) -> Path:
     """Prices of this engine on this machine now, then a policy from them and from the reference bank."""
     print("Measuring prices …", flush=True)
     timed: list[Timed] = []
-    for repeat in range(2):
-        for depth in (0, 1, 3, 7):
+    for repeat in range(3):
+        for depth in range(DEEPEST + 1):
             engine.contestant("price", {"mode": "schedule", "schedule": [[1, 32, depth]]})
             for batch in (1, 4, 12, 32):
                 prompts = pair.prompts["python"][repeat:] + pair.prompts["cpp"]

@@ -67,7 +67,11 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The recipe's modules, by name, as its own scripts see them."""
     monkeypatch.syspath_prepend(str(RECIPE))
     before = set(sys.modules)
+    torch = importlib.import_module("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in _ENVIRONMENT
     yield importlib.import_module
+    torch.set_num_threads(threads)
     for name in set(sys.modules) - before:
         if str(RECIPE) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]

@@ -54,7 +54,8 @@ def built(
     """A driver as an engine makes it."""
     path = folder / "test.policy.json"
     path.write_text(policy_text(policy_file(**file)))
-    settings = read_settings({"policy": str(path)} | given, "test")
+    patient = {"slowest_decision_seconds": 60.0}  # a busy machine is no fault of ours
+    settings = read_settings({"policy": str(path)} | patient | given, "test")
     return build_driver(
         settings,
         max_depth=DEPTH,

@@ -137,7 +137,7 @@ def test_rates_are_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert second["steps_by_depth"] == {"0": 10.0, "3": 20.0}
     assert not second["restarted"]
     seconds = second["interval_seconds"]
-    assert 0.1 <= seconds < 5.0
+    assert seconds >= 0.1
     assert second["committed_tokens_per_second"] == pytest.approx((30 * 8 + 20 * 12) / seconds)
 
 

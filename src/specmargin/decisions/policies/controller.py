@@ -25,7 +25,7 @@ SCHEMA = "specmargin.controller/2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    candidates: tuple[int, ...] | None = None  # depths that the engine has graphs for; None: all
+    candidates: tuple[int, ...] | None = None  # depths that the engine is good at (graphs, kernels); None: all
     hysteresis: float = 0.005  # gain in goodput that a change of depth must promise
     probe_every: int = 24  # steps between looks at another depth
     guard_steps: int = 40  # speculating steps over which goodput is held against plain decoding
@@ -50,6 +50,7 @@ class Controller:
     _gate: RaggedGate | None = field(init=False)
     _gated: tuple[FloatArray, IntArray] | None = None  # survivals and depths of the last gate, until its outcome comes
     known: Known = field(init=False)
+    _below: IntArray = field(init=False)  # the deepest allowed depth up to each
     learned: Learned = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +61,8 @@ class Controller:
         self._acceptance = AcceptanceTracker(prior=np.clip(known, 0.0, 0.999))
         self._gate = None if self.look_ahead is None else RaggedGate(table=self.table, look_ahead=self.look_ahead)
         self.known = self._known()
+        allowed = np.flatnonzero(self.known.allowed)
+        self._below = allowed[np.searchsorted(allowed, np.arange(depths + 1), side="right") - 1]
         self.learned = Learned(
             tried=self._acceptance.tried,
             taken=self._acceptance.taken,
@@ -166,6 +169,8 @@ class Controller:
         core.shift_survival(shifted, self._shift.value)
         shifted = to_depth(shifted, self.table.max_depth)
         depths = self._gate.verify_depths(shifted, np.clip(drafted, 0, self.table.max_depth)).copy()
+        if self.settings.candidates is not None:
+            depths = np.where(depths < drafted, self._below[depths], depths)
         self._gated = (shifted, depths)
         return depths.copy()
 

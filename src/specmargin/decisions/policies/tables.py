@@ -18,6 +18,8 @@ from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
+_NOISE = 0.01  # of measured prices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftCost:
@@ -81,6 +83,14 @@ class PriceTable:
     def round_seconds(self, batch: int) -> FloatArray:
         """The same with the drafting before them."""
         return np.asarray(self.equal_seconds(batch) + self.draft.by_depth(batch, self.max_depth))
+
+    @property
+    def sensible_depths(self) -> tuple[int, ...]:
+        """All but those that take longer than a deeper one at most batch sizes: kernels have favourite sizes."""
+        seconds = np.stack([self.round_seconds(batch) for batch in range(1, self.max_batch + 1)])
+        cheapest_deeper = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
+        dominated = (seconds > cheapest_deeper * (1.0 + _NOISE)).mean(axis=0) > 0.5
+        return tuple(int(depth) for depth in range(self.max_depth + 1) if not dominated[depth])
 
     def verify_seconds(self, depths: FloatArray) -> float:
         """One step of sequences with these depths."""

@@ -35,7 +35,8 @@ def build_driver(
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
-        policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates)
+        known = None if file is None or file.candidates is None else tuple(file.candidates)
+        policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates or known)
         survivals = _survivals(file, policy) if gated and isinstance(policy, Controller) else None
         return Driver(
             mode=settings.mode,

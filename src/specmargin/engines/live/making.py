@@ -27,6 +27,7 @@ def make_policy(
     sample: FloatArray | None = None,
 ) -> PolicyFile:
     """`sample`: calibrated survivals of real rounds, which the gate needs."""
+    sensible = table.sensible_depths
     ahead = None if sample is None else look_ahead(table, sample, early_stop=False)
     return PolicyFile(
         model=model,
@@ -37,6 +38,7 @@ def make_policy(
         table=TableFile.of(table),
         survival=np.clip(survival, 0.0, 1.0).tolist(),
         schedule=schedule,
+        candidates=None if len(sensible) > table.max_depth else list(sensible),
         calibrator=None if calibrator is None else _calibrator_file(calibrator),
         look_ahead=None if ahead is None else LookAheadFile.of(ahead),
     )

@@ -102,6 +102,7 @@ class PolicyFile(StrictModel):
     table: TableFile
     survival: list[Probability]
     schedule: Ranges
+    candidates: list[Count] | None = None  # depths that are worth having; None: all
     calibrator: CalibratorFile | None = None
     look_ahead: LookAheadFile | None = None
 
