@@ -79,7 +79,7 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
 
 
 _PANELS = (
-    ("busy_tokens_per_second", "tokens a busy second", "~s", 1.0),
+    ("busy_tokens_per_second", "tokens a busy second", ",.0f", 1.0),
     ("tpot_p50_seconds", "median time between tokens, ms", ".3~g", 1e3),
     ("ttft_p50_seconds", "median time to the first token, ms", ".3~g", 1e3),
 )
@@ -95,17 +95,28 @@ def policies_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -
 
 def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: str, scale: float) -> alt.LayerChart:
     values = [{"policy": row["policy"], "value": scale * float(row[key])} for row in rows if row[key] is not None]
-    order = [str(value["policy"]) for value in sorted(values, key=lambda value: value["value"], reverse=scale == 1.0)]
-    base = alt.Chart(alt.InlineData(values=values), width=210, height=alt.Step(24)).encode(
-        y=alt.Y("policy:N", sort=order, title=None, axis=alt.Axis(labelLimit=140)),
-        x=alt.X("value:Q", title=title, axis=alt.Axis(format=form, tickCount=4), scale=alt.Scale(zero=True)),
+    best_first = sorted(values, key=lambda value: value["value"], reverse=scale == 1.0)  # tokens up, times down
+    most = max((value["value"] for value in values), default=1.0)
+    base = alt.Chart(alt.InlineData(values=values), width=220, height=alt.Step(24)).encode(
+        y=alt.Y("policy:N", sort=[value["policy"] for value in best_first], title=None, axis=alt.Axis(labelLimit=140)),
+        x=alt.X("value:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=[0, 1.22 * most])),
     )
-    bars = base.mark_bar().encode(
+    bars = base.mark_bar(size=15).encode(
         color=alt.Color("policy:N", legend=None, scale=alt.Scale(domain=names)),
         tooltip=["policy:N", alt.Tooltip("value:Q", format=",.4~g")],
     )
-    text = base.mark_text(align="left", dx=5, fontSize=11).encode(text=alt.Text("value:Q", format=form))
+    text = base.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("value:Q", format=form))
     return alt.LayerChart(layer=[bars, text])
+
+
+def compared_figure(
+    title: str, rows: Sequence[Record], hourly: Sequence[Record], *, subtitle: str = ""
+) -> alt.VConcatChart:
+    """Policies side by side, and below, hour by hour, how fast they are."""
+    bars, lines = policies_figure("", rows), hours_figure("", hourly)
+    heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
+    apart = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))  # or the bars' missing legend hides the lines'
+    return alt.VConcatChart(vconcat=[bars, lines], title=heading, spacing=24, resolve=apart)
 
 
 def hours_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
