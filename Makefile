@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-live bench-live check bench readme clean
+.PHONY: plan test test-live bench-live check bench readme screenshots clean
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
 test: $(VENV)/.installed-dev
+	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # One core for the engine: on a busy machine its threads would wait for each other.
@@ -31,8 +32,12 @@ bench: $(VENV)/.installed-dev
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
 
+screenshots: $(VENV)/.installed-dev
+	$(BIN)/python scripts/setup_browser.py
+	$(BIN)/python scripts/screenshots.py screenshots
+
 clean:
-	rm -rf $(VENV) $(LIVE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LIVE) .cache screenshots build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Specmargin needs Python 3.11 or later: make PYTHON=python3.12 ...")'

@@ -8,7 +8,7 @@ import numpy as np
 
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import Plan, make_plan
+from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, Plan, PlanRow, check_range, deepest, make_plan, plan_rows
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
@@ -60,11 +60,13 @@ def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answe
         plain = settle(scenario, question.load, max_depth=0, position_limit=limit, speculate=False)
         speculating = settle(scenario, question.load, max_depth=depth, position_limit=limit)
     batches = _batches(scenario, question, plain, speculating)
-    first = make_plan(scenario, batches, max_depth=question.max_depth, position_limit=limit)
-    config = _config(choice, first, question)
+    check_range("batch", batches, 1, MAX_BATCH)
+    check_range("depth", [question.max_depth], 0, MAX_DEPTH)
+    rows = plan_rows(scenario, batches, max_depth=question.max_depth, position_limit=limit)
+    config = _config(choice, scenario, rows, question, limit)
     # The engine holds memory for the deepest draft of its setting, which is what decides how many sequences fit.
     held = config.schedule.max_depth
-    plan = make_plan(scenario, batches, max_depth=question.max_depth, position_limit=limit, held_depth=held)
+    plan = make_plan(scenario, batches, max_depth=question.max_depth, position_limit=limit, held_depth=held, rows=rows)
     by_context = {
         tokens: make_plan(
             replace(scenario, context=float(tokens)), batches, max_depth=question.max_depth, position_limit=limit
@@ -96,23 +98,25 @@ def _batches(
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
-def _config(choice: DraftChoice, plan: Plan, question: Question) -> EngineConfig:
+def _config(
+    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], question: Question, limit: int | None
+) -> EngineConfig:
     table = depth_table(
-        plan.scenario,
+        scenario,
         max_batch=question.max_batch,
-        max_depth=plan.max_depth,
-        position_limit=plan.position_limit,
+        max_depth=deepest(scenario, question.max_depth),
+        position_limit=limit,
     )
-    fitting = tuple(row.batch for row in plan.rows if row.fits) or tuple(row.batch for row in plan.rows)
+    fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
     request = Request(
         table=table,
         batches=fitting,
         drafter_kind=choice.kind,
         drafter_model=choice.model,
         overlapped=isinstance(choice.drafter, OverlappedDrafter),
-        parallel=plan.scenario.layout.parallel,
+        parallel=scenario.layout.parallel,
         min_gain=question.min_gain,
-        hurdle=plan.rows[0].hurdle,
+        hurdle=rows[0].hurdle,
     )
     return question.engine.write(request)
 

@@ -62,7 +62,7 @@ def test_the_figure_is_drawn_in_every_format_without_a_network(tmp_path: Path, e
         moe_rows=4,
     )
     path = tmp_path / f"figure.{ending}"
-    save(predicted_against_measured(report), path)
+    save(predicted_against_measured(report).chart(), path)
     assert path.stat().st_size > 1000
     if ending == "html":
         assert "cdn" not in path.read_text().partition("<body")[0].lower()

@@ -18,9 +18,8 @@ from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.routing import coverage as maths
-from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
-from specmargin.step import FloatArray, Step
+from specmargin.routing.tabulated import coverage_rows
 
 if TYPE_CHECKING:
     from specmargin.decisions.amdahl import Amdahl
@@ -50,7 +49,9 @@ def coverage(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences of that step.")] = 1,
     depth: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens of that step.")] = 3,
-    figure: Annotated[Path | None, typer.Option(help="Draw the curves: FILE.png, .svg, .html or .json.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--plot", "--figure", help="Draw the curves: FILE.png, .svg, .html or .json.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -76,7 +77,7 @@ def coverage(
     counts = o.parse_numbers(positions, "--positions", most=1024)
     if counts[0] < 1:
         raise ScenarioError("--positions must be at least 1")
-    rows = _rows(pool, profile, np.array(counts), layer)
+    rows = coverage_rows(pool, profile, counts, layer)
     if figure is not None:
         _draw(architecture, profile, rows, figure)
     split = None if gpu is None else _amdahl(model, gpu, routing, batch, depth)
@@ -94,47 +95,6 @@ def _pool(architecture: Architecture, layer: int | None) -> ExpertPool:
     if layer is not None and not 0 <= layer < routed:
         raise ScenarioError(f"--layer must lie in 0..{routed - 1}: {architecture.name} has {routed} MoE layers")
     return groups[0][1].pool  # every layer of a model has the same pool
-
-
-def _rows(pool: ExpertPool, profile: RoutingProfile, counts: FloatArray, layer: int | None) -> list[dict[str, Any]]:
-    local = profile.local(pool)
-    if layer is not None and local is not None and layer >= local.layers:
-        raise ScenarioError(f"--layer {layer}: the routing profile {profile.name} knows {local.layers} layers")
-    width, depth = (
-        _curve(profile, local, pool, steps, layer)
-        for steps in (
-            [Step.uniform(batch=count) for count in counts],
-            [Step.uniform(batch=1, depth=count - 1) for count in counts],
-        )
-    )
-    skew = width if local is None else _skew(local, counts, layer)
-    uniform, stdev = maths.uniform_mean(pool, counts), np.sqrt(maths.uniform_variance(pool, counts))
-    return [
-        {
-            "positions": int(count),
-            "width": float(width[i]),
-            "depth": float(depth[i]),
-            "skew": float(skew[i]),
-            "uniform": float(uniform[i]),
-            "uniform_stdev": float(stdev[i]),
-            "extrapolated": local is not None and bool(count > local.captured_run),
-        }
-        for i, count in enumerate(counts)
-    ]
-
-
-def _curve(
-    profile: RoutingProfile, local: LocalRouting | None, pool: ExpertPool, steps: list[Step], layer: int | None
-) -> FloatArray:
-    if local is None or layer is None:
-        return np.array([float(profile.mean(pool, step)) for step in steps])
-    return np.array([local.mean_by_layer(step)[layer] for step in steps])
-
-
-def _skew(local: LocalRouting, counts: FloatArray, layer: int | None) -> FloatArray:
-    """Popularity of all positions, neighbours independent."""
-    p = local.popularity_by_layer_expert if layer is None else local.popularity_by_layer_expert[layer : layer + 1]
-    return np.array([maths.skewed_mean(p, count).mean() for count in counts])
 
 
 def _summary(pool: ExpertPool) -> dict[str, float]:
@@ -226,10 +186,10 @@ def _effective(pool: ExpertPool, profile: RoutingProfile) -> str:
 
 
 def _draw(architecture: Architecture, profile: RoutingProfile, rows: list[dict[str, Any]], path: Path) -> None:
+    from specmargin.figures.experts import coverage_figure  # noqa: PLC0415
     from specmargin.figures.files import save  # noqa: PLC0415
-    from specmargin.figures.routing import coverage_curves  # noqa: PLC0415
 
-    save(coverage_curves(architecture.name, profile.name, rows), path)
+    save(coverage_figure(architecture.name, profile.name, rows, profile.source).chart(), path)
 
 
 def _grouping(architecture: Architecture, pool: ExpertPool, spec: str, *, json: bool) -> None:

@@ -76,7 +76,9 @@ def design(
     engine_time: o.EngineTimeOption = None,
     graph_limit: o.GraphLimitOption = None,
     memory_utilization: o.UtilizationOption = 0.9,
-    figure: Annotated[Path | None, typer.Option(help="Draw the heat map: FILE.png, .svg, .html or .json.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--plot", "--figure", help="Draw the heat map: FILE.png, .svg, .html or .json.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -267,20 +269,7 @@ def _cells(found: Design, row: DesignRow) -> tuple[str, ...]:
 
 
 def _draw(found: Design, path: Path) -> None:
-    from specmargin.figures.design import heat_map  # noqa: PLC0415
+    from specmargin.figures.design import design_figure  # noqa: PLC0415
     from specmargin.figures.files import save  # noqa: PLC0415
 
-    scenario, held = found.scenario, found.space.hold
-    values = [_row(found, row) | {"panel": _panel(found, row)} for row in found.rows]
-    title = f"{scenario.architecture.name} with other experts: {scenario.drafter.name}, batch {found.batch}"
-    where = f"{scenario.device.title}, {scenario.prices.name} prices, equal {_EQUAL[held]} parameters"
-    save(heat_map(title, where, values, note="speedup" if held is Hold.ACTIVE else "shared_share"), path)
-
-
-def _panel(found: Design, row: DesignRow) -> str:
-    """The share that was asked for, which steps of width meet only nearly."""
-    shares = found.space.shared_shares
-    if not shares:
-        return ""
-    nearest = min(shares, key=lambda share: abs(share - row.shape.shared_share))
-    return f"{nearest:.0%} shared" if nearest else "none shared"
+    save(design_figure(found).chart(), path)

@@ -31,6 +31,8 @@ VERBS = {
     "watch": "A running vLLM with our plug-in, live in the terminal; and its Grafana dashboard.",
     "measure": "Prices from your own machine: steps of your engine (vllm), kernels of a GPU (gpu).",
     "validate": "Predicted against measured, beside the tool people would otherwise use.",
+    "explore": "The web page: move the controls and see where speculation pays.",
+    "report": "Verdict, story and figures as one file to send to a colleague.",
     "models": "The bundled models.",
     "gpus": "The bundled devices.",
 }

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from specmargin.cli import comparison_view, plan_view, render
 from specmargin.cli import options as o
-from specmargin.cli import plan_view, render
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_prices
 from specmargin.decisions.load import Load
@@ -20,6 +20,7 @@ from specmargin.engines.formats import find_engine
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import write_text
 from specmargin.hardware.layout import Parallel
+from specmargin.plan_payload import payload
 from specmargin.planning import Answer, Question, answer
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.placement import Placement
@@ -87,11 +88,17 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the engine's setting to this file.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="Draw depth and speed-up by batch, or with --contexts by both: FILE.png, .svg, .html, .json."
+        ),
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option("--policy", help="Write what the live controller inside vLLM decides from (docs/live.md)."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output files and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Does speculation pay here, how deep at each batch, and the engine's own setting for it.
@@ -106,6 +113,10 @@ def plan(
 
       specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
     """
+    if plot is not None:
+        from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+
+        check_target(plot, force=force)
     load = _load(qps, isl, osl, tpot_slo)
     if load is not None and (batch is not None or context is not None):
         raise ScenarioError("--qps decides batch and context itself: leave out --batch and --context")
@@ -155,9 +166,12 @@ def plan(
         if setting.file_name:  # the flags that are shown name the file that was written
             text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
             answers[0] = replace(answers[0], config=replace(setting, text=text, file_name=str(output)))
+    if plot is not None:
+        _draw(answers[0], plot)
     written = None if policy is None else _policy(policy, answers[0], acceptance, max_batch, force=force)
     if json:
-        render.json_out(plan_view.payload(answers, question.engine, gpu_hour_price, comparison))
+        beside = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
+        render.json_out(payload(answers, question.engine, gpu_hour_price) | beside)
     else:
         plan_view.show(answers, question.engine, gpu_hour_price, comparison)
         if written is not None:
@@ -169,6 +183,19 @@ def _policy(path: Path, best: Answer, acceptance: str | None, max_batch: int, *,
         from specmargin.cli.policy_file import write_policy  # noqa: PLC0415 (compiled policies)
 
     return write_policy(path, best, acceptance, max_batch=max_batch, force=force)
+
+
+def _draw(best: Answer, path: Path) -> None:
+    from specmargin.figures.files import save  # noqa: PLC0415
+    from specmargin.figures.payoff import context_figure, speedup_figure  # noqa: PLC0415
+
+    plan = best.plan
+    if best.by_context:
+        found = context_figure(plan.scenario, max_depth=plan.max_depth, limit=plan.position_limit)
+    else:
+        batch = plan.best.batch
+        found = speedup_figure(plan.scenario, batch=batch, max_depth=plan.max_depth, limit=plan.position_limit)
+    save(found.chart(), path)
 
 
 def _compared(best: Answer, shared: o.ScenarioOptions, prices: str) -> Comparison:

@@ -1,9 +1,6 @@
-"""How a plan is shown: as JSON with stable keys, or as a verdict, a table and the flags to paste."""
+"""How a plan is shown in a terminal: a verdict, a table and the flags to paste."""
 
 from __future__ import annotations
-
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 
@@ -14,125 +11,12 @@ from specmargin.decisions.plan import Plan, PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.engines.formats.base import EngineConfig, EngineFormat
+from specmargin.plan_payload import weight_names
 from specmargin.planning import Answer
 from specmargin.prices.model import Resource
-from specmargin.sources import weakest
 
 _BATCHES_ACROSS = 6  # columns of the tables that have a batch a column
 _SHORTFALL = 0.05  # a setting that gives this much less than the plan is pointed out
-
-
-# --- JSON ------------------------------------------------------------------------------------------------
-
-
-def payload(
-    answers: list[Answer], engine: EngineFormat, price: float | None, comparison: Comparison | None
-) -> dict[str, Any]:
-    best = answers[0]
-    plan, scenario = best.plan, best.plan.scenario
-    found: dict[str, Any] = {
-        "schema": "specmargin.plan/1",
-        "model": scenario.architecture.name,
-        "gpu": scenario.device.name,
-        "gpus": scenario.layout.gpus,
-        "parallel": str(scenario.layout.parallel),
-        "engine": engine.name,
-        "drafter": scenario.drafter.name,
-        "context": scenario.context,
-        "prices": scenario.prices.name,
-        "weights": weight_names(scenario),
-        "kv_cache": scenario.kv_precision.name,
-        "verdict": verdict(plan),
-        "sources": {name: str(source) for name, source in scenario.sources.items()},
-        "weakest_source": str(weakest(scenario.sources.values())),
-        "warnings": list(best.warnings),
-        "routing": scenario.routing.name if scenario.architecture.is_moe else None,
-        "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
-        "rows": [
-            _row_payload(row, price)
-            | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
-            for row, gain in zip(plan.rows, best.scheduled_speedups, strict=True)
-        ],
-        "pays_at_batches": [list(entry) for entry in plan.paying],
-        "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
-        "stops_at_batch": plan.stops_at_batch,
-        "stops_at_context": plan.stops_at_context,
-        "switch_acceptance": plan.switch_acceptance,
-        "largest_batch": plan.largest_batch,
-        "no_spec_largest_batch": plan.plain_largest_batch,
-        "peak_tokens_per_second": plan.peak_tokens_per_second,
-        "no_spec_peak_tokens_per_second": plan.plain_peak_tokens_per_second,
-        "config": best.config.text,
-        "config_file": best.config.file_text,
-        "config_notes": list(best.config.notes),
-        "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
-    }
-    if best.by_context:
-        found["by_context"] = [
-            {"context": tokens, "rows": [_row_payload(row, price) for row in at.rows]}
-            for tokens, at in best.by_context.items()
-        ]
-    if best.load is not None and best.plain is not None and best.speculating is not None:
-        found["load"] = _load_payload(best.load, best.plain, best.speculating)
-    if comparison is not None:
-        found["comparison"] = comparison_view.payload(comparison)
-    if len(answers) > 1:
-        found["ranking"] = [
-            {
-                "drafter": entry.plan.scenario.drafter.name,
-                "mean_speedup": entry.mean_speedup,
-                "acceptance_source": str(entry.plan.scenario.survival.source),
-                "rows": [_row_payload(row, price) for row in entry.plan.rows],
-            }
-            for entry in answers
-        ]
-    return found
-
-
-def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
-    found = {
-        "batch": row.batch,
-        "depth": row.depth,
-        "speedup": row.speedup,
-        "goodput_tokens_per_second": row.goodput_tokens_per_second,
-        "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
-        "tpot_seconds": row.tpot_seconds,
-        "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
-        "hurdle": row.hurdle,
-        "hurdle_by_component": {str(name): value for name, value in row.hurdle_by_component.items()},
-        "break_even_acceptance": row.break_even_acceptance,
-        "break_even_depth": row.break_even_depth,
-        "distinct_experts": row.distinct_experts,
-        "bound_by": f"{row.bound_component}: {row.bound_resource}",
-        "communication_share": row.communication_share,
-        "gpu_hours_per_million_tokens": row.gpu_hours_per_million_tokens,
-        "fits": row.fits,
-    }
-    if price is not None:
-        found["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
-    return found
-
-
-def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[str, Any]:
-    def side(point: Operating) -> dict[str, Any]:
-        return {
-            "batch": point.batch,
-            "depth": point.depth,
-            "tpot_seconds": point.tpot_seconds,
-            "prefill_share": point.prefill_share,
-            "meets_target": point.meets_target,
-        }
-
-    return {
-        "requests_per_second": load.requests_per_second,
-        "input_tokens": load.input_tokens,
-        "output_tokens": load.output_tokens,
-        "no_spec": side(plain),
-        "speculating": side(speculating),
-    }
-
-
-# --- terminal --------------------------------------------------------------------------------------------
 
 
 def show(answers: list[Answer], engine: EngineFormat, price: float | None, comparison: Comparison | None) -> None:
@@ -155,20 +39,6 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None, compa
         _show_contexts(out, best)
     _show_config(out, best, engine)
     render.sources(out, best.plan.scenario.sources)
-
-
-def weight_names(scenario: Scenario) -> str:
-    """Precisions of the weights, most bytes first: `nvfp4, bf16`."""
-    size: dict[str, float] = {}
-    for group in scenario.architecture.groups:
-        block = group.layer.experts
-        for matrix in group.layer.matrices:
-            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + group.count * matrix.read_bytes()
-        for matrix in block.expert if block else ():
-            amount = group.count * block.pool.experts * matrix.read_bytes() if block else 0.0
-            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + amount
-    total = sum(size.values())
-    return ", ".join(name for name in sorted(size, key=lambda n: -size[n]) if size[name] > 0.01 * total)
 
 
 def _setting(scenario: Scenario) -> str:

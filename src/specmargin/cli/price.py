@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +45,11 @@ def price(
     sequence_ms: o.SequenceTimeOption = None,
     position_us: o.PositionTimeOption = None,
     layer_us: o.LayerTimeOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Draw the price of one more token over batch: FILE.png, .svg, .html, .json."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """The ledger of one step: seconds, bytes and FLOPs by component, and what one more position would add.
@@ -75,8 +81,15 @@ def price(
         position_us=position_us,
         layer_us=layer_us,
     )
+    if plot is not None:
+        from specmargin.figures.files import check_target, save  # noqa: PLC0415 (an extra)
+        from specmargin.figures.ledger import ledger_figure  # noqa: PLC0415
+
+        check_target(plot, force=force)
     _, scenario = shared.one()
     scenario.check_memory()
+    if plot is not None:
+        save(ledger_figure(scenario, limit=scenario.engine_time.captured_positions).chart(), plot)
     now, more = scenario.marginal(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     drafting = scenario.drafting.ledger(scenario.drafter, batch=batch, depth=depth, context=scenario.context)
     (_emit_json if json else _emit_table)(scenario, batch, depth, now, more, drafting)

@@ -109,7 +109,9 @@ def acceptance(
         ),
     ] = None,
     splits: Annotated[int, typer.Option(min=1, max=100, help="Splits by request that calibration is judged on.")] = 5,
-    figure: Annotated[Path | None, typer.Option(help="Draw the ladder: FILE.png, .svg, .html or .json.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--plot", "--figure", help="Draw the ladder: FILE.png, .svg, .html or .json.")
+    ] = None,
     source: SourceOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
     json: o.JsonOption = False,
@@ -151,7 +153,7 @@ def acceptance(
         from specmargin.figures.files import save  # noqa: PLC0415
         from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415
 
-        save(ladder_figure(page.ladder_rows(payload)), figure)
+        save(ladder_figure(page.ladder_rows(payload), source=rounds.source).chart(), figure)
     if json:
         render.json_out(payload)
     else:

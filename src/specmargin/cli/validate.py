@@ -54,7 +54,8 @@ def validate(
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the sample for the peer.")] = 0,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw predicted against measured: FILE.png, .svg, .html or .json.")
+        Path | None,
+        typer.Option("--plot", "--figure", help="Draw predicted against measured: FILE.png, .svg, .html or .json."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Of the compared prices. Default: the one that was measured.")
@@ -284,5 +285,5 @@ def _draw(out: Console, report: ServedReport, path: Path) -> None:
     from specmargin.figures.files import save  # noqa: PLC0415
     from specmargin.figures.validation import predicted_against_measured  # noqa: PLC0415
 
-    save(predicted_against_measured(report), path)
+    save(predicted_against_measured(report).chart(), path)
     out.print(f"drawn: {path}", markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
 
 MAX_DEPTH = 64
 MAX_BATCH = 65_536
-_HORIZON = 8192  # batches looked at one by one
+_HORIZON = 8192  # the largest batch that is looked at
+_ONE_BY_ONE = 512  # above it every 64th part of the batch, and every batch between two that differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +92,16 @@ def make_plan(
     max_depth: int,
     position_limit: int | None = None,
     held_depth: int | None = None,
+    rows: tuple[PlanRow, ...] | None = None,
 ) -> Plan:
     """The best depth at each of `batches`, among depths the drafter and the engine's graphs allow.
 
     `held_depth`: the deepest draft the engine will be set up for, which decides what fits in memory; the deepest of the
-    rows unless told otherwise.
+    rows unless told otherwise. `rows`: of these batches, where they are worked out already.
     """
     check_range("batch", batches, 1, MAX_BATCH)
     check_range("depth", [max_depth], 0, MAX_DEPTH)
-    depth = _deepest(scenario, max_depth)
+    depth = deepest(scenario, max_depth)
     grid = scenario.grid(batches, depth)
     chosen = best_depths(grid, position_limit)
     held = int(chosen.max()) if held_depth is None else held_depth
@@ -107,7 +109,7 @@ def make_plan(
     horizon = min(max(largest, 1), _HORIZON)
     return Plan(
         scenario=scenario,
-        rows=_rows(scenario, grid, chosen, largest),
+        rows=_rows(scenario, grid, chosen, largest) if rows is None else _refitted(rows, largest),
         max_depth=depth,
         position_limit=position_limit,
         held_depth=held,
@@ -141,7 +143,7 @@ def switch_acceptance(grid: Grid, position_limit: int | None) -> float | None:
     return None if np.isnan(even).all() else float(np.nanmin(even))
 
 
-def _deepest(scenario: Scenario, max_depth: int) -> int:
+def deepest(scenario: Scenario, max_depth: int) -> int:
     limit = scenario.drafter.max_depth
     return max_depth if limit is None else min(max_depth, limit)
 
@@ -158,6 +160,15 @@ def best_depths(grid: Grid, position_limit: int | None = None) -> IntArray:
     """argmax of goodput over the allowed depths, by batch."""
     goodput = np.where(allowed_depths(grid, position_limit), grid.goodput, -np.inf)
     return np.asarray(goodput.argmax(axis=1))
+
+
+def plan_rows(
+    scenario: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None
+) -> tuple[PlanRow, ...]:
+    """The rows alone, where nobody asks until where it pays."""
+    grid = scenario.grid(batches, deepest(scenario, max_depth))
+    chosen = best_depths(grid, position_limit)
+    return _rows(scenario, grid, chosen, scenario.largest_batch(int(chosen.max())))
 
 
 def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tuple[PlanRow, ...]:
@@ -198,6 +209,10 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
     return tuple(row(i) for i in range(grid.batches.size))
 
 
+def _refitted(rows: tuple[PlanRow, ...], largest: int) -> tuple[PlanRow, ...]:
+    return tuple(replace(row, fits=row.batch <= largest) for row in rows)
+
+
 def marginal_by_component(
     now: StepPrice, more: StepPrice, *, positions: int
 ) -> list[tuple[ComponentPrice, FloatArray]]:
@@ -224,12 +239,30 @@ def paying_ranges(
     scenario: Scenario, max_depth: int, horizon: int, position_limit: int | None
 ) -> tuple[tuple[int, int], ...]:
     """Ranges of batch sizes, up to `horizon`, in which some allowed depth of 1 or more pays."""
-    if max_depth == 0:
+    # Two positions a sequence are the least that speculates: beyond half of the graphs' positions none is allowed.
+    reach = horizon if position_limit is None else min(horizon, position_limit // 2 * scenario.layout.sequence_ranks)
+    if max_depth == 0 or reach == 0:
         return ()
-    batches = np.arange(1, horizon + 1, dtype=np.float64)
+    batches = _spread(reach)
     pays = speedup_by_batch(scenario, batches, max_depth, position_limit) > 1.0
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], pays, [False]]).astype(np.int8)))
-    return tuple((int(first) + 1, int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True))
+    turns = np.flatnonzero(pays[:-1] != pays[1:])
+    between = np.concatenate([np.arange(batches[i] + 1, batches[i + 1]) for i in turns] or [np.zeros(0)])
+    if between.size:
+        inside = speedup_by_batch(scenario, between, max_depth, position_limit) > 1.0
+        order = np.argsort(np.concatenate([batches, between]))
+        batches, pays = np.concatenate([batches, between])[order], np.concatenate([pays, inside])[order]
+    starts = np.flatnonzero(np.diff(pays.astype(np.int8), prepend=0) > 0)
+    ends = np.flatnonzero(np.diff(pays.astype(np.int8), append=0) < 0)
+    return tuple((int(batches[first]), int(batches[last])) for first, last in zip(starts, ends, strict=True))
+
+
+def _spread(reach: int) -> FloatArray:
+    """Batch sizes to look at: all small ones, then some, more and more apart; goodput is smooth there."""
+    small = np.arange(1, min(reach, _ONE_BY_ONE) + 1, dtype=np.float64)
+    if reach <= _ONE_BY_ONE:
+        return small
+    count = int(np.ceil(64 * np.log(reach / _ONE_BY_ONE)))
+    return np.concatenate([small, np.unique(np.geomspace(_ONE_BY_ONE + 1, reach, count + 1).round())])
 
 
 def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_limit: int | None) -> int | None:

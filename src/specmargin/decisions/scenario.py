@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -28,6 +29,9 @@ from specmargin.routing.placement import Placement
 from specmargin.routing.profile import RoutingProfile, expert_counter
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
+
+_GridSeconds = tuple[FloatArray, FloatArray, FloatArray]  # verify and draft by (batch, depth), a plain step by batch
+_MOST_KEPT = 20_000  # batches and contexts of one scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,7 @@ class Scenario:
             utilization=self.memory_utilization,
         )
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, Source]:
         """Where each input, and each component's price in a plain step, comes from."""
         found = {
@@ -189,7 +193,8 @@ class Scenario:
 
     def with_graphs_for(self, positions: int | None) -> Scenario:
         """The same engine with other capture sizes; None: with a graph for every step."""
-        return replace(self, engine_time=replace(self.engine_time, captured_positions=positions))
+        other = replace(self, engine_time=replace(self.engine_time, captured_positions=positions))
+        return self._sharing(other, "count_experts", "drafting", "memory")
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
         """Mean over the layers that route; None for a dense model."""
@@ -206,18 +211,11 @@ class Scenario:
     def grid(self, batches: ArrayLike, max_depth: int, context: ArrayLike | None = None) -> Grid:
         """Prices of every batch (at the scenario's context, or at one of its own) at every depth to `max_depth`."""
         batch = np.atleast_1d(np.asarray(batches, dtype=np.float64))
-        depth = np.arange(max_depth + 1, dtype=np.float64)
         ctx = np.broadcast_to(np.asarray(self.context if context is None else context, np.float64), batch.shape)
-        step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
-        verify = self.verify(step).total_seconds
-        none = verify[:, 0].copy()
-        off = Step.uniform(batch=batch, depth=0, context=ctx)
-        local = off.divided(self.layout.sequence_ranks)
-        verify[:, 0] += self.engine_time.off_seconds(local, self.architecture.layers, none)
-        draft = self.drafting.seconds(self.drafter, batch=batch[:, np.newaxis], depth=depth, context=ctx[:, np.newaxis])
+        verify, draft, none = self._seconds(batch, ctx, max_depth)
         return Grid(
             batches=batch,
-            depths=depth,
+            depths=np.arange(max_depth + 1, dtype=np.float64),
             verify_seconds=verify,
             draft_seconds=draft,
             round_seconds=round_seconds(self.drafter, verify, draft),
@@ -225,3 +223,52 @@ class Scenario:
             none_seconds=none,
             sequence_ranks=self.layout.sequence_ranks,
         )
+
+    def with_survival(self, survival: Survival) -> Scenario:
+        """The same with another acceptance. No price depends on it, so what was priced is not priced again."""
+        return self._sharing(replace(self, survival=survival), "count_experts", "drafting", "memory")
+
+    def _sharing(self, other: Scenario, *names: str) -> Scenario:
+        """Let another scenario, whose kernels cost the same, have what this one has worked out."""
+        kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
+        other.__dict__.update(kept, _rows=self._rows)
+        return other
+
+    @cached_property
+    def _rows(self) -> dict[tuple[float, float], tuple[FloatArray, FloatArray]]:
+        """By batch and context, to some depth: a step without its launches, and drafting. Neither depends on acceptance
+        or on which steps have a graph."""
+        return {}
+
+    def _seconds(self, batch: FloatArray, context: FloatArray, max_depth: int) -> _GridSeconds:
+        pairs = list(zip(batch.tolist(), context.tolist(), strict=True))
+        self._price_rows([pair for pair in dict.fromkeys(pairs) if not self._knows(pair, max_depth)], max_depth)
+        rest, draft = (np.array([self._rows[pair][part][: max_depth + 1] for pair in pairs]) for part in (0, 1))
+        step = Step.uniform(batch=batch[:, np.newaxis], depth=np.arange(max_depth + 1.0)).divided(
+            self.layout.sequence_ranks
+        )
+        verify = rest + self.engine_time.launch_seconds(step, self.architecture.layers, rest)
+        none = verify[:, 0].copy()
+        off = Step.uniform(batch=batch, depth=0, context=context)
+        local = off.divided(self.layout.sequence_ranks)
+        verify[:, 0] += self.engine_time.off_seconds(local, self.architecture.layers, none)
+        return verify, draft, none
+
+    def _knows(self, pair: tuple[float, float], max_depth: int) -> bool:
+        return pair in self._rows and self._rows[pair][0].size > max_depth
+
+    def _price_rows(self, pairs: Sequence[tuple[float, float]], max_depth: int) -> None:
+        if not pairs:
+            return
+        if len(self._rows) + len(pairs) > _MOST_KEPT:
+            self._rows.clear()
+        batch, context = (np.array(values)[:, np.newaxis] for values in zip(*pairs, strict=True))
+        depth = np.arange(max_depth + 1, dtype=np.float64)
+        calm = replace(self.engine_time, captured_positions=None, floor_layer_seconds=0.0)
+        rest = (
+            replace(self, engine_time=calm)
+            .verify(Step.uniform(batch=batch, depth=depth, context=context))
+            .total_seconds
+        )
+        draft = self.drafting.seconds(self.drafter, batch=batch, depth=depth, context=context)
+        self._rows.update({pair: (rest[i], draft[i]) for i, pair in enumerate(pairs)})

@@ -2,73 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+
+from specmargin.decisions.design import Design, DesignRow, Hold
+from specmargin.figures.figure import Figure, rounded, table
+from specmargin.sources import weakest
 
 _CELL = 54  # pixels
 _LEAST_SPAN = 1.25  # so that a few percent do not look like a difference
 _PALE = 1.6  # power by which colours reach beyond the data: dark ink stays readable on all of them
 _TICKS = (0.25, 0.35, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
+_EQUAL = {Hold.ACTIVE: "active", Hold.TOTAL: "active and total"}
 
 
-def heat_map(title: str, where: str, rows: Sequence[dict[str, Any]], *, note: str) -> alt.HConcatChart:
-    """Experts over experts a token, a panel for each shared share; the `note` of a cell: speedup or shared_share."""
-    values = [_value(row, note) for row in rows]
-    furthest = max(_LEAST_SPAN, *(max(value["relative"], 1.0 / value["relative"]) for value in values))
-    names = dict.fromkeys(value["panel"] for value in sorted(values, key=lambda value: value["shared"]))
-    per_token = sorted({value["per_token"] for value in values})
-    panels = [
-        _panel([value for value in values if value["panel"] == name], name, per_token, furthest**_PALE)
-        for name in names
-    ]
-    small = "speed-up over no speculation" if note == "speedup" else "shared share of the width that a token uses"
-    subtitle = [
-        where,
-        f"large: speculative goodput over the model as it is; small: {small}; in brackets: does not fit",
-    ]
-    chart = alt.HConcatChart(hconcat=panels, title=alt.TitleParams(title, subtitle=subtitle, anchor="start"))
-    styled: alt.HConcatChart = chart.configure_view(stroke=None).configure_axis(grid=False, domain=False, ticks=False)
-    return styled
+def design_figure(found: Design) -> Figure:
+    """Experts over experts a token, a panel for each shared share; speculative goodput over the model as it is."""
+    scenario, hold = found.scenario, found.space.hold
+    cells = sorted((_cell(found, row) for row in found.rows), key=lambda cell: cell["shared"])
+    furthest = max(_LEAST_SPAN, *(max(cell["relative"], 1.0 / cell["relative"]) for cell in cells))
+    small = "speed-up over no speculation" if hold is Hold.ACTIVE else "shared share of the width that a token uses"
+    best = max(found.fitting or found.rows, key=lambda row: row.goodput_tokens_per_second)
+    over = best.goodput_tokens_per_second / found.base.goodput_tokens_per_second
+    return Figure(
+        name="design",
+        title=f"{scenario.architecture.name} with other experts",
+        takeaway=(
+            f"Batch {found.batch}, {scenario.drafter.name}, {scenario.device.title}, equal {_EQUAL[hold]} parameters: "
+            f"{best.shape.experts_per_token} of {best.shape.experts} would serve {over:.2f} times the tokens. Large: "
+            f"goodput over the model as it is; small: {small}; in brackets: does not fit. Quality is not predicted."
+        ),
+        source=f"Specmargin, {scenario.prices.name} prices; weakest input: {weakest(found.sources.values())}",
+        tables={"cells": cells},
+        draw=_draw,
+        shape=(
+            tuple(dict.fromkeys(cell["panel"] for cell in cells)),
+            tuple(sorted({cell["per_token"] for cell in cells})),
+            tuple(sorted({cell["experts"] for cell in cells}, reverse=True)),
+            rounded(furthest**_PALE, 3),
+        ),
+    )
 
 
-def _value(row: dict[str, Any], note: str) -> dict[str, Any]:
-    relative = round(row["goodput_over_base"], 3)
+def _cell(found: Design, row: DesignRow) -> dict[str, Any]:
+    relative = round(row.goodput_tokens_per_second / found.base.goodput_tokens_per_second, 3)
+    share = row.shape.shared_share
     return {
-        "experts": row["experts"],
-        "per_token": row["experts_per_token"],
+        "experts": row.shape.experts,
+        "per_token": row.shape.experts_per_token,
         "relative": relative,
-        "large": f"{relative:.2f}" if row["fits"] else f"({relative:.2f})",
-        "small": f"{row['speedup']:.2f}×" if note == "speedup" else f"{row['shared_share']:.0%}",
-        "shared": round(row["shared_share"], 3),
-        "width": row["expert_width"],
-        "parameters": row["parameters"],
-        "fits": row["fits"],
-        "panel": row["panel"],
+        "large": f"{relative:.2f}" if row.fits else f"({relative:.2f})",
+        "small": f"{row.speedup:.2f}×" if found.space.hold is Hold.ACTIVE else f"{share:.0%}",
+        "shared": round(share, 3),
+        "width": row.shape.width,
+        "parameters": row.parameters,
+        "fits": row.fits,
+        "panel": _panel(found, row),
     }
 
 
-def _panel(values: list[dict[str, Any]], name: str, per_token: list[int], reach: float) -> alt.LayerChart:
-    base = alt.Chart(alt.InlineData(values=values)).encode(
-        x=alt.X("per_token:O", title="experts a token", scale=alt.Scale(domain=per_token), axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("experts:O", title="experts", sort="descending"),
+def _panel(found: Design, row: DesignRow) -> str:
+    """The share that was asked for, which steps of width meet only nearly."""
+    shares = found.space.shared_shares
+    if not shares:
+        return ""
+    nearest = min(shares, key=lambda share: abs(share - row.shape.shared_share))
+    return f"{nearest:.0%} shared" if nearest else "none shared"
+
+
+def _draw(
+    panels: tuple[str, ...], per_token: tuple[int, ...], experts: tuple[int, ...], reach: float
+) -> alt.HConcatChart:
+    return alt.HConcatChart(hconcat=[_one(name, per_token, experts, reach) for name in panels])
+
+
+def _one(name: str, per_token: tuple[int, ...], experts: tuple[int, ...], reach: float) -> alt.LayerChart:
+    plain = alt.Axis(labelAngle=0, grid=False)
+    base = table("cells").transform_filter(f"datum.panel === '{name}'")
+    base = base.encode(
+        x=alt.X("per_token:O", title="experts a token", scale=alt.Scale(domain=list(per_token)), axis=plain),
+        y=alt.Y("experts:O", title="experts", scale=alt.Scale(domain=list(experts)), axis=plain),
     )
     colour = alt.Color(
         "relative:Q",
-        scale=alt.Scale(type="log", scheme="purplegreen", domain=[1.0 / reach, reach]),
+        scale=alt.Scale(type="log", range="diverging", domain=[1.0 / reach, reach]),
         legend=alt.Legend(
             title="goodput", format=".2~f", values=[tick for tick in _TICKS if 1.0 / reach <= tick <= reach]
         ),
     )
     tooltip = ["experts:O", "per_token:O", "width:Q", "shared:Q", "parameters:Q", "relative:Q", "small:N"]
     solid = alt.condition("datum.fits", alt.value(1.0), alt.value(0.5))
-    cells = base.mark_rect(stroke="white", strokeWidth=2).encode(color=colour, opacity=solid, tooltip=tooltip)
-    large = base.mark_text(fontSize=13, dy=-6).encode(text="large:N", opacity=solid)
-    small = base.mark_text(fontSize=10, dy=11).encode(text="small:N", opacity=solid)
-    return alt.LayerChart(
-        layer=[cells, large, small],
-        width=alt.Step(_CELL),
-        height=alt.Step(_CELL),
-        title=alt.TitleParams(name, fontSize=12, anchor="middle"),
-    )
+    cells = base.mark_rect().encode(color=colour, opacity=solid, tooltip=tooltip)
+    large = base.mark_text(style="cell-low", fontSize=13, dy=-6).encode(text="large:N", opacity=solid)
+    small = base.mark_text(style="cell-low", fontSize=10, dy=11).encode(text="small:N", opacity=solid)
+    heading = alt.TitleParams(name, fontSize=12, anchor="middle", offset=6)
+    return alt.LayerChart(layer=[cells, large, small], width=alt.Step(_CELL), height=alt.Step(_CELL), title=heading)

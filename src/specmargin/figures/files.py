@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmargin.errors import InputError, needs_extra
+from specmargin.figures.theme import LIGHT, config
 from specmargin.files import check_new
 
 if TYPE_CHECKING:
@@ -27,7 +29,26 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def save(chart: alt.TopLevelMixin, path: Path) -> None:
-    if path.suffix == ".html":
-        chart.save(str(path), inline=True)  # the page carries its own scripts
+    found = rendered(chart, path.suffix.removeprefix("."))
+    if isinstance(found, str):
+        path.write_text(found, encoding="utf-8")
     else:
-        chart.save(str(path), scale_factor=2.0)
+        path.write_bytes(found)
+
+
+def rendered(chart: alt.TopLevelMixin, ending: str) -> str | bytes:
+    """PNG at twice the size, SVG, a page that carries its own scripts, or the specification itself."""
+    import vl_convert  # noqa: PLC0415 (an extra)
+
+    spec = chart.to_dict()
+    if "style" not in spec.get("config", {}):  # a chart without a look gets ours
+        spec["config"] = config(LIGHT)
+    match ending:
+        case "png":
+            return bytes(vl_convert.vegalite_to_png(spec, scale=2.0))
+        case "svg":
+            return str(vl_convert.vegalite_to_svg(spec))
+        case "html":
+            return str(vl_convert.vegalite_to_html(spec, bundle=True))
+        case _:
+            return json.dumps(spec, ensure_ascii=False, indent=1) + "\n"

@@ -7,30 +7,8 @@ from typing import Any
 
 import altair as alt
 
-_INK = "#333333"
-_OURS = "#1b7837"
-_PLAIN = "#bbbbbb"
-_COLOURS = (
-    "#2166ac",
-    "#b35806",
-    "#998ec3",
-    "#f1a340",
-    "#92c5de",
-    "#d6604d",
-    "#7fbf7b",
-    "#762a83",
-    "#4d4d4d",
-    "#c7a76c",
-)
 _WIDTH = 640
 Record = Mapping[str, Any]
-
-
-def policy_colours(policies: Sequence[str]) -> dict[str, str]:
-    """One colour a policy, the same in every figure: ours green, no speculation grey."""
-    rest = iter(_COLOURS * (len(policies) // len(_COLOURS) + 1))
-    known = {"controller": _OURS, "none": _PLAIN}
-    return {name: known.get(name) or next(rest) for name in policies}
 
 
 def day_figure(
@@ -42,10 +20,10 @@ def day_figure(
     scale = alt.Scale(domain=[0, last], nice=False)
     x = alt.X("hour:Q", title=None, scale=scale, axis=alt.Axis(tickCount=12, labels=False))
     below = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
-    load = _line(values, x, "batch", "sequences decoding", "#2166ac", filled=True)
-    depth = _line(values, x, "depth", "draft tokens verified", _OURS)
-    speed = _line(values, x, "tokens_per_second", "tokens a busy second", "#b35806")
-    busy = _line(values, below, "busy_share", "busy", "#777777", filled=True, form="%")
+    load = _line(values, x, "batch", "sequences decoding", "area-one")
+    depth = _line(values, x, "depth", "draft tokens verified", "line-three")
+    speed = _line(values, x, "tokens_per_second", "tokens a busy second", "line-two")
+    busy = _line(values, below, "busy_share", "busy", "area-quiet", form="%")
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
     return alt.VConcatChart(vconcat=[load, depth, speed, busy], title=heading, spacing=8)
 
@@ -58,13 +36,12 @@ def _line(
     x: alt.X,
     name: str,
     title: str,
-    colour: str,
+    style: str,
     *,
-    filled: bool = False,
     form: str = "~s",
 ) -> alt.Chart:
     chart = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=90)
-    marked = chart.mark_area(color=colour, opacity=0.55) if filled else chart.mark_line(color=colour, strokeWidth=1.6)
+    marked = chart.mark_area(style=style) if style.startswith("area") else chart.mark_line(style=style)
     found: alt.Chart = marked.encode(
         x=x,
         y=alt.Y(
@@ -79,7 +56,6 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
     """Goodput against the time between tokens, a line a policy over its loads. A record: `policy, load,
     goodput_tokens_per_second, tpot_seconds` (the median)."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
-    colours = policy_colours(names)
     values = [
         {
             "policy": row["policy"],
@@ -92,9 +68,7 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
     base = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=380).encode(
         x=alt.X("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=False, nice=True)),
         y=alt.Y("goodput:Q", title="goodput, tokens a second", axis=alt.Axis(format="~s"), scale=alt.Scale(zero=True)),
-        color=alt.Color(
-            "policy:N", title=None, sort=None, scale=alt.Scale(domain=names, range=[colours[name] for name in names])
-        ),
+        color=alt.Color("policy:N", title=None, sort=None, scale=alt.Scale(domain=names)),
     )
     lines = base.mark_line(strokeWidth=1.6).encode(order="load:Q", detail="policy:N")
     points = base.mark_point(filled=True, size=46, opacity=1.0).encode(
@@ -120,7 +94,6 @@ def policies_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -
 
 
 def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: str, scale: float) -> alt.LayerChart:
-    colours = policy_colours(names)
     values = [{"policy": row["policy"], "value": scale * float(row[key])} for row in rows if row[key] is not None]
     best_first = sorted(values, key=lambda value: value["value"], reverse=scale == 1.0)  # tokens up, times down
     most = max((value["value"] for value in values), default=1.0)
@@ -129,12 +102,10 @@ def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: 
         x=alt.X("value:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=[0, 1.22 * most])),
     )
     bars = base.mark_bar(size=15).encode(
-        color=alt.Color(
-            "policy:N", legend=None, scale=alt.Scale(domain=names, range=[colours[name] for name in names])
-        ),
+        color=alt.Color("policy:N", legend=None, scale=alt.Scale(domain=names)),
         tooltip=["policy:N", alt.Tooltip("value:Q", format=",.4~g")],
     )
-    text = base.mark_text(align="left", dx=4, fontSize=10, color=_INK).encode(text=alt.Text("value:Q", format=form))
+    text = base.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("value:Q", format=form))
     return alt.LayerChart(layer=[bars, text])
 
 
@@ -151,14 +122,11 @@ def compared_figure(
 def hours_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
     """Median time between tokens by hour, a line a policy. A record: `policy, hour, tpot_p50`."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
-    colours = policy_colours(names)
     values = [{"policy": r["policy"], "hour": int(r["hour"]), "tpot": 1e3 * float(r["tpot_p50"])} for r in rows]
     base = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=300).encode(
         x=alt.X("hour:Q", title="hour of arrival", axis=alt.Axis(tickCount=12)),
         y=alt.Y("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=True)),
-        color=alt.Color(
-            "policy:N", title=None, sort=None, scale=alt.Scale(domain=names, range=[colours[name] for name in names])
-        ),
+        color=alt.Color("policy:N", title=None, sort=None, scale=alt.Scale(domain=names)),
     )
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
     lines = base.mark_line(strokeWidth=1.6)

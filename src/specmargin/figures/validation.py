@@ -2,63 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import numpy as np
+
+from specmargin.figures.figure import Figure, rounded, table
+from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     from specmargin.validation.report import ServedReport
+    from specmargin.validation.steps import MeasuredSteps
 
 _ENGINES = ("vllm", "sglang", "trtllm")
-_COLOURS = ("#1b7837", "#2166ac", "#b35806")
 _SIDE = 250
 _TICKS = [0.3, 1, 3, 10, 30, 100, 300]  # milliseconds
+_BEYOND = ((1.0, ()), (1.25, (4, 3)), (0.8, (4, 3)))
 
 
-def predicted_against_measured(report: ServedReport) -> alt.HConcatChart:
+def predicted_against_measured(report: ServedReport) -> Figure:
     """One panel a source, both axes in milliseconds a token on one scale; on the diagonal a prediction is right."""
     sources = list(report.predicted_seconds)
     values = [value for source in sources for value in (report.measured_seconds, report.predicted_seconds[source])]
     low, high = min(v.min() for v in values) * 1e3 * 0.9, max(v.max() for v in values) * 1e3 * 1.1
-    panels = [_panel(report, source, (low, high)) for source in sources]
-    title = alt.TitleParams(
-        "Served MoE rows: time between tokens, predicted against measured",
-        subtitle="tables and laws with an engine time that saw nothing of the row's model on its GPU; dashed: 25% off",
+    rows = [row for source in sources for row in _rows(report, source)]
+    errors = {source: _median([row for row in rows if row["prices"] == source]) for source in sources}
+    said = ", ".join(f"{source} {error:.0%}" for source, error in errors.items())
+    return Figure(
+        name="served",
+        title="Served MoE rows: time between tokens, predicted against measured",
+        takeaway=(
+            f"Median error: {said}. Tables and laws with an engine time that saw nothing of the row's model on its "
+            f"GPU. On the line a prediction is right; dashed: 25% off."
+        ),
+        source=f"served measurements that others made ({len(rows) // len(sources):,} rows); specmargin validate served",
+        tables={"rows": rows} | _lines(low, high),
+        draw=_draw_served,
+        shape=(
+            tuple((source, f"{source}: median error {errors[source]:.0%}") for source in sources),
+            rounded(low),
+            rounded(high),
+        ),
     )
-    chart = alt.HConcatChart(hconcat=panels, title=title)
-    styled: alt.HConcatChart = chart.configure_axis(gridOpacity=0.4).configure_title(anchor="start")
-    return styled
 
 
-def _panel(report: ServedReport, source: str, domain: tuple[float, float]) -> alt.LayerChart:
-    rows = _rows(report, source)
-    scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    axis = alt.Axis(values=_TICKS)
+def _median(rows: Sequence[dict[str, Any]]) -> float:
+    return float(np.median([abs(row["predicted"] / row["measured"] - 1.0) for row in rows]))
+
+
+def _lines(low: float, high: float) -> dict[str, list[dict[str, Any]]]:
+    return {
+        f"line{i}": [{"measured": rounded(x), "predicted": rounded(x * factor)} for x in (low, high)]
+        for i, (factor, _) in enumerate(_BEYOND)
+    }
+
+
+def _draw_served(panels: tuple[tuple[str, str], ...], low: float, high: float) -> alt.HConcatChart:
+    return alt.HConcatChart(hconcat=[_panel(source, title, low, high) for source, title in panels])
+
+
+def _panel(source: str, title: str, low: float, high: float) -> alt.LayerChart:
+    x, y = _axes("ms a token", low, high)
     points = (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_circle(size=14, opacity=0.45)
+        table("rows")
+        .transform_filter(f"datum.prices === '{source}'")
+        .mark_point(size=14, opacity=0.45)
         .encode(
-            x=alt.X("measured:Q", scale=scale, axis=axis, title="measured, ms a token"),
-            y=alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted, ms a token"),
-            color=alt.Color("engine:N", scale=alt.Scale(domain=list(_ENGINES), range=list(_COLOURS)), title="engine"),
+            x=x,
+            y=y,
+            color=alt.Color("engine:N", scale=alt.Scale(domain=list(_ENGINES)), title="engine"),
             tooltip=["model:N", "gpu:N", "engine:N", "measured:Q", "predicted:Q"],
         )
     )
-    errors = sorted(abs(row["predicted"] / row["measured"] - 1.0) for row in rows)
-    title = alt.TitleParams(f"{source}: median error {errors[len(errors) // 2]:.0%}", fontSize=12)
-    lines = [_line(domain, factor, dash) for factor, dash in ((1.0, ()), (1.25, (4, 3)), (0.8, (4, 3)))]
-    return alt.LayerChart(layer=[*lines, points], width=_SIDE, height=_SIDE, title=title)
+    heading = alt.TitleParams(title, fontSize=12, fontWeight="normal", offset=8)
+    return alt.LayerChart(layer=[*_diagonals(x, y), points], width=_SIDE, height=_SIDE, title=heading)
 
 
-def _line(domain: tuple[float, float], factor: float, dash: Sequence[float]) -> alt.Chart:
-    ends = [{"measured": x, "predicted": x * factor} for x in domain]
-    line: alt.Chart = (
-        alt.Chart(alt.InlineData(values=ends))
-        .mark_line(color="#555555", strokeWidth=1, strokeDash=list(dash), clip=True)
-        .encode(x="measured:Q", y="predicted:Q")
-    )
-    return line
+def _axes(unit: str, low: float, high: float) -> tuple[alt.X, alt.Y]:
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(values=_TICKS)
+    x = alt.X("measured:Q", scale=scale, axis=axis, title=f"measured, {unit}")
+    return x, alt.Y("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}")
+
+
+def _diagonals(x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    return [
+        table(f"line{i}").mark_line(style="reference", strokeDash=list(dash), clip=True).encode(x=x, y=y)
+        for i, (_, dash) in enumerate(_BEYOND)
+    ]
 
 
 def _rows(report: ServedReport, source: str) -> list[dict[str, Any]]:
@@ -68,9 +100,57 @@ def _rows(report: ServedReport, source: str) -> list[dict[str, Any]]:
             "model": row.model,
             "gpu": row.device,
             "engine": row.engine,
+            "prices": source,
             "measured": round(float(row.tpot_seconds) * 1e3, 3),
             "predicted": round(float(predicted[index]) * 1e3, 3),
         }
         for index, row in enumerate(report.rows)
         if row.is_moe
     ]
+
+
+# --- whole steps ---
+
+
+def steps_figure(steps: MeasuredSteps, predicted: Mapping[str, FloatArray]) -> Figure:
+    """Whole verify steps of a real engine: each source of prices against what was measured."""
+    inside = steps.captured
+    values = np.concatenate([steps.seconds[inside], *(seconds[inside] for seconds in predicted.values())]) * 1e3
+    low, high = float(values.min()) * 0.85, float(values.max()) * 1.15
+    rows = [
+        {
+            "measured": rounded(steps.seconds[i] * 1e3),
+            "predicted": rounded(seconds[i] * 1e3),
+            "prices": name,
+            "batch": int(steps.batch[i]),
+            "depth": int(steps.depth[i]),
+        }
+        for name, seconds in predicted.items()
+        for i in np.flatnonzero(inside)
+    ]
+    errors = {name: np.median(np.abs(s[inside] / steps.seconds[inside] - 1.0)) for name, s in predicted.items()}
+    said = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
+    return Figure(
+        name="validation",
+        title="Predicted against measured, whole steps",
+        takeaway=(
+            f"Qwen3-30B-A3B on an H200 under vLLM, depth 0 to 7, {int(inside.sum())} steps: median error {said}. "
+            f"The engine time is the bundled one, which saw none of these steps; dashed: 25% off."
+        ),
+        source=f"our own measurement, {steps.conditions['engine']}; specmargin validate steps",
+        tables={"rows": rows} | _lines(low, high),
+        draw=_draw_steps,
+        shape=(tuple(predicted), rounded(low), rounded(high)),
+    )
+
+
+def _draw_steps(names: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
+    x, y = _axes("ms a step", low, high)
+    legend = alt.Legend(title=None, orient="top-left")
+    colour = alt.Color("prices:N", scale=alt.Scale(domain=list(names)), legend=legend)
+    shape = alt.Shape(
+        "prices:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond", "square"]), legend=legend
+    )
+    tooltip = ["prices:N", "batch:Q", "depth:Q", "measured:Q", "predicted:Q"]
+    points = table("rows").mark_point(size=32, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
+    return alt.LayerChart(layer=[*_diagonals(x, y), points])

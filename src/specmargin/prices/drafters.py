@@ -131,12 +131,13 @@ class DraftPricing:
 
     def seconds(self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray) -> FloatArray:
         """Seconds of drafting `depth` tokens for each of `batch` sequences; nothing at depth 0."""
-        batch, depth, context = np.broadcast_arrays(batch, depth, context)
         if self.measured is not None and self.measured.fits(drafter):
-            return self.measured.seconds(batch, depth)
+            sizes, depths, _ = np.broadcast_arrays(batch, depth, context)
+            return self.measured.seconds(sizes, depths)
+        batch, context = np.broadcast_arrays(batch, context)  # not over depths: most passes do not depend on it
         match drafter:
             case CostlessDrafter():
-                return np.zeros(batch.shape)
+                return np.zeros(np.broadcast_shapes(batch.shape, np.shape(depth)))
             case OverlappedDrafter():
                 return self.seconds(drafter.inner, batch=batch, depth=depth, context=context)
             case HeadDrafter() if drafter.head.block is not None:
@@ -169,7 +170,7 @@ class DraftPricing:
         """The first pass catches up over the run just verified; the others add one position each."""
         first_run = depth if self.scope.draft_catch_up else np.zeros_like(depth)
         first = self._pass(drafter, batch, first_run, context).total_seconds
-        later = self._pass(drafter, batch, np.zeros_like(depth), context).total_seconds
+        later = self._pass(drafter, batch, np.zeros(batch.shape), context).total_seconds
         return np.where(depth > 0, first + np.maximum(depth - 1.0, 0.0) * later, 0.0)
 
     def _pass(

@@ -130,8 +130,11 @@ def encoded(probability: FloatArray, kind: Literal["u1", "u2"]) -> str:
 
 
 def decoded(text: str, kind: Literal["u1", "u2"], shape: tuple[int, ...]) -> FloatArray:
+    wanted = int(np.prod(shape)) * np.dtype(f"<{kind}").itemsize
     try:
-        whole = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=f"<{kind}").reshape(shape)
+        # Never more than the array needs: a small file may hold gigabytes of zeros.
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), wanted + 1)
+        whole = np.frombuffer(unpacked, dtype=f"<{kind}").reshape(shape)
     except (ValueError, zlib.error) as error:
         raise RoutingError(f"an array of {shape} cannot be decoded ({error})") from None
     return np.asarray((whole / _LEVELS[kind]) ** 2)

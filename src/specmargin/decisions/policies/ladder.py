@@ -72,12 +72,13 @@ def ladder(
     table: PriceTable,
     *,
     concurrencies: Sequence[int] = CONCURRENCIES,
+    sequences: int = _SEQUENCES,
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Iterator[LadderRow]:
     ahead, raw_ahead = look_ahead(table, contest.calibrated_sample), look_ahead(table, contest.raw_sample)
     for concurrency in concurrencies:
-        batches = draw_batches(contest.played.count, concurrency, sequences=_SEQUENCES, seed=seed)
+        batches = draw_batches(contest.played.count, concurrency, sequences=sequences, seed=seed)
         accepted = contest.played.accepted_by_round
         result = partial(_goodput, table=table, accepted=accepted, batches=batches)
         fixed = {depth: result(FixedDepth(depth=depth), contest.raw) for depth in range(table.max_depth + 1)}

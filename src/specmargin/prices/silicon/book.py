@@ -32,6 +32,7 @@ class LawBook:
     curves: Mapping[tuple[str, str, str, str], Curve]
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     behind: LawBook | None = None  # asked for what is not in this one
+    _order: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def from_json(cls, gpu: str, values: Mapping[str, Any]) -> LawBook:
@@ -56,9 +57,11 @@ class LawBook:
         return f"{self.release}, {self.gpu}"
 
     def engines(self, first: str) -> list[str]:
-        books = [self.laws] if self.behind is None else [self.laws, self.behind.laws]
-        known = dict.fromkeys(engine for laws in books for engine, *_ in laws)
-        return [first, *(engine for engine in known if engine != first)]
+        if first not in self._order:  # asked for every matrix of every step
+            books = [self.laws] if self.behind is None else [self.laws, self.behind.laws]
+            known = dict.fromkeys(engine for laws in books for engine, *_ in laws)
+            self._order[first] = [first, *(engine for engine in known if engine != first)]
+        return self._order[first]
 
     def gemm(self, engine: str, precision: str) -> Found | None:
         return self._find(engine, "gemm", DTYPES.get(precision, ()), [""])

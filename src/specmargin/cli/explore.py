@@ -1,0 +1,106 @@
+"""`specmargin explore`."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import webbrowser
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from specmargin.cli import render
+from specmargin.errors import InputError, needs_extra
+
+if TYPE_CHECKING:
+    from specmargin.explorer.uploads import Uploads
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def explore(
+    model: Annotated[
+        str | None, typer.Argument(help="Start with this model: a bundled name or a config.json of your own.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="Start with this bundled device.")] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on. Others than loopback need the token that is printed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0: any that is free.", min=0, max=65535)] = 8642,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """The web page: move the controls and see where speculation pays. Everything stays on this machine.
+
+    Examples:
+
+      specmargin explore
+
+      specmargin explore ./my-model/config.json --gpu b200
+    """
+    with needs_extra("explore"):
+        import uvicorn  # noqa: PLC0415
+
+        from specmargin.explorer.guard import allowed_hosts, is_loopback  # noqa: PLC0415
+        from specmargin.explorer.server import make_app  # noqa: PLC0415
+        from specmargin.explorer.uploads import Uploads  # noqa: PLC0415
+    uploads = Uploads()
+    start = _start(model, gpu, uploads)
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
+    listening = _listen(host, port)
+    address = _address(host, listening.getsockname()[1], start | ({} if token is None else {"token": token}))
+    out = render.console()
+    if token is not None:
+        out.print(
+            f"Warning: {host} can be reached from other machines, in plain text. Whoever has this address can use "
+            f"the page.",
+            style="bold",
+        )
+    print(address, flush=True)
+    out.print("Ctrl-C ends it.", style="dim")
+    if browser:
+        Timer(0.4, webbrowser.open, [address]).start()
+    config = uvicorn.Config(make_app(hosts=allowed_hosts(host), token=token, uploads=uploads), log_level="error")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _start(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:
+    """The query that the page opens with, checked before anything is started."""
+    from specmargin.catalog.lookup import find_device, find_model, model_names  # noqa: PLC0415
+
+    found: dict[str, str] = {}
+    if gpu is not None:
+        found["gpu"] = find_device(gpu).name
+    if model is not None and model.lower() in model_names():
+        found["model"] = model.lower()
+    elif model is not None:
+        find_model(model)
+        path = Path(model).expanduser()
+        file = path / "config.json" if path.is_dir() else path
+        if not file.is_file():
+            raise InputError(f"{model}: the page reads bundled models and config.json files; give the path of one")
+        name = file.resolve().parent.name if file.name == "config.json" else file.name
+        found["model"] = f"upload:{uploads.add('config', name, file.read_bytes()).id}"
+    return found
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen()  # before the address is printed: who is quick waits, and is not refused
+    except OSError as error:
+        listening.close()
+        raise InputError(f"--host {host} --port {port}: {error.strerror or error}; try --port 0") from None
+    return listening
+
+
+def _address(host: str, port: int, query: dict[str, str]) -> str:
+    name = "localhost" if host in ("127.0.0.1", "::1", "localhost") else host
+    shown = f"[{name}]" if ":" in name else name
+    return f"http://{shown}:{port}/" + (f"?{urlencode(query)}" if query else "")

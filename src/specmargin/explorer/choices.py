@@ -1,0 +1,106 @@
+"""What the page's controls offer, and the numbers that stand beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from specmargin.architecture.types import Architecture
+from specmargin.catalog.drafters import KINDS as DRAFTERS
+from specmargin.catalog.drafters import acceptance_names, available_drafters
+from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
+from specmargin.catalog.prices import KINDS as PRICES
+from specmargin.catalog.prices import law_book
+from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
+from specmargin.engines.formats import ENGINES
+from specmargin.errors import InputError, ParallelismError
+from specmargin.explorer.gallery import GALLERY
+from specmargin.explorer.view import View, scenario_of
+from specmargin.figures.theme import THEMES, config
+from specmargin.hardware.layout import Parallel
+from specmargin.prices.silicon import store
+
+
+@lru_cache(maxsize=1)
+def catalog() -> dict[str, Any]:
+    return {
+        "models": [_model(bundled_model(name)) for name in model_names()],
+        "gpus": [_gpu(name) for name in device_names()],
+        "engines": [{"name": name, "title": engine.title} for name, engine in ENGINES.items()],
+        "parallel": [str(kind) for kind in Parallel],
+        "prices": [kind for kind in PRICES if kind != "tables" or store.available()],
+        "drafters": [kind for kind in DRAFTERS if kind != "model"],
+        "acceptance": list(acceptance_names()),
+        "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
+        "figures": [
+            {"name": e.name, "title": e.title, "section": e.section, "slow": e.slow, "wait": e.wait}
+            for e in GALLERY.values()
+        ],
+        "themes": {name: config(theme) for name, theme in THEMES.items()},
+    }
+
+
+def _model(found: Architecture) -> dict[str, Any]:
+    pools = found.pools
+    return {
+        "name": found.name,
+        "billions": round(found.parameters / 1e9, 1),
+        "experts": pools[0].experts if pools else None,
+        "experts_per_token": pools[0].experts_per_token if pools else None,
+        "mtp": found.draft_head is not None,
+        "max_context": found.max_context,
+    }
+
+
+def _gpu(name: str) -> dict[str, Any]:
+    device = bundled_device(name)
+    return {
+        "name": name,
+        "title": device.title,
+        "gigabytes": round(device.memory_bytes / 1e9),
+        "measured": law_book(device) is not None,
+    }
+
+
+def here(view: View) -> dict[str, Any]:
+    """The row at the marked batch, and what the controls need to know of this model."""
+    scenario, row = view.scenario, view.row
+    architecture = scenario.architecture
+    return {
+        "batch": row.batch,
+        "depth": row.depth,
+        "speedup": row.speedup,
+        "goodput_tokens_per_second": row.goodput_tokens_per_second,
+        "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
+        "tpot_seconds": row.tpot_seconds,
+        "hurdle": row.hurdle,
+        "break_even_acceptance": row.break_even_acceptance,
+        "distinct_experts": row.distinct_experts,
+        "experts": architecture.pools[0].experts if architecture.pools else None,
+        "bound_by": f"{row.bound_component}: {row.bound_resource}",
+        "fits": row.fits,
+        "survival": [round(float(value), 4) for value in scenario.survival.at(max(view.max_depth, 1))],
+        "drafter": scenario.drafter.name,
+        "drafters": [choice.kind for choice in available_drafters(architecture)],
+        "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
+        "max_context": architecture.max_context,
+        "prices": scenario.prices.name,
+        "routing": scenario.routing.name if architecture.is_moe else None,
+        "sources": {name: str(source) for name, source in scenario.sources.items()},
+    }
+
+
+def enough_gpus(view: View, error: InputError) -> int | None:
+    """The smallest usual number of GPUs on which the scenario would do, where too few are what is wrong."""
+    if not isinstance(error, ParallelismError):
+        return None
+    for gpus in (2, 4, 8, 16, 32):
+        if gpus <= view.options.gpus:
+            continue
+        try:
+            scenario_of(replace(view.options, gpus=gpus))
+        except InputError:
+            continue
+        return gpus
+    return None

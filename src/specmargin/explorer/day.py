@@ -1,0 +1,142 @@
+"""A simulated day of the page's scenario, and policies on the same requests: the simulator's own figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import needs_extra
+from specmargin.explorer.view import View
+from specmargin.figures.figure import Figure
+from specmargin.figures.simulation import day_figure, policies_figure
+from specmargin.figures.words import price_source, setting
+
+if TYPE_CHECKING:
+    from specmargin.simulator.results import Result
+
+# Quiet nights and two peaks, as parts of the busiest hour; a day is played in two hours, so that it takes seconds.
+_HOURS = (0.0, 3.0, 6.0, 8.0, 10.0, 11.5, 13.0, 15.0, 17.0, 19.0, 21.0, 24.0)
+_SHAPE = (0.07, 0.03, 0.05, 0.32, 0.82, 1.0, 0.73, 1.0, 0.73, 0.45, 0.23, 0.07)
+_SPEED = 12.0
+_PROMPT, _OUTPUT = 500, 200  # tokens
+_PEAK = 0.8  # of the goodput at the marked batch
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a simulated day depends on."""
+
+    options: Any
+    batch: int
+    peak_tokens_per_second: float
+
+
+def _asked(view: View) -> Asked:
+    return Asked(
+        options=view.options, batch=view.batch, peak_tokens_per_second=view.row.no_spec_tokens_per_second * _PEAK
+    )
+
+
+def simulated_day(view: View) -> Figure:
+    """Load, depth and speed over the day under the plan's schedule; beside it in words the same day without."""
+    plain, planned = (_played(_asked(view), _Same(view.scenario), policy) for policy in ("none", "schedule"))
+    timeline = [row | {"hour": row["hour"] * _SPEED} for row in planned.timeline()]
+    before, after = plain.summary(), planned.summary()
+    return Figure(
+        name="day",
+        title="A simulated day",
+        takeaway=(
+            f"{setting(view.scenario)}: {planned.requests.count:,} requests of {_PROMPT} + {_OUTPUT} tokens, a day "
+            f"played in {24 / _SPEED:.0f} hours. With the plan's schedule the median time between tokens is "
+            f"{after['tpot_seconds']['p50'] * 1e3:.2f} ms, without speculation "
+            f"{before['tpot_seconds']['p50'] * 1e3:.2f} ms."
+        ),
+        source=f"Specmargin's simulator (modelled, load assumed); {price_source(view.scenario)}",
+        tables={},
+        draw=_Drawn(day_figure("", timeline, hours=24.0)),
+        shape=(hash(_asked(view)),),
+    )
+
+
+def policies(view: View) -> Figure:
+    """The same requests under several policies."""
+    names = ("none", "off", "fixed:1", f"fixed:{max(view.row.depth, 2)}", "schedule")
+    results = [_played(_asked(view), _Same(view.scenario), name) for name in dict.fromkeys(names)]
+    rows = [_row(result) for result in results]
+    best = min(rows, key=lambda row: row["tpot_p50_seconds"])
+    return Figure(
+        name="policies",
+        title="Policies on the same simulated day",
+        takeaway=(
+            f"{setting(view.scenario)}: shortest median time between tokens under {best['policy']} "
+            f"({best['tpot_p50_seconds'] * 1e3:.2f} ms). Rounds are drawn from the acceptance curve, so that nobody "
+            f"knows more of a round than the curve says; drop a bank and see the ladder for what confidence adds."
+        ),
+        source=f"Specmargin's simulator (modelled, load assumed); {price_source(view.scenario)}",
+        tables={},
+        draw=_Drawn(policies_figure("", rows)),
+        shape=(hash(_asked(view)),),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """A chart that carries its own rows, in the place of a function that draws."""
+
+    chart: alt.VConcatChart | alt.HConcatChart
+
+    def __call__(self, *_: object) -> alt.VConcatChart | alt.HConcatChart:
+        return self.chart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """A scenario that a cache does not compare: what is asked says all."""
+
+    scenario: Scenario
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same)
+
+
+@lru_cache(maxsize=32)
+def _played(asked: Asked, priced: _Same, policy: str) -> Result:
+    with needs_extra("simulate"):
+        from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415 (Numba is an extra)
+        from specmargin.simulator.serve import Serving, simulate  # noqa: PLC0415
+        from specmargin.simulator.workload import FixedLength, RateSchedule, Workload  # noqa: PLC0415
+
+    peak = asked.peak_tokens_per_second / _OUTPUT
+    arrivals = RateSchedule(
+        hours=tuple(hour / _SPEED for hour in _HOURS), requests_per_second=tuple(part * peak for part in _SHAPE)
+    )
+    depth = min(_DEEPEST, priced.scenario.drafter.max_depth or _DEEPEST)
+    return simulate(
+        Serving(
+            scenario=priced.scenario,
+            workload=Workload(
+                arrivals=arrivals, prompt=FixedLength(tokens=_PROMPT), output=FixedLength(tokens=_OUTPUT)
+            ),
+            bank=drawn_rounds({"all": priced.scenario.survival}, depth),
+            policy=policy,
+            max_depth=depth,
+        )
+    )
+
+
+def _row(result: Result) -> dict[str, Any]:
+    found = result.summary()
+    return {
+        "policy": result.serving.policy,
+        "busy_tokens_per_second": found["busy_tokens_per_second"],
+        "tpot_p50_seconds": found["tpot_seconds"]["p50"],
+        "ttft_p50_seconds": found["ttft_seconds"]["p50"],
+    }

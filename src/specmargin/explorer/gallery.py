@@ -1,0 +1,333 @@
+"""Every figure of the page by name: what it is drawn from, when it applies, and whether it is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from specmargin.architecture.types import ExpertPool
+from specmargin.catalog.engine_times import find_engine_time
+from specmargin.decisions.design import Hold, Space, explore
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import InputError, nearest_names
+from specmargin.explorer import day
+from specmargin.explorer.view import View
+from specmargin.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
+from specmargin.figures.figure import Figure
+from specmargin.figures.words import acceptance_source
+from specmargin.prices.silicon import store
+from specmargin.routing.tabulated import coverage_rows
+from specmargin.step import FloatArray
+
+if TYPE_CHECKING:
+    from specmargin.acceptance.bank import Rounds
+    from specmargin.acceptance.calibration import Tokens
+    from specmargin.decisions.policies.ladder import LadderRow
+
+Thing = TypeVar("Thing")
+_POSITIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+
+
+class DoesNotApplyError(InputError):
+    """There is nothing to draw, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    name: str
+    title: str  # until it is drawn
+    section: str
+    draw: Callable[[View], Figure]
+    slow: bool = False  # over a tenth of a second: drawn after the others, when it comes into sight
+    wait: str = ""  # so long that the reader is asked first
+
+
+def figure(name: str, view: View) -> Figure:
+    if name not in GALLERY:
+        raise InputError(f"no figure {name!r}{nearest_names(name, GALLERY)}; known: {', '.join(GALLERY)}")
+    return GALLERY[name].draw(view)
+
+
+# --- where it pays ---
+
+
+def _speedup(view: View) -> Figure:
+    return payoff.speedup_figure(view.scenario, batch=view.batch, max_depth=view.max_depth, limit=view.limit)
+
+
+def _context(view: View) -> Figure:
+    return payoff.context_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+
+
+def _pareto(view: View) -> Figure:
+    return payoff.pareto_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+
+
+def _ledger(view: View) -> Figure:
+    return ledger.ledger_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+
+
+def _crossover(view: View) -> Figure:
+    if view.rivals is None:
+        raise DoesNotApplyError("there are no two drafters to compare")
+    first, second = (view.with_drafter(kind).scenario for kind in view.rivals)
+    return crossover.crossover_figure(first, second, max_depth=view.max_depth, limit=view.limit)
+
+
+# --- experts ---
+
+
+def _roofline(view: View) -> Figure:
+    return roofline.roofline_figure(view.scenario, batch=view.batch)
+
+
+def _model(view: View) -> str:
+    name = view.scenario.architecture.name
+    return name if view.layer is None else f"{name}, layer {view.layer}"
+
+
+def _pool(view: View) -> ExpertPool:
+    pools = view.scenario.architecture.pools
+    if not pools:
+        raise DoesNotApplyError(f"{view.scenario.architecture.name} is dense: it has no experts")
+    return pools[0]
+
+
+def _coverage(view: View) -> Figure:
+    pool, routing = _pool(view), view.scenario.routing
+    layer = view.layer
+    local = routing.local(pool)
+    if layer is not None and local is not None:
+        layer = min(layer, local.layers - 1)
+    return experts.coverage_figure(
+        _model(view), routing.name, coverage_rows(pool, routing, _POSITIONS, layer), routing.source
+    )
+
+
+def _popularity(view: View) -> Figure:
+    return experts.popularity_figure(_model(view), _pool(view), view.local_routing, view.scenario.routing.source)
+
+
+def _overlap(view: View) -> Figure:
+    pool, local = _pool(view), view.local_routing
+    return experts.overlap_figure(_model(view), pool, local, _by_lag(view), view.scenario.routing.source)
+
+
+def _by_lag(view: View) -> list[float]:
+    """Where a capture was dropped all its lags, else the one that every profile knows."""
+    local, k = view.local_routing, _pool(view).experts_per_token
+    if view.routing_file is not None:
+        from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
+
+        found = next(iter(read_routing(view.routing_file.path).categories.values()))
+        return [sum(by_layer) / len(by_layer) / k for by_layer in found.overlap_by_lag][:7]
+    return [] if local is None else [float(local.neighbour_overlap_by_layer.mean()) / k]
+
+
+# --- acceptance ---
+
+
+def _of(view: View) -> str:
+    return f"{view.bank.name}" if view.bank is not None else f"{view.scenario.drafter.name}"
+
+
+def _histogram(view: View) -> Figure:
+    rounds = view.rounds
+    source = acceptance_source(view.scenario)
+    if rounds is None:
+        depth = max(view.max_depth, 1)
+        return acceptance.histogram_figure(
+            acceptance.of_curve(view.scenario.survival, depth), of=_of(view), source=source
+        )
+    from specmargin.acceptance.estimate import accepted_histogram  # noqa: PLC0415 (an extra)
+
+    return acceptance.histogram_figure(accepted_histogram(rounds).tolist(), of=_of(view), source=source)
+
+
+def _survival(view: View) -> Figure:
+    curves = {"all": view.scenario.survival.at(max(view.max_depth, 1)).tolist()}
+    if view.rounds is not None:
+        curves = _by_category(view.rounds)
+    elif view.bank is not None:
+        from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415
+
+        curves = {name: found.survival for name, found in read_acceptance(view.bank.path).categories.items()}
+    named = {
+        view.scenario.drafter.name if name == "all" and len(curves) == 1 else name: c for name, c in curves.items()
+    }
+    return acceptance.survival_figure(
+        named, of=_of(view), source=acceptance_source(view.scenario), hurdle=view.row.hurdle
+    )
+
+
+def _by_category(rounds: Rounds) -> dict[str, list[float]]:
+    from specmargin.acceptance.estimate import product_limit  # noqa: PLC0415
+
+    parts = {"all": rounds} | {name: rounds.of_category(name) for name in rounds.categories}
+    return {name: product_limit(part).tolist() for name, part in parts.items()}
+
+
+def _with_confidence(view: View) -> Rounds:
+    rounds = view.rounds
+    if rounds is None or not rounds.has_confidence:
+        raise DoesNotApplyError("needs a bank of rounds with the drafter's confidences: drop one on the page")
+    return rounds
+
+
+def _reliability(view: View) -> Figure:
+    from specmargin.acceptance.calibration import Raw  # noqa: PLC0415
+
+    rounds = _with_confidence(view)
+    judge, calibrated = _held_out(_Same(rounds))
+    sides = {"raw": Raw().probability(judge), "calibrated": calibrated}
+    return acceptance.reliability_figure(sides, judge.accepted, of=_of(view), source=acceptance_source(view.scenario))
+
+
+def _joint(view: View) -> Figure:
+    from specmargin.acceptance.calibration import Raw, survival_of  # noqa: PLC0415
+    from specmargin.acceptance.estimate import joint_table  # noqa: PLC0415
+
+    rounds = _with_confidence(view)
+    return acceptance.joint_figure(
+        joint_table(rounds, survival_of(rounds, Raw())), of=_of(view), source=acceptance_source(view.scenario)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same(Generic[Thing]):
+    """A key for caches: the very same thing."""
+
+    thing: Thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.thing is self.thing
+
+
+@lru_cache(maxsize=4)
+def _held_out(bank: _Same[Rounds]) -> tuple[Tokens, FloatArray]:
+    """Half of the requests to learn from, the others to judge: their tokens, and the calibrated probability of each."""
+    import numpy as np  # noqa: PLC0415
+
+    from specmargin.acceptance.calibration import Logistic, tokens_of  # noqa: PLC0415
+
+    rounds = bank.thing
+    requests = np.unique(rounds.prompt_by_round)
+    if requests.size < 2:
+        raise DoesNotApplyError("needs a bank of two requests or more, to learn from one half and judge on the other")
+    half = np.random.default_rng(0).permutation(requests)[: requests.size // 2]
+    tokens = tokens_of(rounds)
+    ours = np.isin(rounds.prompt_by_round, half)[tokens.round]
+    judge = tokens.chosen(~ours)
+    return judge, Logistic.fit(tokens.chosen(ours), depths=rounds.depth).probability(judge)
+
+
+# --- policies, design, evidence ---
+
+_CONCURRENCIES = (1, 4, 16, 64, 256)
+_SEQUENCES = 1500  # played a concurrency: a quarter of what `profile acceptance --ladder` plays
+
+
+def _ladder(view: View) -> Figure:
+    rows = _ladder_rows(_Same(_with_confidence(view)), _Same(view.scenario))
+    title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
+    return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
+
+
+@lru_cache(maxsize=8)
+def _ladder_rows(bank: _Same[Rounds], priced: _Same[Scenario]) -> list[LadderRow]:
+    """Every policy on the same batches of the bank, at the prices of the scenario."""
+    from specmargin.decisions.policies.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
+    from specmargin.decisions.policies.ladder import ladder as played  # noqa: PLC0415
+    from specmargin.decisions.policies.tables import scenario_table  # noqa: PLC0415
+
+    prices = scenario_table(
+        priced.thing.with_graphs_for(None), max_batch=max(_CONCURRENCIES), max_depth=bank.thing.depth
+    )
+    return list(played(Contest.of(bank.thing, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES))
+
+
+def _design(view: View) -> Figure:
+    _pool(view)
+    scenario = view.scenario
+    if view.routing_file is not None:
+        raise DoesNotApplyError(
+            "variants of a model need routing curves that scale: choose a bundled profile or uniform"
+        )
+    space = Space(
+        hold=Hold.ACTIVE, experts=[64, 128, 256, 512], experts_per_token=[2, 4, 8, 16], shared_shares=(0.0, 0.25, 0.5)
+    )
+    return design.design_figure(explore(scenario, space, batch=view.batch, max_depth=view.max_depth))
+
+
+@lru_cache(maxsize=1)
+def _steps() -> Figure:
+    """The same whatever the controls say: it is about the prices themselves."""
+    from specmargin.validation.steps import measured_steps, predicted_seconds  # noqa: PLC0415 (SciPy, an extra)
+
+    steps = measured_steps()
+    kinds = ("tables", "laws", "datasheet") if store.available() else ("laws", "datasheet")
+    times = {kind: find_engine_time(None, engine="vllm", prices=kind) for kind in kinds}
+    return validation.steps_figure(steps, {kind: predicted_seconds(steps, kind, times[kind]) for kind in kinds})
+
+
+GALLERY: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(name="speedup", title="How deep to draft, and what it gains", section="Where it pays", draw=_speedup),
+        Entry(name="ledger", title="The price of one more draft token", section="Where it pays", draw=_ledger),
+        Entry(name="context", title="Speed-up over batch and context", section="Where it pays", draw=_context),
+        Entry(name="pareto", title="Goodput against the speed of one sequence", section="Where it pays", draw=_pareto),
+        Entry(name="crossover", title="Two drafters against each other", section="Where it pays", draw=_crossover),
+        Entry(name="roofline", title="Where a token stops being free", section="Experts", draw=_roofline),
+        Entry(name="coverage", title="Experts that positions touch", section="Experts", draw=_coverage),
+        Entry(name="popularity", title="Some experts are asked more than others", section="Experts", draw=_popularity),
+        Entry(name="overlap", title="Neighbours share experts", section="Experts", draw=_overlap),
+        Entry(name="histogram", title="How many draft tokens a round keeps", section="Acceptance", draw=_histogram),
+        Entry(name="survival", title="How far drafts survive", section="Acceptance", draw=_survival),
+        Entry(
+            name="reliability",
+            title="What the drafter says, and what happens",
+            section="Acceptance",
+            draw=_reliability,
+            slow=True,
+        ),
+        Entry(
+            name="joint",
+            title="Predicted against accepted, round by round",
+            section="Acceptance",
+            draw=_joint,
+            slow=True,
+        ),
+        Entry(name="day", title="A simulated day", section="Policies", draw=day.simulated_day, slow=True),
+        Entry(
+            name="policies",
+            title="Policies on the same simulated day",
+            section="Policies",
+            draw=day.policies,
+            slow=True,
+        ),
+        Entry(
+            name="ladder",
+            title="What policies gain over the best fixed depth",
+            section="Policies",
+            draw=_ladder,
+            slow=True,
+            wait="half a minute",
+        ),
+        Entry(
+            name="design", title="The same model with other experts", section="Other experts", draw=_design, slow=True
+        ),
+        Entry(
+            name="validation",
+            title="Predicted against measured, whole steps",
+            section="How right it is",
+            draw=lambda _: _steps(),
+            slow=True,
+        ),
+    )
+}

@@ -1,0 +1,116 @@
+"""Who may talk to the page: this machine by default, others with a token; and what a browser may do with it."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+COOKIE = "specmargin"
+_LOOPBACK = {"localhost", "127.0.0.1", "[::1]", "::1"}
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """ASGI middleware. `hosts`: names that the page answers to; a page of another site that resolves its name to us
+    (DNS rebinding) says its own name and is refused. `token`: needed where others can reach the port."""
+
+    app: ASGIApp
+    hosts: frozenset[str]
+    token: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, _with_headers(send))
+            return
+        await self.app(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = _name(headers.get("host", ""))
+        if self.hosts and host not in self.hosts:
+            return _error(
+                421, f"this server does not answer to the name {host[:80]!r}; open it by the address it printed"
+            )
+        origin = headers.get("origin")
+        if origin is not None and _name(origin.partition("://")[2]) != host:
+            return _error(403, "a page of another site may not talk to this server")
+        return None if self.token is None else self._token_refusal(scope, headers, self.token)
+
+    def _token_refusal(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        if _same(given, token) or (cookie is not None and _same(cookie.value, token)):
+            return None
+        asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        if not _same(asked, token):
+            return _error(401, "this server needs its token: open the address that `specmargin explore` printed")
+        welcome = RedirectResponse(scope["path"], status_code=303)  # and the token leaves the address bar
+        welcome.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return welcome
+
+
+def allowed_hosts(host: str) -> frozenset[str]:
+    """Names that a browser may use for an address we listen on; any, where we listen on all of them."""
+    if host in ("0.0.0.0", "::"):
+        return frozenset()
+    return frozenset(_LOOPBACK | {host}) if is_loopback(host) else frozenset({host, f"[{host}]"})
+
+
+def _name(host: str) -> str:
+    """Without the port; IPv6 addresses keep their brackets."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message, "field": None}, status_code=status)
+
+
+def _with_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if "cache-control" not in headers:
+                headers["cache-control"] = "no-store"
+        await send(message)
+
+    return wrapped

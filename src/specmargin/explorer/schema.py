@@ -1,0 +1,201 @@
+"""What the page may ask for, checked at the door. Names only, never paths: a page must not read files by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from specmargin.architecture.precision import precision_named
+from specmargin.catalog.drafters import KINDS as DRAFTERS
+from specmargin.catalog.drafters import acceptance_names
+from specmargin.catalog.lookup import device_names, find_device, model_names
+from specmargin.catalog.prices import KINDS as PRICES
+from specmargin.catalog.routing_profiles import BUNDLED
+from specmargin.engines.formats import ENGINES, find_engine
+from specmargin.errors import InputError, nearest_names
+from specmargin.explorer.uploads import Kind
+from specmargin.hardware.layout import Parallel
+from specmargin.schema import StrictModel
+
+UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
+_CURVE = re.compile(r"(length:)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
+_CATEGORY = re.compile(r"[A-Za-z0-9_ .+-]{1,60}")
+_HIT_RATE = re.compile(r"[0-9.]{1,8}")
+
+Text = Annotated[str, Field(max_length=200)]
+
+
+def _either(names: tuple[str, ...]) -> dict[str, Any]:
+    """For the schema: one of these names, or a file that was dropped."""
+    return {"pattern": f"^({'|'.join(map(re.escape, names))}|upload:[0-9a-f]{{16}})$"}
+
+
+def _or_nothing(**schema: Any) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
+
+
+class Query(StrictModel):
+    """One scenario, as the page's address has it."""
+
+    model: Annotated[
+        Text, Field(description="A bundled name or upload:ID.", json_schema_extra=_either(model_names()))
+    ] = "qwen3.6-35b-a3b"
+    gpu: Annotated[Text, Field(description="A bundled device.", json_schema_extra={"enum": list(device_names())})] = (
+        "h200"
+    )
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    parallel: Parallel = Parallel.TP
+    engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
+    prices: Annotated[
+        Text | None,
+        Field(
+            description="datasheet, laws or tables; default: the best there is.",
+            json_schema_extra=_or_nothing(enum=list(PRICES)),
+        ),
+    ] = None
+    drafter: Annotated[
+        Text | None,
+        Field(
+            description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.",
+            json_schema_extra=_or_nothing(enum=[kind for kind in DRAFTERS if kind != "model"]),
+        ),
+    ] = None
+    acceptance: Annotated[
+        Text | None,
+        Field(
+            description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.",
+            json_schema_extra=_or_nothing(pattern=r"^(0\.[0-9]{1,3}|mtp|dflash|eagle|upload:[0-9a-f]{16})$"),
+        ),
+    ] = None
+    routing: Annotated[
+        Text | None,
+        Field(
+            description="uniform, a bundled name[:category] or upload:ID[:category].",
+            json_schema_extra=_or_nothing(enum=["uniform", *BUNDLED]),
+        ),
+    ] = None
+    layer: Annotated[int | None, Field(ge=0, le=1000, description="One MoE layer in the figures of routing.")] = None
+    context: Annotated[int, Field(ge=0, le=16_777_216)] = 1024
+    batch: Annotated[int, Field(ge=1, le=65_536, description="The batch that figures mark.")] = 16
+    depth: Annotated[int, Field(ge=0, le=64, description="Deepest draft to consider.")] = 8
+    weights: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8", "nvfp4", "mxfp4"]))] = None
+    kv_cache: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8"]))] = None
+
+    @field_validator("model")
+    @classmethod
+    def _model(cls, value: str) -> str:
+        if UPLOAD.fullmatch(value) or value.lower() in model_names():
+            return value
+        raise ValueError(
+            f"{value!r} is not a bundled model{nearest_names(value, model_names())}; or drop a config.json"
+        )
+
+    @field_validator("gpu")
+    @classmethod
+    def _gpu(cls, value: str) -> str:
+        try:
+            known = value.isascii() and "." not in value and "/" not in value and "\\" not in value
+            return find_device(value).name if known and not value.endswith("toml") else _refuse_gpu(value)
+        except InputError:
+            return _refuse_gpu(value)
+
+    @field_validator("engine")
+    @classmethod
+    def _engine(cls, value: str) -> str:
+        return _checked(lambda: find_engine(value).name)
+
+    @field_validator("prices")
+    @classmethod
+    def _prices(cls, value: str | None) -> str | None:
+        return value if value is None else _one_of("prices", value, PRICES)
+
+    @field_validator("drafter")
+    @classmethod
+    def _drafter(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        kind, _, detail = value.partition(":")
+        _one_of("drafter", kind, DRAFTERS)
+        inner, _, rate = detail.partition("@")
+        fine = not detail or (kind == "model" and detail in model_names())
+        fine = fine or (
+            kind == "ssd" and inner in ("", "mtp", "eagle", "dflash") and bool(_HIT_RATE.fullmatch(rate or "0"))
+        )
+        if not fine:
+            raise ValueError(f"drafter {value!r} is not understood; use model:NAME of a bundled model, or ssd:mtp@0.8")
+        return value
+
+    @field_validator("acceptance")
+    @classmethod
+    def _acceptance(cls, value: str | None) -> str | None:
+        if value is None or value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
+            return value
+        raise ValueError(
+            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.3@4, a bundled curve, or "
+            f"drop a bank"
+        )
+
+    @field_validator("routing")
+    @classmethod
+    def _routing(cls, value: str | None) -> str | None:
+        if value is None or value == "uniform" or UPLOAD.fullmatch(value):
+            return value
+        name, colon, category = value.partition(":")
+        _one_of("routing", name, ("uniform", *BUNDLED))
+        if colon and not _CATEGORY.fullmatch(category):
+            raise ValueError(f"routing: {category!r} is not a category")
+        return value
+
+    @field_validator("weights", "kv_cache")
+    @classmethod
+    def _precision(cls, value: str | None) -> str | None:
+        return value if value is None else _checked(lambda: (precision_named(value), value)[1])
+
+
+def _refuse_gpu(value: str) -> str:
+    raise ValueError(f"{value!r} is not a bundled GPU{nearest_names(value, device_names())}")
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, known)}; known: {', '.join(known)}")
+    return value
+
+
+def _checked(find: Any) -> str:
+    """Our own complaints as Pydantic wants them."""
+    try:
+        return str(find())
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+class ViewQuery(Query):
+    """A scenario, which figures to draw, and which chart structures the page has already."""
+
+    show: Annotated[str, Field(max_length=400, description="Names of figures, with commas.")] = ""
+    have: Annotated[str, Field(max_length=4000, description="Keys of structures that need not be sent.")] = ""
+
+
+class FigureQuery(Query):
+    theme: Literal["light", "dark"] = "light"
+
+
+class Failure(BaseModel):
+    """Every error looks like this."""
+
+    error: str
+    field: str | None = None
+
+
+UploadKind = Kind
+
+
+class Uploaded(BaseModel):
+    id: str
+    kind: UploadKind
+    name: str
+    summary: str
+    categories: list[str] = []

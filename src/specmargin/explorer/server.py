@@ -1,0 +1,287 @@
+"""The application: pages, the API that they ask, and downloads. Every error is a sentence in JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from importlib.resources import files
+from threading import Thread
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Request
+from fastapi import Path as InPath
+from fastapi import Query as InQuery
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from specmargin._version import __version__
+from specmargin.errors import InputError
+from specmargin.explorer import choices, gallery, report, story
+from specmargin.explorer.guard import Guard
+from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery
+from specmargin.explorer.uploads import TooLargeError, Uploads
+from specmargin.explorer.view import View, view_of
+from specmargin.figures.figure import Figure
+from specmargin.figures.files import rendered
+from specmargin.figures.theme import THEMES
+
+_STATIC = files("specmargin.explorer") / "static"
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_DRAWN = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
+_FAILURES: dict[int | str, dict[str, Any]] = {
+    400: {"model": Failure, "description": "Asked for something that cannot be answered, and why."},
+    404: {"model": Failure, "description": "There is no such thing."},
+    422: {"model": Failure, "description": "A field that is not understood."},
+}
+Asked = Annotated[Query, InQuery()]
+FigureName = Annotated[str, InPath(max_length=40)]
+
+
+def make_app(
+    *, hosts: frozenset[str] = frozenset(), token: str | None = None, uploads: Uploads | None = None
+) -> FastAPI:
+    kept = uploads or Uploads()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        Thread(target=_warm_up, daemon=True).start()  # while the browser opens
+        yield
+        kept.close()
+
+    app = FastAPI(
+        title="Specmargin explorer",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=lifespan,
+        responses=_FAILURES,
+    )
+    app.add_middleware(Guard, hosts=hosts, token=token)
+    _errors(app)
+    _pages(app)
+    _numbers(app, kept)
+    _downloads(app, kept)
+    _uploads(app, kept)
+    return app
+
+
+def _warm_up() -> None:
+    """What the first page waits for: the chart library, then the default scenario with its first figures."""
+    vega_bundle()
+    choices.catalog()
+    kept = Uploads()
+    seen = view_of(ViewQuery(), kept)
+    choices.here(seen)
+    _json(seen.plan)
+    for entry in list(gallery.GALLERY.values())[:4]:
+        _shown(entry.name, seen, set())
+    kept.close()
+
+
+def _errors(app: FastAPI) -> None:
+    @app.exception_handler(InputError)
+    async def refused(_: Request, error: InputError) -> Response:
+        return _failure(413 if isinstance(error, TooLargeError) else 400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:]) or None
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return _failure(422, message if field is None else f"{field}: {message}", field)
+
+    @app.exception_handler(HTTPException)
+    async def absent(_: Request, error: HTTPException) -> Response:
+        return _failure(error.status_code, str(error.detail))
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, error: Exception) -> Response:
+        return _failure(500, f"this is a bug ({type(error).__name__}); please report it with the address of the page")
+
+
+def _failure(status: int, message: str, field: str | None = None) -> JSONResponse:
+    return JSONResponse({"error": message, "field": field}, status_code=status)
+
+
+# --- pages ---
+
+
+_GLOBAL = "window.vegaEmbed = vegaEmbed;"
+
+
+@lru_cache(maxsize=1)
+def vega_bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws our files."""
+    import vl_convert  # noqa: PLC0415
+
+    return str(vl_convert.javascript_bundle(_GLOBAL))
+
+
+def _pages(app: FastAPI) -> None:
+    def page(name: str) -> Response:
+        ending = name.rpartition(".")[2]
+        return Response((_STATIC / name).read_bytes(), media_type=f"{_TYPES[ending]}; charset=utf-8")
+
+    @app.get("/", include_in_schema=False)
+    def index() -> Response:
+        return page("index.html")
+
+    @app.get("/story", include_in_schema=False)
+    def story_page() -> Response:
+        return page("story.html")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    def static(name: str) -> Response:
+        if name not in _static_names():
+            raise HTTPException(404, f"there is no {name[:60]!r} here")
+        return page(name)
+
+    @app.get("/static/lib/vega.js", include_in_schema=False)
+    def vega() -> Response:
+        # Equal for one version of the server: a browser may keep it.
+        return Response(vega_bundle(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    def icon() -> Response:
+        return page("icon.svg")
+
+
+@lru_cache(maxsize=1)
+def _static_names() -> frozenset[str]:
+    return frozenset(entry.name for entry in _STATIC.iterdir() if entry.is_file())
+
+
+# --- numbers ---
+
+
+def _numbers(app: FastAPI, uploads: Uploads) -> None:
+    @app.get("/api/catalog")
+    def catalog() -> dict[str, Any]:
+        """Everything that can be chosen, and the look of charts."""
+        return choices.catalog()
+
+    @app.get("/api/plan")
+    def plan(query: Asked) -> dict[str, Any]:
+        """What `specmargin plan --json` prints."""
+        return view_of(query, uploads).plan
+
+    @app.get("/api/view")
+    def view(query: Annotated[ViewQuery, InQuery()]) -> Response:
+        """The plan, and figures as tables of rows; the structure of a chart only where the page lacks it.
+
+        A scenario that makes no sense is an answer here, not an error: `refused` says why, `gpus` how many would do.
+        """
+        began = time.perf_counter()
+        seen = view_of(query, uploads)
+        have = set(query.have.split("|"))
+        try:
+            body: dict[str, Any] = {"plan": seen.plan, "here": choices.here(seen)}
+        except InputError as error:
+            return _json({"refused": str(error), "gpus": choices.enough_gpus(seen, error)})
+        body["figures"] = [_shown(name, seen, have) for name in query.show.split(",") if name]
+        return _json(body | {"seconds": round(time.perf_counter() - began, 4)})
+
+    @app.get("/api/story")
+    def paragraphs(query: Asked) -> Response:
+        """The argument with the numbers of this scenario; each paragraph names its figure."""
+        return _json(
+            {"lead": story.LEAD, "paragraphs": [vars(part) for part in story.paragraphs(view_of(query, uploads))]}
+        )
+
+
+def _shown(name: str, view: View, have: set[str]) -> dict[str, Any]:
+    try:
+        found = gallery.figure(name, view)
+    except gallery.DoesNotApplyError as error:
+        return {"name": name, "reason": str(error)}
+    return {
+        "name": name,
+        "title": found.title,
+        "takeaway": found.takeaway,
+        "source": found.source,
+        "key": found.key,
+        "tables": found.tables,
+        "structure": None if found.key in have else found.structure,
+    }
+
+
+def _json(body: Any) -> Response:
+    return Response(
+        json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False), media_type="application/json"
+    )
+
+
+# --- downloads ---
+
+
+def _downloads(app: FastAPI, uploads: Uploads) -> None:
+    @app.get("/api/figures/{name}.{ending}", response_class=Response, responses={200: {"content": _contents()}})
+    def figure(
+        name: FigureName,
+        ending: Literal["json", "csv", "svg", "png", "html"],
+        query: Annotated[FigureQuery, InQuery()],
+    ) -> Response:
+        """One figure as a Vega-Lite specification, its rows, a drawing, or a page of its own."""
+        if name not in gallery.GALLERY:
+            raise HTTPException(404, f"no figure {name!r}; known: {', '.join(gallery.GALLERY)}")
+        found = gallery.figure(name, view_of(query, uploads))
+        if ending == "csv":
+            return _attached(_csv(found), "text/csv; charset=utf-8", f"{name}.csv")
+        chart = found.chart(THEMES[query.theme])
+        if ending == "json":
+            return _attached(json.dumps(chart.to_dict()), "application/json", f"{name}.json")
+        return _attached(rendered(chart, ending), _DRAWN[ending], f"{name}.{ending}")
+
+    @app.get("/api/report", response_class=Response, responses={200: {"content": {"text/html": {}}}})
+    def whole(query: Asked) -> Response:
+        """The story and all figures as one file without scripts."""
+        return _attached(report.page(view_of(query, uploads)), "text/html; charset=utf-8", "report.html")
+
+
+def _contents() -> dict[str, Any]:
+    return {kind: {} for kind in (*_DRAWN.values(), "text/csv", "application/json")}
+
+
+def _attached(body: str | bytes, media_type: str, name: str) -> Response:
+    """Always a download: nothing that is made of an upload is shown as a page of this server."""
+    return Response(body, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
+
+
+def _csv(figure: Figure) -> str:
+    rows = figure.table_rows()
+    columns = dict.fromkeys(name for row in rows for name in row)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+# --- uploads ---
+
+
+def _uploads(app: FastAPI, uploads: Uploads) -> None:
+    @app.post(
+        "/api/uploads/{kind}",
+        responses={413: {"model": Failure}, 201: {"model": Uploaded}},
+        status_code=201,
+        openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+    )
+    async def upload(
+        kind: UploadKind,
+        request: Request,
+        name: Annotated[str, InQuery(max_length=200)] = "file",
+        beside: Annotated[str | None, InQuery(pattern="^[0-9a-f]{16}$")] = None,
+    ) -> Uploaded:
+        """A dropped file: the id stands for it in links (`upload:ID`)."""
+        found = await uploads.receive(kind, name, request.stream(), beside)
+        return Uploaded(
+            id=found.id, kind=found.kind, name=found.name, summary=found.summary, categories=list(found.categories)
+        )

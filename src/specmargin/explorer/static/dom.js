@@ -1,0 +1,52 @@
+// The few helpers that both pages need.
+
+export const byId = (id) => document.getElementById(id);
+
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "class") made.className = value;
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+export function fill(select, groups, chosen) {
+  const nodes = groups.map(([label, options]) => {
+    const made = options.map(([value, text]) => element("option", { value }, text ?? value));
+    return label ? element("optgroup", { label }, ...made) : made;
+  });
+  select.replaceChildren(...nodes.flat());
+  select.value = chosen;
+  return select.value === chosen;
+}
+
+export function complain(message) {
+  const place = byId("error");
+  place.hidden = !message;
+  place.textContent = message ?? "";
+}
+
+export const times = (value) => `${value.toFixed(2)}×`;
+export const whole = (value) => Math.round(value).toLocaleString("en");
+
+export function modelGroups(catalog) {
+  const text = (m) => `${m.name} (${m.billions} B${m.experts ? `, ${m.experts_per_token}/${m.experts}` : ""})`;
+  const named = (list) => list.map((m) => [m.name, text(m)]);
+  return [
+    ["Mixtures of experts", named(catalog.models.filter((m) => m.experts))],
+    ["Dense", named(catalog.models.filter((m) => !m.experts))],
+  ];
+}
+
+export function gpuGroups(catalog) {
+  const named = (list) => list.map((g) => [g.name, `${g.title} (${g.gigabytes} GB)`]);
+  return [
+    ["Measured kernels", named(catalog.gpus.filter((g) => g.measured))],
+    ["Datasheet only", named(catalog.gpus.filter((g) => !g.measured))],
+  ];
+}
+
+export const COUNTS = ["1", "2", "4", "8", "16", "32"].map((n) => [n, n]);

@@ -1,0 +1,51 @@
+// Files of the reader: by button or dropped. The server says what they are; nothing changes when it refuses.
+
+import { ask, Refused } from "/static/api.js";
+
+const KEPT = new Map(); // id -> what the server said
+
+export const uploaded = (kind) => [...KEPT.values()].filter((file) => file.kind === kind);
+
+export async function send(files) {
+  const sent = [];
+  const order = [...files].sort((a, b) => Number(a.name.startsWith("speculator")) - Number(b.name.startsWith("speculator")));
+  for (const file of order) {
+    const bank = sent.find((found) => found.kind === "acceptance");
+    const found = await post(kindOf(file.name), file, bank?.id);
+    KEPT.set(found.id, found);
+    if (bank && found.kind === "acceptance") sent.splice(sent.indexOf(bank), 1);
+    sent.push(found);
+  }
+  return sent;
+}
+
+function kindOf(name) {
+  const plain = name.toLowerCase();
+  if (plain.startsWith("speculator") && plain.endsWith(".parquet")) return "speculator";
+  if (/\.(parquet|csv|jsonl)$/.test(plain) || plain.endsWith(".acceptance.json")) return "acceptance";
+  if (plain.endsWith(".routing.json")) return "routing";
+  if (plain.endsWith(".json")) return "config";
+  throw new Refused(`${name}: drop a config.json, a bank (.parquet, .csv, .jsonl) or a profile (.acceptance.json, .routing.json)`);
+}
+
+async function post(kind, file, beside) {
+  const query = new URLSearchParams({ name: file.name.slice(0, 200) });
+  if (kind === "speculator" && beside) query.set("beside", beside);
+  const type = { "content-type": "application/octet-stream" };
+  return ask(`/api/uploads/${kind}`, query.toString(), { method: "POST", body: file, headers: type });
+}
+
+export function onDrop(overlay, take) {
+  let depth = 0;
+  const withFiles = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragenter", (event) => { if (withFiles(event)) { depth += 1; overlay.hidden = false; } });
+  addEventListener("dragleave", (event) => { if (withFiles(event) && (depth -= 1) <= 0) { depth = 0; overlay.hidden = true; } });
+  addEventListener("dragover", (event) => { if (withFiles(event)) event.preventDefault(); });
+  addEventListener("drop", (event) => {
+    if (!withFiles(event)) return;
+    event.preventDefault();
+    depth = 0;
+    overlay.hidden = true;
+    take(event.dataTransfer.files);
+  });
+}

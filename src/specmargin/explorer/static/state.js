@@ -1,0 +1,37 @@
+// A scenario is the page's address: every state is a link. Defaults are left out.
+
+const FIELDS = ["model", "gpu", "gpus", "parallel", "engine", "prices", "drafter", "acceptance", "routing", "layer",
+  "context", "batch", "depth"];
+export const DEFAULTS = { model: "qwen3.6-35b-a3b", gpu: "h200", gpus: "1", parallel: "tp", engine: "vllm",
+  context: "1024", batch: "16", depth: "8" };
+export const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024];
+
+export function parse(text) {
+  const given = new URLSearchParams(text);
+  const state = { ...DEFAULTS };
+  for (const name of FIELDS) if (given.get(name)) state[name] = given.get(name);
+  return state;
+}
+
+export function pinnedIn(text) {
+  const found = new URLSearchParams(text).get("vs");
+  return found === null ? null : parse(found);
+}
+
+export function query(state, more = {}) {
+  const out = new URLSearchParams();
+  for (const name of FIELDS) {
+    const value = state[name];
+    if (value !== undefined && value !== "" && value !== DEFAULTS[name]) out.set(name, value);
+  }
+  for (const [name, value] of Object.entries(more)) out.set(name, value);
+  return out.toString();
+}
+
+export function remember(state, pinned) {
+  const text = query(state, pinned ? { vs: query(pinned) } : {});
+  history.replaceState(null, "", text ? `?${text}` : location.pathname);
+}
+
+export const contextOf = (power) => Math.round(2 ** Number(power));
+export const powerOf = (tokens) => Math.round(Math.log2(Math.max(Number(tokens), 1)) * 2) / 2;

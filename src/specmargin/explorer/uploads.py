@@ -1,0 +1,207 @@
+"""Files dropped on the page: limited in size, read as data, kept under names of our own in a folder of our own."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specmargin.architecture.reader import load_architecture
+from specmargin.errors import InputError, SpecmarginError, needs_extra
+
+Kind = Literal["config", "acceptance", "speculator", "routing"]
+LIMITS: dict[Kind, int] = {
+    "config": 2 << 20,
+    "acceptance": 64 << 20,
+    "speculator": 64 << 20,
+    "routing": 64 << 20,
+}  # bytes
+MOST_KEPT = 32
+MOST_ROUNDS = 2_000_000
+_PLAIN = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+class TooLargeError(InputError):
+    """An upload beyond the limit of its kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    id: str
+    kind: Kind
+    name: str  # for people
+    path: Path  # for us
+    summary: str
+    categories: tuple[str, ...] = ()
+
+
+class Uploads:
+    """By content: the same file has the same id, so that a link works again once the file is dropped again."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="specmargin-"))
+        self._kept: OrderedDict[str, Upload] = OrderedDict()
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def find(self, key: str, kind: Kind) -> Upload:
+        found = self._kept.get(key)
+        if found is None:
+            raise InputError(f"the {kind} file of this link is not here (id {key}): drop it on the page again")
+        if found.kind != kind:
+            raise InputError(f"{found.name} is a file of kind {found.kind}, not {kind}")
+        self._kept.move_to_end(key)
+        return found
+
+    async def receive(self, kind: Kind, name: str, chunks: AsyncIterator[bytes], beside: str | None = None) -> Upload:
+        """Count while it arrives, and keep nothing that cannot be read."""
+        body = bytearray()
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > LIMITS[kind]:
+                raise TooLargeError(f"{shown(name)}: a {kind} file may have {LIMITS[kind] >> 20} MB, this one has more")
+        return self.add(kind, name, bytes(body), beside)
+
+    def add(self, kind: Kind, name: str, body: bytes, beside: str | None = None) -> Upload:
+        """`beside`: the id of an acceptance.parquet, for the speculator.parquet that belongs to it."""
+        key = hashlib.sha256(kind.encode() + body).hexdigest()[:16]
+        folder = self._folder / key
+        if kind == "speculator":
+            if beside is None:
+                raise InputError("speculator.parquet belongs to an acceptance.parquet: drop both together")
+            bank = self.find(beside, "acceptance").path
+            key = hashlib.sha256(beside.encode() + body).hexdigest()[:16]
+            folder = self._folder / key
+        new = not folder.exists()
+        folder.mkdir(exist_ok=True)
+        try:
+            if kind == "speculator":
+                found = _joined_bank(key, folder / "bank", bank, body)
+            else:
+                found = _READERS[kind](key, name, _written(kind, folder, name, body))
+        except SpecmarginError as error:
+            message = _without_path(str(error), folder, name)
+            if new:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise InputError(message) from None
+        self._keep(found)
+        return found
+
+    def _keep(self, found: Upload) -> None:
+        self._kept[found.id] = found
+        self._kept.move_to_end(found.id)
+        while len(self._kept) > MOST_KEPT:
+            old, _ = self._kept.popitem(last=False)
+            shutil.rmtree(self._folder / old, ignore_errors=True)
+
+
+def shown(name: str) -> str:
+    """A name that is safe to show and to make a folder of."""
+    plain = _PLAIN.sub("-", name.replace("\\", "/").rsplit("/", 1)[-1]).strip("-.")[:60]
+    return plain or "file"
+
+
+def _written(kind: Kind, folder: Path, name: str, body: bytes) -> Path:
+    ending = Path(shown(name)).suffix.lower()
+    if kind == "acceptance":
+        path = folder / "bank" / ("acceptance.parquet" if ending == ".parquet" else f"bank{ending}")
+        if ending not in (".parquet", ".csv", ".jsonl", ".json"):
+            raise InputError(f"{shown(name)}: a bank is .parquet, .csv or .jsonl, a profile of one .json")
+    elif kind == "config":
+        stem = shown(name).removesuffix(".json").removesuffix(".config") or "model"
+        path = folder / ("dropped-model" if stem == "config" else stem) / "config.json"
+    else:
+        path = folder / "dropped" / "profile.routing.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(body)
+    return path
+
+
+def _joined_bank(key: str, folder: Path, accepted: Path, confidences: bytes) -> Upload:
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(accepted, folder / "acceptance.parquet")
+    (folder / "speculator.parquet").write_bytes(confidences)
+    return _acceptance(key, "bank", folder / "acceptance.parquet")
+
+
+def _without_path(message: str, folder: Path, name: str) -> str:
+    """Where a file lies on this machine is nobody's business, and no help."""
+    for part in sorted((str(p) for p in folder.rglob("*")), key=len, reverse=True):
+        message = message.replace(part, shown(name))
+    return message.replace(str(folder), shown(name))
+
+
+def _config(key: str, name: str, path: Path) -> Upload:
+    found = load_architecture(path)
+    billions = found.parameters / 1e9
+    pool = (
+        f", {found.pools[0].experts_per_token} of {found.pools[0].experts} experts a token"
+        if found.is_moe
+        else ", dense"
+    )
+    summary = f"{found.name}: {billions:,.1f} B parameters{pool}"
+    return Upload(id=key, kind="config", name=shown(name), path=path.parent, summary=summary)
+
+
+def _acceptance(key: str, name: str, path: Path) -> Upload:
+    if path.suffix == ".json":
+        from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
+
+        profile = read_acceptance(path)
+        summary = f"acceptance profile {shown(profile.name)}, {len(profile.categories)} categories"
+        return Upload(
+            id=key,
+            kind="acceptance",
+            name=shown(name),
+            path=path,
+            summary=summary,
+            categories=tuple(profile.categories),
+        )
+    with needs_extra("routing"):
+        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
+
+    _check_rows(path)
+    rounds = read_bank([path])
+    said = "with confidences" if rounds.has_confidence else "without confidences"
+    summary = f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {said}"
+    return Upload(
+        id=key, kind="acceptance", name=shown(name), path=path, summary=summary, categories=tuple(rounds.categories)
+    )
+
+
+def _check_rows(path: Path) -> None:
+    """A small Parquet file may unpack to a large table."""
+    if path.suffix != ".parquet":
+        return
+    import polars as pl  # noqa: PLC0415 (an extra)
+
+    try:
+        rows = int(pl.scan_parquet(path).select(pl.len()).collect().item())
+    except Exception as error:  # Polars raises many kinds for a file that is cut short or not Parquet
+        raise InputError(f"{path}: not a readable Parquet file ({type(error).__name__})") from None
+    if rows > MOST_ROUNDS:
+        raise InputError(f"{path}: has {rows:,} rounds; the page takes {MOST_ROUNDS:,} at most")
+
+
+def _routing(key: str, name: str, path: Path) -> Upload:
+    from specmargin.routing.schema import read_routing  # noqa: PLC0415
+
+    found = read_routing(path)
+    summary = f"routing of {found.experts_per_token} of {found.experts} experts in {found.layers} layers"
+    return Upload(
+        id=key, kind="routing", name=shown(name), path=path, summary=summary, categories=tuple(found.categories)
+    )
+
+
+_READERS: dict[str, Callable[[str, str, Path], Upload]] = {
+    "config": _config,
+    "acceptance": _acceptance,
+    "routing": _routing,
+}

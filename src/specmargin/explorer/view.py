@@ -1,0 +1,176 @@
+"""From a query to all that figures and words are made of; what a control leaves alone is not worked out again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
+from specmargin.decisions.plan import PlanRow, plan_rows
+from specmargin.decisions.scenario import Scenario
+from specmargin.engines.formats import find_engine
+from specmargin.engines.formats.base import EngineFormat
+from specmargin.errors import needs_extra
+from specmargin.explorer.schema import UPLOAD, Query
+from specmargin.explorer.uploads import Kind, Upload, Uploads
+from specmargin.plan_payload import payload
+from specmargin.planning import Answer, Question, answer
+from specmargin.routing.local import LocalRouting
+from specmargin.scenario_options import ScenarioOptions
+
+if TYPE_CHECKING:
+    from specmargin.acceptance.bank import Rounds
+
+_KEPT = 48
+
+
+@dataclass(frozen=True)
+class View:
+    """One scenario, worked out as far as somebody asks."""
+
+    options: ScenarioOptions
+    batch: int
+    max_depth: int
+    layer: int | None = None
+    bank: Upload | None = None
+    routing_file: Upload | None = None
+
+    @cached_property
+    def _pair(self) -> tuple[DraftChoice, Scenario]:
+        return scenario_of(self.options)
+
+    @property
+    def choice(self) -> DraftChoice:
+        return self._pair[0]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self._pair[1]
+
+    @property
+    def engine(self) -> EngineFormat:
+        return find_engine(self.options.engine)
+
+    @property
+    def limit(self) -> int | None:
+        """Positions of the largest captured graph."""
+        return self.scenario.engine_time.captured_positions
+
+    @property
+    def answer(self) -> Answer:
+        return _answer(self.options, self.max_depth)
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """What `specmargin plan --json` prints for the same scenario."""
+        return payload([self.answer], self.engine, None)
+
+    @cached_property
+    def row(self) -> PlanRow:
+        """The plan at the batch that figures mark."""
+        known = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
+        return known or plan_rows(self.scenario, [self.batch], max_depth=self.max_depth, position_limit=self.limit)[0]
+
+    @property
+    def local_routing(self) -> LocalRouting | None:
+        """Popularity and locality, of one layer where one is chosen."""
+        pools = self.scenario.architecture.pools
+        found = self.scenario.routing.local(pools[0]) if pools else None
+        return found if found is None or self.layer is None else one_layer(found, self.layer)
+
+    @cached_property
+    def rounds(self) -> Rounds | None:
+        """The bank that was dropped, where it is one with rounds."""
+        if self.bank is None or self.bank.path.suffix == ".json":
+            return None
+        return read_rounds(self.bank)
+
+    def with_drafter(self, kind: str) -> View:
+        """The same with another drafter and its own bundled acceptance."""
+        return replace(self, options=replace(self.options, drafter=kind, acceptance=None), bank=None)
+
+    @property
+    def rivals(self) -> tuple[str, str] | None:
+        """The autoregressive head and the block head to compare."""
+        kinds = [choice.kind for choice in available_drafters(self.scenario.architecture)]
+        return ("mtp" if "mtp" in kinds else "eagle", "dflash") if "dflash" in kinds else None
+
+
+def one_layer(found: LocalRouting, layer: int) -> LocalRouting:
+    at = slice(min(layer, found.layers - 1), min(layer, found.layers - 1) + 1)
+    return replace(
+        found,
+        popularity_by_layer_expert=found.popularity_by_layer_expert[at],
+        log_miss_by_run_layer_expert=found.log_miss_by_run_layer_expert[:, at],
+        neighbour_overlap_by_layer=found.neighbour_overlap_by_layer[at],
+    )
+
+
+def view_of(query: Query, uploads: Uploads) -> View:
+    bank, acceptance = _uploaded(query.acceptance, "acceptance", uploads)
+    routing_file, routing = _uploaded(query.routing, "routing", uploads)
+    _, model = _uploaded(query.model, "config", uploads)
+    options = ScenarioOptions(
+        model=model or query.model,
+        gpu=query.gpu,
+        gpus=query.gpus,
+        parallel=query.parallel,
+        drafter=query.drafter,
+        acceptance=acceptance,
+        routing=routing,
+        context=query.context,
+        weights=query.weights,
+        kv_cache=query.kv_cache,
+        prices=query.prices,
+        engine=query.engine,
+    )
+    return View(
+        options=options,
+        batch=query.batch,
+        max_depth=query.depth,
+        layer=query.layer,
+        bank=bank,
+        routing_file=routing_file,
+    )
+
+
+def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
+    """The file behind `upload:ID[:CATEGORY]`, and the text with its path in place of the id."""
+    found = UPLOAD.fullmatch(text) if text is not None else None
+    if found is None:
+        return None, text
+    upload = uploads.find(found.group(1), kind)
+    category = f":{found.group(2)}" if found.group(2) else ""
+    return upload, f"{upload.path}{category}"
+
+
+@lru_cache(maxsize=_KEPT)
+def _base(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
+    return options.one()
+
+
+@lru_cache(maxsize=_KEPT)
+def scenario_of(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
+    """Prices of a scenario do not depend on acceptance: moving its slider keeps them."""
+    choice, scenario = _base(replace(options, acceptance=None))
+    scenario.check_memory()
+    if options.acceptance is None:
+        return choice, scenario
+    deepest = choice.drafter.max_depth or 8
+    survival = find_acceptance(options.acceptance, choice, scenario.architecture, max_depth=deepest)
+    return choice, scenario.with_survival(survival)
+
+
+@lru_cache(maxsize=_KEPT)
+def _answer(options: ScenarioOptions, max_depth: int) -> Answer:
+    choice, scenario = scenario_of(options)
+    return answer(choice, scenario, Question(engine=find_engine(options.engine), max_depth=max_depth))
+
+
+@lru_cache(maxsize=4)
+def read_rounds(bank: Upload) -> Rounds:
+    with needs_extra("routing"):
+        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
+
+    return read_bank([bank.path])

@@ -1,0 +1,213 @@
+"""What drafts are worth: accepted tokens, survival, and how far a drafter's confidence can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from specmargin.acceptance.survival import Survival
+from specmargin.figures.figure import Figure, end_labels, rounded, table
+from specmargin.step import BoolArray, FloatArray
+
+_BINS = 15
+_MOST_CATEGORIES = 6
+
+
+def histogram_figure(share_by_accepted: Sequence[float], *, of: str, source: str) -> Figure:
+    """Share of rounds by accepted draft tokens."""
+    mean = float(np.dot(np.arange(len(share_by_accepted)), share_by_accepted))
+    nothing, everything = share_by_accepted[0], share_by_accepted[-1]
+    deepest = len(share_by_accepted) - 1
+    return Figure(
+        name="histogram",
+        title="How many draft tokens a round keeps",
+        takeaway=(
+            f"{of}: {mean:.2f} of {deepest} draft tokens are accepted on average, but hardly a round is average: "
+            f"{nothing:.0%} keep none and {everything:.0%} keep all. That spread is what adaptive policies live on."
+        ),
+        source=source,
+        tables={
+            "rows": [{"accepted": str(i), "share": rounded(share)} for i, share in enumerate(share_by_accepted)],
+        },
+        draw=_draw_histogram,
+    )
+
+
+def of_curve(survival: Survival, depth: int) -> list[float]:
+    """The shares that a survival curve implies: S_d − S_{d+1}."""
+    curve = np.concatenate([[1.0], survival.at(depth), [0.0]])
+    return [float(value) for value in curve[:-1] - curve[1:]]
+
+
+def _draw_histogram() -> alt.LayerChart:
+    x = alt.X(
+        "accepted:O",
+        title="accepted draft tokens",
+        sort=None,
+        axis=alt.Axis(labelAngle=0),
+        scale=alt.Scale(paddingInner=0.25),
+    )
+    y = alt.Y("share:Q", title="share of rounds", axis=alt.Axis(format="%"))
+    bars = (
+        table("rows")
+        .mark_bar(style="bar-one")
+        .encode(x=x, y=y, tooltip=["accepted:O", alt.Tooltip("share:Q", format=".1%")])
+    )
+    values = table("rows").mark_text(dy=-9).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
+    return alt.LayerChart(layer=[bars, values])
+
+
+# --- survival ---
+
+
+def survival_figure(
+    curves: Mapping[str, Sequence[float]], *, of: str, source: str, hurdle: float | None = None
+) -> Figure:
+    """Survival by depth, one line a category; the hurdle at the batch looked at, where it is known."""
+    names = _shown(curves)
+    rows = [
+        {"depth": depth, "survival": rounded(value), "series": name}
+        for name in names
+        for depth, value in enumerate([1.0, *curves[name]])
+    ]
+    ends = {name: (float(len(curves[name])), float(curves[name][-1])) for name in names}
+    best, worst = (pick(names, key=lambda name: curves[name][-1]) for pick in (max, min))
+    between = (
+        f"; at depth {len(curves[best])} {best} keeps {curves[best][-1]:.0%} of drafts, {worst} {curves[worst][-1]:.0%}"
+        if best != worst
+        else f", all of {len(curves[best])} with {curves[best][-1]:.0%}"
+    )
+    cleared = "" if hurdle is None else f" The hurdle here is {hurdle:.2f}."
+    return Figure(
+        name="survival",
+        title="How far drafts survive",
+        takeaway=f"{of}: the first token is accepted with {curves[names[0]][0]:.0%}{between}.{cleared}",
+        source=source,
+        tables={
+            "curves": rows,
+            "labels": end_labels(ends, x="depth", y="survival", gap=0.055),
+            "hurdle": []
+            if hurdle is None
+            else [{"survival": rounded(hurdle), "depth": 0, "text": f"hurdle {hurdle:.2f}"}],
+        },
+        draw=_draw_survival,
+        shape=(tuple(names),),
+    )
+
+
+def _shown(curves: Mapping[str, Sequence[float]]) -> list[str]:
+    """All together first, then the categories that differ most."""
+    others = sorted((name for name in curves if name != "all"), key=lambda name: -curves[name][-1])
+    if len(others) >= _MOST_CATEGORIES:
+        half = (_MOST_CATEGORIES - 1) // 2
+        others = [*others[: _MOST_CATEGORIES - 1 - half], *others[-half:]]
+    return [*(["all"] if "all" in curves else []), *others]
+
+
+def _draw_survival(names: tuple[str, ...]) -> alt.LayerChart:
+    x = alt.X("depth:Q", title="draft tokens", axis=alt.Axis(tickMinStep=1, format="d"))
+    y = alt.Y(
+        "survival:Q",
+        title="probability that all of them are accepted",
+        axis=alt.Axis(format="%"),
+        scale=alt.Scale(domain=[0, 1]),
+    )
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
+    tooltip = [alt.Tooltip("series:N", title=" "), "depth:Q", alt.Tooltip("survival:Q", format=".1%")]
+    lines = table("curves").mark_line().encode(x=x, y=y, color=colour)
+    points = table("curves").mark_point(size=24).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
+    hurdle = table("hurdle").mark_rule(style="marker").encode(y=y)
+    name = table("hurdle").mark_text(style="marker-label", align="left", dx=4, dy=-8).encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[hurdle, lines, points, labels, name])
+
+
+# --- confidence ---
+
+
+def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, of: str, source: str) -> Figure:
+    """Share accepted against the probability that was said, in bins of equal size, for each way of saying it."""
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, float] = {}
+    for name, said in sides.items():
+        parts = [part for part in np.array_split(np.argsort(said, kind="stable"), _BINS) if part.size]
+        points = [(float(said[part].mean()), float(accepted[part].mean()), part.size) for part in parts]
+        errors[name] = sum(abs(x - y) * size for x, y, size in points) / accepted.size
+        rows += [{"said": rounded(x), "kept": rounded(y), "series": name, "tokens": size} for x, y, size in points]
+    words = ", ".join(f"{name} {error:.1%}" for name, error in errors.items())
+    return Figure(
+        name="reliability",
+        title="What the drafter says, and what happens",
+        takeaway=f"{of}: expected calibration error {words}, on requests that the calibration did not see.",
+        source=source,
+        tables={"points": rows, "even": [{"said": 0.0, "kept": 0.0}, {"said": 1.0, "kept": 1.0}]},
+        draw=_draw_reliability,
+        shape=(tuple(sides),),
+    )
+
+
+def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("said:Q", title="probability said", axis=alt.Axis(format="%", tickCount=5), scale=scale)
+    y = alt.Y("kept:Q", title="share accepted", axis=alt.Axis(format="%", tickCount=5), scale=scale)
+    legend = alt.Legend(title=None, orient="top-left")
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
+    shape = alt.Shape("series:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond"]), legend=legend)
+    tooltip = [
+        alt.Tooltip("series:N", title=" "),
+        alt.Tooltip("said:Q", format=".1%"),
+        alt.Tooltip("kept:Q", format=".1%"),
+        "tokens:Q",
+    ]
+    even = table("even").mark_line(style="reference").encode(x=x, y=y)
+    lines = table("points").mark_line().encode(x=x, y=y, color=colour)
+    points = table("points").mark_point(size=46).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
+    return alt.LayerChart(layer=[even, lines, points])
+
+
+def joint_figure(share_by_accepted_predicted: FloatArray, *, of: str, source: str) -> Figure:
+    """Share of rounds by what was predicted and what was accepted."""
+    joint = np.asarray(share_by_accepted_predicted)
+    right = float(np.trace(joint))
+    near = right + float(np.trace(joint, 1) + np.trace(joint, -1))
+    high = 0.5 * float(joint.max())
+    rows = [
+        {
+            "accepted": str(accepted),
+            "predicted": str(predicted),
+            "share": rounded(share),
+            "text": f"{share:.0%}" if share >= 0.005 else "",
+            "high": bool(share > high),
+        }
+        for accepted, by_predicted in enumerate(joint)
+        for predicted, share in enumerate(by_predicted)
+    ]
+    return Figure(
+        name="joint",
+        title="Predicted against accepted, round by round",
+        takeaway=(
+            f"{of}: confidence foresees the number of accepted tokens exactly in {right:.0%} of rounds and to "
+            f"within one in {near:.0%}. What it does not foresee no gate can use."
+        ),
+        source=source,
+        tables={"cells": rows},
+        draw=_draw_joint,
+        shape=(joint.shape[0],),
+    )
+
+
+def _draw_joint(size: int) -> alt.LayerChart:
+    order = [str(i) for i in range(size)]
+    x = alt.X(
+        "predicted:O", title="accepted tokens that the confidences predict", sort=order, axis=alt.Axis(labelAngle=0)
+    )
+    y = alt.Y("accepted:O", title="accepted tokens", sort=order[::-1])
+    colour = alt.Color("share:Q", scale=alt.Scale(range="heatmap", type="sqrt"), legend=None)
+    tooltip = ["predicted:O", "accepted:O", alt.Tooltip("share:Q", format=".2%")]
+    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
+    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[cells, low, high])

@@ -1,0 +1,86 @@
+"""Two drafters against each other, over depth and batch."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+
+from specmargin.decisions.plan import allowed_depths, deepest
+from specmargin.decisions.scenario import Scenario
+from specmargin.figures.figure import Figure, rounded, table
+from specmargin.figures.payoff import MAP_BATCHES, fitting
+from specmargin.figures.words import price_source
+
+_EVEN = 0.02  # of goodput: closer than that nobody wins
+_REACH = 1.5  # ratio at which colours are full
+
+
+def crossover_figure(first: Scenario, second: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+    """Goodput of the second drafter over the first's, at the same batch and depth; each with its own acceptance."""
+    batches = fitting(first, MAP_BATCHES)
+    deep = min(deepest(first, max_depth), deepest(second, max_depth))
+    ours, theirs = first.grid(batches, deep), second.grid(batches, deep)
+    ratio = theirs.goodput / ours.goodput
+    allowed = allowed_depths(ours, limit)
+    names = (first.drafter.name, second.drafter.name)
+    rows = [
+        {
+            "batch": batch,
+            "depth": depth,
+            "ratio": rounded(ratio[i, depth]),
+            "text": f"{max(ratio[i, depth], 1 / ratio[i, depth]):.2f}",
+            "winner": _winner(float(ratio[i, depth]), names),
+            "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(_REACH)),
+        }
+        for i, batch in enumerate(batches)
+        for depth in range(1, deep + 1)
+        if allowed[i, depth]
+    ]
+    kinds = dict.fromkeys(str(side.survival.source.kind) for side in (first, second))
+    best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (ours, theirs)]
+    return Figure(
+        name="crossover",
+        title=f"{names[0]} against {names[1]}",
+        takeaway=_words(first, batches, best[1] / best[0], names),
+        source=f"{price_source(first)}; acceptance: each its own ({' and '.join(kinds)})",
+        tables={"cells": rows},
+        draw=_draw,
+        shape=(names, deep),
+    )
+
+
+def _winner(ratio: float, names: tuple[str, str]) -> str:
+    if abs(ratio - 1.0) < _EVEN:
+        return "even"
+    return names[1] if ratio > 1.0 else names[0]
+
+
+def _words(scenario: Scenario, batches: list[int], ratio: np.ndarray, names: tuple[str, str]) -> str:
+    turns = [batches[i + 1] for i in range(len(batches) - 1) if (ratio[i] > 1.0) != (ratio[i + 1] > 1.0)]
+    ahead = names[1] if ratio[0] > 1.0 else names[0]
+    lead = (
+        f"{scenario.architecture.name} on {scenario.device.name}: at its best depth {ahead} leads at batch {batches[0]}"
+    )
+    where = f", and the lead changes at batch {turns[0]}" if turns else " and at every batch shown"
+    by = max(ratio[0], 1 / ratio[0])
+    return f"{lead} ({by:.2f}×){where}. Cells: goodput of the better one over the other, same depth."
+
+
+def _draw(names: tuple[str, str], deep: int) -> alt.LayerChart:
+    x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("depth:O", title="draft tokens", scale=alt.Scale(domain=list(range(deep, 0, -1))))
+    colour = alt.Color(
+        "ratio:Q",
+        scale=alt.Scale(type="log", range="diverging", domain=[1.0 / _REACH, _REACH], clamp=True),
+        legend=alt.Legend(title=f"{names[0]} ↔ {names[1]}", values=[0.7, 1.0, 1.4], format=".1f", gradientLength=140),
+    )
+    tooltip = [
+        "batch:O",
+        alt.Tooltip("depth:O", title="draft"),
+        alt.Tooltip("winner:N", title="ahead"),
+        alt.Tooltip("ratio:Q", format=".2f"),
+    ]
+    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
+    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[cells, low, high])

@@ -1,0 +1,116 @@
+"""A figure: rows by table, the words around them, and the function that draws them.
+
+The chart's structure depends on `shape` alone and never on the rows. So a page builds it once and then only sends rows,
+while a file gets everything together: title, what to take away, chart and source line.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from specmargin.figures.theme import LIGHT, Theme, config
+
+Row = Mapping[str, Any]
+Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
+Draw = Callable[..., Chart]
+
+WIDTH, HEIGHT = 620, 340  # pixels of a figure in a file
+_CHARACTERS = 96  # of a subtitle's line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    name: str
+    title: str
+    takeaway: str  # what the reader should see, with the numbers
+    source: str
+    tables: Mapping[str, Sequence[Row]]
+    draw: Draw
+    shape: tuple[Hashable, ...] = ()
+
+    def chart(self, theme: Theme = LIGHT) -> alt.VConcatChart:
+        """The whole figure as one Altair chart: title, takeaway, drawing, source line."""
+        drawing = self.draw(*self.shape)
+        wide = isinstance(drawing, alt.HConcatChart | alt.ConcatChart)
+        if isinstance(drawing, alt.Chart | alt.LayerChart) and drawing.width is alt.Undefined:
+            drawing = drawing.properties(width=WIDTH, height=HEIGHT)
+        line = int(_CHARACTERS * (1.6 if wide else 1.0))
+        title = alt.TitleParams(self.title, subtitle=textwrap.wrap(self.takeaway, line) or [""])
+        caption = (
+            alt.Chart(alt.InlineData(values=[{"text": textwrap.wrap(f"Source: {self.source}", line + 14)}]))
+            .mark_text(style="source", lineHeight=14)
+            .encode(text="text:N", x=alt.value(0), y=alt.value(0))
+            .properties(height=14, width=WIDTH)
+        )
+        apart = alt.Resolve(
+            legend=alt.LegendResolveMap(color="independent", shape="independent", strokeDash="independent")
+        )  # legends stay with the drawing, above the source line
+        whole = alt.VConcatChart(
+            vconcat=[drawing, caption], title=title, spacing=22, datasets=dict(self.tables), resolve=apart
+        )
+        return whole.properties(config=alt.Config(**config(theme)))
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """The Vega-Lite specification without data, title and look: equal for equal `key`s."""
+        return _structure(self.draw, self.shape)
+
+    @property
+    def key(self) -> str:
+        return ":".join([self.name, *map(str, self.shape)])
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        """All rows of all tables, as a download has them."""
+        return [{"table": name, **row} for name, rows in self.tables.items() for row in rows]
+
+
+@lru_cache(maxsize=256)
+def _structure(draw: Draw, shape: tuple[Hashable, ...]) -> dict[str, Any]:
+    spec: dict[str, Any] = draw(*shape).to_dict(context={"pre_transform": False})
+    spec.pop("config", None)
+    spec.pop("title", None)
+    return spec
+
+
+def table(name: str) -> alt.Chart:
+    """A chart over one of the figure's tables."""
+    return alt.Chart(alt.NamedData(name))
+
+
+def batch_axis(title: str = "sequences decoding together (batch)", **options: Any) -> alt.X:
+    """Batch sizes on a logarithmic axis with powers of two."""
+    return alt.X("batch:Q", title=title, scale=alt.Scale(type="log", base=2, nice=False), axis=powers(**options))
+
+
+def powers(last: int = 20, **options: Any) -> alt.Axis:
+    shown = "datum.value >= 1024 ? datum.value / 1024 + 'k' : format(datum.value, '~g')"
+    return alt.Axis(values=[2**power for power in range(last)], labelExpr=shown, **options)
+
+
+def end_labels(
+    ends: Mapping[str, tuple[float, float]], *, x: str, y: str, gap: float, log: bool = False
+) -> list[dict[str, Any]]:
+    """Labels at the ends of lines, moved apart where they would touch: `gap` in units of y (of log2 y if `log`)."""
+    order = sorted(ends, key=lambda name: ends[name][1])
+    places = np.array([ends[name][1] for name in order], dtype=np.float64)
+    at = np.log2(np.maximum(places, 1e-12)) if log else places
+    for _ in range(8):
+        for low in range(len(order) - 1):
+            short = gap - (at[low + 1] - at[low])
+            if short > 0:
+                at[low] -= short / 2
+                at[low + 1] += short / 2
+    final = 2.0**at if log else at
+    return [{x: ends[name][0], y: float(final[i]), "series": name} for i, name in enumerate(order)]
+
+
+def rounded(value: float, digits: int = 4) -> float:
+    """For rows that travel: four significant digits are more than anybody sees."""
+    return float(f"{float(value):.{digits}g}")

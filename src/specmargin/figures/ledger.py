@@ -1,0 +1,120 @@
+"""What one more position costs, and who charges for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+
+from specmargin.decisions.plan import best_depths, deepest, marginal_by_component
+from specmargin.decisions.scenario import Scenario
+from specmargin.figures.figure import Figure, rounded, table
+from specmargin.figures.payoff import MAP_BATCHES, fitting
+from specmargin.figures.words import price_source, setting
+from specmargin.prices.work import Component
+from specmargin.step import FloatArray, IntArray, Step
+
+# Twelve lines of a ledger are more than a reader tells apart: six kinds.
+KINDS = {
+    "routed experts": (Component.ROUTED_EXPERTS, Component.ROUTER),
+    "attention": (Component.ATTENTION, Component.ATTENTION_PROJECTIONS),
+    "dense and shared": (Component.DENSE_FFN, Component.SHARED_EXPERTS),
+    "head, sampling": (Component.LM_HEAD, Component.SAMPLING),
+    "collectives": (Component.COLLECTIVES,),
+    "engine": (Component.LAYERS, Component.ENGINE, Component.LAUNCHES),
+}
+_KIND_OF = {component: kind for kind, components in KINDS.items() for component in components}
+
+
+def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+    """The price of one more draft position in committed tokens, by kind of work, at the best depth of each batch.
+
+    Seconds times the goodput they are taken from: the survival that the token must have to be worth them.
+    """
+    batches = fitting(scenario, MAP_BATCHES)
+    deep = deepest(scenario, max_depth)
+    grid = scenario.grid(batches, deep)
+    chosen = best_depths(grid, limit)
+    goodput = grid.goodput[np.arange(len(batches)), chosen]
+    seconds = _marginal_by_kind(scenario, batches, chosen)
+    total = np.sum(list(seconds.values()), axis=0)
+    survival = scenario.survival.at(deep + 1)[chosen]
+    return Figure(
+        name="ledger",
+        title="The price of one more draft token",
+        takeaway=_words(scenario, batches, seconds, goodput),
+        source=price_source(scenario),
+        tables={
+            "rows": [
+                {
+                    "batch": size,
+                    "kind": kind,
+                    "order": rank,
+                    "hurdle": rounded(max(value[i], 0.0) * goodput[i]),
+                    "microseconds": rounded(value[i] * 1e6),
+                }
+                for rank, (kind, value) in enumerate(seconds.items())
+                for i, size in enumerate(batches)
+            ],
+            "totals": [
+                {"batch": size, "hurdle": rounded(total[i] * goodput[i]), "text": f"{total[i] * 1e6:,.0f}"}
+                for i, size in enumerate(batches)
+            ],
+            "heading": [{"text": "µs"}],
+            "survival": [{"batch": size, "hurdle": rounded(survival[i])} for i, size in enumerate(batches)],
+        },
+        draw=_draw,
+        shape=(tuple(batches), tuple(kind for kind, value in seconds.items() if value.any())),
+    )
+
+
+def _marginal_by_kind(scenario: Scenario, batches: Sequence[int], depths: IntArray) -> dict[str, FloatArray]:
+    step = Step.uniform(batch=np.array(batches, dtype=np.float64), depth=depths, context=scenario.context)
+    now, more = scenario.marginal(step)
+    seconds: dict[str, FloatArray] = {kind: np.zeros(len(batches)) for kind in KINDS}
+    for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks):
+        seconds[_KIND_OF[line.component]] = seconds[_KIND_OF[line.component]] + added
+    return seconds
+
+
+def _words(scenario: Scenario, batches: Sequence[int], seconds: dict[str, FloatArray], goodput: FloatArray) -> str:
+    total = np.sum(list(seconds.values()), axis=0)
+
+    def at(i: int) -> str:
+        most = max(seconds, key=lambda kind: float(seconds[kind][i]))
+        return f"{total[i] * 1e6:,.0f} µs at batch {batches[i]} (mostly {most}), or {total[i] * goodput[i]:.2f} tokens"
+
+    return (
+        f"{setting(scenario)}: verifying one more token takes {at(0)}; {at(-1)}. "
+        "Height: the survival it must reach, drafting aside. Tick: the survival it has."
+    )
+
+
+def _draw(batches: tuple[int, ...], kinds: tuple[str, ...]) -> alt.LayerChart:
+    x = alt.X(
+        "batch:O",
+        title="sequences decoding together (batch)",
+        axis=alt.Axis(labelAngle=0),
+        scale=alt.Scale(domain=list(batches), paddingInner=0.35),
+    )
+    # More than one token nobody can earn: a price beyond is cut off, its number stands above.
+    scale = alt.Scale(domain=[0.0, 1.0], clamp=True)
+    y = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", stack="zero", scale=scale)
+    colour = alt.Color(
+        "kind:N",
+        scale=alt.Scale(domain=list(kinds)),
+        legend=alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square"),
+        sort=list(kinds),
+    )
+    tooltip = ["batch:O", "kind:N", alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
+    bars = table("rows").mark_bar(clip=True).encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
+    plain = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", scale=scale)
+    text = table("totals").mark_text().encode(x=x, y=alt.value(-14), text="text:N")
+    heading = table("heading").mark_text(style="note", align="right")
+    heading = heading.encode(x=alt.value(-12), y=alt.value(-14), text="text:N")
+    survival = table("survival").mark_tick(style="average", orient="horizontal")
+    survival = survival.encode(
+        x=x, y=plain, tooltip=[alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")]
+    )
+    return alt.LayerChart(layer=[bars, text, heading, survival])

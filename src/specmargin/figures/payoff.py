@@ -1,0 +1,261 @@
+"""Where speculation pays: speed-up and depth over batch and context, and against the time between tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import altair as alt
+import numpy as np
+
+from specmargin.decisions.plan import allowed_depths, best_depths, deepest
+from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
+from specmargin.figures.words import price_source, setting
+from specmargin.step import FloatArray, IntArray
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
+MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def fitting(scenario: Scenario, batches: Sequence[int]) -> list[int]:
+    """The batches that fit without speculation; at least two, so that there is a line to draw."""
+    found = [batch for batch in batches if batch <= scenario.plain_largest_batch]
+    return found if len(found) > 1 else list(batches[:2])
+
+
+def _chosen(scenario: Scenario, batches: Sequence[int], max_depth: int, limit: int | None) -> tuple[Grid, IntArray]:
+    """The grid, and the best depth of those that fit in memory."""
+    grid = scenario.grid(batches, deepest(scenario, max_depth))
+    chosen = best_depths(grid, limit)
+    fits = {depth: scenario.largest_batch(depth) for depth in set(chosen.tolist())}
+    return grid, np.array(
+        [depth if size <= fits[depth] else 0 for size, depth in zip(batches, chosen.tolist(), strict=True)]
+    )
+
+
+# --- over batch ---
+
+
+def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, limit: int | None = None) -> Figure:
+    """The best depth at each batch and what it gains; every fixed depth behind it; a mark at `batch`."""
+    batches = fitting(scenario, BATCHES)
+    grid, chosen = _chosen(scenario, batches, max_depth, limit)
+    gains = np.where(allowed_depths(grid, limit), grid.goodput, np.nan) / grid.none_goodput[:, np.newaxis]
+    best = gains[np.arange(len(batches)), chosen]
+    fixed = [
+        {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
+        for depth in range(1, gains.shape[1])
+        for i, size in enumerate(batches)
+        if np.isfinite(gains[i, depth])
+    ]
+    rows = [
+        {
+            "batch": size,
+            "speedup": rounded(best[i]),
+            "depth": int(chosen[i]),
+            "text": (str(chosen[i]) if chosen[i] else "off") if size in MAP_BATCHES else "",
+        }
+        for i, size in enumerate(batches)
+    ]
+    return Figure(
+        name="speedup",
+        title="How deep to draft, and what it gains",
+        takeaway=_speedup_words(scenario, batches, best, chosen),
+        source=price_source(scenario),
+        tables={
+            "best": rows,
+            "fixed": fixed,
+            "even": [{"speedup": 1.0}],
+            "here": [{"batch": batch}] if batch <= batches[-1] else [],
+            "heading": [{"text": "draft"}],
+        },
+        draw=_draw_speedup,
+    )
+
+
+def _speedup_words(scenario: Scenario, batches: Sequence[int], best: FloatArray, chosen: IntArray) -> str:
+    top = int(np.nanargmax(best))
+    if best[top] <= 1.0:
+        return f"{setting(scenario)}: no depth pays at any batch."
+    ends = f"; at batch {batches[-1]} {best[-1]:.2f}×" if top != len(batches) - 1 else ""
+    first = f"{best[0]:.2f}× at batch {batches[0]} with drafts of {chosen[0]}"
+    most = "" if top == 0 else f", at most {best[top]:.2f}× at batch {batches[top]} (drafts of {chosen[top]})"
+    return f"{setting(scenario)}: {first}{most}{ends}. Thin lines: the same depth at every batch."
+
+
+def _draw_speedup() -> alt.LayerChart:
+    x, y = batch_axis(), alt.Y("speedup:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
+    tooltip = [
+        alt.Tooltip("batch:Q", title="batch"),
+        alt.Tooltip("depth:Q", title="draft"),
+        alt.Tooltip("speedup:Q", title="speed-up", format=".2f"),
+    ]
+    fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail="depth:N")
+    even = table("even").mark_rule(style="reference").encode(y=y)
+    here = table("here").mark_rule(style="marker").encode(x=x)
+    line = table("best").mark_line(interpolate="monotone").encode(x=x, y=y)
+    points = table("best").mark_point().encode(x=x, y=y, tooltip=tooltip)
+    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=alt.value(-12), text="text:N")
+    heading = (
+        table("heading")
+        .mark_text(style="note", align="right")
+        .encode(x=alt.value(-12), y=alt.value(-12), text="text:N")
+    )
+    return alt.LayerChart(layer=[fixed, even, here, line, points, depths, heading])
+
+
+# --- over batch and context ---
+
+
+def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+    """Speed-up and depth by batch and context; empty where the sequences do not fit in memory."""
+    longest = scenario.architecture.max_context or CONTEXTS[-1]
+    contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
+    deep = deepest(scenario, max_depth)
+    batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
+    where = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
+    grid = scenario.grid(batches, deep, where)
+    chosen = best_depths(grid, limit)
+    gain = grid.goodput[np.arange(batches.size), chosen] / grid.none_goodput
+    largest = {tokens: _largest(scenario, tokens) for tokens in contexts}
+    rows = [
+        {
+            "batch": int(size),
+            "context": int(tokens),
+            "label": _short(int(tokens)),
+            "speedup": rounded(value),
+            "depth": int(depth),
+            "text": f"{value:.2f}" if depth else "–",
+            "high": bool(value > _HIGH),
+        }
+        for size, tokens, depth, value in zip(batches, where, chosen, gain, strict=True)
+        if size <= largest[int(tokens)]
+    ]
+    return Figure(
+        name="context",
+        title="Speed-up over batch and context",
+        takeaway=_context_words(scenario, rows),
+        source=price_source(scenario),
+        tables={"cells": rows},
+        draw=_draw_context,
+        shape=(tuple(map(_short, contexts)),),
+    )
+
+
+_HIGH = 1.93  # speed-ups from which on a cell is dark enough for light ink
+
+
+def _largest(scenario: Scenario, tokens: int) -> int:
+    return replace(scenario, context=float(tokens)).plain_largest_batch
+
+
+def _context_words(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
+    if not rows:
+        return f"{setting(scenario)}: no sequence fits in memory."
+    best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
+    return (
+        f"{setting(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
+        f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each at its best depth. "
+        "Dash: off is best. Empty: the sequences do not fit."
+    )
+
+
+def _speedup_of(row: dict[str, object]) -> float:
+    return float(str(row["speedup"]))
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
+
+
+def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
+    x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
+    colour = alt.Color(
+        "speedup:Q",
+        scale=alt.Scale(range="heatmap", domain=[1.0, 2.5], clamp=True),
+        legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", values=[1.0, 1.5, 2.0, 2.5]),
+    )
+    tooltip = ["batch:O", "context:O", alt.Tooltip("speedup:Q", format=".2f"), alt.Tooltip("depth:Q", title="draft")]
+    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
+    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[cells, low, high])
+
+
+# --- against the time between tokens ---
+
+
+def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+    """Goodput a GPU against the speed one user sees, with and without speculation, one point a batch."""
+    batches = fitting(scenario, BATCHES)
+    grid, chosen = _chosen(scenario, batches, max_depth, limit)
+    at = np.arange(len(batches))
+    gpus = scenario.layout.gpus
+    sides = {
+        "no speculation": (grid.none_goodput / gpus, grid.none_seconds),
+        f"with {scenario.drafter.name}": (grid.goodput[at, chosen] / gpus, grid.tpot_seconds[at, chosen]),
+    }
+    rows = [
+        {
+            "goodput": rounded(goodput[i]),
+            "speed": rounded(1.0 / tpot[i]),
+            "tpot": rounded(tpot[i] * 1e3),
+            "batch": size,
+            "series": name,
+        }
+        for name, (goodput, tpot) in sides.items()
+        for i, size in enumerate(batches)
+    ]
+    shown = {1, 4, 16, 64, 256}
+    ends = {name: (rounded(1.0 / tpot[0]), rounded(goodput[0])) for name, (goodput, tpot) in sides.items()}
+    return Figure(
+        name="pareto",
+        title="Goodput against the speed of one sequence",
+        takeaway=_pareto_words(scenario, sides),
+        source=price_source(scenario),
+        tables={
+            "points": rows,
+            "sizes": [row | {"text": f"{row['batch']}"} for row in rows if row["batch"] in shown],
+            "labels": end_labels(ends, x="speed", y="goodput", gap=0.55, log=True),
+        },
+        draw=_draw_pareto,
+        shape=(tuple(sides),),
+    )
+
+
+def _pareto_words(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatArray]]) -> str:
+    (plain, plain_tpot), (fast, fast_tpot) = sides.values()
+    middle = len(plain) // 2
+    wanted = 1.0 / plain_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
+    reached = float(np.interp(-wanted, -1.0 / fast_tpot, fast))
+    return (
+        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {plain[middle]:,.0f} "
+        f"tokens a second without speculation and {reached:,.0f} with it. Numbers beside points: batch."
+    )
+
+
+def _draw_pareto(names: tuple[str, ...]) -> alt.LayerChart:
+    x = alt.X(
+        "speed:Q",
+        title="tokens a second for one sequence (1 / TPOT)",
+        scale=alt.Scale(type="log", nice=False, padding=14),
+    )
+    y = alt.Y(
+        "goodput:Q", title="committed tokens a second and GPU", scale=alt.Scale(type="log", nice=False, padding=16)
+    )
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
+    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(names), range=[[5, 3], [1, 0]]), legend=None)
+    tooltip = [
+        alt.Tooltip("series:N", title=" "),
+        "batch:Q",
+        alt.Tooltip("goodput:Q", title="tokens/s/GPU", format=",.0f"),
+        alt.Tooltip("tpot:Q", title="ms a token", format=".2f"),
+    ]
+    lines = table("points").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, order="batch:Q")
+    points = table("points").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    sizes = table("sizes").mark_text(style="note", dx=-9, dy=7, align="right").encode(x=x, y=y, text="text:N")
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
+    return alt.LayerChart(layer=[lines, points, sizes, labels])

@@ -1,0 +1,152 @@
+"""One look for all figures, light and dark, as Vega-Lite configuration: charts themselves name no colour.
+
+Series differ in lightness as well as in hue, so that they stay apart in greyscale and for colour-blind readers; lines
+are labelled where they end, and dashes repeat what colour says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    name: str
+    paper: str
+    ink: str
+    quiet: str  # second voice: subtitles, axes, fixed depths
+    faint: str  # grid lines
+    accent: str
+    series: tuple[str, ...]
+    heat: tuple[str, ...]  # little to much
+    sides: tuple[str, ...]  # one wins, even, the other wins
+    on_low: str  # ink on the first colours of `heat`
+    on_high: str
+
+
+# For figures of many policies, beyond the six that most figures need.
+_MORE_LIGHT = ("#4f7fbf", "#d98a6a", "#6fbfb0", "#5e3a87")
+_MORE_DARK = ("#5f8fd0", "#c4643a", "#1f8f7c", "#8d6fc4")
+
+LIGHT = Theme(
+    name="light",
+    paper="#ffffff",
+    ink="#1c2733",
+    quiet="#5b6875",
+    faint="#e3e7eb",
+    accent="#b3380f",
+    series=("#14315f", "#b3380f", "#168a7d", "#8a63b8", "#cf8f12", "#8b959f", *_MORE_LIGHT),
+    heat=("#f2f5f8", "#c7d9ea", "#8fb6d8", "#2f6496", "#14315f"),
+    sides=("#b3380f", "#eebd9f", "#f4f4f2", "#9fd3cb", "#0f766a"),
+    on_low="#1c2733",
+    on_high="#ffffff",
+)
+DARK = Theme(
+    name="dark",
+    paper="#12181f",
+    ink="#e6ebf0",
+    quiet="#9aa7b4",
+    faint="#2a343e",
+    accent="#ff9a66",
+    series=("#a9cbff", "#ff8f5a", "#3fbfa9", "#c4a3f2", "#ffd98a", "#7d8893", *_MORE_DARK),
+    heat=("#1b242e", "#274462", "#3f719f", "#7fadd8", "#d3e5fb"),
+    sides=("#ff8f5a", "#8a5238", "#262e36", "#2b6e64", "#3fbfa9"),
+    on_low="#e6ebf0",
+    on_high="#10161c",
+)
+THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+
+
+def config(theme: Theme) -> dict[str, Any]:
+    """The Vega-Lite configuration of a theme."""
+    return {
+        "background": theme.paper,
+        "font": FONT,
+        "padding": 8,
+        "view": {"stroke": None},
+        "axis": _axis(theme),
+        "legend": {
+            "labelColor": theme.ink,
+            "titleColor": theme.quiet,
+            "titleFontWeight": "normal",
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+        },
+        "title": {
+            "color": theme.ink,
+            "subtitleColor": theme.quiet,
+            "fontSize": 16,
+            "fontWeight": 600,
+            "subtitleFontSize": 12,
+            "subtitleLineHeight": 17,
+            "anchor": "start",
+            "frame": "group",
+            "offset": 14,
+            "subtitlePadding": 6,
+        },
+        "header": {"labelColor": theme.ink, "titleColor": theme.quiet, "labelFontSize": 12},
+        "range": {
+            "category": list(theme.series),
+            "heatmap": list(theme.heat),
+            "ramp": list(theme.heat),
+            "diverging": list(theme.sides),
+            "ordinal": list(theme.heat),
+        },
+        "mark": {"color": theme.series[0]},
+        "line": {"strokeWidth": 2.2},
+        "rule": {"color": theme.quiet},
+        "point": {"filled": True, "size": 36, "opacity": 1},
+        "rect": {"stroke": theme.paper, "strokeWidth": 1.5},
+        "bar": {"stroke": theme.paper, "strokeWidth": 0.5},
+        "text": {"color": theme.ink, "fontSize": 12},
+        "style": _styles(theme),
+    }
+
+
+def _axis(theme: Theme) -> dict[str, Any]:
+    return {
+        "labelColor": theme.quiet,
+        "titleColor": theme.ink,
+        "titleFontWeight": "normal",
+        "titleFontSize": 12,
+        "labelFontSize": 11,
+        "titlePadding": 10,
+        "gridColor": theme.faint,
+        "domainColor": theme.quiet,
+        "tickColor": theme.quiet,
+        "domain": False,
+        "ticks": False,
+        "labelPadding": 6,
+        "labelOverlap": "greedy",
+    }
+
+
+def _styles(theme: Theme) -> dict[str, Any]:
+    """Named marks of our charts."""
+    return {
+        "label": {"fontSize": 12, "align": "left", "baseline": "middle", "dx": 7},
+        "note": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
+        "source": {"fontSize": 10.5, "color": theme.quiet, "fill": theme.quiet, "align": "left", "baseline": "top"},
+        "band-label": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
+        "quiet-line": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1, "opacity": 0.45},
+        "reference": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1, "strokeDash": [4, 3]},
+        "marker": {"stroke": theme.accent, "color": theme.accent, "strokeWidth": 1.5, "strokeDash": [2, 3]},
+        "marker-label": {"fill": theme.accent, "color": theme.accent, "fontSize": 11, "fontWeight": 600},
+        "band": {"fill": theme.series[2], "color": theme.series[2], "opacity": 0.12},
+        "tax-band": {"fill": theme.series[1], "color": theme.series[1], "opacity": 0.10},
+        "average": {"color": theme.ink, "fill": theme.ink, "thickness": 2, "bandSize": 34},
+        "area-one": {"color": theme.series[0], "fill": theme.series[0], "opacity": 0.45},
+        "area-quiet": {"color": theme.series[5], "fill": theme.series[5], "opacity": 0.4},
+        "line-two": {"color": theme.series[1], "stroke": theme.series[1], "strokeWidth": 1.4},
+        "line-three": {"color": theme.series[2], "stroke": theme.series[2], "strokeWidth": 1.4},
+        "bar-one": {"fill": theme.series[0], "color": theme.series[0]},
+        "bar-two": {"fill": theme.series[5], "color": theme.series[5]},
+        "second-line": {"color": theme.series[1], "stroke": theme.series[1]},
+        "second-point": {"color": theme.series[1], "fill": theme.series[1], "size": 36},
+        "cell-low": {"fill": theme.on_low, "color": theme.on_low, "fontSize": 11},
+        "cell-high": {"fill": theme.on_high, "color": theme.on_high, "fontSize": 11},
+        "spread": {"fill": theme.series[0], "color": theme.series[0], "opacity": 0.16},
+    }

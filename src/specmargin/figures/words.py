@@ -1,0 +1,36 @@
+"""Words that several figures share."""
+
+from __future__ import annotations
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.sources import Source, weakest
+
+
+def setting(scenario: Scenario) -> str:
+    """`qwen3.6-35b-a3b on 8 × h200, mtp, context 1,024`."""
+    gpus = scenario.layout.gpus
+    count = f"{gpus} × " if gpus > 1 else ""
+    return (
+        f"{scenario.architecture.name} on {count}{scenario.device.name}, {scenario.drafter.name}, "
+        f"context {scenario.context:,.0f}"
+    )
+
+
+def price_source(scenario: Scenario) -> str:
+    """Which prices, and the weakest link of the chain."""
+    sources = dict(scenario.sources)
+    return f"Specmargin, {scenario.prices.name} prices; weakest input: {short(weakest(sources.values()))}"
+
+
+def routing_source(scenario: Scenario) -> str:
+    return f"Specmargin; routing {short(scenario.routing.source)}"
+
+
+def acceptance_source(scenario: Scenario) -> str:
+    return f"Specmargin; acceptance {short(scenario.survival.source)}"
+
+
+def short(source: Source, most: int = 150) -> str:
+    """A source that fits on a line or two."""
+    text = str(source)
+    return text if len(text) <= most else f"{text[: most - 1].rsplit(' ', 1)[0]} …"

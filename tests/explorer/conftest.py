@@ -1,0 +1,149 @@
+"""A server that really listens, and a browser that really draws."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytest.importorskip("fastapi")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a running explorer."""
+    with running() as address:
+        yield address
+
+
+class running:  # noqa: N801 (reads as what it does)
+    """`with running(token=...) as address:`"""
+
+    def __init__(self, host: str = "127.0.0.1", token: str | None = None) -> None:
+        import uvicorn  # noqa: PLC0415
+
+        from specmargin.explorer.guard import allowed_hosts  # noqa: PLC0415
+        from specmargin.explorer.server import make_app  # noqa: PLC0415
+
+        self._socket = socket.socket()
+        self._socket.bind((host, 0))
+        self.address = f"http://{host}:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(make_app(hosts=allowed_hosts(host), token=token), log_level="error")
+        self._server = uvicorn.Server(config)
+        self._thread = Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        for _ in range(200):
+            if self._server.started:
+                break
+            time.sleep(0.05)
+        return self.address
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=10)
+        self._socket.close()
+
+
+@pytest.fixture(scope="session")
+def client(server: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server, timeout=60.0) as made:
+        yield made
+
+
+def _setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("setup_browser", ROOT / "scripts" / "setup_browser.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _absent(what: str) -> None:
+    """Where CI is set nothing may be missing; on other machines the tests say what they lack."""
+    message = f"{what}: run `python scripts/setup_browser.py`"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def axe_source() -> str:
+    found = _setup().axe()
+    if found is None:
+        _absent("axe-core is not there")
+    return str(Path(found).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = _setup().chromium()
+    if found is None:
+        _absent("there is no Chromium")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
+    with sync_playwright() as playwright:
+        # --no-sandbox: tests often run as root in a container, where Chromium refuses its own sandbox.
+        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, server: str) -> Iterator[Callable[..., Page]]:
+    """Open a path; at the end no console error, no exception and no request to anybody else may have happened."""
+    pages: list[Page] = []
+    faults: list[str] = []
+
+    def opened(path: str = "/", *, width: int = 1280, height: int = 900, expect: str = "", **options: str) -> Page:
+        """`expect`: part of a console error that the test provokes."""
+        page = browser.new_page(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+        pages.append(page)
+        page.on("pageerror", lambda error: faults.append(f"exception: {error}"))
+        page.on(
+            "console",
+            lambda said: (
+                faults.append(f"console: {said.text}")
+                if said.type in ("error", "warning") and not (expect and expect in said.text)
+                else None
+            ),
+        )
+        page.on(
+            "request",
+            lambda asked: (
+                None
+                if asked.url.startswith((server, "data:", f"blob:{server}"))
+                else faults.append(f"external request: {asked.url}")
+            ),
+        )
+        page.goto(f"{server}{path}")
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="session")
+def reference_bank() -> Path:
+    """A real bank of rounds; tests that need it are skipped, and say so, where it is absent."""
+    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
+    if not folder.is_dir():
+        pytest.skip(f"reference bank not found at {folder} (set SPECMARGIN_REFERENCE_MOE)")
+    return folder

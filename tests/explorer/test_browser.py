@@ -1,0 +1,325 @@
+"""The page in a real Chromium: what a reader does, and what may never happen (see `open_page`)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.explorer.test_api import CONFIG, planned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Open = Callable[..., "Page"]
+_REDRAW_MS = 150.0
+_PAINT_MS = 1500.0
+
+
+def ready(page: Page) -> Page:
+    """Drawn: the verdict, and the first figure."""
+    page.wait_for_selector("#numbers dd")
+    page.wait_for_selector("#figure-speedup svg .mark-line path")
+    return page
+
+
+def redraws(page: Page) -> int:
+    return int(page.evaluate("() => performance.getEntriesByName('redraw').length"))
+
+
+def after(page: Page, act: Callable[[], Any]) -> float:
+    """Do something and wait until it is drawn: milliseconds from event to last chart, by the browser's clock."""
+    before = redraws(page)
+    act()
+    for _ in range(400):
+        if redraws(page) > before:
+            return float(page.evaluate("() => performance.getEntriesByName('redraw').at(-1).duration"))
+        page.wait_for_timeout(25)
+    raise AssertionError(f"nothing was redrawn; the page says: {page.inner_text('#error')!r}")
+
+
+def slide(page: Page, name: str, value: float) -> Callable[[], Any]:
+    """As a reader's hand does it: value and event."""
+    return lambda: page.eval_on_selector(
+        f"#{name}", "(e, v) => { e.value = v; e.dispatchEvent(new Event('input', { bubbles: true })); }", value
+    )
+
+
+def drawn(page: Page, figure: str = "speedup") -> str:
+    return str(page.inner_html(f"#figure-{figure} .chart svg"))
+
+
+def sentence(page: Page) -> str:
+    return page.inner_text("#sentence")
+
+
+# --- the controls ---
+
+
+def test_every_control_changes_verdict_and_figures(open_page: Open) -> None:
+    page = ready(open_page())
+    changes: list[Callable[[], Any]] = [
+        lambda: page.select_option("[name=gpu]", "b200"),
+        lambda: page.select_option("[name=drafter]", "dflash"),
+        slide(page, "alpha", 0.35),
+        slide(page, "context", 14),
+        lambda: page.select_option("[name=routing]", "uniform"),
+        lambda: page.select_option("[name=prices]", "datasheet"),
+        lambda: page.select_option("[name=model]", "qwen3-30b-a3b"),
+    ]
+    for change in changes:
+        words, picture = sentence(page), drawn(page)
+        after(page, change)
+        assert sentence(page) != words
+        assert drawn(page) != picture
+    flags = page.inner_text("#flags")
+    after(page, lambda: page.select_option("[name=engine]", "trtllm"))
+    assert page.inner_text("#flags") != flags
+
+
+def test_numbers_on_the_page_are_those_of_plan_json(open_page: Open) -> None:
+    page = ready(open_page("/?model=qwen3-30b-a3b&gpu=h100&prices=laws&acceptance=0.70&batch=8"))
+    expected = planned("qwen3-30b-a3b", "--gpu", "h100", "--prices", "laws", "--acceptance", "0.70")
+    assert sentence(page) == expected["verdict"]
+    assert page.inner_text("#flags").strip() == expected["config"].strip()
+    page.click("summary >> text=By batch")
+    shown = page.eval_on_selector_all("#rows tbody tr", "rows => rows.map(r => [...r.cells].map(c => c.textContent))")
+    for row, cells in zip(expected["rows"], shown, strict=True):
+        assert cells[:3] == [f"{row['batch']:,}", str(row["depth"]), f"{row['speedup']:.2f}×"]
+        assert cells[3] == f"{row['goodput_tokens_per_second']:,.0f}"
+    here = next(row for row in expected["rows"] if row["batch"] == 8)
+    assert page.inner_text("#numbers div:nth-child(1) dd") == f"{here['speedup']:.2f}×"
+    assert page.inner_text("#numbers div:nth-child(5) dd").startswith(f"{here['hurdle']:.2f}")
+
+
+def test_a_model_too_large_gets_the_gpus_it_needs(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    page.select_option("[name=model]", "deepseek-v3")
+    page.wait_for_selector("#sentence:has-text('8 × h200')")
+    assert page.input_value("[name=gpus]") == "8"
+    assert "set to 8" in page.inner_text("#model-hint")
+
+
+def test_every_figure_is_drawn_when_it_comes_into_sight(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    for name in (
+        "context",
+        "pareto",
+        "crossover",
+        "roofline",
+        "coverage",
+        "popularity",
+        "overlap",
+        "histogram",
+        "survival",
+    ):
+        page.locator(f"#figure-{name}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#figure-{name} .chart svg .mark-group")
+    for name in ("day", "policies", "design", "validation"):  # slower ones
+        page.locator(f"#figure-{name}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#figure-{name} .chart svg .mark-group", timeout=60_000)
+    assert "drop one on the page" in page.inner_text("#figure-reliability .nothing")
+
+
+# --- links ---
+
+
+def test_a_link_reproduces_the_state(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    after(page, lambda: page.select_option("[name=gpu]", "b200"))
+    after(page, slide(page, "alpha", 0.6))
+    after(page, slide(page, "batch", 3))
+    words, address = sentence(page), page.url
+    other = ready(open_page(address.partition(page.url.split("/")[2])[2]))
+    assert sentence(other) == words
+    assert other.inner_text("#numbers") == page.inner_text("#numbers")
+    assert _rows(other, "speedup") == _rows(page, "speedup")
+    assert other.input_value("[name=gpu]") == "b200"
+    assert other.input_value("#alpha") == "0.6"
+
+
+def _rows(page: Page, figure: str) -> str:
+    page.click(f"#figure-{figure} summary")
+    return page.inner_text(f"#figure-{figure} table")
+
+
+def test_comparison_pins_one_scenario_beside_another(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    pinned = sentence(page)
+    after(page, lambda: page.click("#pin"))
+    after(page, lambda: page.select_option("[name=gpu]", "b200"))
+    assert page.inner_text("#pinned-sentence") == pinned
+    assert sentence(page) != pinned
+    assert page.locator("#figure-speedup .chart svg").count() == 2
+    again = ready(open_page(page.url.partition(page.url.split("/")[2])[2]))
+    assert again.inner_text("#pinned-sentence") == pinned
+    after(page, lambda: page.click("#swap"))
+    assert sentence(page) == pinned
+    after(page, lambda: page.click("#unpin"))
+    assert page.locator("#figure-speedup .chart svg").count() == 1
+
+
+def test_flags_are_copied(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#copy")
+    page.wait_for_selector("#done:has-text('copied')")
+    assert page.evaluate("() => navigator.clipboard.readText()") == page.inner_text("#flags")
+
+
+# --- files ---
+
+
+def drop(page: Page, name: str, text: str) -> None:
+    """What a hand does: a file dragged over the page and let go."""
+    page.evaluate(
+        """([name, text]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([text], name));
+            for (const kind of ["dragenter", "dragover", "drop"]) {
+                const options = { bubbles: true, cancelable: true, dataTransfer: data };
+                document.body.dispatchEvent(new DragEvent(kind, options));
+            }
+        }""",
+        [name, text],
+    )
+
+
+def test_a_config_is_dropped_on_the_page(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    after(page, lambda: drop(page, "tiny-moe.json", json.dumps(CONFIG)))
+    assert "tiny-moe on h200" in sentence(page)
+    assert page.input_value("[name=model]").startswith("upload:")
+    assert "4 of 64 experts" in page.inner_text("#model-hint")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.json", "not json", "config.json"),
+        ("config.json", '{"model_type": "unheard-of"}', "unheard-of"),
+        ("notes.txt", "hello", "drop a config.json"),
+        ("<img src=x onerror=alert(1)>.json", "{", ""),
+        ("config.json", "x" * (3 << 20), "2 MB"),
+    ],
+)
+def test_bad_files_are_refused_and_nothing_changes(open_page: Open, name: str, text: str, said: str) -> None:
+    page = ready(open_page("/?prices=laws", expect="Failed to load resource"))
+    words, picture, address = sentence(page), drawn(page), page.url
+    drop(page, name, text)
+    page.wait_for_selector("#error:not([hidden])")
+    assert said in page.inner_text("#error")
+    assert page.locator("#error img").count() == 0
+    assert (sentence(page), drawn(page), page.url) == (words, picture, address)
+
+
+def test_a_bank_is_dropped_and_its_figures_appear(open_page: Open, reference_bank: Path) -> None:
+    page = ready(open_page("/?prices=laws"))
+    files = [str(reference_bank / name) for name in ("acceptance.parquet", "speculator.parquet")]
+    after(page, lambda: page.set_input_files("#file", files))
+    for name in ("survival", "reliability", "joint"):
+        page.locator(f"#figure-{name}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#figure-{name} .chart svg .mark-group", timeout=60_000)
+    assert "calibrated" in page.inner_text("#figure-reliability .takeaway")
+
+
+# --- the story ---
+
+
+def test_the_story_speaks_of_the_readers_model(open_page: Open) -> None:
+    page = open_page("/story?model=gpt-oss-20b&prices=laws")
+    page.wait_for_selector("#part-verdict .chart svg")
+    assert page.locator("#paragraphs section").count() == 8
+    assert "gpt-oss-20b asks 4 of 32 experts" in page.inner_text("#part-tax")
+    page.select_option("[name=model]", "qwen3.6-27b")
+    page.wait_for_selector("#part-verdict p:has-text('qwen3.6-27b')")
+    assert page.locator("#part-tax").count() == 0  # a dense model pays no expert tax
+
+
+# --- light, dark, small, by keyboard, read aloud ---
+
+
+def test_dark_follows_the_system_and_the_button(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws", color_scheme="dark"))
+    assert page.get_attribute("html", "data-theme") == "dark"
+    dark = drawn(page)
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "light"
+    page.wait_for_timeout(800)
+    assert drawn(page) != dark
+
+
+def test_small_screens_do_not_scroll_sideways(open_page: Open) -> None:
+    page = open_page("/?prices=laws", width=400, height=800)
+    page.wait_for_selector("#numbers dd")
+    for name in ("speedup", "context", "roofline", "histogram"):
+        page.locator(f"#figure-{name}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#figure-{name} .chart svg")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
+
+
+def test_the_keyboard_reaches_everything(open_page: Open) -> None:
+    page = ready(open_page("/?prices=laws"))
+    seen = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("() => document.activeElement.name || document.activeElement.id"))
+    for name in (
+        "model",
+        "gpu",
+        "engine",
+        "drafter",
+        "acceptance",
+        "alpha",
+        "batch",
+        "context",
+        "routing",
+        "file",
+        "copy",
+        "pin",
+    ):
+        assert name in seen
+    page.focus("#alpha")
+    after(page, lambda: page.keyboard.press("ArrowLeft"))
+    assert "acceptance=" in page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/?prices=laws", "/?prices=laws&vs=gpu%3Db200", "/story?prices=laws"])
+def test_no_serious_accessibility_violation(open_page: Open, axe_source: str, path: str, scheme: str) -> None:
+    page = open_page(path, color_scheme=scheme)
+    page.wait_for_selector("svg .mark-group")
+    page.wait_for_timeout(500)
+    page.evaluate(axe_source + "; 0")
+    found = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    serious = [
+        f"{fault['id']}: {node['target']} {node['failureSummary']}"
+        for fault in found["violations"]
+        if fault["impact"] in ("serious", "critical")
+        for node in fault["nodes"]
+    ]
+    assert serious == []
+
+
+# --- quick ---
+
+
+def test_first_paint_and_redraws_are_quick(open_page: Open) -> None:
+    """The promise is 150 ms on two quiet cores, and docs/explorer.md has what was measured; other tests run beside this
+    one, so what is asserted is twice that."""
+    page = ready(open_page("/?prices=laws"))
+    paint = float(page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+    page.wait_for_timeout(500)
+    taken = [after(page, slide(page, "alpha", 0.5 + 0.03 * i)) for i in range(6)]
+    taken += [after(page, slide(page, "batch", 2 + i)) for i in range(6)]
+    taken += [after(page, slide(page, "context", 9 + 0.5 * i)) for i in range(6)]
+    for kind in ("eagle", "dflash", "ngram"):
+        taken.append(after(page, partial(page.select_option, "[name=drafter]", kind)))
+    print(f"first paint {paint:.0f} ms; redraw median {statistics.median(taken):.0f} ms of {len(taken)}")
+    assert paint < _PAINT_MS
+    assert statistics.median(taken) < 2 * _REDRAW_MS

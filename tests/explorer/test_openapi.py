@@ -1,0 +1,35 @@
+"""Schemathesis against the running server: whatever is sent, the answer is as the schema says, and never a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+schemathesis = pytest.importorskip("schemathesis")
+
+# The report draws two dozen figures: too slow to fuzz, and made of the same parts.
+PATHS = ("/api/catalog", "/api/plan", "/api/view", "/api/story", "/api/figures/{name}.{ending}", "/api/uploads/{kind}")
+
+
+@pytest.fixture(scope="module")
+def operations(server: str) -> dict[str, Any]:
+    schema = schemathesis.openapi.from_url(f"{server}/api/openapi.json")
+    found = [result.ok() for result in schema.get_all_operations()]
+    return {operation.path: operation for operation in found}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_api_keeps_its_schema(operations: dict[str, Any], path: str) -> None:
+    # A schema cannot say which models fit on which GPUs, or what is in a file: a refusal of valid words is no fault.
+    @given(case=operations[path].as_strategy())
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck), deadline=None)
+    def check(case: Any) -> None:
+        case.call_and_validate(timeout=60, excluded_checks=[schemathesis.checks.positive_data_acceptance])
+
+    check()
+
+
+def test_nothing_is_left_out_unsaid(operations: dict[str, Any]) -> None:
+    assert set(operations) == {*PATHS, "/api/report"}

@@ -1,0 +1,206 @@
+"""Figures: one look, structure apart from data, and the numbers that others printed."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair")
+
+from specmargin.acceptance.survival import parse_acceptance
+from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.explorer.view import View
+from specmargin.figures.figure import Figure, end_labels
+from specmargin.figures.files import rendered, save
+from specmargin.figures.roofline import crossing, intensity
+from specmargin.figures.theme import DARK, LIGHT, Theme, config
+from specmargin.routing.profile import UNIFORM
+from specmargin.scenario_options import ScenarioOptions
+from tests.scenarios import scenario
+
+
+def view(**changes: Any) -> View:
+    options = ScenarioOptions(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes})
+    return View(options=options, batch=16, max_depth=8)
+
+
+NEED_A_BANK = ("reliability", "joint", "ladder")
+SIMULATED = ("day", "policies")  # carry rows of their own, and take seconds
+DRAWN = [name for name in GALLERY if name not in (*NEED_A_BANK, *SIMULATED)]
+
+
+def named(spec: Any) -> set[str]:
+    """Tables that a specification asks for."""
+    if isinstance(spec, dict):
+        own = {spec["data"]["name"]} if isinstance(spec.get("data"), dict) and "name" in spec["data"] else set()
+        return own.union(*(named(value) for value in spec.values())) if spec else own
+    return set().union(*(named(value) for value in spec)) if isinstance(spec, list) else set()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_figure_has_words_tables_and_a_chart(name: str) -> None:
+    found = figure(name, view())
+    assert found.title and found.takeaway.endswith(".") and found.source
+    assert named(found.structure) == set(found.tables)
+    for spec in (found.chart(LIGHT).to_dict(), found.chart(DARK).to_dict()):
+        assert spec["datasets"].keys() >= found.tables.keys()
+        assert "Source: " in " ".join(str(part) for part in _texts(spec))
+
+
+def _texts(spec: Any) -> list[Any]:
+    return [value for values in spec["datasets"].values() for row in values for value in row.values()]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_structure_depends_on_the_key_and_never_on_the_rows(name: str) -> None:
+    one, two = figure(name, view(acceptance="0.5")), figure(name, view(acceptance="0.9"))
+    if one.key == two.key:
+        assert one.structure == two.structure
+        assert one.draw(*one.shape).to_dict() == two.draw(*two.shape).to_dict()
+    assert "values" not in json.dumps(one.structure.get("data", {}))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_charts_name_no_colour_of_their_own(name: str) -> None:
+    text = json.dumps(figure(name, view()).structure)
+    assert not any(f'"{attribute}": "#' in text for attribute in ("color", "fill", "stroke"))
+    assert "scheme" not in text
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_simulated_days_are_drawn_in_the_common_look(name: str) -> None:
+    found = figure(name, view())
+    assert "median time between tokens" in found.takeaway
+    assert str(rendered(found.chart(DARK), "svg")).startswith("<svg")
+    assert not any(f'"{part}": "#' in json.dumps(found.structure) for part in ("color", "fill", "stroke"))
+
+
+@pytest.mark.parametrize("name", NEED_A_BANK)
+def test_what_needs_a_bank_says_so(name: str) -> None:
+    with pytest.raises(DoesNotApplyError, match="drop one on the page"):
+        figure(name, view())
+
+
+def test_axes_say_what_they_measure() -> None:
+    for name in DRAWN:
+        text = json.dumps(figure(name, view()).structure)
+        assert text.count('"title": "') >= 2, name
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "html", "json"])
+def test_files_are_made_without_browser_or_network(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"figure.{ending}"
+    save(figure("ledger", view()).chart(DARK), path)
+    assert path.stat().st_size > 3000
+    if ending in ("svg", "html"):
+        text = path.read_text()
+        assert "The price of one more draft token" in text
+        assert "https://cdn" not in text and "<script src" not in text
+
+
+def test_dense_models_have_no_expert_figures() -> None:
+    dense = view(model="qwen3.6-27b")
+    for name in ("coverage", "popularity", "overlap", "design"):
+        with pytest.raises(DoesNotApplyError, match="dense"):
+            figure(name, dense)
+    assert "is dense" in figure("roofline", dense).takeaway
+
+
+# --- colours ---
+
+
+def lightness(colour: str) -> float:
+    """CIE L*, 0 to 100: what is left of a colour in greyscale."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    y = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 116 * float(np.cbrt(y)) - 16 if y > 0.008856 else 903.3 * y
+
+
+def contrast(one: str, two: str) -> float:
+    a, b = ((lightness(colour) + 16) / 116 for colour in (one, two))
+    high, low = max(a**3, b**3), min(a**3, b**3)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_colours_stay_apart_in_greyscale(theme: Theme) -> None:
+    """The first two series, which most figures use, differ strongly; heat only gets darker, or only lighter."""
+    assert abs(lightness(theme.series[0]) - lightness(theme.series[1])) > 5
+    steps = np.diff([lightness(colour) for colour in theme.heat])
+    assert np.all(steps < -5) or np.all(steps > 5)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_text_is_readable(theme: Theme) -> None:
+    for colour in (theme.ink, theme.quiet, theme.accent):
+        assert contrast(colour, theme.paper) > 4.5
+    for colour in theme.series[:4]:
+        assert contrast(colour, theme.paper) > 3.0
+    assert contrast(theme.on_low, theme.heat[0]) > 4.5 and contrast(theme.on_high, theme.heat[-1]) > 4.5
+
+
+def test_themes_configure_the_same_things() -> None:
+    assert config(LIGHT).keys() == config(DARK).keys()
+    assert config(LIGHT)["style"].keys() == config(DARK)["style"].keys()
+
+
+# --- labels and knees ---
+
+
+def test_labels_are_moved_apart_in_order() -> None:
+    ends = {"a": (1.0, 0.50), "b": (1.0, 0.51), "c": (1.0, 0.90)}
+    placed = end_labels(ends, x="x", y="y", gap=0.1)
+    heights = [row["y"] for row in placed]
+    assert [row["series"] for row in placed] == ["a", "b", "c"]
+    assert all(upper - lower > 0.099 for lower, upper in pairwise(heights))
+
+
+def test_knees_of_the_economics_post() -> None:
+    """DeepSeek-V4-Flash on a B200 datasheet: an MoE layer turns compute-bound at about 10,950 tokens: the whole pool
+    and the shared expert at 0.53 bytes against seven experts' arithmetic, (256+1)·0.53·1125/(2·7)."""
+    found = intensity(scenario("deepseek-v4-flash", "b200", routing=UNIFORM))
+    assert found.ridge == pytest.approx(1125.0)
+    assert found.mixture_knee == pytest.approx(10_950, rel=0.02)
+    # Six experts at 0.53 bytes and the shared one at 1 byte, as the checkpoint has them.
+    assert found.dense_knee == pytest.approx((6 * 0.53 + 1.0) / 7 * 1125 / 2, rel=0.02)
+
+
+def test_knees_lie_where_intensity_meets_the_ridge() -> None:
+    found = intensity(scenario("qwen3.6-35b-a3b", "h200"))
+    assert found.mixture is not None and found.mixture_knee is not None
+    assert found.dense_knee < found.mixture_knee
+    assert np.interp(found.dense_knee, found.positions, found.dense) == pytest.approx(found.ridge, rel=0.02)
+    assert crossing(np.array([1.0, 2.0]), np.array([1.0, 2.0]), 8.0) == pytest.approx(8.0)
+
+
+def test_the_ledger_adds_up_to_the_hurdle_of_the_plan() -> None:
+    seen = view()
+    rows = figure("ledger", seen).tables["rows"]
+    for planned in seen.answer.plan.rows:
+        drawn = [row["hurdle"] for row in rows if row["batch"] == planned.batch]
+        if drawn:
+            assert sum(drawn) == pytest.approx(planned.hurdle, rel=0.01)
+
+
+def test_the_histogram_of_a_curve_is_a_distribution() -> None:
+    from specmargin.figures.acceptance import of_curve  # noqa: PLC0415
+
+    shares = of_curve(parse_acceptance("0.7,0.5,0.2", max_depth=8), 5)
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[0] == pytest.approx(0.3)
+    assert all(share >= 0 for share in shares)
+
+
+def test_a_figure_is_drawn_from_any_rows() -> None:
+    found = figure("speedup", view())
+    other = Figure(
+        **{field: getattr(found, field) for field in ("name", "title", "takeaway", "source", "draw", "shape")},
+        tables={name: [] for name in found.tables},
+    )
+    assert str(rendered(other.chart(), "svg")).startswith("<svg")
