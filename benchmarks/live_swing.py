@@ -4,7 +4,8 @@
 
 The machine is noisy: repeats differ by a third. So contestants are interleaved, every ratio is taken within one repeat,
 and it goes on until the 95% interval of each is within ±5%, or the time is up. Speculation off, every fixed depth, the
-schedule and the controller run in one engine and differ in the policy alone; no speculation is an engine of its own.
+schedule and the controller (with its gate, and with drafts verified whole) run in one engine and differ in the policy
+alone; no speculation is an engine of its own.
 """
 
 from __future__ import annotations
@@ -190,6 +191,7 @@ def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: floa
     settings: dict[str, dict[str, Any]] = {"off": {"mode": "schedule", "schedule": [[1, 32, 0]]}}
     settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
     settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
+    settings |= {"whole drafts": {"mode": "adaptive", "policy": str(policy), "ragged": False}}
     settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
     swing = Swing(found={name: [] for name in ("none", *settings)}, clock=clock)
     shuffled = random.Random(seed)

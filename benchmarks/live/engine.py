@@ -48,7 +48,7 @@ class Engine:
         self.drivers[name] = build_driver(
             read_settings(settings, name),
             max_depth=self.depth,
-            ragged=True,
+            ragged=settings.get("ragged", True),
             confidence=True,
             candidates=None,
             identity=Identity(model="", speculator="", config=""),

@@ -26,6 +26,7 @@ SCHEMA = "specmargin.controller/2"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     candidates: tuple[int, ...] | None = None  # depths that the engine is good at (graphs, kernels); None: all
+    early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
     hysteresis: float = 0.005  # gain in goodput that a change of depth must promise
     probe_every: int = 24  # steps between looks at another depth
     guard_steps: int = 40  # speculating steps over which goodput is held against plain decoding
@@ -93,6 +94,7 @@ class Controller:
             allowed=allowed,
             settings=np.array([given.hysteresis, given.probe_every, *guard], dtype=np.float64),
             gated=ahead is not None,
+            selective=given.early_stop or not table.draft.by_pass,
             depth_by_batch=np.zeros(1, dtype=np.int64) if ahead is None else ahead.depth_by_batch.astype(np.int64),
         )
 

@@ -39,6 +39,7 @@ class Known(NamedTuple):
     allowed: IntArray  # 1: a depth that the engine has graphs for
     settings: FloatArray
     gated: bool
+    selective: bool  # the look-ahead knows how deep to draft: drafts end early, or depth costs nothing
     depth_by_batch: IntArray  # the look-ahead's; one entry of no meaning without it
 
 
@@ -110,11 +111,11 @@ def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     marks[PROBING] = -1
     if marks[STEP] < marks[OFF_UNTIL]:
         return 0
-    if known.gated and learned.shift[0] >= _FALLEN:
+    if known.gated and known.selective and learned.shift[0] >= _FALLEN:
         marks[DEPTH] = _selective(known, batch)
     else:
         best, gain = best_by_goodput(known, learned, batch, marks[DEPTH])
-        if marks[DEPTH] < 0 or known.gated or gain > 1.0 + known.settings[HYSTERESIS]:
+        if marks[DEPTH] < 0 or (known.gated and known.selective) or gain > 1.0 + known.settings[HYSTERESIS]:
             marks[DEPTH] = best
     marks[PROBING] = _probe(known, marks)
     return marks[DEPTH] if marks[PROBING] < 0 else marks[PROBING]
@@ -135,7 +136,7 @@ def _probe(known, marks):  # type: ignore[no-untyped-def]
     """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned. A gate
     that drafts needs no probes: confident sequences go deep by themselves."""
     deepest = known.effective.size - 1
-    if known.gated and marks[DEPTH] > 0:
+    if known.gated and known.selective and marks[DEPTH] > 0:
         return -1
     every = max(int(known.settings[PROBE_EVERY]) // (4 if marks[DEPTH] == 0 else 1), 1)
     if marks[STEP] % every != 0 or marks[DEPTH] == deepest:

@@ -81,7 +81,7 @@ def _controller(file: PolicyFile, *, gated: bool, candidates: tuple[int, ...] | 
         table=file.table.table,
         prior_survival=np.array(file.survival),
         look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
-        settings=ControllerSettings(candidates=candidates),
+        settings=ControllerSettings(candidates=candidates, early_stop=False),
     )
 
 

@@ -1,0 +1,117 @@
+"""Changing concurrency, clients that leave in the middle, for as long as you like.
+
+    SPECMARGIN_SOAK_MINUTES=10 .venv-live/bin/python -m pytest tests/live/test_soak.py -s
+
+Half a minute where nobody says otherwise. No request is lost or answered twice, nothing fails, memory stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import statistics
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.live.conftest import Server
+from tests.live.models import Pair
+
+MINUTES = float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
+CONCURRENCIES = (1, 6, 24, 3, 12, 32)
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Clients:
+    """As many at once as wanted now; each sends one request after another, and one in four leaves early."""
+
+    def __init__(self, server: Server, prompts: list[list[int]]) -> None:
+        self.server, self.prompts = server, prompts
+        self.wanted = 1
+        self.done = threading.Event()
+        self.answers: dict[int, set[tuple[int, ...]]] = {}
+        self.count: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(max(CONCURRENCIES))]
+
+    def _run(self, number: int) -> None:
+        chance = random.Random(number)
+        while not self.done.is_set():
+            if number >= self.wanted:
+                time.sleep(0.1)
+                continue
+            which = chance.randrange(len(self.prompts))
+            try:
+                self._leave(which) if chance.random() < 0.25 else self._stay(which)
+            except Exception as error:
+                with self.lock:
+                    self.count[f"failed: {error}"] += 1
+
+    def _stay(self, which: int) -> None:
+        found = self.server.complete(self.prompts[which], max_tokens=32)
+        with self.lock:
+            self.answers.setdefault(which, set()).add(tuple(found["choices"][0]["token_ids"]))
+            self.count["answered"] += 1
+
+    def _leave(self, which: int) -> None:
+        body = {"prompt": self.prompts[which], "max_tokens": 250, "stream": True, "ignore_eos": True}
+        request = urllib.request.Request(
+            self.server.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with contextlib.suppress(TimeoutError), urllib.request.urlopen(request, timeout=60) as answer:
+            answer.readline()
+        with self.lock:
+            self.count["left"] += 1
+
+
+def test_soak(serve: Callable[..., Any], pair: Pair, policy: Path, tmp_path: Path) -> None:
+    capture = {"folder": str(tmp_path / "bank"), "part_seconds": 5.0}
+    prompts = [prompt for found in pair.prompts.values() for prompt in found[:12]]
+    with serve({"mode": "adaptive", "policy": str(policy), "capture": capture}) as server:
+        clients = Clients(server, prompts)
+        memory = _swing(server, clients)
+        time.sleep(3.0)
+        found = server.metrics()
+        log = server.log.read_text()
+    print(f"\n{dict(clients.count)}; memory of the engine by sample: {[round(m / 1e6) for m in memory]} MB")
+    assert set(clients.count) <= {"answered", "left"}, clients.count
+    assert all(len(answers) == 1 for answers in clients.answers.values())  # float32: the same answer every time
+    assert all(len(answer) == 32 for answers in clients.answers.values() for answer in answers)
+    assert found.metric("vllm:num_requests_running") == found.metric("vllm:num_requests_waiting") == 0
+    assert found.metric("specmargin_faults_total") == 0
+    assert found.metric("specmargin_enabled") == 1.0
+    assert "Traceback" not in log
+    third = max(len(memory) // 3, 1)
+    growth = statistics.median(memory[-third:]) / statistics.median(memory[third : 2 * third])
+    assert growth < (1.02 if MINUTES >= 5 else 1.10)
+
+
+def _swing(server: Server, clients: Clients) -> list[float]:
+    """Memory of the engine's process, sampled while clients come and go."""
+    memory: list[float] = []
+    for thread in clients.threads:
+        thread.start()
+    until = time.monotonic() + 60.0 * MINUTES
+    phase = 0
+    while time.monotonic() < until:
+        clients.wanted = CONCURRENCIES[phase % len(CONCURRENCIES)]
+        time.sleep(min(MINUTES * 60.0 / 18.0, 10.0))
+        memory.append(_resident(server.process.pid))
+        phase += 1
+    clients.done.set()
+    for thread in clients.threads:
+        thread.join(timeout=120)
+    return memory
+
+
+def _resident(pid: int) -> float:
+    """Bytes of the largest process of the server: the engine."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    sizes = [int(Path(f"/proc/{child}/statm").read_text().split()[1]) * _PAGE for child in [str(pid), *children]]
+    return float(max(sizes))
