@@ -170,7 +170,7 @@ class Controller:
         shifted = np.array(survival, dtype=np.float64)
         core.shift_survival(shifted, self._shift.value)
         shifted = to_depth(shifted, self.table.max_depth)
-        depths = self._gate.verify_depths(shifted, np.clip(drafted, 0, self.table.max_depth)).copy()
+        depths = self._gate.verify_depths(shifted, drafted).copy()  # it goes no deeper than its table
         if self.settings.candidates is not None:
             depths = np.where(depths < drafted, self._below[depths], depths)
         self._gated = (shifted, depths)

@@ -118,9 +118,9 @@ class Driver:
             return None
         held = np.array(drafted, dtype=np.int64)
         chosen = np.asarray(policy.verify_depths(survival, held))
-        if chosen.shape != held.shape or chosen.dtype.kind != "i" or bool(np.any((chosen < 0) | (chosen > held))):
+        depths: list[int] = chosen.tolist() if chosen.shape == held.shape and chosen.dtype.kind == "i" else [-1]
+        if not all(0 <= depth <= most for depth, most in zip(depths, drafted, strict=False)):
             raise EngineError("the policy's verify depths are not depths of these drafts")
-        depths: list[int] = chosen.tolist()
         if int(self.board["steps_total"]) % _LOOK_EVERY == 0:
             rows = zip(request_ids, survival, depths, strict=True)
             self._next.expected = {name: float(row[:depth].sum()) for name, row, depth in rows}
