@@ -119,6 +119,8 @@ def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable
         environment: dict[str, str] | None = None,
     ) -> Result:
         folder = tmp_path_factory.mktemp("job")
+        if settings is not None:  # a busy machine is not what is tested
+            settings = {"slowest_decision_seconds": 20.0} | settings
         job = {
             "engine": engine_arguments(pair, speculative=speculative, settings=settings) | (engine or {}),
             "batches": batches if batches is not None else standard_batches(pair),
@@ -190,6 +192,7 @@ def serve(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
         settings: dict[str, Any] | None, *, speculative: bool = True, environment: dict[str, str] | None = None
     ) -> Iterator[Server]:
         folder = tmp_path_factory.mktemp("server")
+        settings = None if settings is None else {"slowest_decision_seconds": 20.0} | settings
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

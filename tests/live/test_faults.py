@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,10 @@ def test_faults_in_the_policy(
     kinds: tuple[str, ...],
     stays_on: bool,
 ) -> None:
-    found = run_engine({"mode": "adaptive", "policy": str(policy)}, fault=fault)
+    settings: dict[str, Any] = {"mode": "adaptive", "policy": str(policy)}
+    if fault == "sleeps":
+        settings |= {"slowest_decision_seconds": 0.02}
+    found = run_engine(settings, fault=fault)
     assert found.tokens == plain.tokens
     assert found.metric("specmargin_enabled") == float(stays_on)
     counted = sum(found.fault(kind) for kind in kinds)

@@ -64,7 +64,7 @@ class Settings(StrictModel):
     ragged: bool | None = None  # None: unless full CUDA graphs need equal runs
     capture: CaptureSettings | None = None
     faults_in_a_row: Annotated[int, Field(ge=1)] = 5
-    slowest_decision_seconds: Annotated[float, Field(gt=0.0)] = 0.02
+    slowest_decision_seconds: Annotated[float, Field(gt=0.0)] = 0.05
     log_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     board: Path | None = None  # set by the plug-in: where engine and front end share their counters
 
