@@ -25,7 +25,7 @@ POOL = ExpertPool(experts=8, experts_per_token=2)
 def bank(folder: Path, *, rounds: int = 40, length: int = 4, seed: int = 0, **columns: Any) -> Path:
     """A bank of two layers, two categories taking turns, twenty requests."""
     generator = np.random.default_rng(seed)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = rounds * length
     experts = np.array([[generator.permutation(8)[:2] for _ in range(2)] for _ in range(rows)], dtype=np.uint8)
     np.save(folder / "routing.npy", experts)
@@ -72,6 +72,17 @@ def test_ragged_rounds_count_where_they_reach(tmp_path: Path) -> None:
     meta.filter(keep).with_columns(routing_idx=pl.int_range(pl.len())).write_parquet(folder / "routing_meta.parquet")
     counts = count(open_captures([str(folder)]), experts=8, longest_run=16)
     assert counts["code"].runs_by_length.tolist() == [15, 15, 10, 10]
+
+
+def test_runs_are_counted_to_a_length_that_every_category_has(tmp_path: Path) -> None:
+    """An engine whose depth varies may go four deep in code and never beyond two in prose; and captures come in parts."""
+    deep = bank(tmp_path / "routing-1" / "part-000001", rounds=30, length=4, category=["code"] * 120)
+    bank(deep.with_name("part-000002"), rounds=30, length=2, category=["prose"] * 60)
+    counts = count(open_captures([str(tmp_path)]), experts=8, longest_run=16)
+    assert counts["code"].runs_by_length.tolist() == counts["prose"].runs_by_length.tolist() == [30, 30]
+    shallow = bank(tmp_path / "other", rounds=30, length=1)
+    with pytest.raises(RoutingError, match="no runs of two positions"):
+        count(open_captures([str(shallow)]), experts=8, longest_run=16)
 
 
 def test_returned_arrays_are_cut_into_runs(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def count(
     longest_run: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, CategoryCounts]:
-    """Every category of every capture. `advance` hears of the positions that are done."""
+    """Every category of every capture, to a run length that all of them have. `advance` hears of positions done."""
     longest_run = min(longest_run, max(capture.longest_run for capture in captures))
     if longest_run < 2:
         raise RoutingError(f"{captures[0].path}: has no runs of two positions or more: nothing to say of locality")
@@ -77,9 +77,10 @@ def count(
             counts = found.setdefault(piece.category, empty_counts(longest_run, layers, experts))
             _add(counts, piece, number)
             advance(piece.experts.shape[0])
-    for category, counts in found.items():
-        if counts.whole == 0:
-            raise RoutingError(f"category {category!r} has no run of {longest_run} positions; give a --longest-run")
+    shared = min(int(np.flatnonzero(counts.runs_by_length)[-1]) + 1 for counts in found.values())
+    if shared < longest_run:  # an engine whose depth varies may never have gone as deep in every category
+        return count(captures, experts=experts, longest_run=shared)
+    for counts in found.values():
         counts.hits_by_layer_expert_length = np.cumsum(counts.hits_by_layer_expert_length, axis=2)[..., :longest_run]
     return found
 
