@@ -75,7 +75,7 @@ def test_ragged_rounds_count_where_they_reach(tmp_path: Path) -> None:
 
 
 def test_runs_are_counted_to_a_length_that_every_category_has(tmp_path: Path) -> None:
-    """An engine whose depth varies may go four deep in code and never beyond two in prose; and captures come in parts."""
+    """An engine whose depth varies may go four deep in code and two in prose; and captures come in parts."""
     deep = bank(tmp_path / "routing-1" / "part-000001", rounds=30, length=4, category=["code"] * 120)
     bank(deep.with_name("part-000002"), rounds=30, length=2, category=["prose"] * 60)
     counts = count(open_captures([str(tmp_path)]), experts=8, longest_run=16)
