@@ -1,0 +1,82 @@
+"""What a step of the live driver takes: drafts in, both decisions, the outcome; beside a step of a plain schedule.
+
+python benchmarks/bench_live.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.live.policies import small_policy
+
+from specmargin.engines.live.building import build_driver
+from specmargin.engines.live.capture import Identity
+from specmargin.engines.live.driver import Driver, StepDone
+from specmargin.engines.live.settings_schema import read_settings
+
+DEPTH = 5
+STEPS = 2000
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        policy = Path(scratch) / "bench.policy.json"
+        policy.write_text(small_policy(DEPTH))
+        for batch in (1, 8, 32):
+            adaptive = _microseconds(_driver({"mode": "adaptive", "policy": str(policy)}), batch)
+            schedule = _microseconds(_driver({"mode": "schedule", "schedule": [[1, 32, 2]]}), batch)
+            print(
+                f"{batch:3d} sequences: adaptive {adaptive:5.0f} µs a step (median), schedule {schedule:5.0f}, "
+                f"ratio {adaptive / schedule:.1f}"
+            )
+
+
+def _driver(settings: dict[str, Any]) -> Driver:
+    return build_driver(
+        read_settings(settings, "benchmark"),
+        max_depth=DEPTH,
+        ragged=True,
+        confidence=True,
+        candidates=None,
+        identity=Identity(model="", speculator="", config=""),
+        engine="0",
+        log=print,
+    )
+
+
+def _microseconds(driver: Driver, batch: int) -> float:
+    generator = np.random.default_rng(0)
+    names = [f"request {i}" for i in range(batch)]
+    for name in names:
+        driver.add(name, None)
+    held, taken = [2] * batch, []
+    for _ in range(STEPS):
+        confidence = generator.random((batch, max(held[0], 1))).astype(np.float32)
+        started = time.perf_counter()
+        driver.drafts(names, confidence)
+        verified = driver.verify(names, held) or held
+        depth = driver.draft_depth(names)
+        step = StepDone(
+            request_ids=names,
+            verified=verified,
+            accepted=[min(one, 1) for one in verified],
+            contexts=[200] * batch,
+            prompt_tokens=0,
+            seconds=0.008 + 0.0003 * batch,
+        )
+        driver.done(step, depth or 0)
+        taken.append(time.perf_counter() - started)
+        held = [depth or 0] * batch
+    return 1e6 * float(np.median(taken))
+
+
+if __name__ == "__main__":
+    main()
