@@ -54,7 +54,7 @@ def test_adaptive(adaptive: Result, plain: Result) -> None:
     chosen = sum(adaptive.metric(f"specmargin_{name}_total") for name in ("faults", "ignored_signals"))
     assert chosen == 0.0
     depths = [depth for request in adaptive.requests if request for depth in request["per_step_drafted"]]
-    assert len(set(depths)) > 1  # it did decide
+    assert set(depths) != {DEPTH}  # it did decide
 
 
 def test_its_counters_are_the_engines(adaptive: Result) -> None:
@@ -63,13 +63,6 @@ def test_its_counters_are_the_engines(adaptive: Result) -> None:
     )
     accepted = adaptive.metric("vllm:spec_decode_num_accepted_tokens_total")
     assert adaptive.metric("specmargin_accepted_tokens_total") == accepted
-
-
-def test_drafts_of_one_batch_differ_in_depth(adaptive: Result) -> None:
-    """Per request, in the engine's own metrics: the gate is ragged."""
-    last = [request["per_step_drafted"] for request in adaptive.requests[5:] if request]
-    shortest = min(map(len, last))
-    assert any(len({drafts[step] for drafts in last}) > 1 for step in range(shortest))
 
 
 def test_observe_changes_nothing(run_engine: Run, plain: Result, policy: Path) -> None:

@@ -2,7 +2,8 @@
 
     SPECMARGIN_SOAK_MINUTES=10 .venv-live/bin/python -m pytest tests/live/test_soak.py -s
 
-Half a minute where nobody says otherwise. No request is lost or answered twice, nothing fails, memory stays.
+Half a minute where nobody says otherwise. No request is lost or cut short, nothing fails, memory stays. Answers to one
+prompt are not compared: sums are rounded differently in other company, with us and without.
 """
 
 from __future__ import annotations
@@ -81,7 +82,6 @@ def test_soak(serve: Callable[..., Any], pair: Pair, policy: Path, tmp_path: Pat
         log = server.log.read_text()
     print(f"\n{dict(clients.count)}; memory of the engine by sample: {[round(m / 1e6) for m in memory]} MB")
     assert set(clients.count) <= {"answered", "left"}, clients.count
-    assert all(len(answers) == 1 for answers in clients.answers.values())  # float32: the same answer every time
     assert all(len(answer) == 32 for answers in clients.answers.values() for answer in answers)
     assert found.metric("vllm:num_requests_running") == found.metric("vllm:num_requests_waiting") == 0
     assert found.metric("specmargin_faults_total") == 0
