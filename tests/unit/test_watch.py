@@ -294,8 +294,9 @@ def test_the_text_format() -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_passed_over(text: str) -> None:
-    list(parse_metrics(text))
-    list(parse_metrics(f'specmargin_steps_total{{engine="{text}"}} 1'))
+    """Whatever stands there, what comes out is a sample with a name and a number, and never an exception."""
+    for page in (text, f'specmargin_steps_total{{engine="{text}"}} 1'):
+        assert all(sample.name and isinstance(sample.value, float) for sample in parse_metrics(page))
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
