@@ -215,23 +215,12 @@ def _draw(path: Path, described: SimulationFile, results: list[Result]) -> None:
         subtitle = f"policy: {result.serving.policy}; {result.requests.count:,} requests, modelled"
         save(day_figure(where, result.timeline(), subtitle=subtitle), path)
         return
-    rows, same = [policy_row(result) for result in results], "the same requests, modelled"
+    rows, same = [result.policy_row() for result in results], "the same requests, modelled"
     hourly = [row | {"policy": result.serving.policy} for result in results for row in result.hourly()]
     if len({row["hour"] for row in hourly}) >= _HOURS:
         save(compared_figure(where, rows, hourly, subtitle=same), path)
     else:
         save(policies_figure(where, rows, subtitle=same), path)
-
-
-def policy_row(result: Result) -> dict[str, Any]:
-    """What the figure of policies side by side takes."""
-    found = result.summary()
-    return {
-        "policy": result.serving.policy,
-        "busy_tokens_per_second": found["busy_tokens_per_second"],
-        "tpot_p50_seconds": found["tpot_seconds"]["p50"],
-        "ttft_p50_seconds": found["ttft_seconds"]["p50"],
-    }
 
 
 # --- showing ---

@@ -67,7 +67,7 @@ def policies(view: View) -> Figure:
     """The same requests under several policies."""
     names = ("none", "off", "fixed:1", f"fixed:{max(view.row.depth, 2)}", "schedule")
     results = [_played(_asked(view), _Same(view.scenario), name) for name in dict.fromkeys(names)]
-    rows = [_row(result) for result in results]
+    rows = [result.policy_row() for result in results]
     best = min(rows, key=lambda row: row["tpot_p50_seconds"])
     return Figure(
         name="policies",
@@ -130,13 +130,3 @@ def _played(asked: Asked, priced: _Same, policy: str) -> Result:
             max_depth=depth,
         )
     )
-
-
-def _row(result: Result) -> dict[str, Any]:
-    found = result.summary()
-    return {
-        "policy": result.serving.policy,
-        "busy_tokens_per_second": found["busy_tokens_per_second"],
-        "tpot_p50_seconds": found["tpot_seconds"]["p50"],
-        "ttft_p50_seconds": found["ttft_seconds"]["p50"],
-    }

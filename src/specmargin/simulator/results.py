@@ -263,6 +263,16 @@ class Result:
             "kv_share": row["block_seconds"] / busy / max(self.kv.blocks, 1),
         }
 
+    def policy_row(self) -> dict[str, Any]:
+        """What the figure of policies side by side takes."""
+        found = self.summary()
+        return {
+            "policy": self.serving.policy,
+            "busy_tokens_per_second": found["busy_tokens_per_second"],
+            "tpot_p50_seconds": found["tpot_seconds"]["p50"],
+            "ttft_p50_seconds": found["ttft_seconds"]["p50"],
+        }
+
     def hourly(self) -> list[dict[str, float]]:
         """By hour of arrival: requests, and the median time between tokens."""
         several = self.finished & (self.requests.output_tokens > 1)
