@@ -1,11 +1,13 @@
 """The load swing: concurrency 1 → 4 → 16 → 32 → 8 → 1 on a real vLLM, categories changing, every policy in turn.
 
-    make bench-live            (or: python benchmarks/live_swing.py --minutes 20)
+    make bench-live            (or: python benchmarks/live_swing.py --minutes 30)
 
-The machine is noisy: repeats differ by a third. So contestants are interleaved, every ratio is taken within one repeat,
-and it goes on until the 95% interval of each is within ±5%, or the time is up. Speculation off, every fixed depth, the
-schedule and the controller (with its gate, and with drafts verified whole) run in one engine and differ in the policy
-alone; no speculation is an engine of its own.
+The machine is noisy: it changes its speed twofold every few seconds. So contestants take turns of a quarter of a
+second, every ratio is taken within one swing, and it goes on until the 95% interval of each is within ±5%, or the time
+is up. Speculation off, every fixed depth, the schedule and the controller (with its gate, and with drafts verified
+whole) run in one engine, with the same sequences, and differ in the policy alone; no speculation is an engine of its
+own. Schedule and controller come from `specmargin plan`, with prices from `specmargin measure vllm` and the acceptance
+and routing of the reference bank.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ sys.path.insert(0, str(ROOT))
 
 from tests.live.models import Pair, find_pair, reference_folder  # noqa: E402
 
-from benchmarks.live.prices import Timed, fit_policy  # noqa: E402
+from benchmarks.live.prices import measured_policy  # noqa: E402
 
 DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
 PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), (1, "prose"))
-TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}
-WARM = 0.25  # of the tokens, before the clock starts
+TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # of a phase, in the whole swing
+ROUNDS = 4  # turns of every contestant in a phase of a swing
+SLICE_SECONDS = 0.25
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -64,7 +67,7 @@ class Engine:
         if speculative:
             drafter = {"method": "draft_model", "model": str(pair.draft), "num_speculative_tokens": DEEPEST}
             arguments |= {"speculative_config": drafter}
-            arguments |= {"additional_config": {"specmargin": {"mode": "schedule", "schedule": [[1, 32, 1]]}}}
+            arguments |= {"additional_config": {"specmargin": {"mode": "observe"}}}  # until the contestants come
         self._log = log.open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.live.engine"],
@@ -90,11 +93,11 @@ class Engine:
     def contestant(self, name: str, settings: dict[str, Any]) -> None:
         self._send({"do": "contestant", "name": name, "settings": settings})
 
-    def run(self, name: str, prompts: Sequence[list[int]], concurrency: int, tokens: int) -> dict[str, Any]:
-        warm = round(WARM * tokens)
-        return self._send(
-            {"do": "run", "name": name, "prompts": prompts, "concurrency": concurrency, "tokens": tokens, "warm": warm}
-        )
+    def phase(self, prompts: Sequence[list[int]], concurrency: int) -> None:
+        self._send({"do": "phase", "prompts": prompts, "concurrency": concurrency})
+
+    def slice(self, name: str) -> dict[str, Any]:
+        return self._send({"do": "slice", "name": name, "seconds": SLICE_SECONDS})
 
     def close(self) -> None:
         self._process.terminate()
@@ -103,9 +106,9 @@ class Engine:
 
 @dataclass
 class Swing:
-    """Seconds by contestant and phase, a number a repeat."""
+    """What was counted, by contestant, swing and phase."""
 
-    found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → repeats → phases
+    found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → swings → phases
     clock: str = "wall"
 
     @property
@@ -119,9 +122,11 @@ class Swing:
         return float(phase[f"{self.clock}_seconds"])
 
     def overall(self, name: str) -> list[float]:
-        """Tokens a second over a swing: each phase as long as its share of tokens."""
-        rows = self.found[name][: self.repeats]
-        return [sum(p["tokens"] for p in row) / sum(map(self._seconds, row)) for row in rows]
+        """Tokens a second over a swing in which every phase has so many tokens to make."""
+        tokens = [TOKENS[concurrency] for concurrency, _ in PHASES]
+        by_phase = [self.rate(name, phase) for phase in range(len(PHASES))]
+        swings = zip(*by_phase, strict=True)
+        return [sum(tokens) / sum(made / rate for made, rate in zip(tokens, rates, strict=True)) for rates in swings]
 
     def best_fixed(self, phase: int) -> str:
         names = ["off", *(f"fixed {depth}" for depth in FIXED)]
@@ -129,7 +134,7 @@ class Swing:
 
 
 def interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]:
-    """Mean ratio and its 95% interval, from pairs of one repeat, in logarithms."""
+    """Mean ratio and its 95% interval, from pairs of one swing, in logarithms."""
     logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
@@ -145,10 +150,10 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="swing-"))
     pair = find_pair(scratch)
     started = time.monotonic()
+    policy = options.policy or measured_policy(reference_folder(), scratch, deepest=DEEPEST, environment=_ENVIRONMENT)
     engines = {True: Engine(pair, speculative=True, log=scratch / "speculative.log")}
     engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
     try:
-        policy = options.policy or _measured_policy(engines[True], pair, scratch, options.clock)
         until = started + 60.0 * options.minutes
         swing = _swing(engines, pair, policy, until=until, seed=options.seed, clock=options.clock)
     finally:
@@ -161,30 +166,14 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=20.0, help="time after which no repeat is begun")
-    parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: prices measured first")
+    parser.add_argument("--minutes", type=float, default=30.0, help="time after which no swing is begun")
+    parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: measured first")
     parser.add_argument("--output", type=Path, help="write every measurement there, as JSON")
     parser.add_argument(
         "--clock", choices=("wall", "processor"), default="wall", help="processor: for a machine that does other things"
     )
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
-
-
-def _measured_policy(engine: Engine, pair: Pair, scratch: Path, clock: str) -> Path:
-    """Prices of this engine on this machine now, then a policy from them and from the reference bank."""
-    print("Measuring prices …", flush=True)
-    timed: list[Timed] = []
-    for repeat in range(3):
-        for depth in range(DEEPEST + 1):
-            engine.contestant("price", {"mode": "schedule", "schedule": [[1, 32, depth]]})
-            for batch in (1, 4, 12, 32):
-                prompts = pair.prompts["python"][repeat:] + pair.prompts["cpp"]
-                found = engine.run("price", prompts, batch, max(TOKENS.get(batch, 1000) // 4, 60))
-                timed.append(Timed(batch=batch, depth=depth, seconds=found[f"{clock}_seconds"] / found["steps"]))
-    path = scratch / "swing.policy.json"
-    path.write_text(fit_policy(timed, reference_folder(), max_depth=DEEPEST, max_batch=32))
-    return path
 
 
 def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, seed: int, clock: str) -> Swing:
@@ -195,18 +184,22 @@ def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: floa
     settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
     swing = Swing(found={name: [] for name in ("none", *settings)}, clock=clock)
     shuffled = random.Random(seed)
+    for name, given in settings.items():
+        engines[True].contestant(name, given)
     while time.monotonic() < until and not _narrow(swing):
-        for name, given in settings.items():
-            engines[True].contestant(name, given)
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in swing.found}
-        for phase, (concurrency, category) in enumerate(PHASES):
-            prompts = [shuffled.choice(pair.prompts[category]) for _ in range(64)]
-            for name in shuffled.sample(list(rows), len(rows)):
-                engine = engines[name != "none"]
-                rows[name].append(engine.run(name, prompts, concurrency, TOKENS[concurrency]))
-            print(f"repeat {swing.repeats + 1}, phase {phase + 1} of {len(PHASES)}", flush=True)
+        for concurrency, category in PHASES:
+            for engine in engines.values():
+                engine.phase([shuffled.choice(pair.prompts[category]) for _ in range(64)], concurrency)
+            turns: dict[str, list[dict[str, Any]]] = {name: [] for name in rows}
+            for _ in range(ROUNDS):
+                for name in shuffled.sample(list(rows), len(rows)):
+                    turns[name].append(engines[name != "none"].slice(name))
+            for name, found in turns.items():
+                rows[name].append({key: sum(turn[key] for turn in found) for key in found[0]})
         for name, row in rows.items():
             swing.found[name].append(row)
+        print(f"{swing.repeats} swings, {max(until - time.monotonic(), 0.0) / 60.0:.0f} minutes left", flush=True)
     return swing
 
 
@@ -229,7 +222,7 @@ def report(swing: Swing, *, minutes: float) -> str:
     """Markdown, as it stands in docs/live.md."""
     names = list(swing.found)
     how = f"tokens a second by the {swing.clock} clock, ratios with 95% intervals"
-    lines = [f"{swing.repeats} repeats in {minutes:.0f} minutes; {how}.", ""]
+    lines = [f"{swing.repeats} swings in {minutes:.0f} minutes; {how}.", ""]
     lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]
     lines += ["| --- |" + " ---: |" * len(names) + " --- | ---: |"]
     for phase, (concurrency, category) in enumerate(PHASES):

@@ -1,6 +1,7 @@
 """An engine in its own process that plays one contestant at a time: commands come as JSON lines, answers go back so.
 
-Contestants of one engine share everything but the policy, so that what differs between them is what they decide.
+Contestants of one engine share everything but the policy: they take turns with the very same sequences, a slice of a
+second each, so that a machine that changes its speed every few seconds does so to all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 OUT = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what the engine prints is not an answer
+_SETTLE = 2  # steps after a switch: what the contestant before had drafted is verified in the first of them
 
 
 def main() -> None:
@@ -31,13 +33,42 @@ def _answer(found: object) -> None:
 
 class Engine:
     def __init__(self, job: dict[str, Any]) -> None:
-        from vllm import LLM  # noqa: PLC0415 (the environment comes first)
+        from vllm import LLM, SamplingParams  # noqa: PLC0415 (the environment comes first)
+        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
         self.llm = LLM(**job["engine"])
-        self.core = self.llm.llm_engine.engine_core.engine_core
+        self.engine = self.llm.llm_engine
+        self.scheduler = self.engine.engine_core.engine_core.scheduler
+        self.parameters = SamplingParams(
+            temperature=0.0, max_tokens=128, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
+        )
         self.depth = job["depth"]
-        self.drivers: dict[str, Any] = {"none": None}
+        self.drivers: dict[str, Any] = {}
+        self.prompts: list[list[int]] = []
+        self.concurrency = 0
+        self.running = set[str]()
         self.count = 0
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Requests come and go for every contestant, also for those whose turn it is not."""
+        scheduler = self.scheduler
+        add, free = scheduler.add_request, scheduler._free_request
+
+        def others() -> list[Any]:
+            return [driver for driver in self.drivers.values() if driver is not scheduler._driver]
+
+        def add_request(request: Any) -> None:
+            for driver in others():
+                driver.add(request.request_id, None)
+            add(request)
+
+        def free_request(request: Any, *args: Any, **kwargs: Any) -> Any:
+            for driver in others():
+                driver.drop(request.request_id)
+            return free(request, *args, **kwargs)
+
+        scheduler.add_request, scheduler._free_request = add_request, free_request
 
     def contestant(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """A policy of this name, fresh."""
@@ -57,41 +88,59 @@ class Engine:
         )
         return {}
 
-    def run(self, name: str, prompts: list[list[int]], concurrency: int, tokens: int, warm: int) -> dict[str, Any]:
-        """So many sequences at once, always, until so many tokens are committed after the first `warm`."""
-        from vllm import SamplingParams  # noqa: PLC0415
-        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
+    def phase(self, prompts: list[list[int]], concurrency: int) -> dict[str, Any]:
+        """From now on so many sequences at once, always, of these prompts."""
+        self.engine.abort_request(list(self.running))
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
+        self.running.clear()
+        self.prompts, self.concurrency = prompts, concurrency
+        self._fill()
+        while any(request.is_prefill_chunk for request in self.scheduler.running) or self.scheduler.waiting:
+            self._step()
+        return {}
 
-        engine, driver = self.llm.llm_engine, self.drivers[name]
-        if name != "none":
-            self.core.scheduler._driver = driver
-            self.core.scheduler._last_done = float("nan")
-        parameters = SamplingParams(
-            temperature=0.0, max_tokens=64, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
-        )
-        waiting, running = list(reversed(prompts)), set[str]()
-        committed, started, before = -warm, _clocks(), _counters(driver)
-        steps = 0
-        while committed < tokens:
-            while len(running) < concurrency:
-                self.count += 1
-                prompt = waiting.pop() if waiting else prompts[self.count % len(prompts)]
-                running.add(f"r{self.count}")
-                engine.add_request(f"r{self.count}", {"prompt_token_ids": prompt}, parameters)
-            counting = committed >= 0
-            for output in engine.step():
-                committed += len(output.outputs[0].token_ids)
-                if output.finished:
-                    running.discard(output.request_id)
+    def slice(self, name: str, seconds: float) -> dict[str, Any]:
+        """A contestant's turn."""
+        driver = self.drivers.get(name)
+        if driver is not None:
+            self.scheduler._driver = driver
+            self.scheduler._last_done = float("nan")
+            self._tap(driver)
+        for _ in range(_SETTLE):
+            self._step()
+        committed, steps = 0, 0
+        started, before = _clocks(), _counters(driver)
+        while time.perf_counter() - started[0] < seconds or steps < 3:
+            committed += self._step()
             steps += 1
-            if committed >= 0 and not counting:
-                started, before, steps = _clocks(), _counters(driver), 0
         wall, processor = (now - then for now, then in zip(_clocks(), started, strict=True))
         found = {key: value - before[key] for key, value in _counters(driver).items()}
-        engine.abort_request(list(running))
-        while engine.has_unfinished_requests():
-            engine.step()
         return {"wall_seconds": wall, "processor_seconds": processor, "tokens": committed, "steps": steps, **found}
+
+    def _tap(self, driver: Any) -> None:
+        """Confidences are read for who uses them: a fixed depth does not pay for that."""
+        worker = self.engine.engine_core.engine_core.model_executor.driver_worker
+        tap = getattr(getattr(worker, "worker", worker).model_runner, "_specmargin_tap", None)
+        if tap is not None:
+            tap.listening = driver.survivals is not None
+
+    def _fill(self) -> None:
+        while len(self.running) < self.concurrency:
+            self.count += 1
+            name = f"r{self.count}"
+            self.running.add(name)
+            prompt = self.prompts[self.count % len(self.prompts)]
+            self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters)
+
+    def _step(self) -> int:
+        self._fill()
+        committed = 0
+        for output in self.engine.step():
+            committed += len(output.outputs[0].token_ids)
+            if output.finished:
+                self.running.discard(output.request_id)
+        return committed
 
 
 def _clocks() -> tuple[float, float]:
@@ -104,7 +153,10 @@ def _counters(driver: Any) -> dict[str, float]:
         return {}
     names = ("verify_positions", "committed_tokens", "decision_seconds", "step_seconds", "accepted_tokens", "steps")
     found = {name: driver.board[f"{name}_total"] for name in names}
-    return {f"counted_{name}": value for name, value in found.items()} | {"faults": driver.guard.faults.total()}
+    depths = {f"depth_{depth}": float(steps) for depth, steps in enumerate(driver.board.steps_by_depth()[:8])}
+    return {f"counted_{name}": value for name, value in (found | depths).items()} | {
+        "faults": driver.guard.faults.total()
+    }
 
 
 if __name__ == "__main__":

@@ -1,92 +1,66 @@
-"""Prices of the engine that is about to swing, and a policy made of them: the short way, for a benchmark.
-
-`specmargin measure vllm` is the long one. Here the steps of a few batches and of every depth are timed, and stand in
-the price table as they are.
-"""
+"""A policy for the engine that is about to swing, as a user makes one: `measure vllm`, `profile`, `plan --policy`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from scipy.optimize import nnls
-
-from specmargin.acceptance.bank import read_bank
-from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
-from specmargin.acceptance.estimate import product_limit
-from specmargin.decisions.policies.policy import Schedule
-from specmargin.decisions.policies.tables import DraftCost, PriceTable
-from specmargin.engines.live.making import make_policy
-from specmargin.engines.live.policy_schema import policy_text
-from specmargin.step import FloatArray
-
-_EXPERTS, _EXPERTS_PER_TOKEN = 64, 4
-_EXPERT_SHARE = 0.3  # of a plain step of the largest batch; assumed: the whole is what was measured
-_RUN_EXPONENT = 0.85  # m(q) ≈ q^0.85: what the reference bank's routing profile has
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    batch: int
-    depth: int
-    seconds: float
+BATCHES = (1, 4, 8, 16, 32)
+CONTEXT = 128
+DEVICE = """
+[this-core]
+title = "one CPU core"
+memory_bytes = 4e9
+bandwidth_bytes_per_second = 2e10
+operations_per_second = { bf16 = 1e11 }
+link_bytes_per_second = 1e9
+link_latency_seconds = 1e-6
+network_bytes_per_second = 1e9
+gpus_per_node = 1
+source = "a guess: measured prices do not use it"
+"""
 
 
-def fit_policy(timed: Sequence[Timed], reference: Path | None, *, max_depth: int, max_batch: int) -> str:
-    table = _table(timed, max_depth=max_depth, max_batch=max_batch)
+def measured_policy(reference: Path | None, scratch: Path, *, deepest: int, environment: Mapping[str, str]) -> Path:
+    """About five minutes, most of them steps of this engine on this machine."""
     if reference is None:
-        raise SystemExit("the reference MoE's bank is not there")
-    rounds = read_bank([reference / "bank"])
-    calibrator = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
-    sample = survival_of(rounds, calibrator)
-    survival = product_limit(rounds)
-    depths = Schedule.homogeneous(table, survival).depth_by_batch
-    file = make_policy(
-        table=table,
-        survival=survival[:max_depth],
-        schedule=[(b, b, int(depths[b])) for b in range(1, max_batch + 1)],
-        model="reference-moe",
-        drafter="draft_model",
-        device="this machine",
-        context=200.0,
-        sources={"prices": f"{len(timed)} measurements of this run", "acceptance": "reference bank"},
-        calibrator=calibrator,
-        sample=sample[np.random.default_rng(0).permutation(sample.shape[0])[:512]],
+        raise SystemExit("the reference MoE is not there")
+    target, draft, bank = (str(reference / name) for name in ("target", "draft", "bank"))
+    prices, routing, device, policy = (
+        scratch / name for name in ("swing.json", "swing.routing.json", "core.toml", "swing.policy.json")
     )
-    return policy_text(file)
-
-
-def _table(timed: Sequence[Timed], *, max_depth: int, max_batch: int) -> PriceTable:
-    """Drafting and experts by a fit; the rest as measured, depth by depth: some run lengths are slow here, and no law
-    would have said which."""
-    batch, depth, seconds = np.array([(one.batch, one.depth, one.seconds) for one in timed], dtype=np.float64).T
-    features = np.stack([np.ones_like(batch), batch, batch * (depth + 1.0), depth, depth * batch], axis=1)
-    even = np.flatnonzero((depth % 2 == 1) | (depth == 0))  # runs of an even length, which are the quick ones
-    weights, _ = nnls(features[even] / seconds[even, np.newaxis], np.ones(even.size))  # relative errors
-    draft = DraftCost.line(
-        fixed_seconds=float(weights[3]), sequence_seconds=float(weights[4]), by_pass=True, max_batch=max_batch
+    device.write_text(DEVICE)
+    batches = ",".join(map(str, BATCHES))
+    depths = ",".join(map(str, range(1, deepest + 1)))
+    flags = ("--set", "dtype=bfloat16", "--set", "max_model_len=320", "--set", "enforce_eager=true")
+    drafter = json.dumps({"method": "draft_model", "model": draft})
+    print("Measuring prices (specmargin measure vllm) …", flush=True)
+    _specmargin(
+        environment,
+        *("measure", "vllm", target, "-o", str(prices), *flags, "--drafter", drafter),
+        *("--batches", batches, "--depths", depths, "--contexts", str(CONTEXT)),
+        *("--prompts", str(reference / "prompts.json"), "--temperature", "0", "--minutes", "8", "--repeats", "3"),
     )
-    every, deep = np.arange(max_batch + 1.0), np.arange(max_depth + 1.0)
-    effective = (deep + 1.0) ** _RUN_EXPONENT
-    strangers = np.linspace(0.0, max_batch * effective[-1], 512)
-    expert = _EXPERT_SHARE * float(np.median(seconds[(batch == batch.max()) & (depth == 0)])) / _EXPERTS
-    rest = np.empty((max_batch + 1, max_depth + 1))
-    for d in range(max_depth + 1):
-        sizes = np.unique(batch[depth == d])
-        median = np.array([np.median(seconds[(depth == d) & (batch == size)]) for size in sizes])
-        drafting = np.array([draft.by_depth(int(size), max_depth)[d] for size in sizes])
-        experts = expert * _distinct(sizes * effective[d])
-        rest[:, d] = np.interp(every, sizes, np.maximum(median - drafting - experts, 0.1 * median))
-    return PriceTable(
-        rest_by_batch_depth=rest,
-        expert_seconds=expert * _distinct(strangers),
-        expert_step=float(strangers[1]),
-        effective_by_depth=effective,
-        draft=draft,
+    _specmargin(environment, "profile", "routing", bank, "--model", target, "-o", str(routing))
+    print(
+        _specmargin(
+            environment,
+            *("plan", target, "--gpu", str(device), "--prices", str(prices), "--drafter", f"model:{draft}"),
+            *("--acceptance", bank, "--routing", str(routing), "--batch", batches),
+            *("--context", str(CONTEXT), "--depth", str(deepest), "--policy", str(policy)),
+        ),
+        flush=True,
     )
+    return policy
 
 
-def _distinct(strangers: FloatArray) -> FloatArray:
-    return np.asarray(_EXPERTS * (1.0 - (1.0 - _EXPERTS_PER_TOKEN / _EXPERTS) ** strangers))
+def _specmargin(environment: Mapping[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-m", "specmargin.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    if done.returncode != 0:
+        raise SystemExit(f"specmargin {' '.join(arguments[:2])}: {done.stderr}")
+    return done.stdout

@@ -58,10 +58,9 @@ def fill(bank: BankWriter, requests: int, rounds: int, generator: np.random.Gene
         for _ in range(rounds):
             verified = int(generator.integers(1, DEPTH + 1))
             accepted = int(generator.integers(0, verified + 1))
-            live.confidence = generator.random(DEPTH)
-            bank.round(live, verified, accepted, context=10 * live.rounds)
-            written.append((live.number, live.rounds, live.group, verified, accepted, live.confidence))
-            live.learn(verified, accepted)
+            confidence = generator.random(DEPTH)
+            written.append((live.number, live.rounds, live.group, verified, accepted, confidence))
+            bank.round(live, verified, accepted, 10 * live.rounds, confidence)
     return sorted(written, key=lambda row: row[:2])
 
 
@@ -155,7 +154,6 @@ def test_the_rate_limit_keeps_whole_requests(tmp_path: Path) -> None:
             continue
         for _ in range(10):
             bank.round(live, 2, 1, context=0)
-            live.learn(2, 1)
             kept[f"request {r}"] += 1
     bank.close()
     assert set(kept.values()) == {10}
@@ -322,6 +320,7 @@ def test_an_engine_that_went_off_writes_what_it_has(tmp_path: Path) -> None:
     driver = built(tmp_path, given, log=log)
     driver.add("a", None)
     driver.done(done(["a"], [2], [1]), 2)
+    driver.settle()
     driver.guard.fault("outcome", "one is enough here")
     assert driver.guard.off
     driver.close()

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmargin.acceptance import compiled
-from specmargin.decisions.policies import gate
+from specmargin.decisions.policies import calls
 from specmargin.decisions.policies.controller import Controller
-from specmargin.decisions.policies.policy import FixedDepth, Outcome
-from specmargin.engines.live.driver import Driver
+from specmargin.decisions.policies.policy import FixedDepth, Gated, Outcome
+from specmargin.engines.live import sequences
+from specmargin.engines.live.board import METRICS
+from specmargin.engines.live.driver import Driver, _Planned
 from specmargin.engines.live.narrator import Narrator
 from specmargin.engines.live.policy_schema import schedule_of
 from specmargin.engines.live.sequences import Survivals
@@ -208,13 +209,18 @@ def test_bad_confidences_are_counted_and_not_used() -> None:
     driver = bare(Controller(table=table(), prior_survival=np.full(DEPTH, 0.7)), survivals=survivals())
     driver.add("a", None)
     driver.add("b", None)
-    driver.drafts(["a", "b"], [[0.5] * DEPTH, [math.nan] * DEPTH])
-    assert driver.board["ignored_signals_total"] == 1
-    driver.drafts(["a", "b"], [[0.5] * DEPTH])
-    assert driver.board["ignored_signals_total"] == 3
-    driver.drafts(["a", "b"], None)
-    assert driver.board["ignored_signals_total"] == 3  # none was promised
-    assert driver._live["a"].confidence is None
+    rounds: list[tuple[object, int]] = [
+        ([[0.5] * DEPTH, [math.nan] * DEPTH], 1),
+        ([[0.5] * DEPTH], 3),  # of one, where there are two
+        (None, 3),  # none was promised
+        ([[0.5] * DEPTH, [0.5] * DEPTH], 3),
+        ("nonsense", 5),
+    ]
+    for confidence, ignored in rounds:
+        driver.drafts(["a", "b"], confidence)
+        wanted = driver.verify(["a", "b"], [2, 2])
+        assert wanted is None or all(0 <= depth <= 2 for depth in wanted)
+        assert driver.board["ignored_signals_total"] == ignored
     assert driver.guard.faults.total() == 0
 
 
@@ -240,7 +246,90 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     assert (board["draft_tokens_total"], board["accepted_tokens_total"], board["committed_tokens_total"]) == (5, 3, 6)
     assert board["verify_positions_total"] == 8
     assert board["goodput_tokens_per_second"] == pytest.approx(3 / 0.5)
-    assert (driver._live["a"].rounds, driver._live["b"].rounds) == (2, 1)
+
+
+def test_a_place_that_is_taken_again_starts_anew() -> None:
+    driver = bare(FixedDepth(depth=DEPTH), survivals=survivals())
+    for name in "ab":
+        driver.add(name, None)
+    place = driver._live["a"].place
+    driver.done(done(["a", "b"], [2, 2], [2, 1]), DEPTH)
+    assert (driver._histories.held[:, place] != 0.0).all()
+    driver.drop("a")
+    driver.done(done(["b"], [0], [0]), DEPTH)
+    driver.add("c", None)
+    assert driver._live["c"].place == place
+    assert (driver._histories.held[:, place] == 0.0).all()
+    driver.add("c", None)  # again, without its having been over: no place is lost
+    assert driver._live["c"].place == place
+
+
+def test_places_are_enough_for_any_number_of_sequences() -> None:
+    driver = bare(FixedDepth(depth=2), survivals=survivals())
+    names = [f"r{i}" for i in range(1000)]
+    for name in names:
+        driver.add(name, None)
+    driver.done(done(names, [2] * 1000, [i % 3 for i in range(1000)]), 2)
+    places = [driver._live[name].place for name in names]
+    assert len(set(places)) == 1000
+    held = driver._histories.held[:2, places]
+    assert (held == [[i % 3 for i in range(1000)], [min(i % 3 + 1, 2) for i in range(1000)]]).all()
+    assert (driver._histories.held[:, 0] == 0.0).all()  # nobody's
+
+
+def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
+    """Each step's outcome still meets the decision that was made for it; the board is exact when it is settled."""
+    at_once, later = (built(tmp_path, {"mode": "adaptive"}) for _ in range(2))
+    at_once.learn_every, later.learn_every = 1, 4
+    generator = np.random.default_rng(3)
+    names = ["a", "b", "c"]
+    for driver in (at_once, later):
+        for name in names:
+            driver.add(name, None)
+    for step in range(40):
+        rows = generator.random((3, DEPTH)) ** 0.2
+        accepted = generator.integers(0, DEPTH + 1, 3)
+        verified = at_once.verify(names, [DEPTH] * 3) or [DEPTH] * 3
+        taken = np.minimum(accepted, verified).tolist()
+        for driver in (at_once, later):
+            driver.drafts(names, rows)
+            driver._next = _Planned(
+                gated=Gated(np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0)
+            )
+            driver._planned.append(driver._next)
+            driver.done(done(names, verified, taken, seconds=0.01 + 0.001 * (step % 3)), 2)
+        assert len(later._waiting) == (step + 1) % 4
+    for driver in (at_once, later):
+        driver.settle()
+        assert isinstance(driver.policy, Controller)
+    assert at_once.policy.state() == later.policy.state()  # type: ignore[union-attr]
+    assert (at_once._histories.held == later._histories.held).all()
+    for metric in METRICS:
+        if metric.name not in ("decision_seconds_total", "ignored_signals_total"):
+            assert at_once.board[metric.name] == pytest.approx(later.board[metric.name], nan_ok=True), metric.name
+
+
+def test_a_request_that_comes_again_before_it_was_settled_is_a_new_one() -> None:
+    driver = bare(FixedDepth(depth=2))
+    driver.learn_every = 8
+    driver.add("a", {"specmargin_depth": 1})
+    driver.draft_depth(["a"])
+    driver.done(done(["a"], [1], [1]), 2)
+    driver.drop("a")
+    driver.add("a", None)
+    assert driver.board["steps_total"] == 1  # what was over is learned first
+    for _ in range(8):
+        driver.done(done(["a"], [2], [1]), 2)
+    assert driver._live["a"].limit > 2
+
+
+def test_drafts_are_matched_by_request(tmp_path: Path) -> None:
+    """In whatever order they come, and with others among them."""
+    driver = built(tmp_path, {"mode": "adaptive"})
+    for name in ("sure", "hopeless", "prompt"):
+        driver.add(name, None)
+    driver.drafts(["hopeless", "prompt", "sure"], [[0.0001] * DEPTH, [0.5] * DEPTH, [0.999] * DEPTH])
+    assert driver.verify(["sure", "hopeless"], [DEPTH, DEPTH]) == [DEPTH, 0]
 
 
 # --- as an engine makes it ---
@@ -261,7 +350,13 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -
     """At any batch, before and after the controller has learned, with a calibrator of any width."""
     driver = built(tmp_path, {"mode": "adaptive"}, calibrator_depths=depths)
     assert driver.survivals is not None
-    compiled_ones = (gate.ragged_gate, compiled._survival)
+    compiled_ones: tuple[Any, ...] = (
+        calls.choose,
+        calls.gate,
+        calls.observe,
+        sequences._fill,
+        sequences._learn,
+    )
     before = [len(function.signatures) for function in compiled_ones]
     generator = np.random.default_rng(0)
     for batch in (5, 1, 2, 8, 3, 1):
@@ -310,6 +405,7 @@ def test_the_narrator_says_it_in_one_line(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for _ in range(20):
         one_step(driver, ["a"], generator)
+    driver.settle()
     narrator.look(59.0)
     assert lines == []
     narrator.look(60.0)

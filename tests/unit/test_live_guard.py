@@ -126,14 +126,18 @@ def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
     board.add("steps_total", 2.0)
     board.put("distinct_experts", math.nan)
     for depth in (0, 3, 3, DEPTHS + 5, -1):
-        board.add_depth(depth)
+        board.add_step(2, 3, 1, depth, math.nan)
     guard = Guard(log=lambda _: None)
     guard.call("capture", None, broken)
     guard.call("slow outcome", None, broken)  # a kind that has no place of its own
     board.show_guard(guard)
     ((engine, found),) = boards(tmp_path / "new")
     assert engine == "3"
-    assert found.values["steps_total"] == 2.0 + [metric.name for metric in METRICS].index("steps_total")
+    first = {metric.name: i for i, metric in enumerate(METRICS)}
+    assert found.values["steps_total"] == 2.0 + 5 + first["steps_total"]
+    assert found.values["verify_positions_total"] == 5 * 5 + first["verify_positions_total"]
+    assert found.values["committed_tokens_total"] == 5 * 3 + first["committed_tokens_total"]
+    assert found.values["step_seconds_total"] == first["step_seconds_total"]  # they were not timed
     assert found.values["hurdle"] == board["hurdle"]
     assert "distinct_experts" not in found.values
     assert found.steps_by_depth == {0: 2.0, 3: 2.0, DEPTHS - 1: 1.0}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.calibration import Logistic, history_of, survival_of, tokens_of
-from specmargin.engines.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Live, Survivals, usable
+from specmargin.engines.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Batch, Drafts, Histories, Live, Survivals
 from specmargin.step import FloatArray
 
 
@@ -37,14 +37,22 @@ def rounds_of(generator: np.random.Generator, *, requests: int, each: int, depth
     )
 
 
+def batch_of(histories: Histories, sequences: int) -> Batch:
+    known = {f"{i}": Live(number=i, place=histories.take()) for i in range(sequences)}
+    return Batch(list(known), known)
+
+
 def played(rounds: Rounds) -> list[float]:
     """History before each round, as a live engine has it."""
-    live: dict[int, Live] = {}
+    histories = Histories(places=2)
+    known: dict[str, Live] = {}
     found = []
     for i in range(rounds.count):
-        one = live.setdefault(int(rounds.prompt_by_round[i]), Live(number=0))
-        found.append(one.history)
-        one.learn(int(rounds.drafted_by_round[i]), int(rounds.accepted_by_round[i]))
+        name = str(rounds.prompt_by_round[i])
+        if name not in known:
+            known[name] = Live(number=0, place=histories.take())
+        found.append(float(histories.held[2, known[name].place]))
+        histories.learn(Batch([name], known), rounds.drafted_by_round[i : i + 1], rounds.accepted_by_round[i : i + 1])
     return found
 
 
@@ -56,13 +64,13 @@ def test_history_is_that_of_the_bank(seed: int, requests: int, each: int, depth:
 
 def test_history_stays_finite() -> None:
     """However long a streak."""
-    lucky, unlucky = Live(number=0), Live(number=0)
+    histories = Histories()
+    batch = batch_of(histories, 2)
     for _ in range(10_000):
-        lucky.learn(8, 8)
-        unlucky.learn(8, 0)
-    assert 3.0 < lucky.history < 10.0
-    assert -10.0 < unlucky.history < -1.5
-    assert lucky.rounds == 10_000
+        histories.learn(batch, np.array([8, 8]), np.array([8, 0]))
+    lucky, unlucky = histories.held[2, batch.places]
+    assert 3.0 < lucky < 10.0
+    assert -10.0 < unlucky < -1.5
 
 
 @pytest.mark.parametrize(("depth", "table_depth"), [(4, 4), (6, 4), (4, 7)])
@@ -76,12 +84,11 @@ def test_survivals_are_those_of_the_study(depth: int, table_depth: int) -> None:
     mean = np.full(table_depth, 0.5)
     for first in range(0, rounds.count, 16):
         index = np.arange(first, min(first + 16, rounds.count))
-        batch = []
-        for i in index:
-            one = Live(number=0, confidence=rounds.confidence_by_round_depth[i])
-            one.history = float(history[i])
-            batch.append(one)
-        found = survivals.of(batch, lambda: mean)
+        histories = Histories()
+        batch = batch_of(histories, index.size)
+        histories.held[2, batch.places] = history[index]
+        drafts = Drafts(batch.ids, rounds.confidence_by_round_depth[index])
+        found, _ = survivals.of(batch, drafts, histories, lambda: mean)
         assert found is not None
         assert found.shape == (index.size, width)
         assert found.flags.c_contiguous  # one layout, so that the gate is compiled once
@@ -90,14 +97,21 @@ def test_survivals_are_those_of_the_study(depth: int, table_depth: int) -> None:
 
 def test_sequences_without_confidence_get_the_mean() -> None:
     survivals = Survivals(calibrator=None, max_batch=3, max_depth=3)
+    histories = Histories()
     mean = np.array([0.6, 0.3])
-    known, unknown = Live(number=0, confidence=np.array([0.5, 0.5, 0.5, 0.9])), Live(number=1)
-    short = Live(number=2, confidence=np.array([0.9]))
-    found = survivals.of([unknown, known, short], lambda: mean)
-    assert found is not None
-    np.testing.assert_allclose(found, [[0.6, 0.3, 0.0], [0.5, 0.25, 0.125], [0.9, 0.0, 0.0]])
-    assert survivals.of([unknown, Live(number=3, confidence=np.empty(0))], lambda: mean) is None
-    assert survivals.of([known] * 4, lambda: mean) is None  # more than the tables hold
+
+    def found(drafts: Drafts, ids: list[str]) -> tuple[FloatArray | None, int]:
+        return survivals.of(Batch(ids, {}), drafts, histories, lambda: mean)
+
+    drafts = Drafts(["bad", "known", "other"], [[0.5, math.nan], [0.5, 0.5], [0.9, 0.0]])
+    rows, ignored = found(drafts, ["unknown", "known", "bad"])
+    assert rows is not None
+    assert ignored == 1
+    np.testing.assert_allclose(rows, [[0.6, 0.3, 0.0], [0.5, 0.25, 0.0], [0.6, 0.3, 0.0]])
+    assert found(drafts, ["unknown", "bad"]) == (None, 1)
+    assert found(Drafts(["known"], np.empty((1, 0))), ["known"]) == (None, 0)
+    assert found(Drafts(), ["known"]) == (None, 0)
+    assert found(drafts, ["known"] * 4) == (None, 0)  # more than the tables hold
 
 
 # --- what comes from outside ---
@@ -110,23 +124,30 @@ anything: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+def rows_of(confidence: object, sequences: int) -> list[bool]:
+    """Which of so many requests have a row that can be used."""
+    names = [f"{i}" for i in range(sequences)]
+    drafts = Drafts(names, confidence)
+    found = drafts.by_request()
+    for row in found.values():
+        assert row.ndim == 1
+        assert ((row >= 0.0) & (row <= 1.0)).all()
+    return [name in found for name in names]
+
+
 @given(anything, st.integers(0, 4))
 def test_only_probabilities_are_usable(confidence: object, sequences: int) -> None:
-    rows = usable(confidence, sequences)
-    assert len(rows) == sequences
-    for row in rows:
-        assert row is None or (row.ndim == 1 and bool(np.all((row >= 0.0) & (row <= 1.0))))
+    assert len(rows_of(confidence, sequences)) == sequences
 
 
 def test_one_bad_row_spoils_no_other() -> None:
-    rows = usable([[0.5, 0.4], [math.nan, 0.1], [0.2, 1.1], [0.2, -0.1], [1.0, 0.0]], 5)
-    assert [row is None for row in rows] == [False, True, True, True, False]
-    given_rows: FloatArray = np.array([[0.5, 0.4]], dtype=np.float32)
-    assert usable(given_rows, 1)[0] is not None
-    assert usable([[0.5], [0.5, 0.4]], 2) == [None, None]
-    assert usable([0.5, 0.4], 2) == [None, None]
-    assert usable([[0.5]], 2) == [None, None]
-    assert usable([[10**400]], 1) == [None]
+    rows = [[0.5, 0.4], [math.nan, 0.1], [0.2, 1.1], [0.2, -0.1], [1.0, 0.0]]
+    assert rows_of(rows, 5) == [True, False, False, False, True]
+    assert rows_of(np.array([[0.5, 0.4]], dtype=np.float32), 1) == [True]
+    assert rows_of(np.full((4, 2), 0.5)[:, ::-1], 4) == [True] * 4
+    for wrong in ([[0.5], [0.5, 0.4]], [0.5, 0.4], [[0.5]]):
+        assert rows_of(wrong, 2) == [False, False]
+    assert rows_of([[10**400]], 1) == [False]
 
 
 @given(st.none() | st.dictionaries(st.sampled_from([DEPTH_ARGUMENT, CLASS_ARGUMENT, "other"]), anything))

@@ -7,7 +7,7 @@ import numpy as np
 
 from specmargin.acceptance.calibration import Logistic, hats, logit
 from specmargin.errors import AcceptanceError
-from specmargin.step import FloatArray
+from specmargin.step import FloatArray, IntArray
 
 _LEVELS = 1024  # of confidence, evenly spaced in log-odds
 _RANGE = 9.3  # log-odds beyond which nothing changes
@@ -37,16 +37,22 @@ class CompiledCalibrator:
         self._curve = 1.0 / (1.0 + np.exp(-np.linspace(-12.0, 12.0, _CURVE)))
         self._survival = np.zeros(max_batch * model.depths)
 
+    @property
+    def tables(self) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, FloatArray]:
+        """What `calibrated` looks up in."""
+        return self._base, self._rest, self._levels, self._level_of, self._curve
+
     def survival(self, confidence: FloatArray, history: FloatArray) -> FloatArray:
         """(sequences, depth), valid until the next call; the caller has checked that confidences lie in 0..1."""
         # Contiguous whatever the width, so that what is compiled for one batch is compiled for all.
         out = self._survival[: confidence.size].reshape(confidence.shape)
-        _survival(confidence, history, self._base, self._rest, self._levels, self._level_of, self._curve, out)
+        calibrated(confidence, history, self.tables, out)
         return out
 
 
 @nb.njit(cache=True, nogil=True, fastmath=True)
-def _survival(confidence, history, base, rest, levels, level_of, curve, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def calibrated(confidence, history, tables, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    base, rest, levels, level_of, curve = tables
     batch, depth = confidence.shape
     cells = level_of.size - 1
     scale = (curve.size - 1) / 24.0

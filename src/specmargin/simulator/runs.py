@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from specmargin.decisions.policies.compiling import compiled
-from specmargin.decisions.policies.core import PROBING, choose_depth, compare_with_gate, learn_rounds, shift_survival
+from specmargin.decisions.policies.core import (
+    PROBING,
+    choose_depth,
+    compare_with_gate,
+    expected_of_gate,
+    learn_rounds,
+    shift_survival,
+)
 from specmargin.decisions.policies.gate import Memory, keep_drafting, ragged_gate
 from specmargin.simulator.costs import target_seconds
 from specmargin.simulator.drafting import draft_alike, draft_ragged, hold_signals, trim
@@ -151,7 +158,8 @@ def run_controller(rounds, limits, tables, log, state, gate, known, learned, mos
             drafted = places[: n[ROUNDS], ROUND_DRAFTED]
             verified, accepted = places[: n[ROUNDS], ROUND_VERIFIED], places[: n[ROUNDS], ROUND_ACCEPTED]
             if held == n[ROUNDS]:
-                compare_with_gate(learned, gate.survival, gate.memory[0], verified, accepted)
+                expected, reached = expected_of_gate(gate.survival, gate.memory[0], held)
+                compare_with_gate(learned, gate.memory[0], expected, reached, verified, accepted)
             seconds = clocks[STEP_TARGET] + clocks[HELD_DRAFT]
             learn_rounds(known, learned, drafted, verified, accepted, seconds)
         if known.gated and marks[PROBING] < 0 and depth > 0 and gate.by_pass and n[READY] > 0:

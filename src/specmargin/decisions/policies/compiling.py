@@ -10,9 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numba as nb
+from numba.core import types
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": False}
     found: Callable[..., Any] = nb.njit(**options)(function)
     return found
+
+
+class Kept(types.StructRef):
+    """The type of a structure that compiled code keeps: arrays are handed over once, not in every call. One a class of
+    them: `structref.register` a subclass, and `structref.define_proxy` who holds it in Python."""
+
+    def preprocess_fields(self, fields: Any) -> Any:
+        return tuple((name, types.unliteral(given)) for name, given in fields)  # type: ignore[no-untyped-call]

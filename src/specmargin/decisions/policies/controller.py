@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.decisions.policies import core
+from specmargin.decisions.policies import calls, core
 from specmargin.decisions.policies.core import Known, Learned
+from specmargin.decisions.policies.gate import gate_memory
 from specmargin.decisions.policies.lookahead import LookAhead
 from specmargin.decisions.policies.online import AcceptanceTracker, ConfidenceShift, PriceCorrection
-from specmargin.decisions.policies.policy import Outcome, RaggedGate
-from specmargin.decisions.policies.tables import PriceTable, to_depth
+from specmargin.decisions.policies.policy import Gated, Outcome, RaggedGate
+from specmargin.decisions.policies.tables import PriceTable
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 SCHEMA = "specmargin.controller/2"
+_INTEGERS = {"i", "u"}
+_NOT_GATED = Gated(np.zeros(0, dtype=np.int64), 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +52,11 @@ class Controller:
     _prices: PriceCorrection = field(default_factory=PriceCorrection)
     _shift: ConfidenceShift = field(default_factory=ConfidenceShift)
     _gate: RaggedGate | None = field(init=False)
-    _gated: tuple[FloatArray, IntArray] | None = None  # survivals and depths of the last gate, until its outcome comes
+    _gated: Gated | None = None  # the gate's last decision, until its outcome comes
+    _decided: IntArray = field(init=False)  # its depths
     known: Known = field(init=False)
-    _below: IntArray = field(init=False)  # the deepest allowed depth up to each
     learned: Learned = field(init=False)
+    _handle: calls.Handle = field(init=False)
 
     def __post_init__(self) -> None:
         depths = self.table.max_depth
@@ -62,8 +66,6 @@ class Controller:
         self._acceptance = AcceptanceTracker(prior=np.clip(known, 0.0, 0.999))
         self._gate = None if self.look_ahead is None else RaggedGate(table=self.table, look_ahead=self.look_ahead)
         self.known = self._known()
-        allowed = np.flatnonzero(self.known.allowed)
-        self._below = allowed[np.searchsorted(allowed, np.arange(depths + 1), side="right") - 1]
         self.learned = Learned(
             tried=self._acceptance.tried,
             taken=self._acceptance.taken,
@@ -74,6 +76,16 @@ class Controller:
             guard=np.zeros(4),
             marks=np.array([-1, 0, -1, -1]),
         )
+        self._handle = self._handed_over()
+
+    def _handed_over(self) -> calls.Handle:
+        depths, batch = self.table.max_depth, self.table.max_batch
+        allowed = np.flatnonzero(self.known.allowed)
+        floor = allowed[np.searchsorted(allowed, np.arange(depths + 1), side="right") - 1]
+        rates = np.zeros(1) if self.look_ahead is None else np.asarray(self.look_ahead.rate_by_batch, dtype=np.float64)
+        memory = gate_memory(batch, depths)
+        self._decided = memory[0]
+        return calls.Handle(self.known, self.learned, memory, rates, floor, np.zeros((batch, depths)))
 
     def _known(self) -> Known:
         table, given, ahead = self.table, self.settings, self.look_ahead
@@ -100,9 +112,8 @@ class Controller:
 
     # --- what it believes ---
 
-    @property
-    def survival(self) -> FloatArray:
-        """Of a token at each depth, as learned."""
+    def learned_survival(self) -> FloatArray:
+        """Of a token at each depth."""
         return self._acceptance.survival
 
     def expected_goodput(self, batch: int) -> FloatArray:
@@ -145,7 +156,7 @@ class Controller:
         self.ignored_outcomes += not learned
 
     def _draft_depth(self, batch: int) -> int:
-        return int(core.choose_depth(self.known, self.learned, int(batch)))
+        return int(calls.choose(self._handle, int(batch)))
 
     @property
     def _probing(self) -> bool:
@@ -161,47 +172,45 @@ class Controller:
 
     def _verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
         self._gated = None
+        batch = drafted.size
         if self._gate is None or self._probing:
             return drafted
-        fits = survival.ndim == 2 and survival.shape[0] == drafted.size <= self.table.max_batch
-        if not fits or not self._usable(survival):
+        # Contiguous whatever comes, so that nothing is compiled anew.
+        survival = np.ascontiguousarray(survival, dtype=np.float64)
+        held = np.ascontiguousarray(drafted, dtype=np.int64)
+        fits = survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self.table.max_batch
+        expected, reached = calls.gate(self._handle, survival, held) if fits else (math.nan, math.nan)
+        if math.isnan(expected):
             self.ignored_signals += 1
             return drafted
-        shifted = np.array(survival, dtype=np.float64)
-        core.shift_survival(shifted, self._shift.value)
-        shifted = to_depth(shifted, self.table.max_depth)
-        depths = self._gate.verify_depths(shifted, drafted).copy()  # it goes no deeper than its table
-        if self.settings.candidates is not None:
-            depths = np.where(depths < drafted, self._below[depths], depths)
-        self._gated = (shifted, depths)
-        return depths.copy()
+        depths = self._decided[:batch].copy()
+        self._gated = Gated(depths, expected, reached)
+        return depths
+
+    def take_gated(self) -> Gated | None:
+        """The gate's last decision, for who will report its outcome later than that of the next one."""
+        gated, self._gated = self._gated, None
+        return gated
 
     def _observe(self, outcome: Outcome) -> bool:
-        if not self._sane(outcome):
+        gated = outcome.gated or self.take_gated() or _NOT_GATED
+        drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
+        batch, seconds = verified.size, float(outcome.seconds)
+        timed = 0.0 < seconds < 100.0 or math.isnan(seconds)
+        shaped = drafted.shape == verified.shape == accepted.shape == (batch,)
+        counts = {drafted.dtype.kind, verified.dtype.kind, accepted.dtype.kind} <= _INTEGERS
+        if not (timed and shaped and counts and 0 < batch <= self.table.max_batch):
             return False
-        gated, self._gated = self._gated, None
-        drafted, verified, accepted = (
-            array.astype(np.int64) for array in (outcome.drafted, outcome.verified, outcome.accepted)
-        )
-        if gated is not None and gated[1].shape == outcome.verified.shape:
-            core.compare_with_gate(self.learned, gated[0], gated[1], verified, accepted)
-        core.learn_rounds(self.known, self.learned, drafted, verified, accepted, float(outcome.seconds))
-        return True
+        drafted = np.ascontiguousarray(drafted, dtype=np.int64)
+        verified = np.ascontiguousarray(verified, dtype=np.int64)
+        accepted = np.ascontiguousarray(accepted, dtype=np.int64)
+        return bool(calls.observe(self._handle, drafted, verified, accepted, seconds, *gated))
 
     # --- what goes into them ---
 
     @staticmethod
     def _usable(survival: FloatArray) -> bool:
         return bool(survival.size) and bool(np.all((survival >= 0.0) & (survival <= 1.0)))  # False for NaN
-
-    def _sane(self, outcome: Outcome) -> bool:
-        drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
-        shaped = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (drafted, verified, accepted))
-        fits = shaped and drafted.size == verified.size == accepted.size
-        timed = 0.0 < outcome.seconds < 100.0 or math.isnan(outcome.seconds)
-        if not (fits and timed and 0 < verified.size <= self.table.max_batch):
-            return False
-        return bool(core.are_rounds(drafted, verified, accepted, self.table.max_depth))
 
     def _parts(self, outcome: Outcome) -> tuple[float, float]:
         rest, experts = core.round_parts(self.known, outcome.drafted, outcome.verified)

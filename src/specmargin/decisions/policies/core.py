@@ -231,16 +231,24 @@ def shift_survival(survival, by):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def compare_with_gate(learned, survival, depths, verified, accepted):  # type: ignore[no-untyped-def]
-    """Accepted tokens against what the gate expected of them; nothing where other drafts were verified."""
-    expected = reached = observed = 0.0
-    for i in range(verified.size):
-        if depths[i] != verified[i]:
-            return
+def expected_of_gate(survival, depths, batch):  # type: ignore[no-untyped-def]
+    """Tokens that are expected to be accepted, and those that are expected to be reached."""
+    expected = reached = 0.0
+    for i in range(batch):
         before = 1.0
         for d in range(depths[i]):
             expected += survival[i, d]
             reached += before
             before = survival[i, d]
+    return expected, reached
+
+
+@compiled
+def compare_with_gate(learned, depths, expected, reached, verified, accepted):  # type: ignore[no-untyped-def]
+    """Accepted tokens against what the gate expected of them; nothing where other drafts were verified."""
+    observed = 0.0
+    for i in range(verified.size):
+        if depths[i] != verified[i]:
+            return
         observed += accepted[i]
     learn_shift(learned.shift, expected, observed, reached)

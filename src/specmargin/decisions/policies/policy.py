@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,7 +32,15 @@ class Policy(Protocol):
         """After the step: what came of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Gated(NamedTuple):
+    """A decision of the gate, until its outcome comes."""
+
+    depths: IntArray
+    expected: float  # tokens that it expects to be accepted
+    reached: float  # of so many, those before the first rejection and that one
+
+
+@dataclass(slots=True, kw_only=True)
 class Outcome:
     """One step, by sequence, and how long it took; NaN where its time says nothing (it held prompts too)."""
 
@@ -40,6 +48,7 @@ class Outcome:
     verified: IntArray
     accepted: IntArray  # of the verified ones
     seconds: float
+    gated: Gated | None = None  # what was decided for it, where that was not the policy's last decision
 
 
 class WholeDrafts:

@@ -6,9 +6,10 @@ Writing is a store to memory: no lock, no I/O, no message. The reader may see a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -66,7 +67,20 @@ METRICS = tuple(
         ("capture_dropped_total", "Rounds that the capture's limits left out"),
     )
 )
-_INDEX = {metric.name: i for i, metric in enumerate(METRICS)}
+_AT = {metric.name: 1 + i for i, metric in enumerate(METRICS)}
+_STEPS, _SECONDS, _POSITIONS, _DRAFTED, _ACCEPTED, _COMMITTED, _SEQUENCES, _DECISIONS = (
+    _AT[name]
+    for name in (
+        "steps_total",
+        "step_seconds_total",
+        "verify_positions_total",
+        "draft_tokens_total",
+        "accepted_tokens_total",
+        "committed_tokens_total",
+        "sequences",
+        "decision_seconds_total",
+    )
+)
 _DEPTH_AT = 1 + len(METRICS)
 _FAULT_AT = _DEPTH_AT + DEPTHS
 _SIZE = _FAULT_AT + len(FAULTS)
@@ -76,33 +90,44 @@ class Board:
     """The writer's side. Without a file it is plain memory, for engines whose metrics nobody reads."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._values: np.ndarray[tuple[int], np.dtype[np.float64]]
         if path is None:
-            self._values = np.zeros(_SIZE)
+            values = np.zeros(_SIZE)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._values = np.memmap(path, dtype=np.float64, mode="w+", shape=(_SIZE,))
-        self._values[0] = _MAGIC
+            values = np.memmap(path, dtype=np.float64, mode="w+", shape=(_SIZE,))
+        # Not the array: a cell of a mapped one takes ten times as long.
+        self._values = cast("MutableSequence[float]", values.data)
+        self._values[0] = float(_MAGIC)
         self.put("enabled", 1.0)
 
     def __getitem__(self, name: str) -> float:
-        return float(self._values[1 + _INDEX[name]])
+        return float(self._values[_AT[name]])
 
     def put(self, name: str, value: float) -> None:
-        self._values[1 + _INDEX[name]] = value
+        self._values[_AT[name]] = value
 
     def add(self, name: str, value: float = 1.0) -> None:
-        self._values[1 + _INDEX[name]] += value
+        self._values[_AT[name]] += value
 
     def smooth(self, name: str, value: float, forgetting: float) -> None:
         before = self[name]
         self.put(name, value if before == 0.0 else forgetting * before + (1.0 - forgetting) * value)
 
-    def add_depth(self, depth: int) -> None:
-        self._values[_DEPTH_AT + min(max(depth, 0), DEPTHS - 1)] += 1.0
+    def add_step(self, batch: int, verified: int, accepted: int, depth: int, seconds: float) -> None:
+        """A step of so many sequences that verified so many draft tokens; NaN seconds: it was not timed."""
+        values = self._values
+        values[_STEPS] += 1.0
+        values[_POSITIONS] += batch + verified
+        values[_DRAFTED] += verified
+        values[_ACCEPTED] += accepted
+        values[_COMMITTED] += batch + accepted
+        values[_SEQUENCES] = batch
+        values[_DEPTH_AT + min(max(depth, 0), DEPTHS - 1)] += 1.0
+        if not math.isnan(seconds):
+            values[_SECONDS] += seconds
 
     def show_guard(self, guard: Guard) -> None:
-        self.put("decision_seconds_total", guard.decision_seconds)
+        self._values[_DECISIONS] = guard.decision_seconds
         if guard.faults:
             self.put("enabled", 0.0 if guard.off else 1.0)
             for kind, count in guard.faults.items():

@@ -17,6 +17,8 @@ from specmargin.engines.live.policy_schema import PolicyFile, read_policy, sched
 from specmargin.engines.live.sequences import Survivals
 from specmargin.engines.live.settings_schema import Mode, Settings
 
+_LEARN_EVERY = 8  # steps
+
 
 def build_driver(
     settings: Settings,
@@ -47,6 +49,7 @@ def build_driver(
             survivals=survivals,
             classes=classes,
             capture=capture,
+            learn_every=_LEARN_EVERY,
         )
 
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
@@ -104,6 +107,7 @@ def _warm_up(driver: Driver) -> None:
             seconds=0.01,
         )
         driver.done(step, depth)
+        driver.settle()
         if isinstance(driver.policy, Controller):
             driver.policy.expected_goodput(batch)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from specmargin.engines.live.board import Board
@@ -135,12 +136,21 @@ class BankWriter:
         self._last = now
         return self._allowance > 0.0 and not self._writer.stopped
 
-    def round(self, live: Live, verified: int, accepted: int, context: int) -> None:
+    def round(
+        self,
+        live: Live,
+        verified: int,
+        accepted: int,
+        context: int,
+        confidence: npt.NDArray[np.floating[Any]] | None = None,
+    ) -> None:
         self._allowance -= 1.0
+        index = live.rounds
+        live.rounds += 1
         if self._writer.stopped or len(self._rounds) >= _MOST_HELD:
             self.board.add("capture_dropped_total")
             return
-        self._rounds.append((live.group, live.number, live.rounds, context, verified, accepted, live.confidence))
+        self._rounds.append((live.group, live.number, index, context, verified, accepted, confidence))
         self.board.add("captured_rounds_total")
 
     def step(self, step: StepDone, drafted: int) -> None:

@@ -10,21 +10,24 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import le
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from specmargin.decisions.policies.controller import Controller
-from specmargin.decisions.policies.policy import Outcome, Policy, Schedule
+from specmargin.decisions.policies.policy import Gated, Outcome, Policy, Schedule
 from specmargin.engines.live.board import Board
 from specmargin.engines.live.capture import BankWriter
 from specmargin.engines.live.guard import Guard
-from specmargin.engines.live.sequences import Live, Survivals, usable
+from specmargin.engines.live.sequences import Batch, Drafts, Histories, Live, Survivals
 from specmargin.engines.live.settings_schema import Mode
 from specmargin.errors import EngineError
 
 _FORGETTING = 0.98  # a step, of the goodput that is shown
-_LOOK_EVERY = 16  # steps between looks at what is only shown: a decision must stay quick
+_LOOK_FORGETTING = 0.9  # a look, of what is looked at now and then
+LOOK_EVERY = 64  # steps between looks at what is only shown: a decision must stay quick
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +48,17 @@ class _Planned:
     """What was decided for a step, until its outcome comes."""
 
     depth: int = -1  # drafted at its end; -1: the engine's own choice
-    expected: dict[str, float] = field(default_factory=dict)  # accepted tokens, by request
+    gated: Gated | None = None
+    expected: dict[str, float] | None = None  # accepted tokens, by request
+
+
+class _Waiting(NamedTuple):
+    """A step that is over, until it is learned from."""
+
+    step: StepDone
+    drafted: int
+    planned: _Planned
+    drafts: Drafts  # that were verified in it
 
 
 @dataclass(kw_only=True)
@@ -58,9 +71,20 @@ class Driver:
     survivals: Survivals | None = None  # None: verify depths are not gated
     classes: Mapping[str, Schedule] = field(default_factory=dict)
     capture: BankWriter | None = None
+    learn_every: int = (
+        1  # steps: coming back to code that a forward pass has driven out of the caches takes longer than
+    )
+    # running it, so it is run for several steps at once
     _live: dict[str, Live] = field(default_factory=dict)
+    _histories: Histories = field(default_factory=Histories)
+    _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
+    _drafts: Drafts = field(default_factory=Drafts)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
     _next: _Planned = field(default_factory=_Planned)
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _since_learned: int = 0
+    _steps: int = 0
+    _gates: int = 0
     _over: list[str] = field(default_factory=list)
 
     # --- requests ---
@@ -73,23 +97,28 @@ class Driver:
         self._over.append(request_id)
 
     def _add(self, request_id: str, arguments: Mapping[str, Any] | None) -> None:
-        live = self._live[request_id] = Live.of(request_id, arguments)
+        if request_id in self._live:
+            self.settle()
+            self._forget(request_id)
+        live = self._live[request_id] = Live.of(request_id, arguments, self._histories.take())
         live.captured = self.capture is not None and self.capture.wants()
+
+    def _forget(self, request_id: str) -> None:
+        known = self._live.pop(request_id, None)
+        if known is not None:
+            self._batch = Batch((), {})
+            self._histories.give_back(known.place)
+
+    def _batch_of(self, request_ids: Sequence[str]) -> Batch:
+        if request_ids != self._batch.ids:
+            self._batch = Batch(request_ids, self._live)
+        return self._batch
 
     # --- signals ---
 
     def drafts(self, request_ids: Sequence[str], confidence: object) -> None:
         """New drafts came with these confidences: a row a request, or None."""
-        self.guard.call("confidence", None, self._drafts, request_ids, confidence)
-
-    def _drafts(self, request_ids: Sequence[str], confidence: object) -> None:
-        rows = usable(confidence, len(request_ids)) if confidence is not None else [None] * len(request_ids)
-        for request_id, row in zip(request_ids, rows, strict=True):
-            live = self._live.get(request_id)
-            if live is not None:
-                live.confidence = row
-        if confidence is not None and any(row is None for row in rows):
-            self.board.add("ignored_signals_total", sum(row is None for row in rows))
+        self._drafts = Drafts(request_ids, confidence)
 
     # --- decisions ---
 
@@ -102,27 +131,29 @@ class Driver:
         return None if self.mode is Mode.OBSERVE else wanted
 
     def _verify(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
-        batch = [self._live.get(request_id) or Live(number=0) for request_id in request_ids]
-        depths = self._gated(request_ids, batch, drafted)
-        limits = [self._limit(live, len(batch)) for live in batch]
+        batch = self._batch_of(request_ids)
+        depths = self._gated(batch, drafted)
+        if not batch.limited and not self.classes:
+            return depths
+        limits = [self._limit(live, len(batch.ids)) for live in batch.lives]
         if all(limit >= length for limit, length in zip(limits, drafted, strict=True)):
             return depths
         return [min(pair) for pair in zip(drafted if depths is None else depths, limits, strict=True)]
 
-    def _gated(self, request_ids: Sequence[str], batch: Sequence[Live], drafted: Sequence[int]) -> list[int] | None:
+    def _gated(self, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
         policy = self.policy
         if self.survivals is None or not isinstance(policy, Controller) or not any(drafted):
             return None
-        survival = self.survivals.of(batch, lambda: policy.survival)
+        survival, ignored = self.survivals.of(batch, self._drafts, self._histories, policy.learned_survival)
+        if ignored:
+            self.board.add("ignored_signals_total", ignored)
         if survival is None:
             return None
-        held = np.array(drafted, dtype=np.int64)
-        chosen = np.asarray(policy.verify_depths(survival, held))
-        depths: list[int] = chosen.tolist() if chosen.shape == held.shape and chosen.dtype.kind == "i" else [-1]
-        if not all(0 <= depth <= most for depth, most in zip(depths, drafted, strict=False)):
-            raise EngineError("the policy's verify depths are not depths of these drafts")
-        if int(self.board["steps_total"]) % _LOOK_EVERY == 0:
-            rows = zip(request_ids, survival, depths, strict=True)
+        depths = _depths_of(policy.verify_depths(survival, np.array(drafted, dtype=np.int64)), drafted)
+        self._next.gated = policy.take_gated()
+        self._gates += 1
+        if self._gates % LOOK_EVERY == 1:
+            rows = zip(batch.ids, survival, depths, strict=True)
             self._next.expected = {name: float(row[:depth].sum()) for name, row, depth in rows}
         return depths
 
@@ -138,11 +169,13 @@ class Driver:
 
     def _draft_depth(self, request_ids: Sequence[str]) -> int:
         assert self.policy is not None
-        batch = len(request_ids)
-        depth = _depth_of(self.policy, batch)
-        live = [self._live[request_id] for request_id in request_ids if request_id in self._live]
-        deepest = max((self._limit(one, batch) for one in live), default=self.max_depth)
-        return int(min(deepest if self.classes else depth, deepest, self.max_depth))
+        size = len(request_ids)
+        depth = min(_depth_of(self.policy, size), self.max_depth)
+        batch = self._batch_of(request_ids)
+        if not batch.limited and not self.classes:
+            return depth
+        deepest = max(self._limit(live, size) for live in batch.lives)
+        return min(deepest if self.classes else depth, deepest, self.max_depth)
 
     def _limit(self, live: Live, batch: int) -> int:
         """The deepest draft of a request: its own wish, and its class's schedule where there are classes."""
@@ -156,78 +189,102 @@ class Driver:
         """A step is over. `drafted`: how deep it drafted at its end."""
         planned = self._planned.popleft() if self._planned else _Planned()
         if step.request_ids:
-            self.guard.call("outcome", None, self._done, step, drafted, planned)
-        for request_id in self._over:
-            self._live.pop(request_id, None)
-        self._over.clear()
+            self._waiting.append(_Waiting(step, drafted, planned, self._drafts))
+        self._since_learned += 1
+        if self._since_learned >= self.learn_every:
+            self.settle()
         self.guard.step_done()
+
+    def settle(self) -> None:
+        """Learn from all that is over: every few steps, and when the engine has nothing more to do."""
+        waiting, self._waiting, self._since_learned = self._waiting, [], 0
+        for one in waiting:
+            self.guard.call("outcome", None, self._done, one)
+        if self._over:
+            for request_id in self._over:
+                self._forget(request_id)
+            self._over.clear()
         self.board.show_guard(self.guard)
 
-    def _done(self, step: StepDone, drafted: int, planned: _Planned) -> None:
-        self._remember(step)
+    def _done(self, one: _Waiting) -> None:
+        step, drafted, planned, drafts = one
+        batch = self._batch_of(step.request_ids)
         verified, accepted = np.array(step.verified, dtype=np.int64), np.array(step.accepted, dtype=np.int64)
+        if not verified.size == accepted.size == len(batch.ids):
+            raise EngineError("a step's outcome is not by sequence")
+        if self.capture is not None:
+            _keep(self.capture, batch, step, drafts.by_request())
+        if self.survivals is not None:
+            self._histories.learn(batch, verified, accepted)
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds
         if self.policy is not None:
-            held = np.full(verified.size, min(max(drafted, 0), self.max_depth))
+            batch.drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
-            self.policy.observe(Outcome(drafted=held, verified=verified, accepted=accepted, seconds=seconds))
+            outcome = Outcome(
+                drafted=batch.drafted, verified=verified, accepted=accepted, seconds=seconds, gated=planned.gated
+            )
+            self.policy.observe(outcome)
         self._show(step, planned, drafted, timed=timed)
         if self.capture is not None:
             self.capture.step(step, drafted)
 
-    def _remember(self, step: StepDone) -> None:
-        for i, request_id in enumerate(step.request_ids):
-            live = self._live.get(request_id)
-            if live is None or not step.verified[i]:
-                continue
-            if live.captured and self.capture is not None:
-                self.capture.round(live, step.verified[i], step.accepted[i], step.contexts[i])
-            live.learn(step.verified[i], step.accepted[i])
-            live.confidence = None
-
     def _show(self, step: StepDone, planned: _Planned, drafted: int, *, timed: bool) -> None:
         board, batch = self.board, len(step.request_ids)
         accepted, verified = sum(step.accepted), sum(step.verified)
-        board.add("steps_total")
-        board.add_depth(planned.depth if planned.depth >= 0 else drafted)
-        board.add("verify_positions_total", batch + verified)
-        board.add("draft_tokens_total", verified)
-        board.add("accepted_tokens_total", accepted)
-        board.add("committed_tokens_total", batch + accepted)
-        board.put("sequences", batch)
-        board.put("distinct_experts", step.distinct_experts)
-        if step.seconds == step.seconds:
-            board.add("step_seconds_total", step.seconds)
+        depth = planned.depth if planned.depth >= 0 else drafted
+        board.add_step(batch, verified, accepted, depth, step.seconds)
         if timed:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
-            self._show_expectations(batch, planned, drafted)
+        if self._steps % LOOK_EVERY == 0:
+            board.put("distinct_experts", step.distinct_experts)
+            self._show_expectations(batch, depth)
+        self._steps += 1
         if planned.expected:
             pairs = zip(step.request_ids, step.verified, strict=True)
             expected = sum(planned.expected.get(request_id, 0.0) for request_id, deep in pairs if deep)
-            board.smooth("expected_acceptance", expected / max(verified, 1), _FORGETTING)
-            board.smooth("measured_acceptance", accepted / max(verified, 1), _FORGETTING)
+            board.smooth("expected_acceptance", expected / max(verified, 1), _LOOK_FORGETTING)
+            board.smooth("measured_acceptance", accepted / max(verified, 1), _LOOK_FORGETTING)
             board.put("calibration_error", abs(board["expected_acceptance"] - board["measured_acceptance"]))
 
-    def _show_expectations(self, batch: int, planned: _Planned, drafted: int) -> None:
+    def _show_expectations(self, batch: int, depth: int) -> None:
         """Now and then: expectations move slowly."""
         policy = self.policy
-        if not isinstance(policy, Controller) or int(self.board["steps_total"]) % _LOOK_EVERY:
+        if not isinstance(policy, Controller):
             return
         goodput = policy.expected_goodput(batch)
-        depth = min(planned.depth if planned.depth >= 0 else drafted, goodput.size - 1)
-        self.board.put("expected_goodput_tokens_per_second", float(goodput[max(depth, 0)]))
+        depth = max(min(depth, goodput.size - 1), 0)
+        self.board.put("expected_goodput_tokens_per_second", float(goodput[depth]))
         table, size = policy.table, min(batch, policy.table.max_batch)
         seconds = table.equal_seconds(size)
-        at = min(max(depth, 0), seconds.size - 2)
+        at = min(depth, seconds.size - 2)
         self.board.put("hurdle", float((seconds[at + 1] - seconds[at]) / size * goodput[at]))
 
     def close(self) -> None:
+        self.settle()
         if self.capture is not None:
             self.capture.close()
 
 
+def _keep(capture: BankWriter, batch: Batch, step: StepDone, confidence: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Rounds of the requests that are captured."""
+    for i, (request_id, live) in enumerate(zip(batch.ids, batch.lives, strict=True)):
+        if live.captured and step.verified[i]:
+            capture.round(live, step.verified[i], step.accepted[i], step.contexts[i], confidence.get(request_id))
+
+
 def _depth_of(policy: Policy, batch: int) -> int:
     depth: object = policy.draft_depth(batch)  # nothing is known of a policy that is broken
-    if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
-        raise EngineError(f"the policy's depth is {depth!r}")
-    return int(depth)
+    if type(depth) is int and depth >= 0:
+        return depth
+    if isinstance(depth, np.integer) and depth >= 0:
+        return int(depth)
+    raise EngineError(f"the policy's depth is {depth!r}")
+
+
+def _depths_of(chosen: object, drafted: Sequence[int]) -> list[int]:
+    if not (isinstance(chosen, np.ndarray) and chosen.dtype.kind == "i" and chosen.shape == (len(drafted),)):
+        raise EngineError("the policy's verify depths are not depths")
+    depths: list[int] = chosen.tolist()
+    if min(depths) < 0 or not all(map(le, depths, drafted)):
+        raise EngineError("the policy's verify depths are not depths of these drafts")
+    return depths

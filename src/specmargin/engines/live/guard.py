@@ -24,7 +24,7 @@ class Guard:
     decision_seconds: float = 0.0
     off: bool = False
     _in_a_row: int = 0
-    _total_before: int = 0
+    _faulty: bool = False  # the step that is under way
 
     def call(self, kind: str, fallback: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the function returns, or the fallback. A slow call is a fault too, but what it returned counts."""
@@ -46,6 +46,7 @@ class Guard:
     def fault(self, kind: str, detail: str) -> None:
         self.faults[kind] += 1
         self._in_a_row += 1
+        self._faulty = True
         if self.faults[kind] == 1:
             self.log(f"Specmargin has a fault, {kind}: {detail}. The engine goes on; further ones are only counted.")
         if self._in_a_row >= self.faults_in_a_row and not self.off:
@@ -54,7 +55,7 @@ class Guard:
 
     def step_done(self) -> None:
         """A step without a fault breaks the row."""
-        total = self.faults.total()
-        if total == self._total_before:
+        if self._faulty:
+            self._faulty = False
+        else:
             self._in_a_row = 0
-        self._total_before = total

@@ -1,23 +1,28 @@
-"""The sequences of a live engine: what each allows, how its last rounds went, and the draft that it holds."""
+"""The sequences of a live engine: what each allows, how its last rounds went, and the drafts that they hold."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+import numba as nb
 import numpy as np
+import numpy.typing as npt
+from numba.experimental import structref
 
 from specmargin.acceptance.calibration import FORGETTING, Logistic
-from specmargin.acceptance.compiled import CompiledCalibrator
-from specmargin.step import FloatArray
+from specmargin.acceptance.compiled import CompiledCalibrator, calibrated
+from specmargin.decisions.policies.compiling import Kept, compiled
+from specmargin.step import FloatArray, IntArray
 
 DEPTH_ARGUMENT = "specmargin_depth"
 CLASS_ARGUMENT = "specmargin_class"
 _NO_LIMIT = 1 << 30
-_NOTHING: FloatArray = np.zeros(0)
+_NOBODY = 0  # the place of requests that we never heard of
+_NO_TABLES = (np.zeros((0, 0)), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,15 +32,12 @@ class Live:
     number: int
     limit: int = _NO_LIMIT  # deepest draft that it allows
     group: str = "all"
-    rounds: int = 0
-    confidence: FloatArray | None = None  # of the draft in hand
+    place: int = _NOBODY  # in the histories
     captured: bool = False
-    hits: float = 0.0
-    tries: float = 0.0
-    history: float = 0.0  # log-odds that its tokens are accepted, as `calibration.history_of` has it
+    rounds: int = 0  # so far, where they are captured
 
     @classmethod
-    def of(cls, request_id: str, arguments: Mapping[str, Any] | None) -> Live:
+    def of(cls, request_id: str, arguments: Mapping[str, Any] | None, place: int = _NOBODY) -> Live:
         """What the request asks for; what cannot be read is not a wish."""
         given = arguments or {}
         limit = given.get(DEPTH_ARGUMENT)
@@ -45,14 +47,8 @@ class Live:
             number=_number(request_id),
             limit=int(min(limit or 0, _NO_LIMIT)) if limited else _NO_LIMIT,
             group=group[:64] if isinstance(group, str) and group else "all",
+            place=place,
         )
-
-    def learn(self, verified: int, accepted: int) -> None:
-        self.rounds += 1
-        self.hits = FORGETTING * self.hits + accepted
-        self.tries = FORGETTING * self.tries + min(accepted + 1, verified)
-        share = min(max((self.hits + 0.5) / (self.tries + 1.0), 1e-4), 1.0 - 1e-4)
-        self.history = math.log(share / (1.0 - share))
 
 
 def _number(request_id: str) -> int:
@@ -60,61 +56,169 @@ def _number(request_id: str) -> int:
     return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest()) >> 1
 
 
-@dataclass(kw_only=True)
+class Batch:
+    """The sequences of a step. Most steps have those of the step before, so it is kept."""
+
+    __slots__ = ("drafted", "ids", "limited", "lives", "places")
+
+    def __init__(self, ids: Sequence[str], known: Mapping[str, Live]) -> None:
+        self.ids = list(ids)
+        self.lives = [known.get(request_id) or Live(number=0) for request_id in ids]
+        self.places: IntArray = np.array([live.place for live in self.lives], dtype=np.int64)
+        self.drafted = np.zeros_like(self.places)  # to be filled
+        self.limited = any(live.limit < _NO_LIMIT for live in self.lives)
+
+
+class Histories:
+    """How the last rounds of every live sequence went, by place: accepted, tried (both forgetting), and the log-odds
+    that its tokens are accepted, as `calibration.history_of` has it. Places of requests that are over are given again.
+    """
+
+    def __init__(self, places: int = 64) -> None:
+        self.held: FloatArray = np.zeros((3, places))
+        self._free = list(range(places - 1, _NOBODY, -1))
+
+    def take(self) -> int:
+        if not self._free:
+            before = self.held.shape[1]
+            self.held = np.concatenate([self.held, np.zeros_like(self.held)], axis=1)
+            self._free = list(range(2 * before - 1, before - 1, -1))
+        place = self._free.pop()
+        self.held[:, place] = 0.0
+        return place
+
+    def give_back(self, place: int) -> None:
+        if place != _NOBODY:
+            self._free.append(place)
+
+    def learn(self, batch: Batch, verified: IntArray, accepted: IntArray) -> None:
+        _learn(self.held, batch.places, verified, accepted)
+
+
+class Drafts:
+    """Confidences of the drafts in hand: a row a request, or None."""
+
+    __slots__ = ("confidence", "ids")
+
+    def __init__(self, ids: Sequence[str] = (), confidence: object = None) -> None:
+        self.ids, self.confidence = ids, confidence
+
+    def rows(self) -> npt.NDArray[np.float32] | None:
+        """(requests, depth); None where none came, or where they do not fit. Whether they are probabilities is seen
+        later."""
+        if self.confidence is None:
+            return None
+        try:
+            rows = np.ascontiguousarray(self.confidence, dtype=np.float32)  # as a worker has them
+        except (TypeError, ValueError, OverflowError, RuntimeWarning):
+            return None
+        return rows if rows.ndim == 2 and rows.shape[0] == len(self.ids) else None
+
+    def by_request(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Only rows of probabilities."""
+        rows = self.rows()
+        if rows is None or not rows.shape[1]:
+            return {}
+        good = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)  # False for NaN
+        return {request_id: row for request_id, row, fine in zip(self.ids, rows, good, strict=True) if fine}
+
+
+@structref.register
+class _MemoryType(Kept):
+    pass
+
+
+class _Memory(structref.StructRefProxy):
+    """Of `Survivals`: made once, by sequence and depth, with the calibrator's tables."""
+
+
+_FIELDS = ["confidence", "history", "missing", "survival", "tables"]
+structref.define_proxy(_Memory, _MemoryType, _FIELDS)  # type: ignore[no-untyped-call]
+
+
 class Survivals:
     """Confidences of a batch into survivals: calibrated where the policy knows how, as they are where it does not."""
 
-    calibrator: Logistic | None
-    max_batch: int
-    max_depth: int
-    _compiled: CompiledCalibrator | None = field(init=False)
-    _confidence: FloatArray = field(init=False)
-    _history: FloatArray = field(init=False)
+    def __init__(self, *, calibrator: Logistic | None, max_batch: int, max_depth: int) -> None:
+        self.max_batch = max_batch
+        self._calibrated = calibrator is not None
+        self._depth = max_depth if calibrator is None else min(max_depth, calibrator.depths)
+        tables = _NO_TABLES if calibrator is None else CompiledCalibrator(calibrator, max_batch).tables
+        self._in_order = np.arange(max_batch)
+        self._missing = np.zeros(max_batch, dtype=np.int64)
+        self._survival = np.zeros((max_batch, self._depth))
+        by_sequence, confidence = np.zeros(max_batch), np.zeros_like(self._survival)
+        fields = (confidence, by_sequence, self._missing, self._survival, tables)
+        self._memory = _Memory(*fields)  # type: ignore[no-untyped-call]
 
-    def __post_init__(self) -> None:
-        self._compiled = None if self.calibrator is None else CompiledCalibrator(self.calibrator, self.max_batch)
-        depth = self.max_depth if self.calibrator is None else min(self.max_depth, self.calibrator.depths)
-        self._confidence, self._history = np.zeros((self.max_batch, depth)), np.zeros(self.max_batch)
-        if self._compiled is not None:  # compiled now, not in the first step
-            self._compiled.survival(self._confidence[:1], self._history[:1])
-
-    def of(self, batch: Sequence[Live], mean: Callable[[], FloatArray]) -> FloatArray | None:
-        """(sequences, depth); None where no sequence has a usable confidence. `mean` stands in for some."""
-        count, depth = len(batch), self._confidence.shape[1]
+    def of(
+        self, batch: Batch, drafts: Drafts, histories: Histories, mean: Callable[[], FloatArray]
+    ) -> tuple[FloatArray | None, int]:
+        """(sequences, depth), valid until the next call, and how many promised rows cannot be used; None where no
+        sequence has a usable one. `mean` stands in for some."""
+        count, rows = len(batch.ids), drafts.rows()
+        if rows is None:
+            return None, 0 if drafts.confidence is None else count
         if count > self.max_batch:
-            return None
-        confidence, missing = self._confidence[:count], []
-        for i, sequence in enumerate(batch):
-            row = sequence.confidence
-            if row is None or not row.size:
-                missing.append(i)
-                confidence[i] = 0.0
-                continue
-            width = min(row.size, depth)
-            confidence[i, :width] = row[:width]
-            confidence[i, width:] = 0.0
-            self._history[i] = sequence.history
-        if len(missing) == count:
-            return None
-        if self._compiled is None:
-            survival = np.asarray(np.cumprod(confidence, axis=1), dtype=np.float64)
-        else:
-            survival = self._compiled.survival(confidence, self._history[:count])
-        learned = mean() if missing else _NOTHING
-        for i in missing:
-            width = min(learned.size, depth)
-            survival[i, :width] = learned[:width]
-            survival[i, width:] = 0.0
-        return survival
+            return None, 0
+        at = self._in_order[:count] if drafts.ids == batch.ids else _places(drafts.ids, batch.ids)
+        missing, bad = _fill(self._memory, rows, at, histories.held, batch.places, self._calibrated)
+        if missing == count:
+            return None, bad
+        survival = self._survival[:count]
+        if missing:
+            learned = mean()[: self._depth]
+            survival[self._missing[:missing]] = np.pad(learned, (0, self._depth - learned.size))
+        return survival, bad
 
 
-def usable(confidence: object, sequences: int) -> list[FloatArray | None]:
-    """A row of confidences a sequence; None where one of them is no probability, or where they do not fit."""
-    try:
-        rows = np.asarray(confidence, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        return [None] * sequences
-    if rows.ndim != 2 or rows.shape[0] != sequences:
-        return [None] * sequences
-    good = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)  # False for NaN
-    return list(rows) if good.all() else [row if fine else None for row, fine in zip(rows, good, strict=True)]
+def _places(all_ids: Sequence[str], ids: Sequence[str]) -> IntArray:
+    """Of each of `ids` among all; -1 where it is not."""
+    at = {request_id: i for i, request_id in enumerate(all_ids)}
+    return np.array([at.get(request_id, -1) for request_id in ids], dtype=np.int64)
+
+
+# --- compiled ---
+
+
+@nb.njit(cache=True, nogil=True)
+def _fill(memory, rows, at, held, places, is_calibrated):  # type: ignore[no-untyped-def]  # Numba reads the types
+    """Fill the memory's survivals for a batch, and `missing` with those that have no usable row; how many they are, and
+    how many rows there are that hold a number that is no probability."""
+    confidence, history, missing, survival = memory.confidence, memory.history, memory.missing, memory.survival
+    width, depth, count, bad = rows.shape[1], confidence.shape[1], 0, 0
+    for i in range(at.size):
+        history[i] = held[2, places[i]]
+        row = at[i]
+        known = row >= 0 and width > 0
+        for d in range(width if known else 0):
+            if not 0.0 <= rows[row, d] <= 1.0:  # also NaN
+                known = False
+                bad += 1
+                break
+        if not known:
+            missing[count] = i
+            count += 1
+        for d in range(depth):
+            confidence[i, d] = rows[row, d] if known and d < width else 0.0
+    if is_calibrated:
+        calibrated(confidence[: at.size], history, memory.tables, survival)
+        return count, bad
+    for i in range(at.size):
+        alive = 1.0
+        for d in range(depth):
+            alive *= confidence[i, d]
+            survival[i, d] = alive
+    return count, bad
+
+
+@compiled
+def _learn(held, places, verified, accepted):  # type: ignore[no-untyped-def]
+    for i in range(places.size):
+        place = places[i]
+        if place == _NOBODY or verified[i] == 0:
+            continue
+        held[0, place] = FORGETTING * held[0, place] + accepted[i]
+        held[1, place] = FORGETTING * held[1, place] + min(accepted[i] + 1, verified[i])
+        share = min(max((held[0, place] + 0.5) / (held[1, place] + 1.0), 1e-4), 1.0 - 1e-4)
+        held[2, place] = math.log(share / (1.0 - share))

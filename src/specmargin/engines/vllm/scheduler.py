@@ -18,10 +18,11 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
 
 from specmargin.engines.live.board import board_of_fault
 from specmargin.engines.live.building import build_driver
-from specmargin.engines.live.driver import Driver, StepDone
+from specmargin.engines.live.driver import LOOK_EVERY, Driver, StepDone
 from specmargin.engines.live.narrator import Narrator
 from specmargin.engines.live.settings_schema import Mode, Settings, read_settings
 from specmargin.engines.vllm.naming import identity_of
@@ -37,6 +38,7 @@ class _Decisions:
     _narrator: Narrator | None = None
     _last_done: float = math.nan  # end of the last step, while there was more to do
     _started: float = math.nan
+    _steps: int = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -109,13 +111,12 @@ class _Decisions:
 
     def _shorten(self: Any) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]
-        wanted = self._driver.verify(
-            [request.request_id for request in decoding], [len(request.spec_token_ids) for request in decoding]
-        )
-        if wanted is None:
+        drafted = [len(request.spec_token_ids) for request in decoding]
+        wanted = self._driver.verify([request.request_id for request in decoding], drafted)
+        if wanted is None or wanted == drafted:
             return
-        for request, depth in zip(decoding, wanted, strict=True):
-            if depth < len(request.spec_token_ids):
+        for request, depth, length in zip(decoding, wanted, drafted, strict=True):
+            if depth < length:
                 request.spec_token_ids = request.spec_token_ids[:depth]
 
     def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
@@ -148,7 +149,10 @@ class _Decisions:
             step = StepDone(request_ids=[], verified=[], accepted=[], contexts=[], prompt_tokens=0, seconds=math.nan)
         step.seconds = now - begun
         driver.done(step, drafted)
-        if self._narrator is not None:
+        if not self.running:
+            driver.settle()
+        self._steps += 1
+        if self._narrator is not None and self._steps % LOOK_EVERY == 0:
             driver.guard.call("outcome", None, self._narrator.look, now)
 
     def _step_done(self: Any, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> StepDone:
@@ -158,19 +162,20 @@ class _Decisions:
             distinct_experts=float(getattr(output, "specmargin_experts", math.nan)),
         )  # fmt: skip
         invalid = scheduled.num_invalid_spec_tokens or {}
+        drafts_of, requests, at = scheduled.scheduled_spec_decode_tokens, self.requests, output.req_id_to_index
+        sampled_ids, is_finished = output.sampled_token_ids, RequestStatus.is_finished
         for request_id, tokens in scheduled.num_scheduled_tokens.items():
-            request = self.requests.get(request_id)
-            drafts = scheduled.scheduled_spec_decode_tokens.get(request_id, ())
-            if request is None or request.is_finished() or tokens != 1 + len(drafts):
-                step.prompt_tokens += tokens if tokens != 1 + len(drafts) else 0
+            request = requests.get(request_id)
+            drafts = len(drafts_of.get(request_id, ()))
+            if request is None or tokens != 1 + drafts or is_finished(request.status):
+                step.prompt_tokens += tokens if tokens != 1 + drafts else 0
                 continue
-            index = output.req_id_to_index[request_id]
-            sampled = output.sampled_token_ids[index] if output.sampled_token_ids else []
+            sampled = sampled_ids[at[request_id]] if sampled_ids else ()
             if not sampled:
                 step.prompt_tokens += tokens
                 continue
             step.request_ids.append(request_id)
-            step.verified.append(len(drafts) - invalid.get(request_id, 0))
+            step.verified.append(drafts - invalid.get(request_id, 0))
             step.accepted.append(len(sampled) - 1)
             step.contexts.append(request.num_computed_tokens)
         return step

@@ -40,6 +40,7 @@ class ConfidenceTap:
     """Beside one drafter: the top probability of each pass, until the drafts are taken."""
 
     def __init__(self, drafter: Any) -> None:
+        self.listening = True
         self._passes: list[torch.Tensor] = []
         self._faults = 0
         model = drafter.model
@@ -48,7 +49,7 @@ class ConfidenceTap:
         @functools.wraps(compute)
         def compute_logits(*args: Any, **kwargs: Any) -> Any:
             logits = compute(*args, **kwargs)
-            if self._faults < 3 and isinstance(logits, torch.Tensor):
+            if self.listening and self._faults < 3 and isinstance(logits, torch.Tensor):
                 self._keep(logits)
             return logits
 
@@ -57,8 +58,7 @@ class ConfidenceTap:
     def _keep(self, logits: torch.Tensor) -> None:
         try:
             if len(self._passes) < 64:  # dummy runs draft too, and nobody takes those
-                top = logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1)
-                self._passes.append(top.exp())
+                self._passes.append(torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1))
         except Exception as error:  # the drafter goes on
             self._faults += 1
             logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
@@ -114,7 +114,8 @@ def _tap(runner: Any) -> None:
     try:
         settings = runner.vllm_config.additional_config.get(KEY) or {}
         drafter = getattr(runner, "drafter", None)
-        if settings.get("confidence", True) and hasattr(getattr(drafter, "model", None), "compute_logits"):
+        wanted = settings.get("confidence", True) and (settings.get("mode") != "schedule" or settings.get("capture"))
+        if wanted and hasattr(getattr(drafter, "model", None), "compute_logits"):
             found = ConfidenceTap(drafter)
     except Exception as error:  # a drafter that nobody knew
         logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
