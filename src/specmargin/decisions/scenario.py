@@ -26,11 +26,13 @@ from specmargin.prices.drafters import (
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, target_work
 from specmargin.routing.placement import Placement
-from specmargin.routing.profile import RoutingProfile, expert_counter
+from specmargin.routing.profile import UNIFORM, RoutingProfile, expert_counter
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
 
 _GridSeconds = tuple[FloatArray, FloatArray, FloatArray]  # verify and draft by (batch, depth), a plain step by batch
+# By batch and context, to some depth: a step without its launches, and drafting.
+_Rows = dict[tuple[float, float], tuple[FloatArray, FloatArray]]
 _MOST_KEPT = 20_000  # batches and contexts of one scenario
 
 
@@ -65,6 +67,15 @@ class Grid:
     def tpot_seconds(self) -> FloatArray:
         """Seconds between tokens of one sequence, by batch and depth."""
         return self.round_seconds / self.committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Priced:
+    """What a scenario has priced so far. None of it depends on acceptance or on which steps have a graph."""
+
+    rows: _Rows = field(default_factory=dict)
+    uniform_rows: _Rows = field(default_factory=dict)  # the same under uniform routing
+    sources: dict[str, Source] = field(default_factory=dict)  # by component of a plain step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +138,10 @@ class Scenario:
     @cached_property
     def sources(self) -> dict[str, Source]:
         """Where each input, and each component's price in a plain step, comes from."""
+        return self._input_sources | self._price_sources
+
+    @property
+    def _input_sources(self) -> dict[str, Source]:
         found = {
             "model": self.architecture.source,
             "device": self.device.source,
@@ -136,9 +151,16 @@ class Scenario:
         }
         if self.architecture.is_moe:
             found["routing"] = self.routing.source
-        step = self.verify(Step.uniform(batch=1, depth=0, context=self.context))
-        own = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
-        return found | {str(line.component): line.source for line in step.components if line.component not in own}
+        return found
+
+    @property
+    def _price_sources(self) -> dict[str, Source]:
+        if not self._priced.sources:
+            step = self.verify(Step.uniform(batch=1, depth=0, context=self.context))
+            own = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
+            found = {str(line.component): line.source for line in step.components if line.component not in own}
+            self._priced.sources.update(found)
+        return self._priced.sources
 
     def sequence_bytes(self, depth: int) -> float:
         """KV and states of one sequence on one GPU, its drafter's KV included."""
@@ -228,17 +250,25 @@ class Scenario:
         """The same with another acceptance. No price depends on it, so what was priced is not priced again."""
         return self._sharing(replace(self, survival=survival), "count_experts", "drafting", "memory")
 
+    def under_uniform_routing(self) -> Scenario:
+        """The same with experts drawn evenly, to compare with."""
+        other = replace(self, routing=UNIFORM)
+        other.__dict__["_priced"] = _Priced(rows=self._priced.uniform_rows)
+        return other
+
     def _sharing(self, other: Scenario, *names: str) -> Scenario:
         """Let another scenario, whose kernels cost the same, have what this one has worked out."""
         kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
-        other.__dict__.update(kept, _rows=self._rows)
+        other.__dict__.update(kept, _priced=self._priced)
         return other
 
     @cached_property
-    def _rows(self) -> dict[tuple[float, float], tuple[FloatArray, FloatArray]]:
-        """By batch and context, to some depth: a step without its launches, and drafting. Neither depends on acceptance
-        or on which steps have a graph."""
-        return {}
+    def _priced(self) -> _Priced:
+        return _Priced()
+
+    @property
+    def _rows(self) -> _Rows:
+        return self._priced.rows
 
     def _seconds(self, batch: FloatArray, context: FloatArray, max_depth: int) -> _GridSeconds:
         pairs = list(zip(batch.tolist(), context.tolist(), strict=True))
