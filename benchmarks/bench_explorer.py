@@ -71,7 +71,9 @@ def _server() -> Iterator[str]:
 
 def measure(page: Page) -> None:
     page.wait_for_selector("#figure-ledger svg .mark-group")
-    paint, drawn = page.evaluate("() => [performance.getEntriesByName('first-contentful-paint')[0].startTime, performance.now()]")
+    paint, drawn = page.evaluate(
+        "() => [performance.getEntriesByName('first-contentful-paint')[0].startTime, performance.now()]"
+    )
     print(f"first paint {paint:.0f} ms; verdict and first figures {drawn:.0f} ms")
     page.wait_for_timeout(2000)
     taken: list[Redraw] = []

@@ -26,7 +26,7 @@ from specmargin.prices.drafters import (
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, target_work
 from specmargin.routing.placement import Placement
-from specmargin.routing.profile import UNIFORM, RoutingProfile, expert_counter
+from specmargin.routing.profile import UNIFORM, RoutingProfile, expert_counter, remembering
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
 
@@ -69,13 +69,13 @@ class Grid:
         return self.round_seconds / self.committed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Priced:
     """What a scenario has priced so far. None of it depends on acceptance or on which steps have a graph."""
 
     rows: _Rows = field(default_factory=dict)
-    uniform_rows: _Rows = field(default_factory=dict)  # the same under uniform routing
-    sources: dict[str, Source] = field(default_factory=dict)  # by component of a plain step
+    sources_by_context: dict[float, dict[str, Source]] = field(default_factory=dict)  # by component of a plain step
+    uniform: Scenario | None = None  # the one under uniform routing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Scenario:
 
     @cached_property
     def count_experts(self) -> ExpertCounter:
-        return expert_counter(self.routing, self.layout.expert_ranks, self.placement)
+        return remembering(expert_counter(self.routing, self.layout.expert_ranks, self.placement))
 
     @cached_property
     def drafting(self) -> DraftPricing:
@@ -155,12 +155,14 @@ class Scenario:
 
     @property
     def _price_sources(self) -> dict[str, Source]:
-        if not self._priced.sources:
+        known = self._priced.sources_by_context
+        if self.context not in known:
             step = self.verify(Step.uniform(batch=1, depth=0, context=self.context))
             own = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
-            found = {str(line.component): line.source for line in step.components if line.component not in own}
-            self._priced.sources.update(found)
-        return self._priced.sources
+            known[self.context] = {
+                str(line.component): line.source for line in step.components if line.component not in own
+            }
+        return known[self.context]
 
     def sequence_bytes(self, depth: int) -> float:
         """KV and states of one sequence on one GPU, its drafter's KV included."""
@@ -216,7 +218,7 @@ class Scenario:
     def with_graphs_for(self, positions: int | None) -> Scenario:
         """The same engine with other capture sizes; None: with a graph for every step."""
         other = replace(self, engine_time=replace(self.engine_time, captured_positions=positions))
-        return self._sharing(other, "count_experts", "drafting", "memory")
+        return self._sharing(other)
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
         """Mean over the layers that route; None for a dense model."""
@@ -248,18 +250,26 @@ class Scenario:
 
     def with_survival(self, survival: Survival) -> Scenario:
         """The same with another acceptance. No price depends on it, so what was priced is not priced again."""
-        return self._sharing(replace(self, survival=survival), "count_experts", "drafting", "memory")
+        return self._sharing(replace(self, survival=survival))
 
+    def with_context(self, context: float) -> Scenario:
+        """The same with another context. What was priced is known by its context, so it is kept."""
+        return self._sharing(replace(self, context=context))
+
+    @cached_property
     def under_uniform_routing(self) -> Scenario:
         """The same with experts drawn evenly, to compare with."""
         other = replace(self, routing=UNIFORM)
-        other.__dict__["_priced"] = _Priced(rows=self._priced.uniform_rows)
+        if self._priced.uniform is not None:
+            return self._priced.uniform._sharing(other)
+        self._priced.uniform = other
         return other
 
-    def _sharing(self, other: Scenario, *names: str) -> Scenario:
+    def _sharing(self, other: Scenario) -> Scenario:
         """Let another scenario, whose kernels cost the same, have what this one has worked out."""
-        kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
-        other.__dict__.update(kept, _priced=self._priced)
+        other.__dict__.update(count_experts=self.count_experts, drafting=self.drafting, _priced=self._priced)
+        if "memory" in self.__dict__:  # not worked out for this: a model that does not fit raises there
+            other.__dict__["memory"] = self.memory
         return other
 
     @cached_property

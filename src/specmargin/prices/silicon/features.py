@@ -170,9 +170,7 @@ def attention_rows(table: Table, shape: AttentionShape | None = None) -> pl.Data
     rows = _defaulted(table.rows, "window_size", 0)
     if shape is not None:
         rows = rows.filter(*(pl.col(name) == value for name, value in zip(ATTENTION_SHAPE, shape, strict=True)))
-    rows = rows.with_columns(
-        context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64)
-    )
+    rows = rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
     return (
         rows.group_by([*ATTENTION_SHAPE, "batch_size", "context"])
         .agg(pl.col("seconds").min())
