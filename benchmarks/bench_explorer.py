@@ -13,7 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from setup_browser import chromium  # noqa: E402 (a script beside the package)
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-_SLIDERS = {
+_SLIDERS: dict[str, tuple[str, Sequence[float]]] = {
     "acceptance": ("alpha", [0.5 + 0.03 * step for step in range(8)]),
     "batch": ("batch", list(range(2, 10))),
     "context": ("context", [9.0 + 0.5 * step for step in range(8)]),
