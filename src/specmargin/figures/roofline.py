@@ -118,7 +118,7 @@ def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
                 {
                     "intensity": rounded(found.ridge),
                     "positions": 1.0,
-                    "text": f"{scenario.device.name} balanced: {found.ridge:,.0f} FLOPs a byte ({found.arithmetic})",
+                    "text": f"{scenario.device.name}: {found.ridge:,.0f} FLOPs a byte ({found.arithmetic})",
                 }
             ],
             "knees": _knees(found),

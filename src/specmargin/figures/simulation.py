@@ -45,7 +45,10 @@ def _line(
     found: alt.Chart = marked.encode(
         x=x,
         y=alt.Y(
-            f"{name}:Q", title=title, axis=alt.Axis(tickCount=4, labelExpr=f"format(datum.value, '{form}')"), scale=alt.Scale(zero=True)
+            f"{name}:Q",
+            title=title,
+            axis=alt.Axis(tickCount=4, labelExpr=f"format(datum.value, '{form}')"),
+            scale=alt.Scale(zero=True),
         ),
         tooltip=[alt.Tooltip("hour:Q", format=".2f"), alt.Tooltip(f"{name}:Q", format=".3~g")],
     )
