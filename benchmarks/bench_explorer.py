@@ -34,6 +34,10 @@ _SLIDERS: dict[str, tuple[str, Sequence[float]]] = {
 }
 _FIRST_LOOKS = (("gpu", "b200"), ("gpu", "h200"), ("model", "gpt-oss-120b"), ("model", "deepseek-v3.2"))
 _LAST = "() => performance.getEntriesByName('redraw').at(-1)"
+_SEEN = """() => [...document.querySelectorAll("figure.figure")].filter((e) => {
+    const { top, bottom } = e.getBoundingClientRect();
+    return bottom > -120 && top < innerHeight + 120;
+}).map((e) => e.dataset.name).join(", ")"""
 _SLIDE = "(e, v) => { e.value = v; e.dispatchEvent(new Event('input', { bubbles: true })); }"
 Redraw = tuple[float, float]  # milliseconds in all, and of the server
 
@@ -51,8 +55,7 @@ def main() -> None:
     with _server() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{address}?prices={prices}")
-        measure(page)
+        measure(page, f"{address}?prices={prices}")
         browser.close()
 
 
@@ -69,22 +72,35 @@ def _server() -> Iterator[str]:
         server.wait(timeout=10)
 
 
-def measure(page: Page) -> None:
+def measure(page: Page, address: str) -> None:
+    page.goto(address)
     page.wait_for_selector("#figure-ledger svg .mark-group")
     paint, drawn = page.evaluate(
         "() => [performance.getEntriesByName('first-contentful-paint')[0].startTime, performance.now()]"
     )
     print(f"first paint {paint:.0f} ms; verdict and first figures {drawn:.0f} ms")
-    page.wait_for_timeout(2000)
+    # Another engine the second time: nothing that is moved to was priced before.
+    for place, (figure, engine) in {"top": ("verdict", "vllm"), "figures": ("figure-ledger", "sglang")}.items():
+        page.goto(f"{address}&engine={engine}")
+        page.wait_for_selector("#figure-ledger svg .mark-group")
+        page.eval_on_selector(f"#{figure}", "e => e.scrollIntoView({ block: 'center' })")
+        page.wait_for_timeout(2000)
+        print(f"--- {place}: {page.evaluate(_SEEN)} in sight")
+        move(page)
+    print("--- first looks")
+    for name, value in _FIRST_LOOKS:
+        show(f"first look at {value}", [after(page, partial(page.select_option, f"[name={name}]", value))])
+
+
+def move(page: Page) -> None:
+    """Every kind of move, some of them to where nobody was."""
     taken: list[Redraw] = []
     for name, (control, values) in _SLIDERS.items():
         found = [after(page, partial(page.eval_on_selector, f"#{control}", _SLIDE, value)) for value in values]
         taken += show(f"{name} moved", found)
     choose = partial(page.select_option, "[name=drafter]")
     taken += show("drafter chosen", [after(page, partial(choose, kind)) for kind in ("eagle", "dflash", "ngram", "")])
-    show("redraw, all of these", taken)
-    for name, value in _FIRST_LOOKS:
-        show(f"first look at {value}", [after(page, partial(page.select_option, f"[name={name}]", value))])
+    show("all of these", taken)
 
 
 def after(page: Page, act: Callable[[], Any]) -> Redraw:

@@ -160,8 +160,10 @@ def test_comparison_pins_one_scenario_beside_another(open_page: Open) -> None:
     assert page.inner_text("#pinned-sentence") == pinned
     assert sentence(page) != pinned
     assert page.locator("#figure-speedup .chart svg").count() == 2
-    again = ready(open_page(page.url.partition(page.url.split("/")[2])[2]))
-    assert again.inner_text("#pinned-sentence") == pinned
+    again = open_page(page.url.partition(page.url.split("/")[2])[2])
+    again.wait_for_selector("#pinned:not([hidden])")
+    again.locator("#figure-speedup").scroll_into_view_if_needed()  # two verdicts above it: it is drawn when seen
+    assert ready(again).inner_text("#pinned-sentence") == pinned
     after(page, lambda: page.click("#swap"))
     assert sentence(page) == pinned
     after(page, lambda: page.click("#unpin"))

@@ -21,7 +21,7 @@ def day_figure(
     x = alt.X("hour:Q", title=None, scale=scale, axis=alt.Axis(tickCount=12, labels=False))
     below = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
     load = _line(values, x, "batch", ["sequences", "decoding"], "area-one")
-    depth = _line(values, x, "depth", ["draft tokens", "verified"], "line-three")
+    depth = _line(values, x, "depth", ["draft tokens", "verified"], "line-three", form="~g")
     speed = _line(values, x, "tokens_per_second", ["tokens a", "busy second"], "line-two")
     busy = _line(values, below, "busy_share", ["busy"], "area-quiet", form=".0%")
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
