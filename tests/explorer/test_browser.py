@@ -15,7 +15,7 @@ from specmargin.prices.silicon import store
 from tests.explorer.test_api import CONFIG, planned
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 Open = Callable[..., "Page"]
 needs_tables = pytest.mark.skipif(
@@ -333,8 +333,12 @@ def test_first_paint_and_redraws_are_quick(open_page: Open, prices: str) -> None
 
 
 def test_what_takes_long_is_said_to_be_under_way(open_page: Open) -> None:
+    def delayed(route: Route) -> None:
+        page.wait_for_timeout(600)
+        route.continue_()
+
     page = ready(open_page("/?prices=laws"))
-    page.route("**/api/view?*", lambda route: (page.wait_for_timeout(600), route.continue_()))
+    page.route("**/api/view?*", delayed)
     page.select_option("[name=gpu]", "b200")
     page.wait_for_selector("main[aria-busy=true]", timeout=5000)
     page.wait_for_selector("#sentence:has-text('b200')")
