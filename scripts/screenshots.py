@@ -28,6 +28,8 @@ from specmargin.figures.theme import DARK, LIGHT
 
 _PAGES = {"explore": "/", "compare": "/?vs=gpu%3Db200", "story": "/story"}
 _WIDTHS = (1280, 400)
+_DRAWN = """card => card.hidden || card.querySelector('.chart svg, .nothing button')
+    || card.querySelector('.nothing')?.textContent.startsWith('Nothing')"""
 
 
 def main() -> None:
@@ -79,9 +81,9 @@ def pages(folder: Path) -> None:
                     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme.name)  # type: ignore[arg-type]
                     page.goto(f"{address}{path}")
                     page.wait_for_selector("#numbers dd, #paragraphs section", timeout=60_000)
-                    for y in range(0, int(page.evaluate("document.documentElement.scrollHeight")) + 2000, 600):
-                        page.evaluate(f"window.scrollTo(0, {y})")
-                        page.wait_for_timeout(500)
+                    for card in page.locator("figure.figure").all():
+                        card.scroll_into_view_if_needed()
+                        page.wait_for_function(_DRAWN, arg=card.element_handle(), timeout=60_000)
                     page.evaluate("window.scrollTo(0, 0)")
                     page.wait_for_timeout(300)
                     page.screenshot(path=folder / f"page-{name}-{width}-{theme.name}.png", full_page=True)

@@ -49,6 +49,15 @@ def upload(client: httpx.Client, kind: str, body: bytes, name: str = "config.jso
 # --- the same numbers ---
 
 
+def test_moving_controls_back_and_forth_leaves_nothing_behind(client: httpx.Client) -> None:
+    """What was priced is kept from move to move: the numbers after them are those of a plan made from scratch."""
+    moves = [("1024", "0.8"), ("32768", "0.8"), ("32768", "0.5"), ("128", "0.5"), ("1024", "0.8")]
+    for context, acceptance in moves:
+        arguments = ("qwen3.6-35b-a3b", "--gpu", "h200", "--context", context, "--acceptance", acceptance)
+        found = client.get("/api/plan", params={"context": context, "acceptance": acceptance}).json()
+        assert found == planned(*arguments)
+
+
 @pytest.mark.parametrize(
     ("query", "arguments"),
     [

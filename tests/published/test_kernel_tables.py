@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from specmargin.prices.silicon import features
 from specmargin.prices.silicon.features import expert_load
 from specmargin.validation.kernels import KernelLine, kernel_lines, reason_of_miss
 from specmargin.validation.skew import skewed_load
@@ -69,3 +71,21 @@ def test_skewed_draws_touch_fewer_experts_than_there_are() -> None:
     distinct, pairs = skewed_load(64, 128, 8, 1, 1.2)
     assert pairs == 64 * 8
     assert 8 <= distinct < 128
+
+
+@pytest.mark.parametrize("positions", [1, 7, 31, 32, 100, 256, 257, 1000, 4096])
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize(("experts", "topk"), [(256, 8), (128, 6), (60, 4)])
+def test_one_period_of_positions_counts_as_all_of_them(positions: int, ranks: int, experts: int, topk: int) -> None:
+    """The collectors' rule, position by position: i, i + s, i + 2s, … with s = ⌈n/k⌉, spaced out below s positions."""
+    stride = -(-experts // topk)
+    spread = 1.0 if positions >= stride else stride / positions
+    chosen = [int(i * spread + j * stride) % experts for i in range(positions) for j in range(topk)]
+    local = [expert for expert in chosen if expert < experts // ranks]
+    assert expert_load(positions, experts, topk, ranks) == (len(set(local)), len(local))
+
+
+def test_one_period_counts_for_groups_too() -> None:
+    chosen = features._group_limited_choice(1000, 256, 8)
+    local = chosen[chosen < 256 // 4]
+    assert expert_load(1000, 256, 8, 4, by_groups=True) == (np.unique(local).size, local.size)

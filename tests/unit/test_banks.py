@@ -148,7 +148,7 @@ def test_profile_acceptance_and_plan(tmp_path: Path) -> None:
     assert kept["rows"] == plan["rows"]
     assert plan["sources"]["acceptance"].startswith("measured: 150 rounds of bank, code")
     assert "no category 'cod'; nearest: code" in run(*shared, "--acceptance", f"{folder}:cod", code=2).stderr
-    assert "--figure draws the ladder" in run("profile", "acceptance", str(folder), "--figure", "x.png", code=2).stderr
+    assert "--plot draws the ladder" in run("profile", "acceptance", str(folder), "--plot", "x.png", code=2).stderr
     assert "known prices are" in run("profile", "acceptance", str(folder), "--at", "mars", code=2).stderr
 
 

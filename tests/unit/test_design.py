@@ -157,11 +157,11 @@ def test_the_table_fits_100_columns_and_says_what_it_does_not_know(arguments: li
 def test_the_figure(tmp_path: Path) -> None:
     for name, arguments in (("active.svg", []), ("total.svg", ["--hold", "total"])):
         file = tmp_path / name
-        run(*DESIGN, "--experts", "128,256", *arguments, "--figure", str(file))
+        run(*DESIGN, "--experts", "128,256", *arguments, "--plot", str(file))
         drawn = file.read_text()
         assert "experts a token" in drawn
         assert ("50% shared" in drawn) == (not arguments)
-    again = run(*DESIGN, "--figure", str(tmp_path / "active.svg"), code=2)
+    again = run(*DESIGN, "--plot", str(tmp_path / "active.svg"), code=2)
     assert "give --force" in again.stderr
 
 
@@ -181,7 +181,7 @@ def test_the_figure(tmp_path: Path) -> None:
         ([*DESIGN, "--batch", "0"], "--batch must lie in"),
         ([*DESIGN, "--depth", "99"], "--depth must lie in"),
         ([*DESIGN, "--drafter", "all"], "name one drafter"),
-        ([*DESIGN, "--figure", "map.pdf"], "a figure ends in"),
+        ([*DESIGN, "--plot", "map.pdf"], "a figure ends in"),
         ([*DESIGN, "--gpus", "8", "--parallel", "ep", "--experts", "60"], "60 experts do not divide over 8 GPUs"),
         (["design", "deepseek-v3", "--gpu", "h100"], "does not fit"),
     ],

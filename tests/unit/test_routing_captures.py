@@ -232,7 +232,7 @@ def test_profile_plan_and_coverage_go_together(tmp_path: Path) -> None:
 
 def test_coverage_shows_skew_depth_and_amdahl(tmp_path: Path) -> None:
     figure = tmp_path / "coverage.svg"
-    arguments = ("coverage", "qwen3.6-35b-a3b", "--positions", "1,2,16,32", "--gpu", "h100", "--figure", str(figure))
+    arguments = ("coverage", "qwen3.6-35b-a3b", "--positions", "1,2,16,32", "--gpu", "h100", "--plot", str(figure))
     result = payload(*arguments)
     by_positions = {row["positions"]: row for row in result["positions"]}
     assert by_positions[1]["depth"] == pytest.approx(8.0)

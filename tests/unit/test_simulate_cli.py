@@ -55,7 +55,7 @@ def test_requests_steps_and_figures_are_written(tmp_path: Path, capsys: pytest.C
     paths = {name: tmp_path / name for name in ("requests.parquet", "steps.parquet", "day.svg")}
     flags = ["--save-requests", paths["requests.parquet"], "--save-steps", paths["steps.parquet"]]
     found = answered(
-        capsys, "simulate", *QUICK, "--policy", "fixed:1", *map(str, flags), "--figure", str(paths["day.svg"])
+        capsys, "simulate", *QUICK, "--policy", "fixed:1", *map(str, flags), "--plot", str(paths["day.svg"])
     )
     requests, steps = pl.read_parquet(paths["requests.parquet"]), pl.read_parquet(paths["steps.parquet"])
     assert requests.height == 40
@@ -64,7 +64,7 @@ def test_requests_steps_and_figures_are_written(tmp_path: Path, capsys: pytest.C
     assert paths["day.svg"].read_text().startswith("<svg")
     with pytest.raises(InputError, match="exists; give --force"):
         run("simulate", [*QUICK, "--save-steps", str(paths["steps.parquet"])])
-    assert run("simulate", [*QUICK, "--policy", "none,fixed:2", "--figure", str(tmp_path / "two.svg")]) == 0
+    assert run("simulate", [*QUICK, "--policy", "none,fixed:2", "--plot", str(tmp_path / "two.svg")]) == 0
 
 
 def test_a_scenario_file_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         "[base.workload]\nrequests = 20\noutput = 20\n"
         '[grid]\npolicy = ["none", "fixed:2"]\n"workload.requests_per_second" = [2, 20]\n'
     )
-    flags = ["--workers", "1", "--parquet", str(tmp_path / "t.parquet"), "--figure", str(tmp_path / "p.svg")]
+    flags = ["--workers", "1", "--parquet", str(tmp_path / "t.parquet"), "--plot", str(tmp_path / "p.svg")]
     found = answered(capsys, "sweep", str(grid), *flags)
     assert (found["cells"], found["ran"], found["failed"]) == (4, 4, 0)
     assert pl.read_parquet(tmp_path / "t.parquet")["policy"].to_list() == ["none", "none", "fixed:2", "fixed:2"]
@@ -108,7 +108,7 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         ("simulate", ["day.toml", "--gpu", "h200"], "names its own GPU"),
         ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "are of one policy"),
         ("sweep", ["no.toml"], "no.toml: cannot be read"),
-        ("sweep", ["no.toml", "--figure", "x.txt"], "a figure ends in"),
+        ("sweep", ["no.toml", "--plot", "x.txt"], "a figure ends in"),
     ],
 )
 def test_refusals_are_one_sentence(verb: str, arguments: list[str], said: str) -> None:

@@ -33,9 +33,9 @@ def test_kernels_name_their_misses() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("steps", "--figure", "out.png"), "add `served`"),
-        (("served", "--figure", "out.gif"), "a figure ends in .png"),
-        (("served", "--figure", "nowhere/out.png"), "the folder nowhere does not exist"),
+        (("steps", "--plot", "out.png"), "add `served`"),
+        (("served", "--plot", "out.gif"), "a figure ends in .png"),
+        (("served", "--plot", "nowhere/out.png"), "the folder nowhere does not exist"),
         (("everything",), "'everything'"),
     ],
 )
@@ -46,7 +46,7 @@ def test_what_cannot_be_done_is_said_before_the_work(arguments: tuple[str, ...],
 def test_a_figure_is_never_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "there.png"
     path.write_text("mine")
-    assert "give --force" in run("validate", "served", "--figure", str(path), code=2).stderr
+    assert "give --force" in run("validate", "served", "--plot", str(path), code=2).stderr
     assert path.read_text() == "mine"
 
 

@@ -94,7 +94,7 @@ def break_even_acceptance(cost_ratio: ArrayLike, depth: ArrayLike) -> FloatArray
 
 def _committed(alpha: FloatArray, gamma: FloatArray) -> FloatArray:
     """1 + α + … + α^γ, safe at α = 1."""
-    near_one = np.isclose(alpha, 1.0, atol=1e-12)
+    near_one = np.abs(alpha - 1.0) <= 1e-5
     safe = np.where(near_one, 0.5, alpha)
     return np.where(near_one, gamma + 1.0, (1.0 - safe ** (gamma + 1.0)) / (1.0 - safe))
 

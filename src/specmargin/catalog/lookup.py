@@ -25,6 +25,7 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
+@cache
 def bundled_model(name: str, *, weights: Precision | None = None) -> Architecture:
     entry = json.loads((_FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
     return read_architecture(

@@ -50,7 +50,7 @@ def coverage(
     batch: Annotated[int, typer.Option(min=1, help="Sequences of that step.")] = 1,
     depth: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens of that step.")] = 3,
     figure: Annotated[
-        Path | None, typer.Option("--plot", "--figure", help="Draw the curves: FILE.png, .svg, .html or .json.")
+        Path | None, typer.Option("--plot", help="Draw the curves: FILE.png, .svg, .html or .json.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
@@ -60,7 +60,7 @@ def coverage(
     Skew is popularity alone (neighbours independent); uniform knows nothing. Under uniform routing all four agree.
     Examples:
 
-      specmargin coverage qwen3.6-35b-a3b --positions 1-16 --figure coverage.png
+      specmargin coverage qwen3.6-35b-a3b --positions 1-16 --plot coverage.png
 
       specmargin coverage MODEL --routing mine.routing.json:coding=0.7,prose=0.3 --layer 3
     """

@@ -77,7 +77,7 @@ def design(
     graph_limit: o.GraphLimitOption = None,
     memory_utilization: o.UtilizationOption = 0.9,
     figure: Annotated[
-        Path | None, typer.Option("--plot", "--figure", help="Draw the heat map: FILE.png, .svg, .html or .json.")
+        Path | None, typer.Option("--plot", help="Draw the heat map: FILE.png, .svg, .html or .json.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
@@ -89,7 +89,7 @@ def design(
 
     Examples:
 
-      specmargin design qwen3.6-35b-a3b --gpu h200 --batch 32 --figure design.png
+      specmargin design qwen3.6-35b-a3b --gpu h200 --batch 32 --plot design.png
 
       specmargin design qwen3.6-35b-a3b --gpu h200 --batch 128 --hold total
     """

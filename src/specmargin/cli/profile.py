@@ -110,7 +110,7 @@ def acceptance(
     ] = None,
     splits: Annotated[int, typer.Option(min=1, max=100, help="Splits by request that calibration is judged on.")] = 5,
     figure: Annotated[
-        Path | None, typer.Option("--plot", "--figure", help="Draw the ladder: FILE.png, .svg, .html or .json.")
+        Path | None, typer.Option("--plot", help="Draw the ladder: FILE.png, .svg, .html or .json.")
     ] = None,
     source: SourceOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
@@ -122,7 +122,7 @@ def acceptance(
 
       specmargin profile acceptance bank/
 
-      specmargin profile acceptance bank/ --ladder --at study-passes --at real --figure ladder.png
+      specmargin profile acceptance bank/ --ladder --at study-passes --at real --plot ladder.png
     """
     with needs_extra("routing"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
@@ -135,7 +135,7 @@ def acceptance(
         from specmargin.figures.files import check_target  # noqa: PLC0415
 
         if not with_ladder:
-            raise ScenarioError("--figure draws the ladder: add --ladder")
+            raise ScenarioError("--plot draws the ladder: add --ladder")
         check_target(figure, force=force)
     if output is not None:
         check_new(output, force=force)
@@ -153,7 +153,7 @@ def acceptance(
         from specmargin.figures.files import save  # noqa: PLC0415
         from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415
 
-        save(ladder_figure(page.ladder_rows(payload), source=rounds.source).chart(), figure)
+        save(ladder_figure(page.ladder_rows(payload), source=f"Specmargin; {rounds.source}").chart(), figure)
     if json:
         render.json_out(payload)
     else:

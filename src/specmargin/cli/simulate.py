@@ -70,7 +70,7 @@ def simulate(
     ] = None,
     figure: Annotated[
         Path | None,
-        typer.Option("--figure", help="Depth and load over time; of several policies, side by side (.png .svg .html)."),
+        typer.Option("--plot", help="Depth and load over time; of several policies, side by side (.png .svg .html)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
     json: o.JsonOption = False,
@@ -83,7 +83,7 @@ def simulate(
 
       specmargin simulate qwen3.6-35b-a3b --gpu h200 --qps 6 --policy controller,fixed:2,none
 
-      specmargin simulate day.toml --figure day.png
+      specmargin simulate day.toml --plot day.png
 
       specmargin simulate llama-3.1-70b --gpu h100-sxm --gpus 4 --drafter eagle --users 64 --requests 1000
     """

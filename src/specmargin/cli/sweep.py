@@ -32,7 +32,7 @@ def sweep(
     ] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", help="Also a flat table of all cells.")] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Goodput against the time between tokens (.png .svg .html).")
+        Path | None, typer.Option("--plot", help="Goodput against the time between tokens (.png .svg .html).")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the table and the figure.")] = False,
     json: o.JsonOption = False,

@@ -55,7 +55,7 @@ def validate(
     seed: Annotated[int, typer.Option(min=0, help="Of the sample for the peer.")] = 0,
     figure: Annotated[
         Path | None,
-        typer.Option("--plot", "--figure", help="Draw predicted against measured: FILE.png, .svg, .html or .json."),
+        typer.Option("--plot", help="Draw predicted against measured: FILE.png, .svg, .html or .json."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Of the compared prices. Default: the one that was measured.")
@@ -73,7 +73,7 @@ def validate(
 
       specmargin validate served --peer 200        with AIConfigurator's own estimate of the same rows
 
-      specmargin validate served --figure out.png
+      specmargin validate served --plot out.png
 
       specmargin validate mine.json laws           your own measurement against the bundled laws
     """
@@ -118,7 +118,7 @@ def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) ->
     with needs_extra("validate"):
         import scipy  # noqa: F401, PLC0415 (fits the engine time)
     if Part.SERVED not in chosen and (peer or figure is not None):
-        raise InputError("--peer and --figure are about served rows: add `served`")
+        raise InputError("--peer and --plot are about served rows: add `served`")
     if figure is not None:
         from specmargin.figures.files import check_target  # noqa: PLC0415
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def routing_effect(plan: Plan) -> RoutingEffect | None:
         return None
     batches = [row.batch for row in plan.rows]
     ours = scenario.grid(batches, plan.max_depth)
-    uniform = replace(scenario, routing=UNIFORM).grid(batches, plan.max_depth)
+    uniform = scenario.under_uniform_routing.grid(batches, plan.max_depth)
     here, there = best_depths(ours, plan.position_limit), best_depths(uniform, plan.position_limit)
     at = np.arange(len(batches))
     best = ours.goodput[at, here]

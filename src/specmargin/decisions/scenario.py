@@ -26,11 +26,13 @@ from specmargin.prices.drafters import (
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, target_work
 from specmargin.routing.placement import Placement
-from specmargin.routing.profile import RoutingProfile, expert_counter
+from specmargin.routing.profile import UNIFORM, RoutingProfile, expert_counter, remembering
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
 
 _GridSeconds = tuple[FloatArray, FloatArray, FloatArray]  # verify and draft by (batch, depth), a plain step by batch
+# By batch and context, to some depth: a step without its launches, and drafting.
+_Rows = dict[tuple[float, float], tuple[FloatArray, FloatArray]]
 _MOST_KEPT = 20_000  # batches and contexts of one scenario
 
 
@@ -67,6 +69,15 @@ class Grid:
         return self.round_seconds / self.committed
 
 
+@dataclass(slots=True, kw_only=True)
+class _Priced:
+    """What a scenario has priced so far. None of it depends on acceptance or on which steps have a graph."""
+
+    rows: _Rows = field(default_factory=dict)
+    sources_by_context: dict[float, dict[str, Source]] = field(default_factory=dict)  # by component of a plain step
+    uniform: Scenario | None = None  # the one under uniform routing
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     architecture: Architecture
@@ -100,7 +111,7 @@ class Scenario:
 
     @cached_property
     def count_experts(self) -> ExpertCounter:
-        return expert_counter(self.routing, self.layout.expert_ranks, self.placement)
+        return remembering(expert_counter(self.routing, self.layout.expert_ranks, self.placement))
 
     @cached_property
     def drafting(self) -> DraftPricing:
@@ -127,6 +138,10 @@ class Scenario:
     @cached_property
     def sources(self) -> dict[str, Source]:
         """Where each input, and each component's price in a plain step, comes from."""
+        return self._input_sources | self._price_sources
+
+    @property
+    def _input_sources(self) -> dict[str, Source]:
         found = {
             "model": self.architecture.source,
             "device": self.device.source,
@@ -136,9 +151,18 @@ class Scenario:
         }
         if self.architecture.is_moe:
             found["routing"] = self.routing.source
-        step = self.verify(Step.uniform(batch=1, depth=0, context=self.context))
-        own = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
-        return found | {str(line.component): line.source for line in step.components if line.component not in own}
+        return found
+
+    @property
+    def _price_sources(self) -> dict[str, Source]:
+        known = self._priced.sources_by_context
+        if self.context not in known:
+            step = self.verify(Step.uniform(batch=1, depth=0, context=self.context))
+            own = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
+            known[self.context] = {
+                str(line.component): line.source for line in step.components if line.component not in own
+            }
+        return known[self.context]
 
     def sequence_bytes(self, depth: int) -> float:
         """KV and states of one sequence on one GPU, its drafter's KV included."""
@@ -194,7 +218,7 @@ class Scenario:
     def with_graphs_for(self, positions: int | None) -> Scenario:
         """The same engine with other capture sizes; None: with a graph for every step."""
         other = replace(self, engine_time=replace(self.engine_time, captured_positions=positions))
-        return self._sharing(other, "count_experts", "drafting", "memory")
+        return self._sharing(other)
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
         """Mean over the layers that route; None for a dense model."""
@@ -226,19 +250,35 @@ class Scenario:
 
     def with_survival(self, survival: Survival) -> Scenario:
         """The same with another acceptance. No price depends on it, so what was priced is not priced again."""
-        return self._sharing(replace(self, survival=survival), "count_experts", "drafting", "memory")
+        return self._sharing(replace(self, survival=survival))
 
-    def _sharing(self, other: Scenario, *names: str) -> Scenario:
+    def with_context(self, context: float) -> Scenario:
+        """The same with another context. What was priced is known by its context, so it is kept."""
+        return self._sharing(replace(self, context=context))
+
+    @cached_property
+    def under_uniform_routing(self) -> Scenario:
+        """The same with experts drawn evenly, to compare with."""
+        other = replace(self, routing=UNIFORM)
+        if self._priced.uniform is not None:
+            return self._priced.uniform._sharing(other)
+        self._priced.uniform = other
+        return other
+
+    def _sharing(self, other: Scenario) -> Scenario:
         """Let another scenario, whose kernels cost the same, have what this one has worked out."""
-        kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
-        other.__dict__.update(kept, _rows=self._rows)
+        other.__dict__.update(count_experts=self.count_experts, drafting=self.drafting, _priced=self._priced)
+        if "memory" in self.__dict__:  # not worked out for this: a model that does not fit raises there
+            other.__dict__["memory"] = self.memory
         return other
 
     @cached_property
-    def _rows(self) -> dict[tuple[float, float], tuple[FloatArray, FloatArray]]:
-        """By batch and context, to some depth: a step without its launches, and drafting. Neither depends on acceptance
-        or on which steps have a graph."""
-        return {}
+    def _priced(self) -> _Priced:
+        return _Priced()
+
+    @property
+    def _rows(self) -> _Rows:
+        return self._priced.rows
 
     def _seconds(self, batch: FloatArray, context: FloatArray, max_depth: int) -> _GridSeconds:
         pairs = list(zip(batch.tolist(), context.tolist(), strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from specmargin.architecture.types import Architecture
@@ -16,13 +15,14 @@ from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
 from specmargin.engines.formats import ENGINES
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
+from specmargin.explorer.keeping import kept
 from specmargin.explorer.view import View, scenario_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.hardware.layout import Parallel
 from specmargin.prices.silicon import store
 
 
-@lru_cache(maxsize=1)
+@kept(maxsize=1)
 def catalog() -> dict[str, Any]:
     return {
         "models": [_model(bundled_model(name)) for name in model_names()],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import needs_extra
+from specmargin.explorer.keeping import kept
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure
 from specmargin.figures.simulation import day_figure, policies_figure
@@ -107,7 +107,7 @@ class _Same:
         return isinstance(other, _Same)
 
 
-@lru_cache(maxsize=32)
+@kept(maxsize=32)
 def _played(asked: Asked, priced: _Same, policy: str) -> Result:
     with needs_extra("simulate"):
         from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415 (Numba is an extra)

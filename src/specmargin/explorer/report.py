@@ -21,7 +21,7 @@ _COLUMNS = {
     "speedup": ("speed-up", "{:.2f}×"),
     "goodput_tokens_per_second": ("tokens/s", "{:,.0f}"),
     "no_spec_tokens_per_second": ("plain", "{:,.0f}"),
-    "tpot_seconds": ("s a token", "{:.4f}"),
+    "tpot_seconds": ("ms/token", "{:.2f}"),
     "hurdle": ("hurdle", "{:.2f}"),
     "break_even_acceptance": ("break-even", "{:.2f}"),
     "distinct_experts": ("experts", "{:.0f}"),
@@ -38,7 +38,7 @@ def page(view: View, *, advance: Callable[[], None] = lambda: None) -> str:
         f"<h1>{_text(plan['model'])} on {_text(plan['gpu'])}</h1>",
         f'<p class="verdict">{_text(plan["verdict"])}</p>',
         _setting(view),
-        _flags(plan),
+        _flags(plan, view.engine.title),
         _table(plan["rows"]),
         f"<h2>{story.TITLE}</h2><p>{_text(story.LEAD)}</p>",
         *(
@@ -92,11 +92,11 @@ def _setting(view: View) -> str:
     return "<dl>" + "".join(f"<div><dt>{k}</dt><dd>{_text(v)}</dd></div>" for k, v in facts.items()) + "</dl>"
 
 
-def _flags(plan: dict[str, Any]) -> str:
+def _flags(plan: dict[str, Any], engine: str) -> str:
     text = "\n".join(part for part in (plan["config"], plan["config_file"]) if part)
     notes = "".join(f"<li>{_text(note)}</li>" for note in plan["config_notes"])
     shown = f"<pre>{_text(text)}</pre>" if text else "<p>Nothing to set: leave speculation off.</p>"
-    return f"<h2>For {_text(plan['engine'])}</h2>{shown}<ul>{notes}</ul>"
+    return f"<h2>For {_text(engine)}</h2>{shown}<ul>{notes}</ul>"
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> str:
@@ -106,8 +106,9 @@ def _table(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> Iterator[str]:
+    shown = row | {"tpot_seconds": row["tpot_seconds"] * 1e3}  # in milliseconds, as its column says
     for key, (_, form) in _COLUMNS.items():
-        yield f"<td>{_text('–' if row[key] is None else form.format(row[key]))}</td>"
+        yield f"<td>{_text('–' if shown[key] is None else form.format(shown[key]))}</td>"
 
 
 def _sources(sources: dict[str, str]) -> str:
@@ -132,13 +133,13 @@ _RULES = """
 body{background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,sans-serif}
 body{max-width:46rem;margin:3rem auto;padding:0 1.2rem}
 h1{font-size:1.9rem;line-height:1.2}h2{margin-top:3rem}.verdict{font-size:1.15rem}
-dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.6rem 1.2rem}
+dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9rem,1fr));gap:.6rem 1.2rem}
 dt{color:var(--quiet);font-size:.8rem}dd{margin:0}
 pre{background:color-mix(in srgb,var(--ink) 6%,transparent);padding:1rem;overflow-x:auto}
 pre{border-radius:6px;font-size:.85rem;white-space:pre-wrap}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;width:100%}
-th,td{text-align:right;padding:.35rem .6rem;border-bottom:1px solid var(--faint);white-space:nowrap}
-th:last-child,td:last-child{text-align:left}th{color:var(--quiet);font-weight:500}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.8rem;width:100%}
+th,td{text-align:right;padding:.35rem .4rem;border-bottom:1px solid var(--faint);white-space:nowrap}
+th:last-child,td:last-child{text-align:left;white-space:normal;min-width:8rem}th{color:var(--quiet);font-weight:500}
 figure{margin:2rem 0;overflow-x:auto}figure svg{max-width:100%;height:auto}
 footer,ul{color:var(--quiet);font-size:.85rem}footer{margin:3rem 0}
 @media print{.light{display:block!important}.dark{display:none!important}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +26,7 @@ from specmargin._version import __version__
 from specmargin.errors import InputError
 from specmargin.explorer import choices, gallery, report, story
 from specmargin.explorer.guard import Guard
+from specmargin.explorer.keeping import kept
 from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery
 from specmargin.explorer.uploads import TooLargeError, Uploads
 from specmargin.explorer.view import View, view_of
@@ -50,7 +53,8 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        Thread(target=_warm_up, daemon=True).start()  # while the browser opens
+        for part in (vega_bundle, _warm_up):  # while the browser opens
+            Thread(target=part, daemon=True).start()
         yield
         kept.close()
 
@@ -73,8 +77,7 @@ def make_app(
 
 
 def _warm_up() -> None:
-    """What the first page waits for: the chart library, then the default scenario with its first figures."""
-    vega_bundle()
+    """What the first page waits for: the default scenario with its first figures."""
     choices.catalog()
     kept = Uploads()
     seen = view_of(ViewQuery(), kept)
@@ -114,14 +117,16 @@ def _failure(status: int, message: str, field: str | None = None) -> JSONRespons
 
 
 _GLOBAL = "window.vegaEmbed = vegaEmbed;"
+_BUNDLE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle(sys.argv[1]).encode())"
 
 
-@lru_cache(maxsize=1)
-def vega_bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws our files."""
-    import vl_convert  # noqa: PLC0415
+@kept(maxsize=1)
+def vega_bundle() -> bytes:
+    """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws our files.
 
-    return str(vl_convert.javascript_bundle(_GLOBAL))
+    Bundling takes a second and a half and never lets another thread run, so another process does it.
+    """
+    return subprocess.run([sys.executable, "-c", _BUNDLE, _GLOBAL], stdout=subprocess.PIPE, check=True).stdout
 
 
 def _pages(app: FastAPI) -> None:

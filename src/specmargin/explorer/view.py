@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
@@ -12,6 +12,7 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.engines.formats import find_engine
 from specmargin.engines.formats.base import EngineFormat
 from specmargin.errors import needs_extra
+from specmargin.explorer.keeping import kept
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.plan_payload import payload
@@ -145,15 +146,16 @@ def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | 
     return upload, f"{upload.path}{category}"
 
 
-@lru_cache(maxsize=_KEPT)
+@kept(maxsize=_KEPT)
 def _base(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
     return options.one()
 
 
-@lru_cache(maxsize=_KEPT)
+@kept(maxsize=_KEPT)
 def scenario_of(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
-    """Prices of a scenario do not depend on acceptance: moving its slider keeps them."""
-    choice, scenario = _base(replace(options, acceptance=None))
+    """Moving acceptance or context keeps what was priced: it depends on neither, or is known by its context."""
+    choice, first = _base(replace(options, acceptance=None, context=0))
+    scenario = first.with_context(float(options.context))
     scenario.check_memory()
     if options.acceptance is None:
         return choice, scenario
@@ -162,13 +164,13 @@ def scenario_of(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
     return choice, scenario.with_survival(survival)
 
 
-@lru_cache(maxsize=_KEPT)
+@kept(maxsize=_KEPT)
 def _answer(options: ScenarioOptions, max_depth: int) -> Answer:
     choice, scenario = scenario_of(options)
     return answer(choice, scenario, Question(engine=find_engine(options.engine), max_depth=max_depth))
 
 
-@lru_cache(maxsize=4)
+@kept(maxsize=4)
 def read_rounds(bank: Upload) -> Rounds:
     with needs_extra("routing"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415

@@ -173,7 +173,7 @@ def joint_figure(share_by_accepted_predicted: FloatArray, *, of: str, source: st
     joint = np.asarray(share_by_accepted_predicted)
     right = float(np.trace(joint))
     near = right + float(np.trace(joint, 1) + np.trace(joint, -1))
-    high = 0.5 * float(joint.max())
+    high = 0.38 * float(joint.max())  # from there on a cell is dark enough for light ink
     rows = [
         {
             "accepted": str(accepted),
@@ -205,7 +205,7 @@ def _draw_joint(size: int) -> alt.LayerChart:
         "predicted:O", title="accepted tokens that the confidences predict", sort=order, axis=alt.Axis(labelAngle=0)
     )
     y = alt.Y("accepted:O", title="accepted tokens", sort=order[::-1])
-    colour = alt.Color("share:Q", scale=alt.Scale(range="heatmap", type="sqrt"), legend=None)
+    colour = alt.Color("share:Q", scale=alt.Scale(range="heatmap", type="sqrt", interpolate="lab"), legend=None)
     tooltip = ["predicted:O", "accepted:O", alt.Tooltip("share:Q", format=".2%")]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
     low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")

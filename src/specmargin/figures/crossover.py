@@ -71,7 +71,7 @@ def _draw(names: tuple[str, str], deep: int) -> alt.LayerChart:
     y = alt.Y("depth:O", title="draft tokens", scale=alt.Scale(domain=list(range(deep, 0, -1))))
     colour = alt.Color(
         "ratio:Q",
-        scale=alt.Scale(type="log", range="diverging", domain=[1.0 / _REACH, _REACH], clamp=True),
+        scale=alt.Scale(type="log", range="diverging", interpolate="lab", domain=[1.0 / _REACH, _REACH], clamp=True),
         legend=alt.Legend(title=f"{names[0]} ↔ {names[1]}", values=[0.7, 1.0, 1.4], format=".1f", gradientLength=140),
     )
     tooltip = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from specmargin.decisions.design import Design, DesignRow, Hold
+from specmargin.decisions.design import STEP, Design, DesignRow, Hold
 from specmargin.figures.figure import Figure, rounded, table
 from specmargin.sources import weakest
 
@@ -31,7 +31,8 @@ def design_figure(found: Design) -> Figure:
         takeaway=(
             f"Batch {found.batch}, {scenario.drafter.name}, {scenario.device.title}, equal {_EQUAL[hold]} parameters: "
             f"{best.shape.experts_per_token} of {best.shape.experts} would serve {over:.2f} times the tokens. Large: "
-            f"goodput over the model as it is; small: {small}; in brackets: does not fit. Quality is not predicted."
+            f"goodput over the model as it is; small: {small}; in brackets: does not fit; empty: no "
+            f"width in steps of {STEP} keeps the parameters equal. Quality is not predicted."
         ),
         source=f"Specmargin, {scenario.prices.name} prices; weakest input: {weakest(found.sources.values())}",
         tables={"cells": cells},
@@ -86,7 +87,7 @@ def _one(name: str, per_token: tuple[int, ...], experts: tuple[int, ...], reach:
     )
     colour = alt.Color(
         "relative:Q",
-        scale=alt.Scale(type="log", range="diverging", domain=[1.0 / reach, reach]),
+        scale=alt.Scale(type="log", range="diverging", interpolate="lab", domain=[1.0 / reach, reach]),
         legend=alt.Legend(
             title="goodput", format=".2~f", values=[tick for tick in _TICKS if 1.0 / reach <= tick <= reach]
         ),

@@ -37,7 +37,7 @@ def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], so
             f"run: neighbours pick the same experts."
         ),
         source=f"Specmargin; routing {short(source)}",
-        tables={"curves": values, "labels": end_labels(ends, x="positions", y="experts", gap=0.36, log=True)},
+        tables={"curves": values, "labels": end_labels(ends, x="positions", y="experts", gap=0.24, log=True)},
         draw=_draw_coverage,
     )
 
@@ -98,7 +98,11 @@ def _draw_popularity() -> alt.LayerChart:
         "rank:Q", title="expert, by rank in its layer", scale=alt.Scale(type="log", base=2, nice=False), axis=powers()
     )
     y = alt.Y("share:Q", title="positions that choose it", axis=alt.Axis(format="%"))
-    spread = table("ranks").mark_area(style="spread").encode(x=x, y=alt.Y("low:Q", title=None), y2="high:Q")
+    spread = (
+        table("ranks")
+        .mark_area(style="spread")
+        .encode(x=x, y=alt.Y("low:Q", title="positions that choose it"), y2="high:Q")
+    )
     tooltip = [
         "rank:Q",
         alt.Tooltip("share:Q", format=".2%"),
@@ -162,7 +166,9 @@ def _draw_overlap() -> alt.LayerChart:
     y = alt.Y("share:Q", title="share of a position's experts", axis=alt.Axis(format="%"))
     tooltip = ["lag:O", alt.Tooltip("share:Q", format=".1%")]
     bars = table("lags").mark_bar(style="bar-one").encode(x=x, y=y, tooltip=tooltip)
-    values = table("lags").mark_text(dy=-9).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
+    values = (
+        table("lags").mark_text(dy=-9, dx=3, align="right").encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
+    )
     loaded = table("loaded").mark_line(style="second-line").encode(x=x, y=y)
     points = table("loaded").mark_point(style="second-point").encode(x=x, y=y, tooltip=tooltip)
     name = table("name").mark_text(style="label").encode(x=x, y=y, text="text:N")

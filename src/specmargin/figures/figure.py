@@ -42,7 +42,7 @@ class Figure:
         if isinstance(drawing, alt.Chart | alt.LayerChart) and drawing.width is alt.Undefined:
             drawing = drawing.properties(width=WIDTH, height=HEIGHT)
         line = int(_CHARACTERS * (1.6 if wide else 1.0))
-        title = alt.TitleParams(self.title, subtitle=textwrap.wrap(self.takeaway, line) or [""])
+        title = alt.TitleParams(self.title, subtitle=_balanced(self.takeaway, line) or [""])
         caption = (
             alt.Chart(alt.InlineData(values=[{"text": textwrap.wrap(f"Source: {self.source}", line + 14)}]))
             .mark_text(style="source", lineHeight=14)
@@ -69,6 +69,17 @@ class Figure:
     def table_rows(self) -> list[dict[str, Any]]:
         """All rows of all tables, as a download has them."""
         return [{"table": name, **row} for name, rows in self.tables.items() for row in rows]
+
+
+def _balanced(text: str, width: int) -> list[str]:
+    """As few lines as `width` allows, as equal as they can be: no last word on a line of its own."""
+    lines = textwrap.wrap(text, width)
+    for narrower in range(width - 1, width // 2, -1):
+        found = textwrap.wrap(text, narrower)
+        if len(found) > len(lines):
+            break
+        lines = found
+    return lines
 
 
 @lru_cache(maxsize=256)

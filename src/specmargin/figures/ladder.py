@@ -25,7 +25,9 @@ _LOWEST, _HIGHEST = -0.4, 0.65
 _COLUMNS = 2
 
 
-def ladder_figure(rows: Sequence[tuple[str, LadderRow]], *, source: str = "a bank of draft rounds") -> Figure:
+def ladder_figure(
+    rows: Sequence[tuple[str, LadderRow]], *, source: str = "Specmargin; a bank of draft rounds"
+) -> Figure:
     """One panel for each set of prices; zero is the best fixed depth in hindsight."""
     titles = tuple(dict.fromkeys(title for title, _ in rows))
     first = [row for title, row in rows if title == titles[0] and row.policy == "ours"]
@@ -37,7 +39,7 @@ def ladder_figure(rows: Sequence[tuple[str, LadderRow]], *, source: str = "a ban
             f"{first[-1].concurrency} sequences over the best depth in hindsight. The same batches of a bank for "
             f"every policy."
         ),
-        source=f"Specmargin; {source}, fitted on half of its requests and played on the others",
+        source=f"{source}, fitted on half of its requests and played on the others",
         tables={
             "gains": [
                 {

@@ -65,7 +65,7 @@ def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
             "survival": [{"batch": size, "hurdle": rounded(survival[i])} for i, size in enumerate(batches)],
         },
         draw=_draw,
-        shape=(tuple(batches), tuple(kind for kind, value in seconds.items() if value.any())),
+        shape=(tuple(kind for kind, value in seconds.items() if value.any()),),
     )
 
 
@@ -91,12 +91,12 @@ def _words(scenario: Scenario, batches: Sequence[int], seconds: dict[str, FloatA
     )
 
 
-def _draw(batches: tuple[int, ...], kinds: tuple[str, ...]) -> alt.LayerChart:
+def _draw(kinds: tuple[str, ...]) -> alt.LayerChart:
     x = alt.X(
         "batch:O",
         title="sequences decoding together (batch)",
         axis=alt.Axis(labelAngle=0),
-        scale=alt.Scale(domain=list(batches), paddingInner=0.35),
+        scale=alt.Scale(paddingInner=0.35),  # batches that fit, from the rows: a new context then needs no new chart
     )
     # More than one token nobody can earn: a price beyond is cut off, its number stands above.
     scale = alt.Scale(domain=[0.0, 1.0], clamp=True)

@@ -11,7 +11,7 @@ import numpy as np
 from specmargin.decisions.plan import allowed_depths, best_depths, deepest
 from specmargin.decisions.scenario import Grid, Scenario
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
-from specmargin.figures.words import price_source, setting
+from specmargin.figures.words import machine, price_source, setting
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -95,13 +95,13 @@ def _draw_speedup() -> alt.LayerChart:
     fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail="depth:N")
     even = table("even").mark_rule(style="reference").encode(y=y)
     here = table("here").mark_rule(style="marker").encode(x=x)
-    line = table("best").mark_line(interpolate="monotone").encode(x=x, y=y)
+    line = table("best").mark_line().encode(x=x, y=y)
     points = table("best").mark_point().encode(x=x, y=y, tooltip=tooltip)
-    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=alt.value(-12), text="text:N")
+    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=alt.value(-15), text="text:N")
     heading = (
         table("heading")
         .mark_text(style="note", align="right")
-        .encode(x=alt.value(-12), y=alt.value(-12), text="text:N")
+        .encode(x=alt.value(-15), y=alt.value(-15), text="text:N")
     )
     return alt.LayerChart(layer=[fixed, even, here, line, points, depths, heading])
 
@@ -153,10 +153,10 @@ def _largest(scenario: Scenario, tokens: int) -> int:
 
 def _context_words(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
     if not rows:
-        return f"{setting(scenario)}: no sequence fits in memory."
+        return f"{machine(scenario)}: no sequence fits in memory."
     best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
     return (
-        f"{setting(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
+        f"{machine(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
         f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each at its best depth. "
         "Dash: off is best. Empty: the sequences do not fit."
     )
@@ -175,7 +175,7 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
     y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
     colour = alt.Color(
         "speedup:Q",
-        scale=alt.Scale(range="heatmap", domain=[1.0, 2.5], clamp=True),
+        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[1.0, 2.5], clamp=True),
         legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", values=[1.0, 1.5, 2.0, 2.5]),
     )
     tooltip = ["batch:O", "context:O", alt.Tooltip("speedup:Q", format=".2f"), alt.Tooltip("depth:Q", title="draft")]

@@ -118,7 +118,7 @@ def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
                 {
                     "intensity": rounded(found.ridge),
                     "positions": 1.0,
-                    "text": f"{scenario.device.name} balanced: {found.ridge:,.0f} FLOPs a byte ({found.arithmetic})",
+                    "text": f"{scenario.device.name}: {found.ridge:,.0f} FLOPs a byte ({found.arithmetic})",
                 }
             ],
             "knees": _knees(found),
@@ -192,10 +192,13 @@ def _draw(names: tuple[str, ...]) -> alt.LayerChart:
         .encode(x=alt.X("middle:Q", scale=scale, title="positions in a step"), y=alt.value(6), text="text:N")
     )
     ridge = table("ridge").mark_rule(style="reference").encode(y=y)
-    ridge_label = table("ridge").mark_text(style="note", align="left", dx=6, dy=-8).encode(x=x, y=y, text="text:N")
+    ridge_labels = [
+        table("ridge").mark_text(style=style, align="left", dx=6, dy=-9).encode(x=x, y=y, text="text:N")
+        for style in ("ridge-halo", "ridge-label")
+    ]
     lines = table("lines").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
     knees = table("knees").mark_point(size=70, shape="diamond").encode(x=x, y=y, tooltip=["text:N"])
     knee_labels = table("knees").mark_text(dy=16, fontWeight=600).encode(x=x, y=y, text="text:N")
-    here = table("here").mark_rule(style="marker").encode(x=x)
+    here = table("here").mark_rule(style="marker").encode(x=x, y=alt.value(24), y2=alt.value("height"))
     labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
-    return alt.LayerChart(layer=[*bands, names_of_bands, ridge, ridge_label, here, lines, knees, knee_labels, labels])
+    return alt.LayerChart(layer=[*bands, names_of_bands, ridge, here, *ridge_labels, lines, knees, knee_labels, labels])

@@ -20,10 +20,10 @@ def day_figure(
     scale = alt.Scale(domain=[0, last], nice=False)
     x = alt.X("hour:Q", title=None, scale=scale, axis=alt.Axis(tickCount=12, labels=False))
     below = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
-    load = _line(values, x, "batch", "sequences decoding", "area-one")
-    depth = _line(values, x, "depth", "draft tokens verified", "line-three")
-    speed = _line(values, x, "tokens_per_second", "tokens a busy second", "line-two")
-    busy = _line(values, below, "busy_share", "busy", "area-quiet", form="%")
+    load = _line(values, x, "batch", ["sequences", "decoding"], "area-one")
+    depth = _line(values, x, "depth", ["draft tokens", "verified"], "line-three", form="~g")
+    speed = _line(values, x, "tokens_per_second", ["tokens a", "busy second"], "line-two")
+    busy = _line(values, below, "busy_share", ["busy"], "area-quiet", form=".0%")
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
     return alt.VConcatChart(vconcat=[load, depth, speed, busy], title=heading, spacing=8)
 
@@ -35,7 +35,7 @@ def _line(
     values: list[dict[str, float]],
     x: alt.X,
     name: str,
-    title: str,
+    title: list[str],
     style: str,
     *,
     form: str = "~s",
@@ -45,7 +45,10 @@ def _line(
     found: alt.Chart = marked.encode(
         x=x,
         y=alt.Y(
-            f"{name}:Q", title=title.split(" ", 1), axis=alt.Axis(tickCount=4, format=form), scale=alt.Scale(zero=True)
+            f"{name}:Q",
+            title=title,
+            axis=alt.Axis(tickCount=4, labelExpr=f"format(datum.value, '{form}')"),
+            scale=alt.Scale(zero=True),
         ),
         tooltip=[alt.Tooltip("hour:Q", format=".2f"), alt.Tooltip(f"{name}:Q", format=".3~g")],
     )
@@ -80,8 +83,8 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
 
 _PANELS = (
     ("busy_tokens_per_second", "tokens a busy second", ",.0f", 1.0),
-    ("tpot_p50_seconds", "median time between tokens, ms", ".3~g", 1e3),
-    ("ttft_p50_seconds", "median time to the first token, ms", ".3~g", 1e3),
+    ("tpot_p50_seconds", "median time between tokens, ms", ",.3r", 1e3),
+    ("ttft_p50_seconds", "median time to the first token, ms", ",.3r", 1e3),
 )
 
 

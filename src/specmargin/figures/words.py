@@ -8,12 +8,14 @@ from specmargin.sources import Source, weakest
 
 def setting(scenario: Scenario) -> str:
     """`qwen3.6-35b-a3b on 8 × h200, mtp, context 1,024`."""
+    return f"{machine(scenario)}, context {scenario.context:,.0f}"
+
+
+def machine(scenario: Scenario) -> str:
+    """`qwen3.6-35b-a3b on 8 × h200, mtp`."""
     gpus = scenario.layout.gpus
     count = f"{gpus} × " if gpus > 1 else ""
-    return (
-        f"{scenario.architecture.name} on {count}{scenario.device.name}, {scenario.drafter.name}, "
-        f"context {scenario.context:,.0f}"
-    )
+    return f"{scenario.architecture.name} on {count}{scenario.device.name}, {scenario.drafter.name}"
 
 
 def price_source(scenario: Scenario) -> str:

@@ -95,6 +95,7 @@ class ModelRouting:
 
 
 UNIFORM = UniformRouting()
+_STEPS_KEPT = 32  # grids of some thousand steps: a few megabytes
 
 
 def check_model(profile: LocalRouting, architecture: Architecture) -> None:
@@ -144,3 +145,19 @@ def expert_counter(
         )
 
     return count
+
+
+def remembering(count: ExpertCounter) -> ExpertCounter:
+    """The same counter, which knows the last steps it was asked about. Experts do not depend on context, so the grid of
+    another context is not counted again."""
+    known: dict[tuple[object, ...], ExpertLoad] = {}
+
+    def remembered(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
+        key = (pools, step.run_by_class.shape, step.run_by_class.tobytes(), step.count_by_class.tobytes())
+        if key not in known:
+            if len(known) >= _STEPS_KEPT:
+                known.clear()
+            known[key] = count(pools, step)
+        return known[key]
+
+    return remembered

@@ -4,7 +4,7 @@ import { ask, oneAtATime, Refused } from "/static/api.js";
 import * as cards from "/static/cards.js";
 import { load, useThemes } from "/static/charts.js";
 import * as controls from "/static/controls.js";
-import { byId, complain, element, times, whole } from "/static/dom.js";
+import { byId, complain, element, times, underWay, whole } from "/static/dom.js";
 import { onDrop, send } from "/static/files.js";
 import { DEFAULTS, parse, pinnedIn, query, remember } from "/static/state.js";
 
@@ -36,7 +36,9 @@ async function round(slow) {
   if (!slow && now !== lastGood?.stamp) cards.askAgain();
   if (!names.length && (slow || now === lastGood?.stamp)) return;
   const asked = { show: names.join(","), have: cards.have() };
-  const [mine, theirs] = await Promise.all([state, pinned].map((one) => (one ? ask("/api/view", query(one, asked)) : null)));
+  if (slow) names.forEach(cards.fade);
+  const answers = Promise.all([state, pinned].map((one) => (one ? ask("/api/view", query(one, asked)) : null)));
+  const [mine, theirs] = await (slow ? answers : underWay(answers));
   if (now !== stamp()) return; // the reader moved on; the next round draws that
   for (const answer of [mine, theirs]) if (answer?.refused) throw new Refused(answer.refused, null, answer.gpus);
   here = mine.here;

@@ -40,8 +40,9 @@ function card({ name, title, slow, wait }, onSight) {
     panes: element("div", { class: "panes" }),
     source: element("p"),
     links: element("p"),
-    numbers: element("details", {}, element("summary", {}, "Numbers")),
+    numbers: element("details", { hidden: true }, element("summary", {}, "Numbers")),
   };
+  if (slow) parts.panes.append(element("div", { class: "pane" }, element("p", { class: "nothing" }, "Working it out …")));
   const made = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title` },
     parts.title, parts.takeaway, parts.panes, element("footer", {}, parts.source, parts.links, parts.numbers));
   parts.numbers.addEventListener("toggle", () => { if (parts.numbers.open) tabulate(parts.numbers, CARDS.get(name).shown); });
@@ -59,6 +60,11 @@ function card({ name, title, slow, wait }, onSight) {
     one.offer();
   }
   return made;
+}
+
+// What is drawn is of another scenario while the one of this is worked out.
+export function fade(name) {
+  for (const chart of CARDS.get(name).panes.querySelectorAll(".chart")) chart.classList.add("stale");
 }
 
 // `sides`: one figure, or the pinned one and this one, each {label, figure}.

@@ -38,18 +38,34 @@ export async function draw(pane, figure) {
 // On a small screen smaller type, and legends below the drawing.
 function fitted(config, width) {
   if (width > 520) return config;
-  const small = (style, fontSize = 7.8) => ({ ...config.style[style], fontSize });
+  const small = (style, fontSize) => ({ ...config.style[style], fontSize });
+  const gone = { fontSize: 1, opacity: 0 };
+  const cell = Math.min(7.8, width / 52); // ten columns of four characters
   return {
     ...config,
     legend: { ...config.legend, orient: "bottom", direction: "horizontal", labelFontSize: 10 },
     axis: { ...config.axis, labelFontSize: 9.5, titleFontSize: 11 },
-    style: { ...config.style, "cell-low": small("cell-low"), "cell-high": small("cell-high"), note: small("note", 9.5), "band-label": small("band-label", 0) },
+    style: { ...config.style, "cell-low": small("cell-low", cell), "cell-high": small("cell-high", cell), note: small("note", 9.5),
+      label: small("label", 10), "band-label": gone, "ridge-label": gone, "ridge-halo": gone },
   };
 }
 
+// There, legends of three columns have two.
+const narrowed = (structure, width) => (width > 520 ? structure
+  : JSON.parse(JSON.stringify(structure), (key, value) => (key === "columns" ? Math.min(value, 2) : value)));
+
+// Panels below each other are as wide as the page; panels side by side break into rows where they do not fit.
+function placed(structure, width) {
+  const { hconcat, vconcat, ...rest } = structure;
+  if (hconcat) return { ...rest, concat: hconcat, columns: Math.max(1, Math.min(hconcat.length, Math.round(width / 280))) };
+  if (vconcat) return { ...rest, vconcat: vconcat.map((part) => ({ ...part, width: Math.max(width - 110, 160) })) };
+  if (rest.concat) return rest;
+  return { ...rest, width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } };
+}
+
 function specification(figure, pane) {
-  const config = fitted({ ...themes[themeName()], background: "transparent", aria: false }, pane.clientWidth);
-  const single = !("hconcat" in figure.structure || "concat" in figure.structure || "vconcat" in figure.structure);
-  const size = single ? { width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } } : {};
-  return { ...figure.structure, ...size, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: { ...figure.structure.datasets, ...figure.tables }, config };
+  const width = pane.clientWidth;
+  const config = fitted({ ...themes[themeName()], background: "transparent", aria: false }, width);
+  const structure = placed(narrowed(figure.structure, width), width);
+  return { ...structure, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: { ...structure.datasets, ...figure.tables }, config };
 }

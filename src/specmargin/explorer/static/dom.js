@@ -29,6 +29,18 @@ export function complain(message) {
   place.textContent = message ?? "";
 }
 
+// What takes longer than a blink is said to be under way, at once and until it is there.
+export async function underWay(work) {
+  const main = document.querySelector("main");
+  const timer = setTimeout(() => main.setAttribute("aria-busy", "true"), 120);
+  try {
+    return await work;
+  } finally {
+    clearTimeout(timer);
+    main.removeAttribute("aria-busy");
+  }
+}
+
 export const times = (value) => `${value.toFixed(2)}×`;
 export const whole = (value) => Math.round(value).toLocaleString("en");
 

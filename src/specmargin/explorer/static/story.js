@@ -2,7 +2,7 @@
 
 import { ask, oneAtATime, Refused } from "/static/api.js";
 import { draw, load, useThemes } from "/static/charts.js";
-import { byId, complain, COUNTS, element, fill, gpuGroups, modelGroups } from "/static/dom.js";
+import { byId, complain, COUNTS, element, fill, gpuGroups, modelGroups, underWay } from "/static/dom.js";
 import { BATCHES, parse, query, remember } from "/static/state.js";
 
 let state = parse(location.search);
@@ -13,7 +13,7 @@ const form = byId("controls");
 const refresh = oneAtATime(async () => {
   try {
     const text = query(state);
-    const told = await ask("/api/story", text);
+    const told = await underWay(ask("/api/story", text));
     const names = [...new Set(told.paragraphs.map((part) => part.figure))];
     byId("lead").textContent = told.lead;
     told.paragraphs.forEach(place);
@@ -21,7 +21,7 @@ const refresh = oneAtATime(async () => {
       if (!told.paragraphs.some((part) => section.id === `part-${part.id}`)) section.remove();
     }
     const have = [...structures.keys()].join("|");
-    const { figures } = await ask("/api/view", query(state, { show: names.join(","), have }));
+    const { figures } = await underWay(ask("/api/view", query(state, { show: names.join(","), have })));
     complain(null);
     await load();
     for (const figure of figures) await show(figure);

@@ -49,10 +49,19 @@ def _group_limited_choice(positions: int, experts: int, topk: int) -> IntArray:
 @lru_cache(maxsize=100_000)
 def expert_load(positions: int, experts: int, topk: int, ranks: int, *, by_groups: bool = False) -> tuple[int, int]:
     """Distinct experts and (position, expert) pairs on the first of `ranks`, as the collectors route."""
+    # Position i + n chooses as position i does, so one period of n positions tells all: tables go to 65,536.
+    chosen = _choice(min(positions, experts), experts, topk, by_groups)
+    is_local = chosen < experts // ranks
+    pairs_by_position = is_local.sum(axis=1)
+    periods, rest = divmod(positions, len(chosen))
+    pairs = periods * pairs_by_position.sum() + pairs_by_position[:rest].sum()
+    return int(np.unique(chosen[is_local]).size), int(pairs)
+
+
+@lru_cache(maxsize=256)
+def _choice(positions: int, experts: int, topk: int, by_groups: bool) -> IntArray:
     choice = _group_limited_choice if by_groups else _balanced_choice
-    chosen = choice(positions, experts, topk)
-    local = chosen[chosen < experts // ranks]
-    return int(np.unique(local).size), int(local.size)
+    return choice(positions, experts, topk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +162,15 @@ def gemm_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
 # --- attention: one query a sequence, by heads of one rank ---
 
 ATTENTION_SHAPE = ["num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype"]
+AttentionShape = tuple[int, int, int, int, str]  # these
 
 
-def attention_rows(table: Table) -> pl.DataFrame:
-    """Decode rows; context is isl + step tokens. Older tables know no window."""
-    rows = _defaulted(table.rows, "window_size", 0).with_columns(
-        context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64)
-    )
+def attention_rows(table: Table, shape: AttentionShape | None = None) -> pl.DataFrame:
+    """Decode rows, of one shape or of all; context is isl + step tokens. Older tables know no window."""
+    rows = _defaulted(table.rows, "window_size", 0)
+    if shape is not None:
+        rows = rows.filter(*(pl.col(name) == value for name, value in zip(ATTENTION_SHAPE, shape, strict=True)))
+    rows = rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
     return (
         rows.group_by([*ATTENTION_SHAPE, "batch_size", "context"])
         .agg(pl.col("seconds").min())

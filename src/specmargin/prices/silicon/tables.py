@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ import polars as pl
 from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention
 from specmargin.prices.silicon import features, store
 from specmargin.prices.silicon.book import Found
+from specmargin.prices.silicon.features import AttentionShape
 from specmargin.prices.silicon.kinds import is_plain
 from specmargin.prices.silicon.law import Law
 from specmargin.prices.silicon.model import LAWFUL, Correction
@@ -88,11 +90,15 @@ class TableRefinement:
     # --- GEMMs ---
 
     def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> Correction:
+        line, label = self._remembered(("gemm", found.law, n, k), lambda: self._gemm_line(found, n, k))
+        return LAWFUL if line is None else Correction(factor=np.exp(line.at(m)), label=label)
+
+    def _gemm_line(self, found: Found, n: float, k: float) -> tuple[Line | None, str]:
         grid = self._remembered(("gemm", found.law), lambda: self._gemm_grid(found))
         if grid is None:
-            return LAWFUL
+            return None, ""
         beyond = "" if grid.holds(n, k) else ", beyond its largest shape"
-        return Correction(factor=np.exp(grid.at(m, n, k)), label=f"table of {found.law.evidence.version}{beyond}")
+        return grid.line(n, k), f"table of {found.law.evidence.version}{beyond}"
 
     def _gemm_grid(self, found: Found) -> GemmGrid | None:
         table = self._table("gemm", found)
@@ -136,19 +142,19 @@ class TableRefinement:
     def attention(self, found: Found, attention: Attention, work: Work, step: Step) -> Correction:
         if not isinstance(attention, GroupedAttention) or work.kv is None:
             return LAWFUL
-        sheets = self._remembered(("attention", found.law), lambda: self._attention_sheets(found))
         heads, kv_heads = attention.heads // work.ranks, max(1, attention.kv_heads // work.ranks)
         kv = "fp8" if work.kv.name.startswith("fp8") else "bfloat16"
-        sheet = (sheets or {}).get((heads, kv_heads, attention.key_dim, attention.window or 0, kv))
+        shape = (heads, kv_heads, attention.key_dim, attention.window or 0, kv)
+        sheet = self._remembered(("attention", found.law, shape), lambda: self._attention_sheet(found, shape))
         if sheet is None:
             return LAWFUL
         context = step.total(step.context_by_class) / np.maximum(step.sequences, 1e-9)
         factor = np.exp(sheet.at(step.sequences, context))
         return Correction(factor=factor, label=f"table of {found.law.evidence.version}")
 
-    def _attention_sheets(self, found: Found) -> dict[tuple[int, int, int, int, str], Sheet]:
+    def _attention_sheet(self, found: Found, shape: AttentionShape) -> Sheet | None:
         table = self._table("attention", found)
-        return {} if table is None else attention_sheets(features.attention_rows(table), found.law)
+        return None if table is None else attention_sheet(features.attention_rows(table, shape), found.law)
 
     def _remembered(self, key: object, make: Callable[[], Remembered]) -> Remembered:
         if key not in self._memory:
@@ -182,12 +188,13 @@ class GemmGrid:
     def holds(self, n: float, k: float) -> bool:
         return bool(np.log(n) <= self.log_n[-1] and np.log(k) <= self.log_k[-1])
 
-    def at(self, m: FloatArray, n: float, k: float) -> FloatArray:
+    def line(self, n: float, k: float) -> Line:
+        """Log ratios over m of one shape."""
         i, u = _cell(self.log_n, np.asarray(np.log(n)))
         j, v = _cell(self.log_k, np.asarray(np.log(k)))
         r = self.log_ratio
-        line = (1 - u) * ((1 - v) * r[i, j] + v * r[i, j + 1]) + u * ((1 - v) * r[i + 1, j] + v * r[i + 1, j + 1])
-        return np.asarray(np.interp(np.log(np.maximum(m, 1.0)), self.log_m, line))
+        ratio = (1 - u) * ((1 - v) * r[i, j] + v * r[i, j + 1]) + u * ((1 - v) * r[i + 1, j] + v * r[i + 1, j + 1])
+        return Line(log_size=self.log_m, log_ratio=ratio)
 
 
 def _rising(log_seconds: FloatArray) -> FloatArray:
@@ -207,14 +214,16 @@ def _filled_along_last(values: FloatArray) -> FloatArray:
 
 def expert_lines(rows: pl.DataFrame, law: Law, dtype: str) -> dict[tuple[int, ...], Line]:
     """One line over tokens a shape (hidden, intermediate, top-k, experts, tensor and expert ranks)."""
-    lawful = pl.Series(np.log(law.seconds(features.expert_terms_of(rows, dtype))))
+    rows = rows.sort([*features.EXPERT_SHAPE, "num_tokens"])
+    shapes = rows.select(features.EXPERT_SHAPE).to_numpy()
+    log_size, log_seconds = (np.log(rows[name].to_numpy().astype(np.float64)) for name in ("num_tokens", "seconds"))
+    log_lawful = np.log(law.seconds(features.expert_terms_of(rows, dtype)))
+    starts = np.flatnonzero(np.any(shapes[1:] != shapes[:-1], axis=1)) + 1
     lines = {}
-    for key, part in rows.with_columns(lawful=lawful).partition_by(features.EXPERT_SHAPE, as_dict=True).items():
-        ordered = part.sort("num_tokens")
-        lines[tuple(int(value) for value in key)] = Line(
-            log_size=np.log(ordered["num_tokens"].to_numpy().astype(np.float64)),
-            log_ratio=_rising(np.log(ordered["seconds"].to_numpy())) - ordered["lawful"].to_numpy(),
-        )
+    for first, last in pairwise([0, *starts.tolist(), len(shapes)]):
+        part = slice(first, last)
+        ratio = _rising(log_seconds[part]) - log_lawful[part]
+        lines[tuple(int(value) for value in shapes[first])] = Line(log_size=log_size[part], log_ratio=ratio)
     return lines
 
 
@@ -241,22 +250,12 @@ def _coordinates(shapes: FloatArray) -> FloatArray:
     return np.stack([np.log(hidden), np.log(inter / tensor), np.log(topk), np.log(experts / spread)], axis=1)
 
 
-def attention_sheets(rows: pl.DataFrame, law: Law) -> dict[tuple[int, int, int, int, str], Sheet]:
-    predicted = law.seconds(features.attention_terms_of(rows))
-    frame = rows.with_columns(log_ratio=pl.Series(np.log(rows["seconds"].to_numpy() / predicted)))
-    sheets = {}
-    for key, part in frame.partition_by(features.ATTENTION_SHAPE, as_dict=True).items():
-        batch, context = (
-            np.sort(part[name].unique().to_numpy()).astype(np.float64) for name in ("batch_size", "context")
-        )
-        if batch.size < 2 or context.size < 2:
-            continue
-        ratio = np.full((batch.size, context.size), np.nan)
-        ratio[
-            np.searchsorted(batch, part["batch_size"].to_numpy()), np.searchsorted(context, part["context"].to_numpy())
-        ] = part["log_ratio"].to_numpy()
-        heads, kv_heads, dim, window, kv = key
-        sheets[int(heads), int(kv_heads), int(dim), int(window), str(kv)] = Sheet(
-            log_batch=np.log(batch), log_context=np.log(context + 1.0), log_ratio=_filled_along_last(ratio)
-        )
-    return sheets
+def attention_sheet(rows: pl.DataFrame, law: Law) -> Sheet | None:
+    """Of rows of one shape; None where they do not span both axes."""
+    batch, context = (np.sort(rows[name].unique().to_numpy()).astype(np.float64) for name in ("batch_size", "context"))
+    if batch.size < 2 or context.size < 2:
+        return None
+    at = np.searchsorted(batch, rows["batch_size"].to_numpy()), np.searchsorted(context, rows["context"].to_numpy())
+    ratio = np.full((batch.size, context.size), np.nan)
+    ratio[at] = np.log(rows["seconds"].to_numpy() / law.seconds(features.attention_terms_of(rows)))
+    return Sheet(log_batch=np.log(batch), log_context=np.log(context + 1.0), log_ratio=_filled_along_last(ratio))
