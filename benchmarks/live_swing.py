@@ -40,7 +40,7 @@ DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
 PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), (1, "prose"))
 TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # of a phase, in the whole swing
-ROUNDS = 4  # turns of every contestant in a phase of a swing
+ROUNDS = 8  # turns of every contestant in a phase of a swing
 SLICE_SECONDS = 0.25
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",

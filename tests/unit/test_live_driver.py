@@ -294,7 +294,7 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
         for driver in (at_once, later):
             driver.drafts(names, rows)
             driver._next = _Planned(
-                gated=Gated(np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0)
+                gated=Gated(np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0)
             )
             driver._planned.append(driver._next)
             driver.done(done(names, verified, taken, seconds=0.01 + 0.001 * (step % 3)), 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -323,3 +324,27 @@ def test_samples_of_other_depths_are_fitted_to_the_table() -> None:
     table = study_table(by_pass=False, max_batch=8)
     sample = survivals(np.random.default_rng(0), 100, 3)
     assert look_ahead(table, sample).next_acceptance.tolist()[3:] == [0.0] * 5
+
+
+def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
+    """Only drafts that it is sure of are verified deep; what it leaves out counts as it expects it."""
+    generator = np.random.default_rng(0)
+    table = study_table(by_pass=True, max_batch=64, max_depth=4)
+    sure = generator.random((4000, 1)) < 0.3
+    conditional = np.where(sure, 0.95, 0.25) * np.ones((1, 4))
+    survival: FloatArray = np.asarray(np.cumprod(conditional, axis=1), dtype=np.float64)
+    ahead = look_ahead(table, survival[:400], early_stop=False)
+    prior = survival.mean(axis=0)
+    settings = ControllerSettings(early_stop=False, probe_every=10_000, guard_steps=10_000)
+    controller = Controller(table=table, prior_survival=0.5 * prior, look_ahead=ahead, settings=settings)
+    drafted, left_out = np.full(64, 4), 0
+    for _ in range(300):
+        rows = generator.integers(0, 4000, 64)
+        controller.draft_depth(64)
+        verified = controller.verify_depths(survival[rows], drafted)
+        left_out += int((drafted - verified).sum())
+        kept = np.cumprod(generator.random((64, 4)) < conditional[rows], axis=1).sum(axis=1)
+        accepted = np.minimum(kept, verified)
+        controller.observe(Outcome(drafted=drafted, verified=verified, accepted=accepted, seconds=math.nan))
+    assert left_out > 300 * 64  # more than one a sequence
+    np.testing.assert_allclose(controller.learned_survival(), prior, atol=0.04)

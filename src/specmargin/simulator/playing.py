@@ -98,6 +98,7 @@ def _gate(table: PriceTable, ahead: LookAhead | None, max_batch: int, depth: int
         drafted=np.zeros(max_batch, dtype=np.int64),
         so_far=np.zeros(max_batch),
         going=np.zeros(max_batch, dtype=bool),
+        unseen=np.zeros((2, depth)),
     )
 
 

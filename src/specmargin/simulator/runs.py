@@ -71,6 +71,7 @@ class Gate(NamedTuple):
     drafted: IntArray
     so_far: FloatArray
     going: BoolArray
+    unseen: FloatArray  # (2, depth): tokens reached and accepted that the gate expects of drafts it left out
 
 
 @compiled
@@ -157,11 +158,13 @@ def run_controller(rounds, limits, tables, log, state, gate, known, learned, mos
         if n[ROUNDS] > 0 and n[PROMPT] == 0:
             drafted = places[: n[ROUNDS], ROUND_DRAFTED]
             verified, accepted = places[: n[ROUNDS], ROUND_VERIFIED], places[: n[ROUNDS], ROUND_ACCEPTED]
+            gate.unseen[:] = 0.0
             if held == n[ROUNDS]:
-                expected, reached = expected_of_gate(gate.survival, gate.memory[0], held)
-                compare_with_gate(learned, gate.memory[0], expected, reached, verified, accepted)
+                depths = gate.memory[0]
+                expected, reached = expected_of_gate(gate.survival, gate.drafted, depths, held, gate.unseen)
+                compare_with_gate(learned, depths, expected, reached, verified, accepted)
             seconds = clocks[STEP_TARGET] + clocks[HELD_DRAFT]
-            learn_rounds(known, learned, drafted, verified, accepted, seconds)
+            learn_rounds(known, learned, drafted, verified, accepted, gate.unseen, seconds)
         if known.gated and marks[PROBING] < 0 and depth > 0 and gate.by_pass and n[READY] > 0:
             _draft_by_gate(rounds, tables, state, gate, depth)
         else:

@@ -45,10 +45,11 @@ class Handle(structref.StructRefProxy):
             rate_by_batch: FloatArray,  # at which the gate charges time
             floor: IntArray,  # the deepest allowed depth up to each
             believed: FloatArray,  # survivals that the gate last decided by
+            unseen: FloatArray,  # (2, depth): what it expected of drafts that it left out
         ) -> None: ...
 
 
-_FIELDS = ["known", "learned", "memory", "rate_by_batch", "floor", "believed"]
+_FIELDS = ["known", "learned", "memory", "rate_by_batch", "floor", "believed", "unseen"]
 structref.define_proxy(Handle, _HandleType, _FIELDS)  # type: ignore[no-untyped-call]
 
 
@@ -76,11 +77,11 @@ def gate(handle, survival, drafted):  # type: ignore[no-untyped-def]
     for i in range(batch):
         if depths[i] < drafted[i]:
             depths[i] = floor[depths[i]]
-    return expected_of_gate(believed, depths, batch)
+    return expected_of_gate(believed, drafted, depths, batch, handle.unseen)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def observe(handle, drafted, verified, accepted, seconds, depths, expected, reached):  # type: ignore[no-untyped-def]
+def observe(handle, drafted, verified, accepted, seconds, depths, expected, reached, unseen):  # type: ignore[no-untyped-def]
     """After the step; False, and nothing learned, where these are no rounds. `depths` and what follows: as `gate` had
     it for this step; of another size where it had nothing."""
     known, learned = handle.known, handle.learned
@@ -88,5 +89,5 @@ def observe(handle, drafted, verified, accepted, seconds, depths, expected, reac
         return False
     if depths.size == verified.size:
         compare_with_gate(learned, depths, expected, reached, verified, accepted)
-    learn_rounds(known, learned, drafted, verified, accepted, seconds)
+    learn_rounds(known, learned, drafted, verified, accepted, unseen, seconds)
     return True

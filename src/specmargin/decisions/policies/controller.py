@@ -23,7 +23,6 @@ from specmargin.step import BoolArray, FloatArray, IntArray
 
 SCHEMA = "specmargin.controller/2"
 _INTEGERS = {"i", "u"}
-_NOT_GATED = Gated(np.zeros(0, dtype=np.int64), 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +53,8 @@ class Controller:
     _gate: RaggedGate | None = field(init=False)
     _gated: Gated | None = None  # the gate's last decision, until its outcome comes
     _decided: IntArray = field(init=False)  # its depths
+    _unseen: FloatArray = field(init=False)  # what it expects of drafts that it left out
+    _not_gated: Gated = field(init=False)
     known: Known = field(init=False)
     learned: Learned = field(init=False)
     _handle: calls.Handle = field(init=False)
@@ -84,8 +85,10 @@ class Controller:
         floor = allowed[np.searchsorted(allowed, np.arange(depths + 1), side="right") - 1]
         rates = np.zeros(1) if self.look_ahead is None else np.asarray(self.look_ahead.rate_by_batch, dtype=np.float64)
         memory = gate_memory(batch, depths)
-        self._decided = memory[0]
-        return calls.Handle(self.known, self.learned, memory, rates, floor, np.zeros((batch, depths)))
+        self._decided, self._unseen = memory[0], np.zeros((2, depths))
+        self._not_gated = Gated(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros((2, depths)))
+        believed = np.zeros((batch, depths))
+        return calls.Handle(self.known, self.learned, memory, rates, floor, believed, self._unseen)
 
     def _known(self) -> Known:
         table, given, ahead = self.table, self.settings, self.look_ahead
@@ -184,7 +187,7 @@ class Controller:
             self.ignored_signals += 1
             return drafted
         depths = self._decided[:batch].copy()
-        self._gated = Gated(depths, expected, reached)
+        self._gated = Gated(depths, expected, reached, self._unseen.copy())
         return depths
 
     def take_gated(self) -> Gated | None:
@@ -193,7 +196,7 @@ class Controller:
         return gated
 
     def _observe(self, outcome: Outcome) -> bool:
-        gated = outcome.gated or self.take_gated() or _NOT_GATED
+        gated = outcome.gated or self.take_gated() or self._not_gated
         drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
         batch, seconds = verified.size, float(outcome.seconds)
         timed = 0.0 < seconds < 100.0 or math.isnan(seconds)

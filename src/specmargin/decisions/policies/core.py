@@ -181,9 +181,9 @@ def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def learn_rounds(known, learned, drafted, verified, accepted, seconds):  # type: ignore[no-untyped-def]
+def learn_rounds(known, learned, drafted, verified, accepted, unseen, seconds):  # type: ignore[no-untyped-def]
     """After the step: acceptance, prices, and whether to go on at all."""
-    learn_acceptance(learned.tried, learned.taken, verified, accepted)
+    learn_acceptance(learned.tried, learned.taken, verified, accepted, unseen)
     if np.isnan(seconds):  # its time says nothing
         return
     rest, experts = round_parts(known, drafted, verified)
@@ -231,14 +231,20 @@ def shift_survival(survival, by):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def expected_of_gate(survival, depths, batch):  # type: ignore[no-untyped-def]
-    """Tokens that are expected to be accepted, and those that are expected to be reached."""
+def expected_of_gate(survival, drafted, depths, batch, unseen):  # type: ignore[no-untyped-def]
+    """Tokens that are expected to be accepted, and those that are expected to be reached. `unseen` is filled with both,
+    by depth, for drafts that are left out."""
     expected = reached = 0.0
+    unseen[:] = 0.0
     for i in range(batch):
         before = 1.0
-        for d in range(depths[i]):
-            expected += survival[i, d]
-            reached += before
+        for d in range(min(drafted[i], survival.shape[1])):
+            if d < depths[i]:
+                expected += survival[i, d]
+                reached += before
+            else:
+                unseen[0, d] += before
+                unseen[1, d] += survival[i, d]
             before = survival[i, d]
     return expected, reached
 

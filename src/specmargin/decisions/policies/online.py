@@ -50,7 +50,7 @@ class AcceptanceTracker:
         self.tried, self.taken = np.zeros(self.prior.size), np.zeros(self.prior.size)
 
     def learn(self, verified: IntArray, accepted: IntArray) -> None:
-        learn_acceptance(self.tried, self.taken, verified, accepted)
+        learn_acceptance(self.tried, self.taken, verified, accepted, np.zeros((2, self.prior.size)))
 
     @property
     def conditional(self) -> FloatArray:
@@ -116,9 +116,11 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
 
 
 @compiled
-def learn_acceptance(tried, taken, verified, accepted):  # type: ignore[no-untyped-def]
+def learn_acceptance(tried, taken, verified, accepted, unseen):  # type: ignore[no-untyped-def]
+    """`unseen`: tries and takes, by depth, that a gate expected of the drafts it left out. Without them only drafts
+    that it was sure of would count, and every depth would look better than it is."""
     for depth in range(tried.size):
-        tries = takes = 0
+        tries, takes = unseen[0, depth], unseen[1, depth]
         for i in range(verified.size):
             if verified[i] > depth and accepted[i] >= depth:
                 tries += 1

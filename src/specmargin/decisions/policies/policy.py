@@ -38,6 +38,7 @@ class Gated(NamedTuple):
     depths: IntArray
     expected: float  # tokens that it expects to be accepted
     reached: float  # of so many, those before the first rejection and that one
+    unseen: FloatArray  # (2, depth): tokens reached and accepted that it expects of drafts it left out
 
 
 @dataclass(slots=True, kw_only=True)

@@ -158,11 +158,13 @@ def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> P
 
 
 def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> PriceTable:
-    """A scenario's own prices; contexts are taken to be alike."""
+    """A scenario's own prices; contexts are taken to be alike. Depth 0 is speculation that is off: not none."""
     batch = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(16, max_batch, 40).round(), [max_batch]]))
     depth = np.arange(max_depth + 1.0)
     step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=scenario.context)
-    total = scenario.verify(step).total_seconds
+    total = np.array(scenario.verify(step).total_seconds)
+    off = Step.uniform(batch=batch, depth=0, context=scenario.context).divided(scenario.layout.sequence_ranks)
+    total[:, 0] += scenario.engine_time.off_seconds(off, scenario.architecture.layers, total[:, 0])
     effective = effective_positions(scenario, depth)
     # One entry a stranger: experts take a fixed time, and a coarser table is 10% off for a sequence alone.
     strangers = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
