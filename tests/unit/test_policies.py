@@ -331,7 +331,7 @@ def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
     generator = np.random.default_rng(0)
     table = study_table(by_pass=True, max_batch=64, max_depth=4)
     sure = generator.random((4000, 1)) < 0.3
-    conditional = np.where(sure, 0.95, 0.25) * np.ones((1, 4))
+    conditional = np.where(sure, 0.9, 0.03) * np.ones((1, 4))
     survival: FloatArray = np.asarray(np.cumprod(conditional, axis=1), dtype=np.float64)
     ahead = look_ahead(table, survival[:400], early_stop=False)
     prior = survival.mean(axis=0)
