@@ -145,6 +145,9 @@ def interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, floa
 
 def main() -> None:
     options = _options()
+    if options.read is not None:
+        print(report(Swing(found=json.loads(options.read.read_text()), clock=options.clock)))
+        return
     if reference_folder() is None:
         sys.exit("The swing needs the reference MoE: set SPECMARGIN_REFERENCE_MOE (examples/reference_moe makes one).")
     scratch = Path(tempfile.mkdtemp(prefix="swing-"))
@@ -159,7 +162,7 @@ def main() -> None:
     finally:
         for engine in engines.values():
             engine.close()
-    print(report(swing, minutes=(time.monotonic() - started) / 60.0))
+    print(f"{(time.monotonic() - started) / 60.0:.0f} minutes.\n\n{report(swing)}")
     if options.output is not None:
         options.output.write_text(json.dumps(swing.found))
 
@@ -169,6 +172,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="time after which no swing is begun")
     parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: measured first")
     parser.add_argument("--output", type=Path, help="write every measurement there, as JSON")
+    parser.add_argument("--read", type=Path, help="only print the tables of a run that --output wrote")
     parser.add_argument(
         "--clock", choices=("wall", "processor"), default="wall", help="processor: for a machine that does other things"
     )
@@ -218,11 +222,11 @@ def _narrow(swing: Swing) -> bool:
     )
 
 
-def report(swing: Swing, *, minutes: float) -> str:
+def report(swing: Swing) -> str:
     """Markdown, as it stands in docs/live.md."""
     names = list(swing.found)
     how = f"tokens a second by the {swing.clock} clock, ratios with 95% intervals"
-    lines = [f"{swing.repeats} swings in {minutes:.0f} minutes; {how}.", ""]
+    lines = [f"{swing.repeats} swings; {how}.", ""]
     lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]
     lines += ["| --- |" + " ---: |" * len(names) + " --- | ---: |"]
     for phase, (concurrency, category) in enumerate(PHASES):
@@ -237,6 +241,7 @@ def report(swing: Swing, *, minutes: float) -> str:
         if name != "adaptive":
             ratio = _shown(interval(swing.overall("adaptive"), swing.overall(name)))
             lines += [f"| {name} | {ratio} | {_positions(swing, name)} | {_positions(swing, 'adaptive')} |"]
+    lines += ["", *_steps_table(swing)]
     phases = [p for row in swing.found["adaptive"] for p in row]
     for concurrency in (1, 32):
         own = [p for row in swing.found["adaptive"] for p, (c, _) in zip(row, PHASES, strict=True) if c == concurrency]
@@ -246,12 +251,38 @@ def report(swing: Swing, *, minutes: float) -> str:
     return "\n".join(lines)
 
 
+def _steps_table(swing: Swing) -> list[str]:
+    """Where the time goes: milliseconds a step of an engine without speculation and with speculation off, then of the
+    best fixed depth and of ours, with the tokens of a step and the positions of a token."""
+    columns = ["none, ms a step", "off, ms a step"]
+    columns += [
+        f"{who}{what}" for who in ("best K, ", "adaptive, ") for what in ("ms", "tokens a step", "positions a token")
+    ]
+    lines = ["| phase | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    for phase, (concurrency, category) in enumerate(PHASES):
+        cells = [f"{_milliseconds(swing, name, phase):.1f}" for name in ("none", "off")]
+        for name in (swing.best_fixed(phase), "adaptive"):
+            rows = [row[phase] for row in swing.found[name]]
+            tokens = sum(row["tokens"] for row in rows) / sum(row["steps"] for row in rows)
+            cells += [f"{_milliseconds(swing, name, phase):.1f}", f"{tokens:.2f}", _positions_of(rows)]
+        lines += [f"| {concurrency}, {category} | " + " | ".join(cells) + " |"]
+    return lines
+
+
+def _milliseconds(swing: Swing, name: str, phase: int) -> float:
+    rows = [row[phase] for row in swing.found[name]]
+    return 1e3 * sum(map(swing._seconds, rows)) / sum(row["steps"] for row in rows)
+
+
 def _positions(swing: Swing, name: str) -> str:
-    phases = [phase for row in swing.found[name] for phase in row]
-    if "counted_verify_positions" not in phases[0]:
+    return _positions_of([phase for row in swing.found[name] for phase in row])
+
+
+def _positions_of(rows: Sequence[dict[str, Any]]) -> str:
+    if "counted_verify_positions" not in rows[0]:
         return "1.00"
-    positions = sum(phase["counted_verify_positions"] for phase in phases)
-    return f"{positions / sum(phase['counted_committed_tokens'] for phase in phases):.2f}"
+    positions = sum(row["counted_verify_positions"] for row in rows)
+    return f"{positions / sum(row['counted_committed_tokens'] for row in rows):.2f}"
 
 
 def _shown(found: tuple[float, float, float]) -> str:

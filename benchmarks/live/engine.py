@@ -151,6 +151,7 @@ def _clocks() -> tuple[float, float]:
 def _counters(driver: Any) -> dict[str, float]:
     if driver is None:
         return {}
+    driver.settle()
     names = ("verify_positions", "committed_tokens", "decision_seconds", "step_seconds", "accepted_tokens", "steps")
     found = {name: driver.board[f"{name}_total"] for name in names}
     depths = {f"depth_{depth}": float(steps) for depth, steps in enumerate(driver.board.steps_by_depth()[:8])}
