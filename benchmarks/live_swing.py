@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.stats import t as student
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -240,7 +241,7 @@ def report(swing: Swing) -> str:
     for name in names:
         if name != "adaptive":
             ratio = _shown(interval(swing.overall("adaptive"), swing.overall(name)))
-            lines += [f"| {name} | {ratio} | {_positions(swing, name)} | {_positions(swing, 'adaptive')} |"]
+            lines += [f"| {name} | {ratio} | {_positions(swing, name):.2f} | {_positions(swing, 'adaptive'):.2f} |"]
     lines += ["", *_steps_table(swing)]
     phases = [p for row in swing.found["adaptive"] for p in row]
     for concurrency in (1, 32):
@@ -252,21 +253,30 @@ def report(swing: Swing) -> str:
 
 
 def _steps_table(swing: Swing) -> list[str]:
-    """Where the time goes: milliseconds a step of an engine without speculation and with speculation off, then of the
-    best fixed depth and of ours, with the tokens of a step and the positions of a token."""
-    columns = ["none, ms a step", "off, ms a step"]
-    columns += [
-        f"{who}{what}" for who in ("best K, ", "adaptive, ") for what in ("ms", "tokens a step", "positions a token")
-    ]
+    """Where the time goes: milliseconds a step of an engine without speculation and with speculation off, of the best
+    fixed depth and of ours; tokens a step; positions verified a token, and those of fixed depths with as many steps."""
+    columns = ["none, ms a step", "off, ms", "best K, ms", "adaptive, ms", "best K, tokens a step", "adaptive, tokens"]
+    columns += ["adaptive, positions a token", "fixed depths, at as many steps"]
     lines = ["| phase | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for phase, (concurrency, category) in enumerate(PHASES):
-        cells = [f"{_milliseconds(swing, name, phase):.1f}" for name in ("none", "off")]
-        for name in (swing.best_fixed(phase), "adaptive"):
-            rows = [row[phase] for row in swing.found[name]]
-            tokens = sum(row["tokens"] for row in rows) / sum(row["steps"] for row in rows)
-            cells += [f"{_milliseconds(swing, name, phase):.1f}", f"{tokens:.2f}", _positions_of(rows)]
+        best = swing.best_fixed(phase)
+        cells = [f"{_milliseconds(swing, name, phase):.1f}" for name in ("none", "off", best, "adaptive")]
+        cells += [f"{_tokens(swing, name, phase):.2f}" for name in (best, "adaptive")]
+        cells += [f"{_positions(swing, 'adaptive', phase):.2f}", f"{_fixed_positions(swing, phase):.2f}"]
         lines += [f"| {concurrency}, {category} | " + " | ".join(cells) + " |"]
     return lines
+
+
+def _tokens(swing: Swing, name: str, phase: int) -> float:
+    rows = [row[phase] for row in swing.found[name]]
+    return float(sum(row["tokens"] for row in rows) / sum(row["steps"] for row in rows))
+
+
+def _fixed_positions(swing: Swing, phase: int) -> float:
+    """Positions a token of fixed depths that make as many tokens a step as the controller: between two of them."""
+    fixed = [("off", 0), *((f"fixed {depth}", depth) for depth in FIXED)]
+    points = sorted((_tokens(swing, name, phase), _positions(swing, name, phase)) for name, _ in fixed)
+    return float(np.interp(_tokens(swing, "adaptive", phase), *zip(*points, strict=True)))
 
 
 def _milliseconds(swing: Swing, name: str, phase: int) -> float:
@@ -274,15 +284,14 @@ def _milliseconds(swing: Swing, name: str, phase: int) -> float:
     return 1e3 * sum(map(swing._seconds, rows)) / sum(row["steps"] for row in rows)
 
 
-def _positions(swing: Swing, name: str) -> str:
-    return _positions_of([phase for row in swing.found[name] for phase in row])
-
-
-def _positions_of(rows: Sequence[dict[str, Any]]) -> str:
+def _positions(swing: Swing, name: str, phase: int | None = None) -> float:
+    """Verified a committed token, in one phase or in all."""
+    rows = [one for row in swing.found[name] for one in (row if phase is None else [row[phase]])]
     if "counted_verify_positions" not in rows[0]:
-        return "1.00"
-    positions = sum(row["counted_verify_positions"] for row in rows)
-    return f"{positions / sum(row['counted_committed_tokens'] for row in rows):.2f}"
+        return 1.0
+    return float(
+        sum(row["counted_verify_positions"] for row in rows) / sum(row["counted_committed_tokens"] for row in rows)
+    )
 
 
 def _shown(found: tuple[float, float, float]) -> str:

@@ -29,6 +29,7 @@ REFERENCE = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "share
 BATCHES = (1, 4, 16, 32)
 DEPTHS = (1, 2, 3, 5)
 CONTEXT = 128
+TURNS = int(os.environ.get("SPECMARGIN_MEASURE_TURNS", "8"))  # of every depth: more make the intervals narrower
 FLAGS: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 1024, "enforce_eager": True}
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -166,13 +167,13 @@ def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -
         temperature=0.0,
         clock="cpu",
         steps=6,
-        repeats=8,
+        repeats=TURNS,
         rounds=400,
         seed=1,
     )
     records = Records(path=scratch / "goodput.rows.jsonl")
     os.environ.update(ENVIRONMENT)
-    measure_run(order, run, records, deadline=time.time() + 400, log=scratch / "log", watch=lambda *_: None)
+    measure_run(order, run, records, deadline=time.time() + 50 * TURNS, log=scratch / "log", watch=lambda *_: None)
     found: dict[int, dict[int, Any]] = {}
     for row in records.rows():
         found.setdefault(row["batch"], {})[row["depth"]] = np.array(row["turns"])
