@@ -276,12 +276,13 @@ def _fixed_positions(swing: Swing, phase: int) -> float:
     """Positions a token of fixed depths that make as many tokens a step as the controller: between two of them."""
     fixed = [("off", 0), *((f"fixed {depth}", depth) for depth in FIXED)]
     points = sorted((_tokens(swing, name, phase), _positions(swing, name, phase)) for name, _ in fixed)
-    return float(np.interp(_tokens(swing, "adaptive", phase), *zip(*points, strict=True)))
+    tokens, positions = np.array(points).T
+    return float(np.interp(_tokens(swing, "adaptive", phase), tokens, positions))
 
 
 def _milliseconds(swing: Swing, name: str, phase: int) -> float:
     rows = [row[phase] for row in swing.found[name]]
-    return 1e3 * sum(map(swing._seconds, rows)) / sum(row["steps"] for row in rows)
+    return float(1e3 * sum(map(swing._seconds, rows)) / sum(row["steps"] for row in rows))
 
 
 def _positions(swing: Swing, name: str, phase: int | None = None) -> float:
