@@ -70,7 +70,12 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
     ]
     base = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=380).encode(
         x=alt.X("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=False, nice=True)),
-        y=alt.Y("goodput:Q", title="goodput, tokens a second", axis=alt.Axis(format="~s"), scale=alt.Scale(zero=True)),
+        y=alt.Y(
+            "goodput:Q",
+            title="goodput, tokens a second",
+            axis=alt.Axis(labelExpr="format(datum.value, '~s')"),
+            scale=alt.Scale(zero=True),
+        ),
         color=alt.Color("policy:N", title=None, sort=None, scale=alt.Scale(domain=names)),
     )
     lines = base.mark_line(strokeWidth=1.6).encode(order="load:Q", detail="policy:N")
