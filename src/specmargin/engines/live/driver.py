@@ -27,7 +27,7 @@ from specmargin.errors import EngineError
 
 _FORGETTING = 0.98  # a step, of the goodput that is shown
 _LOOK_FORGETTING = 0.9  # a look, of what is looked at now and then
-LOOK_EVERY = 64  # steps between looks at what is only shown: a decision must stay quick
+_LOOK_EVERY = 64  # steps between looks at what is only shown: a decision must stay quick
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Driver:
         depths = _depths_of(policy.verify_depths(survival, np.array(drafted, dtype=np.int64)), drafted)
         self._next.gated = policy.take_gated()
         self._gates += 1
-        if self._gates % LOOK_EVERY == 1:
+        if self._gates % _LOOK_EVERY == 1:
             rows = zip(batch.ids, survival, depths, strict=True)
             self._next.expected = {name: float(row[:depth].sum()) for name, row, depth in rows}
         return depths
@@ -235,7 +235,7 @@ class Driver:
         board.add_step(batch, verified, accepted, depth, step.seconds)
         if timed:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
-        if self._steps % LOOK_EVERY == 0:
+        if self._steps % _LOOK_EVERY == 0:
             board.put("distinct_experts", step.distinct_experts)
             self._show_expectations(batch, depth)
         self._steps += 1

@@ -22,13 +22,14 @@ from vllm.v1.request import RequestStatus
 
 from specmargin.engines.live.board import board_of_fault
 from specmargin.engines.live.building import build_driver
-from specmargin.engines.live.driver import LOOK_EVERY, Driver, StepDone
+from specmargin.engines.live.driver import Driver, StepDone
 from specmargin.engines.live.narrator import Narrator
 from specmargin.engines.live.settings_schema import Mode, Settings, read_settings
 from specmargin.engines.vllm.naming import identity_of
 from specmargin.engines.vllm.plugin import KEY
 
 logger = init_logger("vllm.specmargin")
+_LOOK_EVERY = 8  # steps between looks at the clock of the line in the log
 
 
 class _Decisions:
@@ -152,7 +153,7 @@ class _Decisions:
         if not self.running:
             driver.settle()
         self._steps += 1
-        if self._narrator is not None and self._steps % LOOK_EVERY == 0:
+        if self._narrator is not None and self._steps % _LOOK_EVERY == 0:
             driver.guard.call("outcome", None, self._narrator.look, now)
 
     def _step_done(self: Any, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> StepDone:
