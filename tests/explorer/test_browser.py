@@ -341,5 +341,7 @@ def test_what_takes_long_is_said_to_be_under_way(open_page: Open) -> None:
     page.route("**/api/view?*", delayed)
     page.select_option("[name=gpu]", "b200")
     page.wait_for_selector("main[aria-busy=true]", timeout=5000)
+    assert "h200" in page.inner_text("#sentence")  # what was there stays until the answer comes
     page.wait_for_selector("#sentence:has-text('b200')")
     page.wait_for_selector("main:not([aria-busy])")
+    assert page.get_attribute("main", "aria-busy") is None

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.architecture.precision import Arithmetic
-from specmargin.catalog.lookup import find_device
+from specmargin.architecture.types import ExpertPool
+from specmargin.catalog.lookup import find_device, find_model
+from specmargin.decisions import scenario as scenarios
 from specmargin.decisions.duel import duel
 from specmargin.decisions.load import Load, settle
 from specmargin.decisions.plan import best_depths, make_plan, paying_ranges
@@ -20,8 +22,9 @@ from specmargin.decisions.verdict import verdict
 from specmargin.errors import AcceptanceError, ParallelismError, ScenarioError, ScheduleError
 from specmargin.hardware.layout import Layout, Parallel
 from specmargin.prices.model import EngineTime
+from specmargin.routing.profile import UNIFORM, expert_counter, remembering
 from specmargin.sources import assumed
-from specmargin.step import FloatArray, Step
+from specmargin.step import ExpertLoad, FloatArray, Step
 from tests.scenarios import scenario
 
 ROWS = [1, 2, 4, 8, 16, 32, 64]
@@ -350,3 +353,27 @@ def test_devices_fall_back_to_bf16_for_formats_they_lack() -> None:
     a100 = find_device("a100")
     assert a100.rate(Arithmetic.FP8) == a100.rate(Arithmetic.BF16) == 312e12
     assert a100.rate(Arithmetic.FP32) == 156e12
+
+
+def test_what_is_priced_is_handed_out_whole_when_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some batches known and others new, and no room for both: the known ones are not lost on the way."""
+    monkeypatch.setattr(scenarios, "_MOST_KEPT", 5)
+    small, fresh = scenario(drafter="mtp"), scenario(drafter="mtp")
+    small.grid([1, 2, 3, 4], 4)
+    found, wanted = small.grid([3, 4, 5, 6], 4), fresh.grid([3, 4, 5, 6], 4)
+    np.testing.assert_array_equal(found.goodput, wanted.goodput)
+
+
+def test_experts_are_remembered_by_step_and_forgotten_without_harm() -> None:
+    asked: list[Step] = []
+    plain = expert_counter(UNIFORM)
+
+    def count(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
+        asked.append(step)
+        return plain(pools, step)
+
+    remembered, pools = remembering(count), find_model("qwen3.6-35b-a3b").pools
+    for batch in [*range(1, 101), 100, 100]:
+        step = Step.uniform(batch=batch, depth=2)
+        np.testing.assert_array_equal(remembered(pools, step).distinct_by_group, plain(pools, step).distinct_by_group)
+    assert len(asked) == 100

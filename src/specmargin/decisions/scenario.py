@@ -276,32 +276,36 @@ class Scenario:
     def _priced(self) -> _Priced:
         return _Priced()
 
-    @property
-    def _rows(self) -> _Rows:
-        return self._priced.rows
-
     def _seconds(self, batch: FloatArray, context: FloatArray, max_depth: int) -> _GridSeconds:
         pairs = list(zip(batch.tolist(), context.tolist(), strict=True))
-        self._price_rows([pair for pair in dict.fromkeys(pairs) if not self._knows(pair, max_depth)], max_depth)
-        rest, draft = (np.array([self._rows[pair][part][: max_depth + 1] for pair in pairs]) for part in (0, 1))
+        rows = self._rows_of(pairs, max_depth)
+        rest, draft = (np.array([rows[pair][part][: max_depth + 1] for pair in pairs]) for part in (0, 1))
         step = Step.uniform(batch=batch[:, np.newaxis], depth=np.arange(max_depth + 1.0)).divided(
             self.layout.sequence_ranks
         )
         verify = rest + self.engine_time.launch_seconds(step, self.architecture.layers, rest)
         none = verify[:, 0].copy()
-        off = Step.uniform(batch=batch, depth=0, context=context)
-        local = off.divided(self.layout.sequence_ranks)
-        verify[:, 0] += self.engine_time.off_seconds(local, self.architecture.layers, none)
+        verify[:, 0] += self.off_seconds(batch, context, none)
         return verify, draft, none
 
-    def _knows(self, pair: tuple[float, float], max_depth: int) -> bool:
-        return pair in self._rows and self._rows[pair][0].size > max_depth
+    def off_seconds(self, batch: FloatArray, context: ArrayLike, plain: FloatArray) -> FloatArray:
+        """What speculation that is off adds to these plain steps."""
+        step = Step.uniform(batch=batch, depth=0, context=context).divided(self.layout.sequence_ranks)
+        return self.engine_time.off_seconds(step, self.architecture.layers, plain)
 
-    def _price_rows(self, pairs: Sequence[tuple[float, float]], max_depth: int) -> None:
+    def _rows_of(self, pairs: Sequence[tuple[float, float]], max_depth: int) -> _Rows:
+        """Known ones, and the others priced and kept. What is handed out stays whole, whoever else asks meanwhile."""
+        kept = self._priced.rows
+        found = {pair: row for pair in pairs if (row := kept.get(pair)) is not None and row[0].size > max_depth}
+        priced = self._price_rows([pair for pair in dict.fromkeys(pairs) if pair not in found], max_depth)
+        if len(kept) + len(priced) > _MOST_KEPT:
+            kept.clear()
+        kept.update(priced)
+        return found | priced
+
+    def _price_rows(self, pairs: Sequence[tuple[float, float]], max_depth: int) -> _Rows:
         if not pairs:
-            return
-        if len(self._rows) + len(pairs) > _MOST_KEPT:
-            self._rows.clear()
+            return {}
         batch, context = (np.array(values)[:, np.newaxis] for values in zip(*pairs, strict=True))
         depth = np.arange(max_depth + 1, dtype=np.float64)
         calm = replace(self.engine_time, captured_positions=None, floor_layer_seconds=0.0)
@@ -311,4 +315,4 @@ class Scenario:
             .total_seconds
         )
         draft = self.drafting.seconds(self.drafter, batch=batch, depth=depth, context=context)
-        self._rows.update({pair: (rest[i], draft[i]) for i, pair in enumerate(pairs)})
+        return {pair: (rest[i], draft[i]) for i, pair in enumerate(pairs)}

@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 def kept(*, maxsize: int) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
-    """`lru_cache` whose misses wait for each other: a page asks for what the server is just preparing for it."""
+    """`lru_cache` whose calls wait for each other: a page asks for what the server is just preparing for it."""
 
     def decorate(make: Callable[Given, Made]) -> Callable[Given, Made]:
         cached = lru_cache(maxsize=maxsize)(make)

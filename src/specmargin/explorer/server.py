@@ -49,14 +49,14 @@ FigureName = Annotated[str, InPath(max_length=40)]
 def make_app(
     *, hosts: frozenset[str] = frozenset(), token: str | None = None, uploads: Uploads | None = None
 ) -> FastAPI:
-    kept = uploads or Uploads()
+    files = uploads or Uploads()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for part in (vega_bundle, _warm_up):  # while the browser opens
             Thread(target=part, daemon=True).start()
         yield
-        kept.close()
+        files.close()
 
     app = FastAPI(
         title="Specmargin explorer",
@@ -70,22 +70,22 @@ def make_app(
     app.add_middleware(Guard, hosts=hosts, token=token)
     _errors(app)
     _pages(app)
-    _numbers(app, kept)
-    _downloads(app, kept)
-    _uploads(app, kept)
+    _numbers(app, files)
+    _downloads(app, files)
+    _uploads(app, files)
     return app
 
 
 def _warm_up() -> None:
     """What the first page waits for: the default scenario with its first figures."""
     choices.catalog()
-    kept = Uploads()
-    seen = view_of(ViewQuery(), kept)
+    files = Uploads()
+    seen = view_of(ViewQuery(), files)
     choices.here(seen)
     _json(seen.plan)
     for entry in list(gallery.GALLERY.values())[:4]:
         _shown(entry.name, seen, set())
-    kept.close()
+    files.close()
 
 
 def _errors(app: FastAPI) -> None:

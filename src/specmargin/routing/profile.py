@@ -154,10 +154,12 @@ def remembering(count: ExpertCounter) -> ExpertCounter:
 
     def remembered(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
         key = (pools, step.run_by_class.shape, step.run_by_class.tobytes(), step.count_by_class.tobytes())
-        if key not in known:
+        found = known.get(key)  # held: a page asks from several threads, and another may clear what is known
+        if found is None:
+            found = count(pools, step)
             if len(known) >= _STEPS_KEPT:
                 known.clear()
-            known[key] = count(pools, step)
-        return known[key]
+            known[key] = found
+        return found
 
     return remembered

@@ -163,8 +163,7 @@ def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> Pri
     depth = np.arange(max_depth + 1.0)
     step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=scenario.context)
     total = np.array(scenario.verify(step).total_seconds)
-    off = Step.uniform(batch=batch, depth=0, context=scenario.context).divided(scenario.layout.sequence_ranks)
-    total[:, 0] += scenario.engine_time.off_seconds(off, scenario.architecture.layers, total[:, 0])
+    total[:, 0] += scenario.off_seconds(batch, scenario.context, total[:, 0])
     effective = effective_positions(scenario, depth)
     # One entry a stranger: experts take a fixed time, and a coarser table is 10% off for a sequence alone.
     strangers = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
