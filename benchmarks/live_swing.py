@@ -33,6 +33,7 @@ from scipy.stats import t as student
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.live.measuring import ENVIRONMENT  # noqa: E402
 from tests.live.models import Pair, find_pair, reference_folder  # noqa: E402
 
 from benchmarks.live.prices import measured_policy  # noqa: E402
@@ -43,14 +44,7 @@ PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), 
 TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # of a phase, in the whole swing
 ROUNDS = 8  # turns of every contestant in a phase of a swing
 SLICE_SECONDS = 0.25
-_ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
+_ENVIRONMENT = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 class Engine:
@@ -154,7 +148,7 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="swing-"))
     pair = find_pair(scratch)
     started = time.monotonic()
-    policy = options.policy or measured_policy(reference_folder(), scratch, deepest=DEEPEST, environment=_ENVIRONMENT)
+    policy = options.policy or measured_policy(reference_folder(), scratch, deepest=DEEPEST)
     engines = {True: Engine(pair, speculative=True, log=scratch / "speculative.log")}
     engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
     try:

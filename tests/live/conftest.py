@@ -23,16 +23,10 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.live.measuring import ENVIRONMENT
 from tests.live.models import Pair, find_pair
 
 DEPTH = 5
-_ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # one thread: on a busy machine two would wait for each other
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -137,7 +131,7 @@ def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env=os.environ | _ENVIRONMENT | (environment or {}),
+            env=os.environ | ENVIRONMENT | (environment or {}),
             capture_output=True,
             text=True,
             timeout=280,
@@ -203,7 +197,7 @@ def serve(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=os.environ | _ENVIRONMENT | (environment or {}),
+                env=os.environ | ENVIRONMENT | (environment or {}),
                 stdout=out,
                 stderr=out,
                 text=True,

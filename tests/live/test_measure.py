@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, measure_run
 from tests.conftest import ROOT
+from tests.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make test-live")
 
@@ -31,24 +30,6 @@ DEPTHS = (1, 2, 3, 5)
 CONTEXT = 128
 TURNS = int(os.environ.get("SPECMARGIN_MEASURE_TURNS", "8"))  # of every depth: more make the intervals narrower
 FLAGS: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 1024, "enforce_eager": True}
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # one thread: on a busy machine two would wait for each other
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-DEVICE = """
-[test-cpu]
-title = "one CPU core"
-memory_bytes = 4e9
-bandwidth_bytes_per_second = 2e10
-operations_per_second = { bf16 = 1e11 }
-link_bytes_per_second = 1e9
-link_latency_seconds = 1e-6
-network_bytes_per_second = 1e9
-gpus_per_node = 1
-source = "a guess: measured prices do not use it"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,28 +39,17 @@ def reference() -> Path:
     return REFERENCE
 
 
-def _specmargin(*arguments: str) -> str:
-    command = [sys.executable, "-m", "specmargin.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def _arguments(reference: Path, output: Path) -> list[str]:
-    drafter = {"method": "draft_model", "model": str(reference / "draft")}
-    flags = [part for name, value in FLAGS.items() for part in ("--set", f"{name}={value}")]
-    return [
-        *("measure", "vllm", str(reference / "target"), "-o", str(output), *flags, "--drafter", json.dumps(drafter)),
-        *("--batches", ",".join(map(str, BATCHES)), "--depths", ",".join(map(str, DEPTHS)), "--contexts", str(CONTEXT)),
-        *("--prompts", str(reference / "prompts.json"), "--temperature", "0", "--minutes", "8"),
-        *("--clock", "cpu", "--steps", "4", "--repeats", "2"),  # of the processor: the machine may be busy
-    ]
+    given = measure_arguments(
+        reference, output, batches=BATCHES, depths=DEPTHS, context=CONTEXT, max_model_len=FLAGS["max_model_len"]
+    )
+    return [*given, "--clock", "cpu", "--steps", "4", "--repeats", "2"]  # of the processor: the machine may be busy
 
 
 @pytest.fixture(scope="module")
 def prices(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("measure") / "mine.json"
-    print(_specmargin(*_arguments(reference, path)))
+    print(specmargin(*_arguments(reference, path)))
     return path
 
 
@@ -101,7 +71,7 @@ def test_the_price_file_knows_experts_drafter_and_being_off(prices: Path) -> Non
 def test_a_second_call_measures_nothing_twice(prices: Path, reference: Path) -> None:
     rows = prices.with_suffix(".rows.jsonl")
     before = rows.read_text()
-    _specmargin(*_arguments(reference, prices), "--fit-only", "--force")
+    specmargin(*_arguments(reference, prices), "--fit-only", "--force")
     assert rows.read_text() == before
 
 
@@ -126,21 +96,14 @@ def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Pa
 
 def _planned(prices: Path, reference: Path, scratch: Path) -> dict[int, int]:
     """With the acceptance that the measurement saw, and the routing of the reference bank."""
-    device = scratch / "cpu.toml"
-    device.write_text(DEVICE)
     rows = [row for row in json.loads(prices.read_text())["rows"] if row["kind"] == "drafted"]
     deepest = [row for row in rows if row["depth"] == max(DEPTHS)]
     seen = np.average(
         [row["survival"] for row in deepest], axis=0, weights=[row["batch"] * row["steps"] for row in deepest]
     )
     survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(seen))
-    routing = scratch / "reference.routing.json"
-    _specmargin("profile", "routing", str(reference / "bank"), "--model", str(reference / "target"), "-o", str(routing))
-    text = _specmargin(
-        *("plan", str(reference / "target"), "--gpu", str(device), "--prices", str(prices)),
-        *("--drafter", f"model:{reference / 'draft'}", "--acceptance", survival, "--routing", str(routing)),
-        *("--batch", ",".join(map(str, BATCHES)), "--context", str(CONTEXT), "--depth", str(max(DEPTHS)), "--json"),
-    )
+    more = ("--depth", str(max(DEPTHS)), "--json")
+    text = plan(reference, prices, scratch, *more, acceptance=survival, batches=BATCHES, context=CONTEXT)
     return {row["batch"]: row["depth"] for row in json.loads(text)["rows"]}
 
 
