@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
 from specmargin.architecture.types import ExpertPool
-from specmargin.catalog.lookup import device_names, model_names
+from specmargin.catalog.lookup import device_names, find_model, model_names
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ParallelismError
 from specmargin.hardware.layout import Layout, Parallel
@@ -124,6 +124,7 @@ def test_a_ragged_batch_is_priced_like_its_classes(model: str, sequences: list[t
 
 @given(models, batches, contexts)
 def test_depth_zero_is_plain_decoding(model: str, batch: int, context: int) -> None:
+    context = min(context, find_model(model).max_context or context)
     setting = scenario(model, "h200", "free", context=context, memory_utilization=1.0)
     grid = setting.grid([batch], 4)
     assert grid.goodput[0, 0] == grid.none_goodput[0]
