@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specmargin.prices.model import EngineTime
@@ -162,8 +162,19 @@ def test_the_same_seed_gives_the_same_bytes(asked: Drawn) -> None:
     assert one.bins.tobytes() == two.bins.tobytes()
 
 
+# One sequence waits for budget and keeps the draft that it has; one is computed anew, with one token left for later.
+_WAITS = Drawn(
+    arrivals=ClosedLoop(users=5, requests=5), longest=(1, 3), limits=(8, 16), blocks=24, policy="none", seed=1
+)
+_ANEW = Drawn(
+    arrivals=ClosedLoop(users=4, requests=4), longest=(630, 46), limits=(8, 96), blocks=60, policy="none", seed=1
+)
+
+
 @settings(max_examples=40)
 @given(asked=loads, policy=st.sampled_from(("none", "fixed:2", "schedule", "gate", "controller")))
+@example(asked=_WAITS, policy="schedule")
+@example(asked=_ANEW, policy="fixed:2")
 def test_compiled_policies_are_the_policies_themselves(asked: Drawn, policy: str) -> None:
     """The same objects, called once a step from Python on the same engine, give the same steps."""
     compiled = simulate(asked.serving(policy=policy), log_steps=True)

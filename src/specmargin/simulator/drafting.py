@@ -7,6 +7,7 @@ from specmargin.simulator.costs import between, draft_pass_seconds, place
 from specmargin.simulator.state import (
     COMPUTED,
     DRAFTED,
+    DRAFTS,
     EMITTED,
     HELD,
     PROMPT_TOKENS,
@@ -38,13 +39,14 @@ def _decodes(q, r):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def hold_signals(rounds, state, survival, drafted):  # type: ignore[no-untyped-def]
-    """What a policy sees of the drafts in hand: fills both arrays, by sequence in order; returns how many."""
+def hold_signals(rounds, state, survival, drafted, drafting):  # type: ignore[no-untyped-def]
+    """What a policy sees of the drafts in hand, or of those of the step that ends (`drafting`): fills both arrays, by
+    sequence in order; returns how many."""
     q, places, known = state.requests, state.places, rounds.survival
     count = 0
     for i in range(state.numbers[RUNNING]):
         r = places[i, WHO]
-        if _decodes(q, r):
+        if places[i, DRAFTS] if drafting else _decodes(q, r):
             drafted[count] = q[r, HELD]
             at = q[r, ROUND]
             for d in range(known.shape[1]):
@@ -54,13 +56,13 @@ def hold_signals(rounds, state, survival, drafted):  # type: ignore[no-untyped-d
 
 
 @compiled
-def hold_outcomes(rounds, state, survival):  # type: ignore[no-untyped-def]
+def hold_outcomes(rounds, state, survival, drafting):  # type: ignore[no-untyped-def]
     """In place of the signal, for an oracle: 1 for tokens that will be accepted, 0 for the rest."""
     q, places = state.requests, state.places
     count = 0
     for i in range(state.numbers[RUNNING]):
         r = places[i, WHO]
-        if _decodes(q, r):
+        if places[i, DRAFTS] if drafting else _decodes(q, r):
             for d in range(survival.shape[1]):
                 survival[count, d] = 1.0 if d < rounds.accepted[q[r, ROUND]] else 0.0
             count += 1
@@ -85,7 +87,7 @@ def draft_ragged(tables, state, depths):  # type: ignore[no-untyped-def]
     deepest = count = drafted = 0
     for i in range(n[RUNNING]):
         r = places[i, WHO]
-        if _decodes(q, r):
+        if places[i, DRAFTS]:
             q[r, HELD] = q[r, VERIFY] = depths[count]
             drafted += depths[count]
             deepest = max(deepest, depths[count])

@@ -20,6 +20,7 @@ from specmargin.simulator.state import (
     DEPTH,
     DONE,
     DRAFT,
+    DRAFTS,
     EMITTED,
     EXTRA,
     FINISH,
@@ -223,7 +224,7 @@ def commit(rounds, state, depth):  # type: ignore[no-untyped-def]
             q[r, COMPUTED] += gained
         if gained == 0:  # it waits for budget, or its prompt goes on
             q[r, HELD] = q[r, VERIFY] = 0 if positions > 0 else q[r, HELD]
-            places[kept, WHO] = r
+            places[kept, WHO], places[kept, DRAFTS] = r, 0
             kept += 1
             continue
         q[r, EMITTED] += gained
@@ -235,7 +236,7 @@ def commit(rounds, state, depth):  # type: ignore[no-untyped-def]
         q[r, HELD] = q[r, VERIFY] = depth
         ready += 1
         sums[3] += q[r, COMPUTED]
-        places[kept, WHO] = r
+        places[kept, WHO], places[kept, DRAFTS] = r, 1
         kept += 1
     n[RUNNING], n[READY] = kept, ready
     n[STEP_COMMITTED], n[STEP_ACCEPTED] = committed, taken_in_all

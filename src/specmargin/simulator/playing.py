@@ -14,7 +14,7 @@ import numpy as np
 from specmargin.decisions.policies.controller import Controller
 from specmargin.decisions.policies.gate import gate_memory
 from specmargin.decisions.policies.lookahead import LookAhead
-from specmargin.decisions.policies.policy import FixedDepth, Outcome, Policy, RaggedGate, Schedule
+from specmargin.decisions.policies.policy import FixedDepth, Gated, Outcome, Policy, RaggedGate, Schedule
 from specmargin.decisions.policies.tables import PriceTable
 from specmargin.simulator import runs
 from specmargin.simulator.costs import target_seconds
@@ -123,17 +123,19 @@ def _step_by_step(
             return runs.FINISHED_ALL
         if log_is_full(limits, log, state):
             return runs.LOG_IS_FULL
+        gated = None  # of this step: one that held prompts is not observed, and what was decided for it ends with it
         if n[DEPTH] > 0:
-            count = _look(rounds, state, survival, drafted, told)
+            count = _look(rounds, state, survival, drafted, told, drafting=False)
             if count:
                 trim(state, policy.verify_depths(survival[:count], drafted[:count].copy()))
+                gated = policy.take_gated() if isinstance(policy, Controller) else None
         schedule(limits, tables, state)
         if n[READY] > 0:
             depth = min(max(int(policy.draft_depth(int(n[READY]))), 0), survival.shape[1])
         target_seconds(limits, tables, log, state)
         commit(rounds, state, depth)
         if n[ROUNDS] > 0 and n[PROMPT] == 0:
-            policy.observe(_outcome(state))
+            policy.observe(_outcome(state, gated))
         if depth > 0 and n[READY] > 0:
             _draft(policy, told, survival, drafted, rounds, tables, state, depth)
         else:
@@ -142,14 +144,14 @@ def _step_by_step(
     return runs.LOG_IS_FULL
 
 
-def _look(rounds: Rounds, state: State, survival: FloatArray, drafted: IntArray, told: bool) -> int:
-    count = int(hold_signals(rounds, state, survival, drafted))
+def _look(rounds: Rounds, state: State, survival: FloatArray, drafted: IntArray, told: bool, *, drafting: bool) -> int:
+    count = int(hold_signals(rounds, state, survival, drafted, drafting))
     if told:
-        hold_outcomes(rounds, state, survival)
+        hold_outcomes(rounds, state, survival, drafting)
     return count
 
 
-def _outcome(state: State) -> Outcome:
+def _outcome(state: State, gated: Gated | None) -> Outcome:
     """Of the rounds verified in this step: with the seconds of the step, and of the drafting before it."""
     rows = state.places[: int(state.numbers[ROUNDS])]
     return Outcome(
@@ -157,6 +159,7 @@ def _outcome(state: State) -> Outcome:
         verified=rows[:, ROUND_VERIFIED].copy(),
         accepted=rows[:, ROUND_ACCEPTED].copy(),
         seconds=float(state.clocks[STEP_TARGET] + state.clocks[HELD_DRAFT]),
+        gated=gated,
     )
 
 
@@ -171,7 +174,7 @@ def _draft(
     depth: int,
 ) -> None:
     """Pass by pass, as long as the policy keeps somebody drafting."""
-    count = _look(rounds, state, survival, drafted, told)
+    count = _look(rounds, state, survival, drafted, told, drafting=True)
     drafted[:count] = 0
     so_far, going = np.ones(count), np.ones(count, dtype=bool)
     for at in range(depth):

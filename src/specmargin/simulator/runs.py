@@ -82,7 +82,7 @@ def _prices(gate, batch):  # type: ignore[no-untyped-def]
 @compiled
 def _verify_by_gate(rounds, state, gate, shift):  # type: ignore[no-untyped-def]
     """The gate decides how much of the drafts in hand is verified; returns how many there are."""
-    count = hold_signals(rounds, state, gate.survival, gate.drafted)
+    count = hold_signals(rounds, state, gate.survival, gate.drafted, False)
     if count > 0:
         survival = gate.survival[:count]
         shift_survival(survival, shift)
@@ -95,7 +95,7 @@ def _verify_by_gate(rounds, state, gate, shift):  # type: ignore[no-untyped-def]
 @compiled
 def _draft_by_gate(rounds, tables, state, gate, depth):  # type: ignore[no-untyped-def]
     """Pass by pass, each for the sequences whose next token is expected to pay."""
-    count = hold_signals(rounds, state, gate.survival, gate.drafted)
+    count = hold_signals(rounds, state, gate.survival, gate.drafted, True)
     batch = min(count, gate.rate_by_batch.size - 1)
     rate, option = gate.rate_by_batch[batch], gate.option_by_batch[batch]
     so_far, going, drafted = gate.so_far[:count], gate.going[:count], gate.drafted[:count]
@@ -139,7 +139,7 @@ def run_gate(rounds, limits, tables, log, state, gate, most_steps):  # type: ign
 @compiled
 def run_controller(rounds, limits, tables, log, state, gate, known, learned, most_steps):  # type: ignore[no-untyped-def]
     """The controller: with a signal it gates, without one it holds a depth; either way it learns from every step that
-    only decodes (the time of others is not that of their rounds)."""
+    only decodes (the time of others is not that of their rounds). Deciding takes no time here: its gate never rests."""
     n, places, clocks, marks = state.numbers, state.places, state.clocks, learned.marks
     depth = n[DEPTH]
     for _ in range(most_steps):

@@ -65,7 +65,19 @@ from specmargin.step import FloatArray, IntArray
 (ARRIVAL, FIRST_TOKEN, FINISH) = range(3)  # columns of `State.times`
 
 # Columns of `State.places`, places in the batch. The last six are lists of their own.
-(WHO, PLANNED, PROMPTING, STACK, FIRST, LAST, ROUND_DRAFTED, ROUND_VERIFIED, ROUND_ACCEPTED, PLACE_COLUMNS) = range(10)
+(
+    WHO,
+    PLANNED,
+    PROMPTING,
+    DRAFTS,  # at the end of the step; whoever waits for budget keeps the draft that it has
+    STACK,
+    FIRST,
+    LAST,
+    ROUND_DRAFTED,
+    ROUND_VERIFIED,
+    ROUND_ACCEPTED,
+    PLACE_COLUMNS,
+) = range(11)
 
 # Columns of a step in the log, and of a bin of time.
 STEP_COLUMNS = (
