@@ -106,7 +106,6 @@ class Engine:
         if driver is not None:
             self.scheduler._driver = driver
             self.scheduler._last_done = float("nan")
-            self._tap(driver)
         for _ in range(_SETTLE):
             self._step()
         committed, steps = 0, 0
@@ -117,13 +116,6 @@ class Engine:
         wall, processor = (now - then for now, then in zip(_clocks(), started, strict=True))
         found = {key: value - before[key] for key, value in _counters(driver).items()}
         return {"wall_seconds": wall, "processor_seconds": processor, "tokens": committed, "steps": steps, **found}
-
-    def _tap(self, driver: Any) -> None:
-        """Confidences are read for who uses them: a fixed depth does not pay for that."""
-        worker = self.engine.engine_core.engine_core.model_executor.driver_worker
-        tap = getattr(getattr(worker, "worker", worker).model_runner, "_specmargin_tap", None)
-        if tap is not None:
-            tap.listening = driver.survivals is not None
 
     def _fill(self) -> None:
         while len(self.running) < self.concurrency:

@@ -98,7 +98,7 @@ def _break(engine: Any, fault: str) -> None:
 
 def _spoil(driver: Any, change: Any) -> None:
     take = driver.drafts
-    driver.drafts = lambda names, rows: take(names, None if rows is None else change(rows))
+    driver.drafts = lambda names, rows, seconds: take(names, None if rows is None else change(rows), seconds)
 
 
 if __name__ == "__main__":

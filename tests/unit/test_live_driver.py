@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmargin.decisions.policies import calls
-from specmargin.decisions.policies.controller import Controller
+from specmargin.decisions.policies.controller import Controller, ControllerSettings
 from specmargin.decisions.policies.policy import FixedDepth, Gated, Outcome
 from specmargin.engines.live import sequences
 from specmargin.engines.live.board import METRICS
@@ -353,6 +353,7 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -
     compiled_ones: tuple[Any, ...] = (
         calls.choose,
         calls.gate,
+        calls.gating,
         calls.observe,
         sequences._fill,
         sequences._learn,
@@ -380,6 +381,45 @@ def test_an_adaptive_driver_gates_by_confidence(tmp_path: Path) -> None:
     assert driver.verify(names, [DEPTH, DEPTH]) == [DEPTH, 0]
     assert built(tmp_path, {"mode": "adaptive"}, confidence=False).survivals is None
     assert built(tmp_path, {"mode": "adaptive"}, gated=False).survivals is None
+
+
+def test_the_gate_rests_while_it_costs_more_than_it_gains(tmp_path: Path) -> None:
+    """Its cost is what reading confidences took, as the worker says; then nobody reads them."""
+    driver = built(tmp_path, {"mode": "adaptive"})
+    names = ["sure", "hopeless"]
+    for name in names:
+        driver.add(name, None)
+
+    def step(names: list[str], seconds: float) -> bool:
+        confidence = [[0.999] * DEPTH, [0.0001] * DEPTH][: len(names)]
+        driver.drafts(names, confidence if driver.listens() else None, seconds)
+        held = [DEPTH] * len(names)
+        verified = driver.verify(names, held) or held
+        driver.draft_depth(names)
+        driver.done(done(names, verified, [DEPTH, 0][: len(names)]), DEPTH)
+        driver.settle()
+        return verified != held
+
+    steps = ControllerSettings().gate_steps
+    assert all(step(names, 0.0) for _ in range(3 * steps))  # it costs nothing but the decision itself
+    assert driver.listens()
+    for _ in range(8 * steps):
+        step(names, 0.005)  # half of a step
+    assert not driver.listens()
+    assert not step(names, 0.0)
+    assert driver.board["gating"] == 0.0
+    rested = [step(names, 0.0) for _ in range(ControllerSettings().gate_rest + 2)]
+    assert rested[-1]
+    assert rested.index(True) > ControllerSettings().gate_rest - 8 * steps
+    assert driver.guard.faults.total() == 0
+
+
+def test_confidences_are_read_for_a_capture_too(tmp_path: Path) -> None:
+    assert not built(tmp_path, {"mode": "schedule"}).listens()
+    assert not built(tmp_path, {"mode": "adaptive"}, gated=False).listens()
+    captured = built(tmp_path, {"mode": "schedule", "capture": str(tmp_path / "bank")})
+    assert captured.listens()
+    captured.close()
 
 
 def test_candidates_hold_without_a_gate(tmp_path: Path) -> None:

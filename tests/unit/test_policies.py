@@ -326,6 +326,48 @@ def test_samples_of_other_depths_are_fitted_to_the_table() -> None:
     assert look_ahead(table, sample).next_acceptance.tolist()[3:] == [0.0] * 5
 
 
+def gated_outcome(controller: Controller, batch: int, spent: float) -> bool:
+    """A step in which half of the drafts are hopeless; whether the gate saw that."""
+    survival = np.repeat([[0.99, 0.98, 0.97, 0.96], [0.01, 0.001, 1e-4, 1e-5]], batch // 2, axis=0)
+    drafted = np.full(batch, 4)
+    verified = controller.verify_depths(survival, drafted)
+    gated = controller.take_gated()
+    controller.draft_depth(batch)
+    accepted = np.minimum(verified, np.repeat([4, 0], batch // 2))
+    outcome = Outcome(drafted=drafted, verified=verified, accepted=accepted, seconds=0.01)
+    outcome.gated = gated if gated is None else gated._replace(seconds=spent)
+    controller.observe(outcome)
+    return gated is not None
+
+
+def test_a_gate_that_costs_more_than_it_gains_rests_until_the_load_is_another() -> None:
+    table = study_table(by_pass=False, max_batch=64, max_depth=4)
+    settings = ControllerSettings(early_stop=False, gate_steps=16, gate_rest=200)
+    ahead = look_ahead_at(table, 300.0)
+    free, dear = (
+        Controller(table=table, prior_survival=geometric(0.7), look_ahead=ahead, settings=settings) for _ in range(2)
+    )
+    assert all(gated_outcome(free, 8, 0.0) for _ in range(400))
+    gating = [gated_outcome(dear, 8, 0.009) for _ in range(400)]
+    assert all(gating[:16])
+    assert not any(gating[20:200])
+    assert any(gating[200:240])  # it is tried again
+    while dear.is_gating(8):
+        gated_outcome(dear, 8, 0.009)
+    assert [dear.is_gating(batch) for batch in (2, 3, 4, 8, 16, 17, 64)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+    again = Controller(table=table, prior_survival=geometric(0.7), look_ahead=ahead, settings=settings)
+    assert again.restore(dear.state())
+    assert not again.is_gating(8)
+
+
 def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
     """Only drafts that it is sure of are verified deep; what it leaves out counts as it expects it."""
     generator = np.random.default_rng(0)

@@ -92,6 +92,7 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
         ("the same by vLLM", _percent(last.vllm_accepted_share), _percent(whole.vllm_accepted_share)),
         ("tokens committed", _committed(last), _committed(whole)),
         ("goodput", _goodput(values), ""),
+        ("gate", _gate(values), ""),
         ("hurdle", _number(values.get("hurdle")), ""),
         ("calibration error", _calibration(values), ""),
         ("distinct experts", _number(values.get("distinct_experts"), ".1f"), ""),
@@ -100,6 +101,10 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
         ("signals ignored", _ignored(last), _ignored(whole)),
         ("faults", "", _faults(last.now.faults)),
     ]
+
+
+def _gate(values: Mapping[str, float]) -> str:
+    return "" if "gating" not in values else "by confidence" if values["gating"] else "drafts verified whole"
 
 
 def _requests(own: Mapping[str, float]) -> str:

@@ -16,14 +16,16 @@ from specmargin.decisions.policies.compiling import Kept
 from specmargin.decisions.policies.core import (
     Known,
     Learned,
+    account_for_gate,
     are_rounds,
     choose_depth,
     compare_with_gate,
     expected_of_gate,
+    is_gating,
     learn_rounds,
     shift_survival,
 )
-from specmargin.decisions.policies.gate import Memory, ragged_gate
+from specmargin.decisions.policies.gate import Memory, ragged_gate, verify_seconds
 from specmargin.step import FloatArray, IntArray
 
 
@@ -61,13 +63,14 @@ def choose(handle, batch):  # type: ignore[no-untyped-def]  # Numba reads the ty
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def gate(handle, survival, drafted):  # type: ignore[no-untyped-def]
     """Fill the memory's depths with how much of each draft to verify; returns how many tokens it expects to be accepted
-    and to be reached, both NaN where a survival is no probability."""
+    and to be reached, and by how many it is ahead of verifying all drafts; all NaN where a survival is no probability.
+    """
     known, believed, floor, depths = handle.known, handle.believed, handle.floor, handle.memory[0]
     batch, width, deepest = survival.shape[0], survival.shape[1], believed.shape[1]
     for i in range(batch):
         for d in range(width):
             if not 0.0 <= survival[i, d] <= 1.0:  # also NaN
-                return np.nan, np.nan
+                return np.nan, np.nan, np.nan
         for d in range(deepest):
             believed[i, d] = survival[i, d] if d < width else 0.0
     shift_survival(believed[:batch], handle.learned.shift[0])
@@ -77,11 +80,28 @@ def gate(handle, survival, drafted):  # type: ignore[no-untyped-def]
     for i in range(batch):
         if depths[i] < drafted[i]:
             depths[i] = floor[depths[i]]
-    return expected_of_gate(believed, drafted, depths, batch, handle.unseen)
+    expected, reached = expected_of_gate(believed, drafted, depths, batch, handle.unseen)
+    saved = _seconds(prices, drafted, batch) - _seconds(prices, depths, batch)
+    return expected, reached, rate * saved - handle.unseen[1].sum()
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def observe(handle, drafted, verified, accepted, seconds, depths, expected, reached, unseen):  # type: ignore[no-untyped-def]
+def _seconds(prices, depths, batch):  # type: ignore[no-untyped-def]
+    effective, total, strangers = prices[3], 0, 0.0
+    for i in range(batch):
+        depth = min(depths[i], effective.size - 1)
+        total += depth
+        strangers += effective[depth]
+    return verify_seconds(prices, total / batch, strangers)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def gating(handle, batch):  # type: ignore[no-untyped-def]
+    return is_gating(handle.known, handle.learned, batch)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def observe(handle, drafted, verified, accepted, seconds, depths, expected, reached, unseen, gain, spent):  # type: ignore[no-untyped-def]
     """After the step; False, and nothing learned, where these are no rounds. `depths` and what follows: as `gate` had
     it for this step; of another size where it had nothing."""
     known, learned = handle.known, handle.learned
@@ -89,5 +109,8 @@ def observe(handle, drafted, verified, accepted, seconds, depths, expected, reac
         return False
     if depths.size == verified.size:
         compare_with_gate(learned, depths, expected, reached, verified, accepted)
+        if not np.isnan(seconds):
+            cost = (verified.size + accepted.sum()) * spent / seconds
+            account_for_gate(known, learned, verified.size, gain - cost)
     learn_rounds(known, learned, drafted, verified, accepted, unseen, seconds)
     return True

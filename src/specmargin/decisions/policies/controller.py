@@ -21,7 +21,7 @@ from specmargin.decisions.policies.policy import Gated, Outcome, RaggedGate
 from specmargin.decisions.policies.tables import PriceTable
 from specmargin.step import BoolArray, FloatArray, IntArray
 
-SCHEMA = "specmargin.controller/2"
+SCHEMA = "specmargin.controller/3"
 _INTEGERS = {"i", "u"}
 
 
@@ -34,6 +34,8 @@ class ControllerSettings:
     guard_steps: int = 40  # speculating steps over which goodput is held against plain decoding
     guard_margin: float = 0.02
     guard_rest: int = 200  # steps off before it is tried again
+    gate_steps: int = 64  # over which the gate's gain is held against what deciding costs
+    gate_rest: int = 1000  # steps in which drafts are verified whole before the gate is tried again
 
 
 @dataclass(kw_only=True)
@@ -75,7 +77,8 @@ class Controller:
             values=self._prices.values,
             shift=self._shift.held,
             guard=np.zeros(4),
-            marks=np.array([-1, 0, -1, -1]),
+            gate=np.zeros(2),
+            marks=np.array([-1, 0, -1, -1, -1, 0]),
         )
         self._handle = self._handed_over()
 
@@ -97,7 +100,7 @@ class Controller:
             if 0 <= depth <= table.max_depth:
                 allowed[depth] = 1
         allowed[0] = 1
-        guard = (given.guard_steps, given.guard_margin, given.guard_rest)
+        rests = (given.guard_steps, given.guard_margin, given.guard_rest, given.gate_steps, given.gate_rest)
         return Known(
             rest=table.rest_by_batch_depth,
             experts=table.expert_seconds,
@@ -107,7 +110,7 @@ class Controller:
             by_pass=table.draft.by_pass,
             prior=self._acceptance.prior,
             allowed=allowed,
-            settings=np.array([given.hysteresis, given.probe_every, *guard], dtype=np.float64),
+            settings=np.array([given.hysteresis, given.probe_every, *rests], dtype=np.float64),
             gated=ahead is not None,
             selective=given.early_stop or not table.draft.by_pass,
             depth_by_batch=np.zeros(1, dtype=np.int64) if ahead is None else ahead.depth_by_batch.astype(np.int64),
@@ -166,7 +169,7 @@ class Controller:
         return bool(self.learned.marks[core.PROBING] >= 0)
 
     def _keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
-        if self._gate is None or self._probing:
+        if self._gate is None or self._probing or not self.is_gating(survival.size):
             return np.ones(survival.size, dtype=bool)
         if not self._usable(survival) or survival.size > self.table.max_batch or not 0 <= depth < self.table.max_depth:
             self.ignored_signals += 1
@@ -176,19 +179,23 @@ class Controller:
     def _verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
         self._gated = None
         batch = drafted.size
-        if self._gate is None or self._probing:
+        if self._gate is None or self._probing or not self.is_gating(batch):
             return drafted
         # Contiguous whatever comes, so that nothing is compiled anew.
         survival = np.ascontiguousarray(survival, dtype=np.float64)
         held = np.ascontiguousarray(drafted, dtype=np.int64)
         fits = survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self.table.max_batch
-        expected, reached = calls.gate(self._handle, survival, held) if fits else (math.nan, math.nan)
+        expected, reached, gain = calls.gate(self._handle, survival, held) if fits else (math.nan, 0.0, 0.0)
         if math.isnan(expected):
             self.ignored_signals += 1
             return drafted
         depths = self._decided[:batch].copy()
-        self._gated = Gated(depths, expected, reached, self._unseen.copy())
+        self._gated = Gated(depths, expected, reached, self._unseen.copy(), gain)
         return depths
+
+    def is_gating(self, batch: int) -> bool:
+        """Whether confidences are of use for such a batch; False without a gate, and while it rests."""
+        return bool(calls.gating(self._handle, batch))
 
     def take_gated(self) -> Gated | None:
         """The gate's last decision, for who will report its outcome later than that of the next one."""
@@ -224,14 +231,15 @@ class Controller:
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON takes it."""
         found = self.learned
-        depth, step, _, off_until = found.marks.tolist()
+        depth, step, _, *rests = found.marks.tolist()
         return {
             "schema": SCHEMA,
             "acceptance": [found.tried.tolist(), found.taken.tolist()],
             "prices": [found.normal.tolist(), found.right.tolist(), found.values.tolist()],
             "shift": self._shift.value,
-            "counters": [depth, step, off_until, self.ignored_signals, self.ignored_outcomes],
+            "counters": [depth, step, *rests, self.ignored_signals, self.ignored_outcomes],
             "guard": found.guard.tolist(),
+            "gate": found.gate.tolist(),
             "settings": asdict(self.settings),
         }
 
@@ -241,20 +249,21 @@ class Controller:
             tried, taken = (np.array(values, dtype=np.float64) for values in state["acceptance"])
             normal, right, values = (np.array(part, dtype=np.float64) for part in state["prices"])
             counters = [int(value) for value in state["counters"]]
-            guard = np.array(state["guard"], dtype=np.float64)
+            guard, gate = (np.array(state[part], dtype=np.float64) for part in ("guard", "gate"))
             shift = float(state["shift"])
         except (KeyError, TypeError, ValueError, OverflowError):
             return False
-        shapes = (tried.shape, taken.shape, normal.shape, right.shape, values.shape, guard.shape, len(counters))
+        parts = (tried, taken, normal, right, values, guard, gate)
         depth = self._acceptance.prior.shape
-        known = all(np.isfinite(part).all() for part in (tried, taken, normal, right, values, guard, shift))
+        known = all(np.isfinite(part).all() for part in (*parts, shift)) and len(counters) == 7
         known = known and -1 <= counters[0] <= self.table.max_depth and all(abs(count) < 1 << 62 for count in counters)
-        if state.get("schema") != SCHEMA or shapes != (depth, depth, (3, 3), (3,), (3,), (4,), 5) or not known:
+        shapes = [part.shape for part in parts]
+        if state.get("schema") != SCHEMA or shapes != [depth, depth, (3, 3), (3,), (3,), (4,), (2,)] or not known:
             return False
         learned = self.learned
         for own, saved in zip(learned[:5], (tried, taken, normal, right, values), strict=True):
             own[...] = saved
-        learned.shift[0], learned.guard[:] = shift, guard
-        learned.marks[[core.DEPTH, core.STEP, core.OFF_UNTIL]] = counters[:3]
-        self.ignored_signals, self.ignored_outcomes = counters[3:]
+        learned.shift[0], learned.guard[:], learned.gate[:] = shift, guard, gate
+        learned.marks[[core.DEPTH, core.STEP, core.OFF_UNTIL, core.WHOLE_UNTIL, core.WHOLE_BATCH]] = counters[:5]
+        self.ignored_signals, self.ignored_outcomes = counters[5:]
         return True

@@ -20,10 +20,13 @@ from specmargin.step import FloatArray, IntArray
 _FALLEN = -1.0  # log-odds
 _DEEP_PROBE = 8  # probes from one of the deepest depth to the next
 
-(DEPTH, STEP, PROBING, OFF_UNTIL) = range(4)  # of `Learned.marks`; a depth or probe of -1: none
+(DEPTH, STEP, PROBING, OFF_UNTIL, WHOLE_UNTIL, WHOLE_BATCH) = range(6)  # of `Learned.marks`; -1: none
 (COMMITTED, PLAIN, SQUARES, WATCHED) = range(4)  # of `Learned.guard`
 _SURE = 3.0  # standard deviations of what chance accepts in the guard's window
-(HYSTERESIS, PROBE_EVERY, GUARD_STEPS, GUARD_MARGIN, GUARD_REST) = range(5)  # of `Known.settings`
+(NET, GATED) = range(2)  # of `Learned.gate`
+_OTHER_LOAD = 2.0  # a batch so many times as large or as small is another case for the gate
+# Of `Known.settings`:
+(HYSTERESIS, PROBE_EVERY, GUARD_STEPS, GUARD_MARGIN, GUARD_REST, GATE_STEPS, GATE_REST) = range(7)
 
 
 class Known(NamedTuple):
@@ -53,6 +56,7 @@ class Learned(NamedTuple):
     values: FloatArray
     shift: FloatArray  # one number, so that it can be changed in place
     guard: FloatArray  # tokens committed with drafts, what plain decoding would have, squares, steps
+    gate: FloatArray  # tokens that gating is ahead of verifying all drafts, its own cost taken off; steps
     marks: IntArray
 
 
@@ -111,14 +115,35 @@ def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
     marks[PROBING] = -1
     if marks[STEP] < marks[OFF_UNTIL]:
         return 0
-    if known.gated and known.selective and learned.shift[0] >= _FALLEN:
+    selective = known.selective and is_gating(known, learned, batch)
+    if selective and learned.shift[0] >= _FALLEN:
         marks[DEPTH] = _selective(known, batch)
     else:
         best, gain = best_by_goodput(known, learned, batch, marks[DEPTH])
-        if marks[DEPTH] < 0 or (known.gated and known.selective) or gain > 1.0 + known.settings[HYSTERESIS]:
+        if marks[DEPTH] < 0 or selective or gain > 1.0 + known.settings[HYSTERESIS]:
             marks[DEPTH] = best
-    marks[PROBING] = _probe(known, marks)
+    marks[PROBING] = _probe(known, marks, selective)
     return marks[DEPTH] if marks[PROBING] < 0 else marks[PROBING]
+
+
+@compiled
+def is_gating(known, learned, batch):  # type: ignore[no-untyped-def]
+    """Whether drafts of such a batch are gated: there is a gate, and it does not rest."""
+    marks = learned.marks
+    if not known.gated or marks[STEP] >= marks[WHOLE_UNTIL]:
+        return known.gated
+    return batch > marks[WHOLE_BATCH] * _OTHER_LOAD or batch * _OTHER_LOAD < marks[WHOLE_BATCH]
+
+
+@compiled
+def account_for_gate(known, learned, batch, net):  # type: ignore[no-untyped-def]
+    """Let the gate rest where it costs more tokens than it gains: reading confidences takes time too."""
+    ledger, marks, steps = learned.gate, learned.marks, max(known.settings[GATE_STEPS], 1.0)
+    ledger[NET] = (1.0 - 1.0 / steps) * ledger[NET] + net
+    ledger[GATED] += 1.0
+    if ledger[GATED] >= steps and ledger[NET] < 0.0:
+        ledger[:] = 0.0
+        marks[WHOLE_UNTIL], marks[WHOLE_BATCH] = marks[STEP] + int(known.settings[GATE_REST]), batch
 
 
 @compiled
@@ -132,11 +157,11 @@ def _selective(known, batch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _probe(known, marks):  # type: ignore[no-untyped-def]
+def _probe(known, marks, selective):  # type: ignore[no-untyped-def]
     """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned. A gate
     that drafts needs no probes: confident sequences go deep by themselves."""
     deepest = known.effective.size - 1
-    if known.gated and known.selective and marks[DEPTH] > 0:
+    if selective and marks[DEPTH] > 0:
         return -1
     every = max(int(known.settings[PROBE_EVERY]) // (4 if marks[DEPTH] == 0 else 1), 1)
     if marks[STEP] % every != 0 or marks[DEPTH] == deepest:

@@ -41,13 +41,13 @@ def ragged_gate(survival, drafted, prices, rate, memory):  # type: ignore[no-unt
     total = _ordered(survival, drafted, prices, rate, memory)
     tokens, kept, best_tokens = 0.0, 0, 0.0
     strangers = batch * effective[0]
-    best = -rate * _verify(prices, 0.0, strangers)
+    best = -rate * verify_seconds(prices, 0.0, strangers)
     each = 1.0 / batch
     for n in range(total):
         i, d = order[n] // deepest, order[n] % deepest
         tokens += survival[i, d]
         strangers += effective[d + 1] - effective[d]
-        value = tokens - rate * _verify(prices, (n + 1) * each, strangers)
+        value = tokens - rate * verify_seconds(prices, (n + 1) * each, strangers)
         if value > best:
             best, kept, best_tokens = value, n + 1, tokens
     depths[:batch] = 0
@@ -114,7 +114,7 @@ def _counted(depths, bins, order, heads, batch, deepest):  # type: ignore[no-unt
 
 
 @nb.njit(cache=True, nogil=True, inline="always", fastmath=True)
-def _verify(prices, mean_depth, strangers):  # type: ignore[no-untyped-def]
+def verify_seconds(prices, mean_depth, strangers):  # type: ignore[no-untyped-def]
     """Seconds of a step of this mean depth whose runs touch the experts of so many strangers."""
     rest, experts, spacing = prices[0], prices[1], prices[2]
     low = min(int(mean_depth), rest.size - 2)
@@ -199,5 +199,5 @@ def sample_goodput(sample, picked, depth, prices, next_acceptance, rate, option,
         for i in range(batch):
             positions += depths[i]
             strangers += effective[depths[i]]
-        seconds += _verify(prices, positions / batch, strangers)
+        seconds += verify_seconds(prices, positions / batch, strangers)
     return tokens / seconds

@@ -39,6 +39,8 @@ class Gated(NamedTuple):
     expected: float  # tokens that it expects to be accepted
     reached: float  # of so many, those before the first rejection and that one
     unseen: FloatArray  # (2, depth): tokens reached and accepted that it expects of drafts it left out
+    gain: float = 0.0  # tokens that it expects to be ahead of verifying all drafts
+    seconds: float = 0.0  # that reading confidences and deciding took
 
 
 @dataclass(slots=True, kw_only=True)

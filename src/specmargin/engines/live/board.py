@@ -57,6 +57,7 @@ METRICS = tuple(
         ("sequences", "Sequences that decoded in the last step"),
         ("goodput_tokens_per_second", "Committed tokens a second in steps without prompts, forgetting"),
         ("expected_goodput_tokens_per_second", "The same as the controller expects it at the depth it chose"),
+        ("gating", "1 while drafts are gated by confidence, 0 while they are verified whole"),
         ("hurdle", "Survival that the next draft token of a sequence must reach to raise goodput"),
         ("expected_acceptance", "Share of verified draft tokens that were expected to be accepted, forgetting"),
         ("measured_acceptance", "Share of verified draft tokens that were accepted, forgetting"),

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import le
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +83,7 @@ class Driver:
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
     _next: _Planned = field(default_factory=_Planned)
     _waiting: list[_Waiting] = field(default_factory=list)
+    _gating: bool = True  # drafts are gated, where they can be
     _since_learned: int = 0
     _steps: int = 0
     _gates: int = 0
@@ -116,9 +118,13 @@ class Driver:
 
     # --- signals ---
 
-    def drafts(self, request_ids: Sequence[str], confidence: object) -> None:
-        """New drafts came with these confidences: a row a request, or None."""
-        self._drafts = Drafts(request_ids, confidence)
+    def drafts(self, request_ids: Sequence[str], confidence: object, seconds: float = 0.0) -> None:
+        """New drafts came with these confidences: a row a request, or None; reading them took so long."""
+        self._drafts = Drafts(request_ids, confidence, seconds)
+
+    def listens(self) -> bool:
+        """Whether the drafts of the step that begins shall come with confidences."""
+        return self.capture is not None or (self.survivals is not None and self._gating)
 
     # --- decisions ---
 
@@ -142,15 +148,18 @@ class Driver:
 
     def _gated(self, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
         policy = self.policy
-        if self.survivals is None or not isinstance(policy, Controller) or not any(drafted):
+        if self.survivals is None or not self._gating or not isinstance(policy, Controller) or not any(drafted):
             return None
+        started = perf_counter()
         survival, ignored = self.survivals.of(batch, self._drafts, self._histories, policy.learned_survival)
         if ignored:
             self.board.add("ignored_signals_total", ignored)
         if survival is None:
             return None
         depths = _depths_of(policy.verify_depths(survival, np.array(drafted, dtype=np.int64)), drafted)
-        self._next.gated = policy.take_gated()
+        gated = policy.take_gated()
+        if gated is not None:
+            self._next.gated = gated._replace(seconds=self._drafts.seconds + perf_counter() - started)
         self._gates += 1
         if self._gates % _LOOK_EVERY == 1:
             rows = zip(batch.ids, survival, depths, strict=True)
@@ -171,6 +180,8 @@ class Driver:
         assert self.policy is not None
         size = len(request_ids)
         depth = min(_depth_of(self.policy, size), self.max_depth)
+        if self.survivals is not None and isinstance(self.policy, Controller):
+            self._gating = self.policy.is_gating(size)
         batch = self._batch_of(request_ids)
         if not batch.limited and not self.classes:
             return depth
@@ -237,6 +248,7 @@ class Driver:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
         if self._steps % _LOOK_EVERY == 0:
             board.put("distinct_experts", step.distinct_experts)
+            board.put("gating", float(self.survivals is not None and self._gating))
             self._show_expectations(batch, depth)
         self._steps += 1
         if planned.expected:

@@ -98,10 +98,10 @@ class Histories:
 class Drafts:
     """Confidences of the drafts in hand: a row a request, or None."""
 
-    __slots__ = ("confidence", "ids")
+    __slots__ = ("confidence", "ids", "seconds")
 
-    def __init__(self, ids: Sequence[str] = (), confidence: object = None) -> None:
-        self.ids, self.confidence = ids, confidence
+    def __init__(self, ids: Sequence[str] = (), confidence: object = None, seconds: float = 0.0) -> None:
+        self.ids, self.confidence, self.seconds = ids, confidence, seconds
 
     def rows(self) -> npt.NDArray[np.float32] | None:
         """(requests, depth); None where none came, or where they do not fit. Whether they are probabilities is seen

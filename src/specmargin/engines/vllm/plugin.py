@@ -13,6 +13,7 @@ from typing import Any
 
 KEY = "specmargin"
 VARIABLE = "SPECMARGIN_CONFIG"
+LISTENS = "specmargin_listens"  # in the scheduler's output: whether the step's drafts shall come with confidences
 SCHEDULER = "specmargin.engines.vllm.scheduler.SpecmarginScheduler"
 ASYNC_SCHEDULER = "specmargin.engines.vllm.scheduler.SpecmarginAsyncScheduler"
 WORKER_EXTENSION = "specmargin.engines.vllm.worker.SpecmarginWorkerExtension"

@@ -26,7 +26,7 @@ from specmargin.engines.live.driver import Driver, StepDone
 from specmargin.engines.live.narrator import Narrator
 from specmargin.engines.live.settings_schema import Mode, Settings, read_settings
 from specmargin.engines.vllm.naming import identity_of
-from specmargin.engines.vllm.plugin import KEY
+from specmargin.engines.vllm.plugin import KEY, LISTENS
 
 logger = init_logger("vllm.specmargin")
 _LOOK_EVERY = 8  # steps between looks at the clock of the line in the log
@@ -125,11 +125,13 @@ class _Decisions:
             wanted = self._driver.draft_depth(list(scheduler_output.num_scheduled_tokens))
             if wanted is not None:
                 scheduler_output.num_spec_tokens_to_schedule = wanted
+            setattr(scheduler_output, LISTENS, self._driver.listens())
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
 
     def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
         if self._driver is not None:
-            self._driver.drafts(draft_token_ids.req_ids, getattr(draft_token_ids, "confidence", None))
+            confidence, seconds = getattr(draft_token_ids, "confidence", None), getattr(draft_token_ids, "seconds", 0.0)
+            self._driver.drafts(draft_token_ids.req_ids, confidence, seconds)
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
 
     def update_from_output(self: Any, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:

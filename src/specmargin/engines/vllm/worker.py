@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specmargin.engines.vllm.plugin import KEY
+from specmargin.engines.vllm.plugin import KEY, LISTENS
 from specmargin.engines.vllm.routing import RoutingTap
 
 logger = init_logger("vllm.specmargin")
@@ -27,9 +28,10 @@ _TAP = "_specmargin_tap"
 
 @dataclass
 class ConfidentDraftTokenIds(DraftTokenIds):
-    """The drafts, and how sure the drafter was: a row a request, a number a token."""
+    """The drafts, and how sure the drafter was: a row a request, a number a token; and how long reading that took."""
 
     confidence: npt.NDArray[np.float32] | None = None
+    seconds: float = 0.0
 
 
 class SpecmarginWorkerExtension:
@@ -42,6 +44,7 @@ class ConfidenceTap:
     def __init__(self, drafter: Any) -> None:
         self.listening = True
         self._passes: list[torch.Tensor] = []
+        self._seconds = 0.0
         self._faults = 0
         model = drafter.model
         compute = model.compute_logits
@@ -56,19 +59,28 @@ class ConfidenceTap:
         model.compute_logits = compute_logits
 
     def _keep(self, logits: torch.Tensor) -> None:
+        started = perf_counter()
         try:
             if len(self._passes) < 64:  # dummy runs draft too, and nobody takes those
                 self._passes.append(torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1))
+                self._seconds += perf_counter() - started
         except Exception as error:  # the drafter goes on
             self._faults += 1
             logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
 
     def clear(self) -> None:
         self._passes.clear()
+        self._seconds = 0.0
 
-    def take(self, requests: int, depth: int) -> npt.NDArray[np.float32] | None:
+    def take(self, requests: int, depth: int) -> tuple[npt.NDArray[np.float32] | None, float]:
+        """Confidences, and the seconds that reading them took."""
+        started, seconds = perf_counter(), self._seconds
+        passes, self._passes, self._seconds = self._passes, [], 0.0
+        return self._rows(passes, requests, depth), seconds + perf_counter() - started
+
+    @staticmethod
+    def _rows(passes: list[torch.Tensor], requests: int, depth: int) -> npt.NDArray[np.float32] | None:
         """(requests, depth), from one pass a token or from one pass for the whole block."""
-        passes, self._passes = self._passes, []
         if not passes or depth == 0:
             return None
         if len(passes) == depth and all(one.numel() == requests for one in passes):
@@ -92,6 +104,9 @@ def _install() -> None:
     def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(self, _TAP):
             _tap(self)
+        tap: ConfidenceTap | None = getattr(self, _TAP)
+        if tap is not None and args:
+            tap.listening = getattr(args[0], LISTENS, True)
         return execute(self, *args, **kwargs)
 
     @functools.wraps(take)
@@ -130,8 +145,7 @@ def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds
         tap.clear()
         return drafts
     depth = max(len(row) for row in drafts.draft_token_ids)
-    confidence = tap.take(len(drafts.req_ids), depth)
-    return ConfidentDraftTokenIds(drafts.req_ids, drafts.draft_token_ids, confidence)
+    return ConfidentDraftTokenIds(drafts.req_ids, drafts.draft_token_ids, *tap.take(len(drafts.req_ids), depth))
 
 
 _install()
