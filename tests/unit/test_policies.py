@@ -200,6 +200,32 @@ def test_prices_are_learned_and_outliers_do_not_matter() -> None:
     assert expected == pytest.approx(1.5 * fixed_seconds(table, depth), rel=0.15)
 
 
+@pytest.mark.parametrize(("scale", "fixed"), [(1.0, 1.0), (1.3, 0.5), (1.0, 20.0)])
+@pytest.mark.parametrize("acceptance", [0.5, 0.75])
+def test_time_that_no_price_knows_does_not_keep_it_from_the_best_depth(
+    scale: float, fixed: float, acceptance: float
+) -> None:
+    """A slower engine with a fixed time a step (in plain steps) that the plan did not know: drafts are cheaper beside
+    it than they look, and steps ten times as long as planned are no reason to stop drafting."""
+    table = study_table(by_pass=True, max_batch=16)
+    plain = fixed_seconds(table, 0)
+    by_depth = np.array([scale * fixed_seconds(table, depth) + fixed * plain for depth in range(9)])
+    goodput = np.cumsum(acceptance ** np.arange(9.0)) / by_depth
+    controller = Controller(table=table, prior_survival=geometric(0.65))
+    generator = np.random.default_rng(0)
+    chosen = []
+    for _ in range(800):
+        depth = controller.draft_depth(8)
+        chosen.append(depth)
+        drafted, noise = np.full(8, depth), float(np.exp(generator.normal(0.0, 0.1)))
+        taken = np.minimum(generator.geometric(1.0 - acceptance, 8) - 1, depth)
+        seconds = by_depth[depth] * noise
+        controller.observe(Outcome(drafted=drafted, verified=drafted, accepted=taken, seconds=seconds))
+    late = np.array(chosen[200:])
+    tokens = np.cumsum(acceptance ** np.arange(9.0))[late].sum()
+    assert tokens / by_depth[late].sum() > 0.96 * goodput.max()
+
+
 def test_the_guard_turns_speculation_off_and_tries_again() -> None:
     """Steps with drafts take far longer than any price says: the guard gives up, waits, and looks again."""
     table = study_table(by_pass=False, max_batch=16)

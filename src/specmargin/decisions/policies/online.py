@@ -12,8 +12,9 @@ import numpy as np
 from specmargin.decisions.policies.compiling import compiled
 from specmargin.step import FloatArray, IntArray
 
-# Prices: forgetting a step, weight of the prior in steps, and the relative error from which on a step counts for less.
-_PRICE_FORGETTING, _PRICE_PRIOR_STEPS, _OUTLIER = 0.98, 20.0, 0.25
+# Prices: forgetting a step, weight of the prior in steps (on an offset as large as a step; on a scale off by one), and
+# the relative error from which on a step counts for less. An engine's fixed time is as likely to be off as its speed.
+_PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.98, 2.0, 0.8, 0.25
 # Acceptance: forgetting a step where a depth was tried and where nobody tried it, and weight of the prior in rounds.
 _FORGETTING, _UNTRIED, _PRIOR_ROUNDS = 0.94, 0.985, 8.0
 # Confidence: how fast its shift is learned, and how it goes back to none.
@@ -98,15 +99,14 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
         right[i] = _PRICE_FORGETTING * right[i] + weight * x[i] * seconds
         for j in range(3):
             normal[i, j] = _PRICE_FORGETTING * normal[i, j] + weight * x[i] * x[j]
-    # Three equations, positive definite thanks to the prior (an offset is the least likely): no pivoting, no memory.
-    pull = _PRICE_PRIOR_STEPS * 0.04
-    a00, a01, a02 = normal[0, 0] + _PRICE_PRIOR_STEPS * 25.0 / expected**2, normal[0, 1], normal[0, 2]
+    # Three equations, positive definite thanks to the prior: no pivoting, no memory.
+    a00, a01, a02 = normal[0, 0] + _OFFSET_STEPS / expected**2, normal[0, 1], normal[0, 2]
     first, second = a01 / a00, a02 / a00
-    a11, a12 = normal[1, 1] + pull - first * a01, normal[1, 2] - first * a02
+    a11, a12 = normal[1, 1] + _SCALE_STEPS - first * a01, normal[1, 2] - first * a02
     third = a12 / a11
-    a22 = normal[2, 2] + pull - second * a02 - third * a12
-    b1 = right[1] + pull - first * right[0]
-    b2 = right[2] + pull - second * right[0] - third * b1
+    a22 = normal[2, 2] + _SCALE_STEPS - second * a02 - third * a12
+    b1 = right[1] + _SCALE_STEPS - first * right[0]
+    b2 = right[2] + _SCALE_STEPS - second * right[0] - third * b1
     z = b2 / a22
     y = (b1 - a12 * z) / a11
     offset = (right[0] - a01 * y - a02 * z) / a00

@@ -68,7 +68,9 @@ class _Decisions:
             logger.warning("Specmargin: data-parallel ranks must draft alike, so it only observes here.")
             settings = settings.model_copy(update={"mode": Mode.OBSERVE})
         synchronous = not self.scheduler_config.async_scheduling
-        confidence = settings.confidence and synchronous and bool(config.parallel_config.worker_extension_cls)
+        second = bool(getattr(config, "use_v2_model_runner", False))
+        extended = bool(config.parallel_config.worker_extension_cls)
+        confidence = settings.confidence and synchronous and not second and extended
         graphs = config.compilation_config.cudagraph_mode
         full = graphs is not None and graphs.has_full_cudagraphs()
         ragged = settings.ragged if settings.ragged is not None else not full
@@ -87,7 +89,9 @@ class _Decisions:
             # Tells vLLM that the depth varies: it then adds no padding drafts to requests that join.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
         self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
-        logger.info("Specmargin: %s.", _opening(settings, self._driver, synchronous=synchronous, ragged=ragged))
+        logger.info(
+            "Specmargin: %s.", _opening(settings, self._driver, synchronous=synchronous, ragged=ragged, second=second)
+        )
 
     # --- requests come and go ---
 
@@ -198,7 +202,7 @@ class SpecmarginAsyncScheduler(_Decisions, AsyncScheduler):
     """No confidence: with async scheduling, drafts never leave the worker. Depth by learned acceptance."""
 
 
-def _opening(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool) -> str:
+def _opening(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool, second: bool) -> str:
     """What it does and does not do here, in one sentence."""
     parts = [f"mode {settings.mode}"]
     if driver.policy is None:
@@ -207,6 +211,11 @@ def _opening(settings: Settings, driver: Driver, *, synchronous: bool, ragged: b
         parts.append("drafts are gated by the drafter's confidence")
     elif not synchronous:
         parts.append("async scheduling is on: depth by learned acceptance, without confidence")
+    elif second and settings.mode is not Mode.SCHEDULE:
+        parts.append(
+            "vLLM's second model runner keeps the drafter's confidence to itself: depth by learned acceptance "
+            "(VLLM_USE_V2_MODEL_RUNNER=0 brings the gate)"
+        )
     elif not ragged:
         parts.append("full CUDA graphs need equal runs: depth by learned acceptance, drafts verified whole")
     elif settings.mode is not Mode.SCHEDULE:

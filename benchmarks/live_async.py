@@ -1,0 +1,164 @@
+"""What async scheduling is worth with speculation, and what our scheduler changes in either, on this GPU.
+
+    python benchmarks/live_async.py TARGET --draft DRAFT [--policy FILE] [--set load_format=dummy]
+
+Confidence gating needs async scheduling off. Every contestant is a whole engine of its own, all of them alive at once;
+they take turns with the same prompts, and ratios are taken within a turn. Tokens of greedy answers are compared too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_SCHEDULING = {"async": True, "sync": False}
+
+
+class Contestant:
+    """An engine: `none`, `fixed` (vLLM's own speculation) or `adaptive` (ours), with async scheduling or without."""
+
+    def __init__(self, name: str, options: argparse.Namespace, log: Path) -> None:
+        kind, scheduling, *runner = name.split()
+        arguments: dict[str, Any] = {
+            "model": options.target,
+            "async_scheduling": _SCHEDULING[scheduling],
+            **options.set,
+        }
+        if kind != "none":
+            draft = {"method": "draft_model", "model": options.draft, "num_speculative_tokens": options.depth}
+            arguments["speculative_config"] = draft
+        if kind == "adaptive":
+            arguments["additional_config"] = {"specmargin": {"mode": "adaptive", "policy": options.policy}}
+        environment = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if runner == ["v1"] else {}
+        self.log = log.open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.live.turns"],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        self._write(arguments | {"disable_log_stats": False})
+
+    def _write(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def read(self) -> dict[str, Any] | None:
+        """None where the engine has stopped."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        return dict(json.loads(line)) if line else None
+
+    def answer(self, prompts: list[list[int]], tokens: int) -> dict[str, Any] | None:
+        self._write({"prompts": prompts, "tokens": tokens})
+        return self.read()
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=60)
+
+
+def main() -> None:
+    options = _options()
+    folder = options.logs
+    folder.mkdir(parents=True, exist_ok=True)
+    started = {
+        name: Contestant(name, options, folder / f"{name.replace(' ', '-')}.log") for name in options.contestants
+    }
+    ready = {name: one for name, one in started.items() if one.read() is not None}
+    for name in started.keys() - ready.keys():
+        print(f"{name}: did not start, see {started[name].log.name}")
+    found: dict[str, dict[int, list[dict[str, Any]]]] = {
+        name: {batch: [] for batch in options.batches} for name in ready
+    }
+    shuffled = random.Random(options.seed)
+    try:
+        for turn in range(options.turns + 1):  # the first warms up
+            for batch in options.batches:
+                prompts = [_prompt(options, shuffled) for _ in range(batch)]
+                for name in shuffled.sample(list(ready), len(ready)):
+                    answer = ready[name].answer(prompts, options.tokens)
+                    if turn and answer is not None:
+                        found[name][batch].append(answer)
+    finally:
+        for one in started.values():
+            one.close()
+    print(report(found, options))
+    if options.output is not None:
+        options.output.write_text(json.dumps(found))
+
+
+def _prompt(options: argparse.Namespace, shuffled: random.Random) -> list[int]:
+    if options.prompts is not None:
+        return list(shuffled.choice(options.prompts))
+    return [shuffled.randrange(1000, 30000) for _ in range(64)]
+
+
+def report(found: dict[str, dict[int, list[dict[str, Any]]]], options: argparse.Namespace) -> str:
+    """Markdown: tokens a second, each over the first contestant, tokens a draft brings, and equal answers."""
+    first = next(iter(found))
+    lines = ["| engine | " + " | ".join(f"{batch} sequences" for batch in options.batches) + " | as the first's |"]
+    lines += ["| --- |" + " ---: |" * (len(options.batches) + 1)]
+    for name, by_batch in found.items():
+        cells = []
+        same = total = 0
+        for batch, turns in by_batch.items():
+            rates = [batch * options.tokens / turn["seconds"] for turn in turns]
+            base = [batch * options.tokens / turn["seconds"] for turn in found[first][batch]]
+            logs = [math.log(a / b) for a, b in zip(rates, base, strict=True)]
+            half = 2.0 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+            cells.append(f"{statistics.median(rates):,.0f} ({math.exp(statistics.fmean(logs)):.3f} ±{half:.3f})")
+            for own, theirs in zip(turns, found[first][batch], strict=True):
+                same += sum(a == b for a, b in zip(own["tokens"], theirs["tokens"], strict=True))
+                total += batch
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {same} of {total} |")
+    return "\n".join(lines)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", help="the model, as vLLM takes it")
+    parser.add_argument("--draft", required=True, help="its draft model")
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--policy", help="for `adaptive`: the file that plan --policy wrote")
+    parser.add_argument("--prompts", type=Path, help="JSON: lists of token ids by category; default: random tokens")
+    parser.add_argument("--contestants", type=lambda text: text.split(","), default=["fixed async", "fixed sync"])
+    parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 32])
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument(
+        "--set", type=_setting, action="append", default=[], help="NAME=JSON, an argument of vLLM's LLM"
+    )
+    parser.add_argument("--logs", type=Path, default=Path("/tmp/live-async"))
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.set = dict(options.set)
+    if options.prompts is not None:
+        options.prompts = [prompt for prompts in json.loads(options.prompts.read_text()).values() for prompt in prompts]
+    return options
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+if __name__ == "__main__":
+    main()
