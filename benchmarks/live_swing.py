@@ -2,12 +2,13 @@
 
     make bench-live            (or: python benchmarks/live_swing.py --minutes 30)
 
-The machine is noisy: it changes its speed twofold every few seconds. So contestants take turns of a quarter of a
-second, every ratio is taken within one swing, and it goes on until the 95% interval of each is within ±5%, or the time
-is up. Speculation off, every fixed depth, the schedule and the controller (with its gate, and with drafts verified
-whole) run in one engine, with the same sequences, and differ in the policy alone; no speculation is an engine of its
-own. Schedule and controller come from `specmargin plan`, with prices from `specmargin measure vllm` and the acceptance
-and routing of the reference bank.
+The machine is noisy: it changes its speed twofold every few seconds. So contestants take turns of a fifth of a second,
+every ratio is taken within one block of turns, and it goes on until the 95% interval of each is within ±5%, or the time
+is up. Few sequences differ by their text more than policies do: up to eight, every turn of a round begins with the same
+ones, somewhere in their answers; more of them go on from turn to turn. Steps that hold prompts are not counted.
+Speculation off, every fixed depth, the schedule and the controller run in one engine and differ in the policy alone; no
+speculation is an engine of its own. Schedule and controller come from `specmargin plan`, with prices from `specmargin
+measure vllm` and the acceptance and routing of the reference bank.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
 PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), (1, "prose"))
 TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # of a phase, in the whole swing
-ROUNDS = 8  # turns of every contestant in a phase of a swing
-SLICE_SECONDS = 0.25
+ROUNDS = 6  # turns of every contestant in a block, which is one repeat
+BLOCKS = 5  # of a phase
+SLICE_SECONDS = 0.2
+SAME_TEXT = 8  # sequences up to which all turns of a round begin with the same ones
+ANSWER_TOKENS = 96
 _ENVIRONMENT = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
@@ -54,7 +58,7 @@ class Engine:
         arguments: dict[str, Any] = {
             "model": str(pair.target),
             "dtype": "bfloat16",  # the model's own
-            "max_model_len": 320,
+            "max_model_len": 448,
             "max_num_seqs": 32,
             "enforce_eager": True,
             "enable_prefix_caching": False,
@@ -91,8 +95,11 @@ class Engine:
     def phase(self, prompts: Sequence[list[int]], concurrency: int) -> None:
         self._send({"do": "phase", "prompts": prompts, "concurrency": concurrency})
 
-    def slice(self, name: str) -> dict[str, Any]:
-        return self._send({"do": "slice", "name": name, "seconds": SLICE_SECONDS})
+    def answers(self, prompts: Sequence[list[int]]) -> list[list[int]]:
+        return list(self._send({"do": "answers", "prompts": prompts, "tokens": ANSWER_TOKENS})["answers"])
+
+    def slice(self, name: str, prompts: Sequence[list[int]] | None) -> dict[str, Any]:
+        return self._send({"do": "slice", "name": name, "seconds": SLICE_SECONDS, "prompts": prompts})
 
     def close(self) -> None:
         self._process.terminate()
@@ -101,9 +108,9 @@ class Engine:
 
 @dataclass
 class Swing:
-    """What was counted, by contestant, swing and phase."""
+    """What was counted, by contestant, block of turns and phase."""
 
-    found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → swings → phases
+    found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → blocks → phases
     clock: str = "wall"
 
     @property
@@ -117,7 +124,7 @@ class Swing:
         return float(phase[f"{self.clock}_seconds"])
 
     def overall(self, name: str) -> list[float]:
-        """Tokens a second over a swing in which every phase has so many tokens to make."""
+        """Tokens a second over a swing in which every phase has so many tokens to make, by block."""
         tokens = [TOKENS[concurrency] for concurrency, _ in PHASES]
         by_phase = [self.rate(name, phase) for phase in range(len(PHASES))]
         swings = zip(*by_phase, strict=True)
@@ -129,7 +136,7 @@ class Swing:
 
 
 def interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]:
-    """Mean ratio and its 95% interval, from pairs of one swing, in logarithms."""
+    """Mean ratio and its 95% interval, from pairs of one block, in logarithms."""
     logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
@@ -179,27 +186,40 @@ def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: floa
     settings: dict[str, dict[str, Any]] = {"off": {"mode": "schedule", "schedule": [[1, 32, 0]]}}
     settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
     settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
-    settings |= {"whole drafts": {"mode": "adaptive", "policy": str(policy), "ragged": False}}
     settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
     swing = Swing(found={name: [] for name in ("none", *settings)}, clock=clock)
-    shuffled = random.Random(seed)
+    shuffled, swings = random.Random(seed), 0
     for name, given in settings.items():
         engines[True].contestant(name, given)
-    while time.monotonic() < until and not _narrow(swing):
-        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in swing.found}
+    while not swings or (time.monotonic() < until and not _narrow(swing)):
+        blocks: list[dict[str, list[dict[str, Any]]]] = [{name: [] for name in swing.found} for _ in range(BLOCKS)]
         for concurrency, category in PHASES:
+            prompts = [shuffled.choice(pair.prompts[category]) for _ in range(64)]
+            answers = engines[False].answers(prompts[:32])
             for engine in engines.values():
-                engine.phase([shuffled.choice(pair.prompts[category]) for _ in range(64)], concurrency)
-            turns: dict[str, list[dict[str, Any]]] = {name: [] for name in rows}
-            for _ in range(ROUNDS):
-                for name in shuffled.sample(list(rows), len(rows)):
-                    turns[name].append(engines[name != "none"].slice(name))
-            for name, found in turns.items():
-                rows[name].append({key: sum(turn[key] for turn in found) for key in found[0]})
-        for name, row in rows.items():
-            swing.found[name].append(row)
-        print(f"{swing.repeats} swings, {max(until - time.monotonic(), 0.0) / 60.0:.0f} minutes left", flush=True)
+                engine.phase(prompts, concurrency)
+            for block in blocks:
+                turns: dict[str, list[dict[str, Any]]] = {name: [] for name in swing.found}
+                for _ in range(ROUNDS):
+                    begin = _somewhere(prompts, answers, concurrency, shuffled) if concurrency <= SAME_TEXT else None
+                    for name in shuffled.sample(list(turns), len(turns)):
+                        turns[name].append(engines[name != "none"].slice(name, begin))
+                for name, found in turns.items():
+                    block[name].append({key: sum(turn[key] for turn in found) for key in found[0]})
+        for block in blocks:
+            for name, row in block.items():
+                swing.found[name].append(row)
+        swings += 1
+        print(f"{swings} swings, {max(until - time.monotonic(), 0.0) / 60.0:.0f} minutes left", flush=True)
     return swing
+
+
+def _somewhere(
+    prompts: Sequence[list[int]], answers: Sequence[list[int]], count: int, shuffled: random.Random
+) -> list[list[int]]:
+    """So many sequences, each somewhere in its answer."""
+    chosen = [shuffled.randrange(len(answers)) for _ in range(count)]
+    return [prompts[i] + answers[i][: shuffled.randrange(ANSWER_TOKENS)] for i in chosen]
 
 
 def _narrow(swing: Swing) -> bool:
@@ -221,7 +241,7 @@ def report(swing: Swing) -> str:
     """Markdown, as it stands in docs/live.md."""
     names = list(swing.found)
     how = f"tokens a second by the {swing.clock} clock, ratios with 95% intervals"
-    lines = [f"{swing.repeats} swings; {how}.", ""]
+    lines = [f"{swing.repeats} blocks of {ROUNDS} turns of {SLICE_SECONDS} s a phase; {how}.", ""]
     lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]
     lines += ["| --- |" + " ---: |" * len(names) + " --- | ---: |"]
     for phase, (concurrency, category) in enumerate(PHASES):

@@ -47,7 +47,8 @@ class Engine:
         self.prompts: list[list[int]] = []
         self.concurrency = 0
         self.running = set[str]()
-        self.count = 0
+        self.count = 0  # prompts of this phase
+        self.named = 0
         self._tell_all()
 
     def _tell_all(self) -> None:
@@ -88,42 +89,67 @@ class Engine:
         )
         return {}
 
+    def answers(self, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+        """What the engine itself goes on with."""
+        self._stop()
+        found: list[list[int]] = [[] for _ in prompts]
+        given = self.parameters.clone()
+        given.max_tokens = tokens
+        for i, prompt in enumerate(prompts):
+            self.engine.add_request(str(i), {"prompt_token_ids": prompt}, given)
+        while self.engine.has_unfinished_requests():
+            for output in self.engine.step():
+                found[int(output.request_id)].extend(output.outputs[0].token_ids)
+        return {"answers": found}
+
     def phase(self, prompts: list[list[int]], concurrency: int) -> dict[str, Any]:
-        """From now on so many sequences at once, always, of these prompts."""
+        """From now on so many sequences at once, always, of these prompts, from the first of them on."""
+        self._stop()
+        self.prompts, self.concurrency, self.count = prompts, concurrency, 0
+        self._fill()
+        while self._prefills():
+            self._step()
+        return {}
+
+    def _stop(self) -> None:
         self.engine.abort_request(list(self.running))
         while self.engine.has_unfinished_requests():
             self.engine.step()
         self.running.clear()
-        self.prompts, self.concurrency = prompts, concurrency
-        self._fill()
-        while any(request.is_prefill_chunk for request in self.scheduler.running) or self.scheduler.waiting:
-            self._step()
-        return {}
 
-    def slice(self, name: str, seconds: float) -> dict[str, Any]:
-        """A contestant's turn."""
+    def _prefills(self) -> bool:
+        """Whether the next step holds prompts."""
+        return bool(self.scheduler.waiting) or any(request.is_prefill_chunk for request in self.scheduler.running)
+
+    def slice(self, name: str, seconds: float, prompts: list[list[int]] | None = None) -> dict[str, Any]:
+        """A contestant's turn, with new sequences where there are prompts; steps that hold prompts are not counted."""
         driver = self.drivers.get(name)
         if driver is not None:
             self.scheduler._driver = driver
             self.scheduler._last_done = float("nan")
+        if prompts is not None:
+            self.phase(prompts, len(prompts))
         for _ in range(_SETTLE):
             self._step()
-        committed, steps = 0, 0
-        started, before = _clocks(), _counters(driver)
-        while time.perf_counter() - started[0] < seconds or steps < 3:
-            committed += self._step()
-            steps += 1
-        wall, processor = (now - then for now, then in zip(_clocks(), started, strict=True))
+        before = _counters(driver)
+        committed, steps, wall, processor = 0, 0, 0.0, 0.0
+        while wall < seconds or steps < 3:
+            self._fill()
+            counts, started = not self._prefills(), _clocks()
+            tokens = self._step()
+            if counts:
+                committed, steps = committed + tokens, steps + 1
+                wall, processor = wall + time.perf_counter() - started[0], processor + time.process_time() - started[1]
         found = {key: value - before[key] for key, value in _counters(driver).items()}
         return {"wall_seconds": wall, "processor_seconds": processor, "tokens": committed, "steps": steps, **found}
 
     def _fill(self) -> None:
         while len(self.running) < self.concurrency:
-            self.count += 1
-            name = f"r{self.count}"
+            name = f"r{self.named}"
             self.running.add(name)
             prompt = self.prompts[self.count % len(self.prompts)]
             self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters)
+            self.count, self.named = self.count + 1, self.named + 1
 
     def _step(self) -> int:
         self._fill()
