@@ -81,6 +81,8 @@ def main() -> None:
     ready = {name: one for name, one in started.items() if one.read() is not None}
     for name in started.keys() - ready.keys():
         print(f"{name}: did not start, see {started[name].log.name}")
+    if not ready:
+        sys.exit("No engine started.")
     found: dict[str, dict[int, list[dict[str, Any]]]] = {
         name: {batch: [] for batch in options.batches} for name in ready
     }
