@@ -34,7 +34,7 @@ class ControllerSettings:
     guard_steps: int = 40  # speculating steps over which goodput is held against plain decoding
     guard_margin: float = 0.02
     guard_rest: int = 200  # steps off before it is tried again
-    gate_steps: int = 64  # over which the gate's gain is held against what deciding costs
+    gate_steps: int = 24  # over which the gate's gain is held against what deciding costs
     gate_rest: int = 1000  # steps in which drafts are verified whole before the gate is tried again
 
 

@@ -18,7 +18,7 @@ from specmargin.decisions.policies.online import (
 from specmargin.step import FloatArray, IntArray
 
 _FALLEN = -1.0  # log-odds
-_DEEP_PROBE = 8  # probes from one of the deepest depth to the next
+_DEEP_PROBE = 32  # probes from one of the deepest depth to the next: it costs the most and is right the least
 
 (DEPTH, STEP, PROBING, OFF_UNTIL, WHOLE_UNTIL, WHOLE_BATCH) = range(6)  # of `Learned.marks`; -1: none
 (COMMITTED, PLAIN, SQUARES, WATCHED) = range(4)  # of `Learned.guard`

@@ -15,8 +15,9 @@ from specmargin.step import FloatArray, IntArray
 # Prices: forgetting a step, weight of the prior in steps (on an offset as large as a step; on a scale off by one), and
 # the relative error from which on a step counts for less. An engine's fixed time is as likely to be off as its speed.
 _PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.98, 2.0, 0.8, 0.25
-# Acceptance: forgetting a step where a depth was tried and where nobody tried it, and weight of the prior in rounds.
-_FORGETTING, _UNTRIED, _PRIOR_ROUNDS = 0.94, 0.985, 8.0
+# Acceptance: forgetting a step where a depth was tried and where nobody tried it, rounds that are remembered at least
+# (few sequences make few rounds a step, and chance would choose), and weight of the prior in rounds.
+_FORGETTING, _UNTRIED, _LEAST_ROUNDS, _PRIOR_ROUNDS = 0.94, 0.985, 64.0, 8.0
 # Confidence: how fast its shift is learned, and how it goes back to none.
 _SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
 
@@ -119,6 +120,7 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
 def learn_acceptance(tried, taken, verified, accepted, unseen):  # type: ignore[no-untyped-def]
     """`unseen`: tries and takes, by depth, that a gate expected of the drafts it left out. Without them only drafts
     that it was sure of would count, and every depth would look better than it is."""
+    remembered = max(_FORGETTING, 1.0 - verified.size / _LEAST_ROUNDS)
     for depth in range(tried.size):
         tries, takes = unseen[0, depth], unseen[1, depth]
         for i in range(verified.size):
@@ -126,7 +128,7 @@ def learn_acceptance(tried, taken, verified, accepted, unseen):  # type: ignore[
                 tries += 1
             if accepted[i] > depth:
                 takes += 1
-        keep = _FORGETTING if tries > 0 else _UNTRIED  # what is not tried goes stale, slowly
+        keep = remembered if tries > 0 else _UNTRIED  # what is not tried goes stale, slowly
         tried[depth] = keep * tried[depth] + tries
         taken[depth] = keep * taken[depth] + min(takes, tries)
 
