@@ -11,64 +11,31 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.live.talking import Child
+
 _SCHEDULING = {"async": True, "sync": False}
 
 
-class Contestant:
+def contestant(name: str, options: argparse.Namespace, log: Path) -> Child:
     """An engine: `none`, `fixed` (vLLM's own speculation) or `adaptive` (ours), with async scheduling or without."""
-
-    def __init__(self, name: str, options: argparse.Namespace, log: Path) -> None:
-        kind, scheduling, *runner = name.split()
-        arguments: dict[str, Any] = {
-            "model": options.target,
-            "async_scheduling": _SCHEDULING[scheduling],
-            **options.set,
-        }
-        if kind != "none":
-            draft = {"method": "draft_model", "model": options.draft, "num_speculative_tokens": options.depth}
-            arguments["speculative_config"] = draft
-        if kind == "adaptive":
-            arguments["additional_config"] = {"specmargin": {"mode": "adaptive", "policy": options.policy}}
-        environment = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if runner == ["v1"] else {}
-        self.log = log.open("w")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.live.turns"],
-            cwd=ROOT,
-            env=os.environ | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
-        self._write(arguments | {"disable_log_stats": False})
-
-    def _write(self, command: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def read(self) -> dict[str, Any] | None:
-        """None where the engine has stopped."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        return dict(json.loads(line)) if line else None
-
-    def answer(self, prompts: list[list[int]], tokens: int) -> dict[str, Any] | None:
-        self._write({"prompts": prompts, "tokens": tokens})
-        return self.read()
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=60)
+    kind, scheduling, *runner = name.split()
+    arguments: dict[str, Any] = {"model": options.target, "async_scheduling": _SCHEDULING[scheduling], **options.set}
+    if kind != "none":
+        draft = {"method": "draft_model", "model": options.draft, "num_speculative_tokens": options.depth}
+        arguments["speculative_config"] = draft
+    if kind == "adaptive":
+        arguments["additional_config"] = {"specmargin": {"mode": "adaptive", "policy": options.policy}}
+    environment = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if runner == ["v1"] else {}
+    job = arguments | {"disable_log_stats": False}
+    return Child("benchmarks.live.turns", job, log=log, environment=environment)
 
 
 def main() -> None:
@@ -76,7 +43,7 @@ def main() -> None:
     folder = options.logs
     folder.mkdir(parents=True, exist_ok=True)
     started = {
-        name: Contestant(name, options, folder / f"{name.replace(' ', '-')}.log") for name in options.contestants
+        name: contestant(name, options, folder / f"{name.replace(' ', '-')}.log") for name in options.contestants
     }
     ready = {name: one for name, one in started.items() if one.read() is not None}
     for name in started.keys() - ready.keys():
@@ -92,8 +59,8 @@ def main() -> None:
             for batch in options.batches:
                 prompts = [_prompt(options, shuffled) for _ in range(batch)]
                 for name in shuffled.sample(list(ready), len(ready)):
-                    answer = ready[name].answer(prompts, options.tokens)
-                    if turn and answer is not None:
+                    answer = ready[name].ask({"prompts": prompts, "tokens": options.tokens})
+                    if turn:
                         found[name][batch].append(answer)
     finally:
         for one in started.values():
@@ -106,7 +73,7 @@ def main() -> None:
 def _prompt(options: argparse.Namespace, shuffled: random.Random) -> list[int]:
     if options.prompts is not None:
         return list(shuffled.choice(options.prompts))
-    return [shuffled.randrange(1000, 30000) for _ in range(64)]
+    return [shuffled.randrange(100, 4000) for _ in range(64)]
 
 
 def report(found: dict[str, dict[int, list[dict[str, Any]]]], options: argparse.Namespace) -> str:

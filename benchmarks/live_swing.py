@@ -16,10 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +36,7 @@ from tests.live.measuring import ENVIRONMENT  # noqa: E402
 from tests.live.models import Pair, find_pair, reference_folder  # noqa: E402
 
 from benchmarks.live.prices import measured_policy  # noqa: E402
+from benchmarks.live.talking import Child  # noqa: E402
 
 DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
@@ -67,27 +66,11 @@ class Engine:
             drafter = {"method": "draft_model", "model": str(pair.draft), "num_speculative_tokens": DEEPEST}
             arguments |= {"speculative_config": drafter}
             arguments |= {"additional_config": {"specmargin": {"mode": "observe"}}}  # until the contestants come
-        self._log = log.open("w")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.live.engine"],
-            cwd=ROOT,
-            env=os.environ | _ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self._send({"engine": arguments, "depth": DEEPEST})
-
-    def _send(self, command: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the engine stopped; its log: {self._log.name}")
-        return dict(json.loads(line))
+        job = {"engine": arguments, "depth": DEEPEST}
+        self._child = Child("benchmarks.live.engine", job, log=log, environment=_ENVIRONMENT)
+        if self._child.read() is None:
+            raise SystemExit(f"the engine did not start; its log: {log}")
+        self._send = self._child.ask
 
     def contestant(self, name: str, settings: dict[str, Any]) -> None:
         self._send({"do": "contestant", "name": name, "settings": settings})
@@ -102,8 +85,7 @@ class Engine:
         return self._send({"do": "slice", "name": name, "seconds": SLICE_SECONDS, "prompts": prompts})
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=30)
+        self._child.close()
 
 
 @dataclass

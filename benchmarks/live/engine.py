@@ -6,29 +6,19 @@ second each, so that a machine that changes its speed every few seconds does so 
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-OUT = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what the engine prints is not an answer
+from benchmarks.live.talking import serve
+
 _SETTLE = 2  # steps after a switch: what the contestant before had drafted is verified in the first of them
 
 
-def main() -> None:
-    job = json.loads(sys.stdin.readline())
+def start(job: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
     engine = Engine(job)
-    _answer({"ready": True})
-    for line in sys.stdin:
-        command = json.loads(line)
-        _answer(getattr(engine, command.pop("do"))(**command))
-
-
-def _answer(found: object) -> None:
-    OUT.write(json.dumps(found) + "\n")
-    OUT.flush()
+    return lambda command: getattr(engine, command.pop("do"))(**command)
 
 
 class Engine:
@@ -179,4 +169,4 @@ def _counters(driver: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(start)

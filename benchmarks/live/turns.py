@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-OUT = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what the engine prints is not an answer
+from benchmarks.live.talking import serve
 
 
-def main() -> None:
+def start(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
     from vllm import LLM, SamplingParams  # noqa: PLC0415 (the environment comes first)
 
-    engine = LLM(**json.loads(sys.stdin.readline()))
-    _answer({"ready": True})
-    for line in sys.stdin:
-        command = json.loads(line)
+    engine = LLM(**arguments)
+
+    def answer(command: dict[str, Any]) -> object:
         parameters = SamplingParams(temperature=0.0, max_tokens=command["tokens"], ignore_eos=True, detokenize=False)
         prompts = [{"prompt_token_ids": prompt} for prompt in command["prompts"]]
         before, started = _counters(engine), time.perf_counter()
         found = engine.generate(prompts, parameters, use_tqdm=False)
         seconds = time.perf_counter() - started
         counted = {name: value - before.get(name, 0.0) for name, value in _counters(engine).items()}
-        _answer({"seconds": seconds, "tokens": [list(one.outputs[0].token_ids) for one in found], **counted})
+        return {"seconds": seconds, "tokens": [list(one.outputs[0].token_ids) for one in found], **counted}
+
+    return answer
 
 
 def _counters(engine: Any) -> dict[str, float]:
-    """vLLM's own and ours, where they are."""
+    """vLLM's own, where it speculates."""
     wanted = (
         "vllm:spec_decode_num_drafts",
         "vllm:spec_decode_num_draft_tokens",
@@ -39,10 +37,5 @@ def _counters(engine: Any) -> dict[str, float]:
     return {name.removeprefix("vllm:"): float(found[name].value) for name in wanted if name in found}
 
 
-def _answer(found: object) -> None:
-    OUT.write(json.dumps(found) + "\n")
-    OUT.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve(start)

@@ -25,7 +25,7 @@ from specmargin.decisions.policies.core import (
     learn_rounds,
     shift_survival,
 )
-from specmargin.decisions.policies.gate import Memory, ragged_gate, verify_seconds
+from specmargin.decisions.policies.gate import Memory, ragged_gate, ragged_seconds
 from specmargin.step import FloatArray, IntArray
 
 
@@ -81,18 +81,8 @@ def gate(handle, survival, drafted):  # type: ignore[no-untyped-def]
         if depths[i] < drafted[i]:
             depths[i] = floor[depths[i]]
     expected, reached = expected_of_gate(believed, drafted, depths, batch, handle.unseen)
-    saved = _seconds(prices, drafted, batch) - _seconds(prices, depths, batch)
+    saved = ragged_seconds(prices, drafted, batch) - ragged_seconds(prices, depths, batch)
     return expected, reached, rate * saved - handle.unseen[1].sum()
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _seconds(prices, depths, batch):  # type: ignore[no-untyped-def]
-    effective, total, strangers = prices[3], 0, 0.0
-    for i in range(batch):
-        depth = min(depths[i], effective.size - 1)
-        total += depth
-        strangers += effective[depth]
-    return verify_seconds(prices, total / batch, strangers)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -41,13 +41,13 @@ def ragged_gate(survival, drafted, prices, rate, memory):  # type: ignore[no-unt
     total = _ordered(survival, drafted, prices, rate, memory)
     tokens, kept, best_tokens = 0.0, 0, 0.0
     strangers = batch * effective[0]
-    best = -rate * verify_seconds(prices, 0.0, strangers)
+    best = -rate * _verify(prices, 0.0, strangers)
     each = 1.0 / batch
     for n in range(total):
         i, d = order[n] // deepest, order[n] % deepest
         tokens += survival[i, d]
         strangers += effective[d + 1] - effective[d]
-        value = tokens - rate * verify_seconds(prices, (n + 1) * each, strangers)
+        value = tokens - rate * _verify(prices, (n + 1) * each, strangers)
         if value > best:
             best, kept, best_tokens = value, n + 1, tokens
     depths[:batch] = 0
@@ -114,7 +114,7 @@ def _counted(depths, bins, order, heads, batch, deepest):  # type: ignore[no-unt
 
 
 @nb.njit(cache=True, nogil=True, inline="always", fastmath=True)
-def verify_seconds(prices, mean_depth, strangers):  # type: ignore[no-untyped-def]
+def _verify(prices, mean_depth, strangers):  # type: ignore[no-untyped-def]
     """Seconds of a step of this mean depth whose runs touch the experts of so many strangers."""
     rest, experts, spacing = prices[0], prices[1], prices[2]
     low = min(int(mean_depth), rest.size - 2)
@@ -126,6 +126,17 @@ def verify_seconds(prices, mean_depth, strangers):  # type: ignore[no-untyped-de
         + experts[at]
         + (place - at) * (experts[at + 1] - experts[at])
     )
+
+
+@nb.njit(cache=True, nogil=True, fastmath=True)
+def ragged_seconds(prices, depths, batch):  # type: ignore[no-untyped-def]
+    """Seconds of a step that verifies the first `batch` of these depths."""
+    effective, total, strangers = prices[3], 0, 0.0
+    for i in range(batch):
+        depth = min(depths[i], effective.size - 1)
+        total += depth
+        strangers += effective[depth]
+    return _verify(prices, total / batch, strangers)
 
 
 @nb.njit(cache=True, nogil=True, inline="always")
@@ -188,16 +199,12 @@ def _drafting_seconds(survival, depth, prices, next_acceptance, rate, option, dr
 def sample_goodput(sample, picked, depth, prices, next_acceptance, rate, option, memory):  # type: ignore[no-untyped-def]
     """Expected tokens over seconds of batches drawn from a sample of survivals, drafted and gated as in the engine."""
     steps, batch = picked.shape
-    effective, depths = prices[3], memory[0]
+    depths = memory[0]
     drafted = np.empty(batch, dtype=np.int64)
     tokens = seconds = 0.0
     for step in range(steps):
         survival = sample[picked[step]]
         seconds += _drafting_seconds(survival, depth, prices, next_acceptance, rate, option, drafted)
         tokens += batch + ragged_gate(survival, drafted, prices, rate, memory)
-        positions, strangers = 0, 0.0
-        for i in range(batch):
-            positions += depths[i]
-            strangers += effective[depths[i]]
-        seconds += verify_seconds(prices, positions / batch, strangers)
+        seconds += ragged_seconds(prices, depths, batch)
     return tokens / seconds

@@ -72,10 +72,9 @@ class Driver:
     survivals: Survivals | None = None  # None: verify depths are not gated
     classes: Mapping[str, Schedule] = field(default_factory=dict)
     capture: BankWriter | None = None
-    learn_every: int = (
-        1  # steps: coming back to code that a forward pass has driven out of the caches takes longer than
-    )
-    # running it, so it is run for several steps at once
+    # Steps that are learned from at once: coming back to code that a forward pass has driven out of the caches takes
+    # longer than running it.
+    learn_every: int = 1
     _live: dict[str, Live] = field(default_factory=dict)
     _histories: Histories = field(default_factory=Histories)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
