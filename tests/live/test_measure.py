@@ -57,7 +57,8 @@ def test_the_price_file_knows_experts_drafter_and_being_off(prices: Path) -> Non
     found = json.loads(prices.read_text())
     assert found["evidence"]["counted_experts"]
     assert found["drafter"]["method"] == "draft_model"
-    assert found["modes"]["none"]["off_step_seconds"] > 0  # the drafter keeps up even while it drafts nothing
+    off = found["modes"]["none"]
+    assert off["off_step_seconds"] + off["off_sequence_seconds"] > 0  # the drafter keeps up while it drafts nothing
     rows = {(row["run"], row["batch"], row["depth"], row["kind"]): row for row in found["rows"]}
     assert {key[0] for key in rows} == {"none", "forced", "drafter"}
     plain, strangers, alike = (

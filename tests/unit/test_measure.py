@@ -277,6 +277,22 @@ def test_the_cliff_the_pieces_and_the_price_of_being_off_are_found(fitted: Fitte
     assert pieces.floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
 
 
+@pytest.mark.parametrize("speed", [1.0, 1.5])
+def test_a_drafter_that_keeps_up_costs_its_passes_though_the_machine_ran_faster(
+    model: Architecture, speed: float
+) -> None:
+    """Off is priced by the drafter's own engine, which may run while the machine is in another mood."""
+    plain = [row for row in _rows(model) if row["run"] == "none"]
+    off = [
+        row
+        | {"run": "drafter", "kind": "off", "draft_seconds": 2e-3, "low_draft_seconds": 2e-3}
+        | dict.fromkeys(("seconds", "low_seconds", "high_seconds", "whole_seconds"), row["seconds"] / speed + 2e-3)
+        for row in plain
+    ]
+    found = price_file([*_rows(model), *off], {"none": ENGINE}, model).file.modes["full"]
+    assert found.off_step_seconds == pytest.approx(2e-3, rel=0.1)
+
+
 def test_repeated_tokens_say_nothing_where_experts_were_not_counted(model: Architecture) -> None:
     rows = [row | {"distinct": None} for row in _rows(model)]
     assert {row["kind"] for row in price_file(rows, {"none": ENGINE}, model).rows} == {"none", "strangers"}

@@ -234,12 +234,18 @@ def floor_layer_seconds(fit: Fit, pieces: Steps, layers: int) -> float:
     return float(candidates[int(np.argmin(errors))]) / layers
 
 
-def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, in_pieces: bool) -> EngineTime:
-    """What speculation that is off costs: graphs lost, or the passes of a drafter that must keep up."""
+def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, passes: FloatArray, in_pieces: bool) -> EngineTime:
+    """What speculation that is off costs: graphs lost, or the passes of a drafter that must keep up.
+
+    Passes that were timed are part of their steps, at whatever speed the machine ran: the rest is never more than
+    what they left.
+    """
+    rest = fit.seconds(off)
     if in_pieces:
         time = replace(time, off_floor_layer_seconds=floor_layer_seconds(fit, off, layers))
-    rest = fit.seconds(off)
-    rest = np.maximum(rest, time.off_floor_layer_seconds * layers)
+        rest = np.maximum(rest, time.off_floor_layer_seconds * layers)
+    else:
+        rest = np.minimum(rest, off.seconds - passes)
     features = np.stack([np.ones_like(off.batch), off.batch], axis=1) / off.seconds[:, np.newaxis]
     (step, sequence), _ = nnls(features, (off.seconds - rest) / off.seconds)
     return replace(time, off_step_seconds=float(step), off_sequence_seconds=float(sequence))

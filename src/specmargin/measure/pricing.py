@@ -156,12 +156,14 @@ def _graphs(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, large
     beyond = [r for r in rows if largest and r["batch"] * (r["depth"] + 1) > largest and r["graph"] == "none"]
     if beyond:
         time = replace(time, eager_layer_seconds=eager_layer_seconds(fit, steps(beyond), layers))
-    off = [row | {"draft_seconds": 0.0} for row in map(dict, rows) if row["kind"] == "off" and row["run"] != "pieces"]
+    off = [row for row in rows if row["kind"] == "off" and row["run"] != "pieces"]
     own = [row for row in off if row["run"] == "drafter"]  # its passes must keep up with what is decoded
     chosen = own or off
     if chosen:
+        whole = steps([{**row, "draft_seconds": 0.0} for row in chosen])
+        passes = np.array([row["draft_seconds"] for row in chosen])
         in_pieces = all(row["graph"] == "piecewise" for row in chosen)
-        time = with_off(time, fit, steps(chosen), layers, in_pieces=in_pieces)
+        time = with_off(time, fit, whole, layers, passes=passes, in_pieces=in_pieces)
     return time
 
 
