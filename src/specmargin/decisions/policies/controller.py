@@ -29,8 +29,8 @@ _INTEGERS = {"i", "u"}
 class ControllerSettings:
     candidates: tuple[int, ...] | None = None  # depths that the engine is good at (graphs, kernels); None: all
     early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
-    hysteresis: float = 0.005  # gain in goodput that a change of depth must promise
-    probe_every: int = 24  # steps between looks at another depth
+    hysteresis: float = 0.001  # gain in goodput that a change of depth must promise
+    probe_every: int = 48  # steps between looks at another depth
     guard_steps: int = 40  # speculating steps over which goodput is held against plain decoding
     guard_margin: float = 0.02
     guard_rest: int = 200  # steps off before it is tried again

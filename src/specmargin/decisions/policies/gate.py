@@ -65,7 +65,10 @@ def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untype
     slope = _expert_slope(prices, batch * effective[0])
     per_position = (rest[1] - rest[0]) / batch + 1e-15
     cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
-    never = rate * max((rest[1:] - rest[:-1]).min(), 0.0) / batch  # a survival that pays for no position, wherever
+    cheapest_step = rest[1] - rest[0]
+    for d in range(1, deepest):
+        cheapest_step = min(cheapest_step, rest[d + 1] - rest[d])
+    never = rate * max(cheapest_step, 0.0) / batch  # a survival that pays for no position, wherever
     few = batch * deepest <= _FEW
     if not few:
         heads[:] = 0

@@ -14,7 +14,7 @@ from specmargin.step import FloatArray, IntArray
 
 # Prices: forgetting a step, weight of the prior in steps (on an offset as large as a step; on a scale off by one), and
 # the relative error from which on a step counts for less. An engine's fixed time is as likely to be off as its speed.
-_PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.98, 2.0, 0.8, 0.25
+_PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.995, 2.0, 0.8, 0.25
 # Acceptance: forgetting a step where a depth was tried and where nobody tried it, rounds that are remembered at least
 # (few sequences make few rounds a step, and chance would choose), and weight of the prior in rounds.
 _FORGETTING, _UNTRIED, _LEAST_ROUNDS, _PRIOR_ROUNDS = 0.94, 0.985, 64.0, 8.0
