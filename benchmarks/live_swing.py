@@ -3,12 +3,13 @@
     make bench-live            (or: python benchmarks/live_swing.py --minutes 30)
 
 The machine is noisy: it changes its speed twofold every few seconds. So contestants take turns of a fifth of a second,
-every ratio is taken within one block of turns, and it goes on until the 95% interval of each is within ±5%, or the time
-is up. Few sequences differ by their text more than policies do: up to eight, every turn of a round begins with the same
-ones, somewhere in their answers; more of them go on from turn to turn. Steps that hold prompts are not counted.
-Speculation off, every fixed depth, the schedule and the controller run in one engine and differ in the policy alone; no
-speculation is an engine of its own. Schedule and controller come from `specmargin plan`, with prices from `specmargin
-measure vllm` and the acceptance and routing of the reference bank.
+the controller runs between any two others and each of them is held against its turns just before and after; every ratio
+is taken within one block of turns, and it goes on until the 95% interval of each is within ±5% (--within), or the time
+is up. Who is far behind in a phase plays fewer rounds of it. Few sequences differ by their text more than policies do:
+up to eight, every turn of a round begins with the same ones, somewhere in their answers; more of them go on from turn
+to turn. Steps that hold prompts are not counted. Speculation off, every fixed depth, the schedule and the controller
+run in one engine and differ in the policy alone; no speculation is an engine of its own. Schedule and controller come
+from `specmargin plan`, with prices from `specmargin measure vllm` and the acceptance and routing of the reference bank.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,17 @@ DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
 PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), (1, "prose"))
 TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # of a phase, in the whole swing
-ROUNDS = 6  # turns of every contestant in a block, which is one repeat
-BLOCKS = 5  # of a phase
+ROUNDS = 6  # in a block, which is one repeat: a turn of every contestant, the controller's between any two
+BLOCKS = 4  # of a phase
+FAR_BEHIND = 0.9  # of the controller's tokens a second: who makes less plays one round in three
 SLICE_SECONDS = 0.2
 SAME_TEXT = 8  # sequences up to which all turns of a round begin with the same ones
 ANSWER_TOKENS = 96
 _ENVIRONMENT = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+Turn = dict[str, Any]  # what an engine counted
+Interval = tuple[float, float, float]  # mean, and from where to where it may be
 
 
 class Engine:
@@ -81,7 +87,7 @@ class Engine:
     def answers(self, prompts: Sequence[list[int]]) -> list[list[int]]:
         return list(self._send({"do": "answers", "prompts": prompts, "tokens": ANSWER_TOKENS})["answers"])
 
-    def slice(self, name: str, prompts: Sequence[list[int]] | None) -> dict[str, Any]:
+    def slice(self, name: str, prompts: Sequence[list[int]] | None) -> Turn:
         return self._send({"do": "slice", "name": name, "seconds": SLICE_SECONDS, "prompts": prompts})
 
     def close(self) -> None:
@@ -90,34 +96,53 @@ class Engine:
 
 @dataclass
 class Swing:
-    """What was counted, by contestant, block of turns and phase."""
+    """What was counted, by contestant, block of turns and phase; `beside` is the controller's in the turns around."""
 
-    found: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)  # contestant → blocks → phases
+    found: dict[str, list[list[Turn]]] = field(default_factory=dict)  # contestant → blocks → phases
     clock: str = "wall"
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.found if name != "adaptive"]
 
     @property
     def repeats(self) -> int:
         return min((len(rows) for rows in self.found.values()), default=0)
 
     def rate(self, name: str, phase: int) -> list[float]:
-        return [row[phase]["tokens"] / self._seconds(row[phase]) for row in self.found[name][: self.repeats]]
+        return [self._rate(row[phase]) for row in self.found[name]]
 
-    def _seconds(self, phase: dict[str, Any]) -> float:
-        return float(phase[f"{self.clock}_seconds"])
+    def beside(self, name: str, phase: int) -> list[float]:
+        """The controller's, in the turns around those of `name`."""
+        return [self._rate(row[phase]["beside"]) for row in self.found[name]]
 
-    def overall(self, name: str) -> list[float]:
-        """Tokens a second over a swing in which every phase has so many tokens to make, by block."""
-        tokens = [TOKENS[concurrency] for concurrency, _ in PHASES]
-        by_phase = [self.rate(name, phase) for phase in range(len(PHASES))]
-        swings = zip(*by_phase, strict=True)
-        return [sum(tokens) / sum(made / rate for made, rate in zip(tokens, rates, strict=True)) for rates in swings]
+    def _rate(self, turns: Turn) -> float:
+        return float(turns["tokens"] / self.seconds(turns))
+
+    def seconds(self, turns: Turn) -> float:
+        return float(turns[f"{self.clock}_seconds"])
+
+    def over(self, name: str, phase: int | None = None) -> Interval:
+        """The controller over `name`, in one phase or over the whole swing."""
+        if phase is not None:
+            return interval(self.beside(name, phase), self.rate(name, phase))
+        phases = range(len(PHASES))
+        return interval(
+            whole([self.beside(name, phase) for phase in phases]), whole([self.rate(name, phase) for phase in phases])
+        )
 
     def best_fixed(self, phase: int) -> str:
-        names = ["off", *(f"fixed {depth}" for depth in FIXED)]
-        return max(names, key=lambda name: statistics.fmean(self.rate(name, phase)))
+        return min(("off", *(f"fixed {depth}" for depth in FIXED)), key=lambda name: self.over(name, phase)[0])
 
 
-def interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]:
+def whole(by_phase: Sequence[Sequence[float]]) -> list[float]:
+    """Tokens a second over a swing in which every phase has so many tokens to make, by block."""
+    tokens = [TOKENS[concurrency] for concurrency, _ in PHASES]
+    swings = zip(*by_phase, strict=True)
+    return [sum(tokens) / sum(made / rate for made, rate in zip(tokens, rates, strict=True)) for rates in swings]
+
+
+def interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """Mean ratio and its 95% interval, from pairs of one block, in logarithms."""
     logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
     mean = statistics.fmean(logs)
@@ -142,7 +167,9 @@ def main() -> None:
     engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
     try:
         until = started + 60.0 * options.minutes
-        swing = _swing(engines, pair, policy, until=until, seed=options.seed, clock=options.clock)
+        swing = _swing(
+            engines, pair, policy, until=until, within=options.within, seed=options.seed, clock=options.clock
+        )
     finally:
         for engine in engines.values():
             engine.close()
@@ -154,6 +181,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="time after which no swing is begun")
+    parser.add_argument("--within", type=float, default=0.05, help="half an interval with which it is content")
     parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: measured first")
     parser.add_argument("--output", type=Path, help="write every measurement there, as JSON")
     parser.add_argument("--read", type=Path, help="only print the tables of a run that --output wrote")
@@ -164,7 +192,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, seed: int, clock: str) -> Swing:
+def _swing(
+    engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, within: float, seed: int, clock: str
+) -> Swing:
     settings: dict[str, dict[str, Any]] = {"off": {"mode": "schedule", "schedule": [[1, 32, 0]]}}
     settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
     settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
@@ -173,27 +203,51 @@ def _swing(engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: floa
     shuffled, swings = random.Random(seed), 0
     for name, given in settings.items():
         engines[True].contestant(name, given)
-    while not swings or (time.monotonic() < until and not _narrow(swing)):
-        blocks: list[dict[str, list[dict[str, Any]]]] = [{name: [] for name in swing.found} for _ in range(BLOCKS)]
-        for concurrency, category in PHASES:
+    while not swings or (time.monotonic() < until and not _narrow(swing, within)):
+        blocks: list[dict[str, list[Turn]]] = [{name: [] for name in swing.found} for _ in range(BLOCKS)]
+        for phase, (concurrency, category) in enumerate(PHASES):
             prompts = [shuffled.choice(pair.prompts[category]) for _ in range(64)]
             answers = engines[False].answers(prompts[:32])
             for engine in engines.values():
                 engine.phase(prompts, concurrency)
+            behind = [name for name in swing.others if swings and swing.over(name, phase)[0] > 1.0 / FAR_BEHIND]
             for block in blocks:
-                turns: dict[str, list[dict[str, Any]]] = {name: [] for name in swing.found}
-                for _ in range(ROUNDS):
+                turns: dict[str, list[Turn]] = {name: [] for name in swing.found}
+                for number in range(ROUNDS):
                     begin = _somewhere(prompts, answers, concurrency, shuffled) if concurrency <= SAME_TEXT else None
-                    for name in shuffled.sample(list(turns), len(turns)):
-                        turns[name].append(engines[name != "none"].slice(name, begin))
-                for name, found in turns.items():
-                    block[name].append({key: sum(turn[key] for turn in found) for key in found[0]})
+                    players = [name for name in swing.others if number % 3 == 0 or name not in behind]
+                    for name, turn in _round(engines, shuffled.sample(players, len(players)), begin):
+                        turns[name].append(turn)
+                for name, taken in turns.items():
+                    block[name].append(_total(taken))
         for block in blocks:
             for name, row in block.items():
                 swing.found[name].append(row)
         swings += 1
         print(f"{swings} swings, {max(until - time.monotonic(), 0.0) / 60.0:.0f} minutes left", flush=True)
     return swing
+
+
+def _round(
+    engines: dict[bool, Engine], players: Sequence[str], begin: list[list[int]] | None
+) -> Iterator[tuple[str, Turn]]:
+    """Turns of the controller and of each of the others in between, which know what it did before and after them."""
+    before = engines[True].slice("adaptive", begin)
+    yield "adaptive", before
+    for name in players:
+        own = engines[name != "none"].slice(name, begin)
+        after = engines[True].slice("adaptive", begin)
+        yield name, own | {"beside": _total([before, after])}
+        yield "adaptive", after
+        before = after
+
+
+def _total(turns: Sequence[Turn]) -> Turn:
+    """Their sums."""
+    found: Turn = {key: sum(turn[key] for turn in turns) for key in turns[0] if key != "beside"}
+    if "beside" in turns[0]:
+        found["beside"] = _total([turn["beside"] for turn in turns])
+    return found
 
 
 def _somewhere(
@@ -204,19 +258,13 @@ def _somewhere(
     return [prompts[i] + answers[i][: shuffled.randrange(ANSWER_TOKENS)] for i in chosen]
 
 
-def _narrow(swing: Swing) -> bool:
-    """All ratios known to ±5%."""
+def _narrow(swing: Swing, within: float) -> bool:
+    """All ratios are known to that."""
     if swing.repeats < 3:
         return False
-    for phase in range(len(PHASES)):
-        _, low, high = interval(swing.rate("adaptive", phase), swing.rate(swing.best_fixed(phase), phase))
-        if high / low > 1.1:
-            return False
-    others = [name for name in swing.found if name != "adaptive"]
-    return all(
-        high / low <= 1.1
-        for _, low, high in (interval(swing.overall("adaptive"), swing.overall(name)) for name in others)
-    )
+    found = [swing.over(swing.best_fixed(phase), phase) for phase in range(len(PHASES))]
+    found += [swing.over(name) for name in swing.others]
+    return all(high / low <= (1.0 + within) ** 2 for _, low, high in found)
 
 
 def report(swing: Swing) -> str:
@@ -229,15 +277,15 @@ def report(swing: Swing) -> str:
     for phase, (concurrency, category) in enumerate(PHASES):
         best = swing.best_fixed(phase)
         rates = " | ".join(f"{statistics.fmean(swing.rate(name, phase)):,.0f}" for name in names)
-        ratio = _shown(interval(swing.rate("adaptive", phase), swing.rate(best, phase)))
+        ratio = _shown(swing.over(best, phase))
         lines += [f"| {concurrency}, {category} | {rates} | {best} | {ratio} |"]
-    rates = " | ".join(f"{statistics.fmean(swing.overall(name)):,.0f}" for name in names)
+    by_name = {name: whole([swing.rate(name, phase) for phase in range(len(PHASES))]) for name in names}
+    rates = " | ".join(f"{statistics.fmean(by_name[name]):,.0f}" for name in names)
     lines += [f"| whole swing | {rates} | | |", ""]
     lines += ["| adaptive over | whole swing | positions a token, theirs | ours |", "| --- | ---: | ---: | ---: |"]
-    for name in names:
-        if name != "adaptive":
-            ratio = _shown(interval(swing.overall("adaptive"), swing.overall(name)))
-            lines += [f"| {name} | {ratio} | {_positions(swing, name):.2f} | {_positions(swing, 'adaptive'):.2f} |"]
+    for name in swing.others:
+        positions = f"{_positions(swing, name):.2f} | {_positions(swing, 'adaptive'):.2f}"
+        lines += [f"| {name} | {_shown(swing.over(name))} | {positions} |"]
     lines += ["", *_steps_table(swing)]
     phases = [p for row in swing.found["adaptive"] for p in row]
     for concurrency in (1, 32):
@@ -278,7 +326,7 @@ def _fixed_positions(swing: Swing, phase: int) -> float:
 
 def _milliseconds(swing: Swing, name: str, phase: int) -> float:
     rows = [row[phase] for row in swing.found[name]]
-    return float(1e3 * sum(map(swing._seconds, rows)) / sum(row["steps"] for row in rows))
+    return float(1e3 * sum(map(swing.seconds, rows)) / sum(row["steps"] for row in rows))
 
 
 def _positions(swing: Swing, name: str, phase: int | None = None) -> float:
@@ -291,7 +339,7 @@ def _positions(swing: Swing, name: str, phase: int | None = None) -> float:
     )
 
 
-def _shown(found: tuple[float, float, float]) -> str:
+def _shown(found: Interval) -> str:
     mean, low, high = found
     return f"{mean:.3f} ({low:.3f} to {high:.3f})"
 
