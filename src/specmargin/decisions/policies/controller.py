@@ -21,7 +21,7 @@ from specmargin.decisions.policies.policy import Gated, Outcome, RaggedGate
 from specmargin.decisions.policies.tables import PriceTable
 from specmargin.step import BoolArray, FloatArray, IntArray
 
-SCHEMA = "specmargin.controller/3"
+SCHEMA = "specmargin.controller/4"
 _INTEGERS = {"i", "u"}
 
 
@@ -258,7 +258,7 @@ class Controller:
         known = all(np.isfinite(part).all() for part in (*parts, shift)) and len(counters) == 7
         known = known and -1 <= counters[0] <= self.table.max_depth and all(abs(count) < 1 << 62 for count in counters)
         shapes = [part.shape for part in parts]
-        if state.get("schema") != SCHEMA or shapes != [depth, depth, (3, 3), (3,), (3,), (4,), (2,)] or not known:
+        if state.get("schema") != SCHEMA or shapes != [depth, depth, (3, 3), (3,), (4,), (4,), (2,)] or not known:
             return False
         learned = self.learned
         for own, saved in zip(learned[:5], (tried, taken, normal, right, values), strict=True):

@@ -14,7 +14,9 @@ from specmargin.step import FloatArray, IntArray
 
 # Prices: forgetting a step, weight of the prior in steps (on an offset as large as a step; on a scale off by one), and
 # the relative error from which on a step counts for less. An engine's fixed time is as likely to be off as its speed.
-_PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.995, 2.0, 0.8, 0.25
+_PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.995, 1.0, 0.4, 0.25
+# Level: the weight of the last step in it, and within what it may be: what is further off is no mood of the machine.
+_LEVEL_RATE, _FASTEST, _SLOWEST = 0.1, 0.5, 2.0
 # Acceptance: forgetting a step where a depth was tried and where nobody tried it, rounds that are remembered at least
 # (few sequences make few rounds a step, and chance would choose), and weight of the prior in rounds.
 _FORGETTING, _UNTRIED, _LEAST_ROUNDS, _PRIOR_ROUNDS = 0.94, 0.985, 64.0, 8.0
@@ -24,14 +26,16 @@ _SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
 
 @dataclass(kw_only=True)
 class PriceCorrection:
-    """Measured step seconds against the table: an offset, and a scale for experts and for the rest.
+    """Measured step seconds against the table: an offset, a scale for experts and for the rest, and a level of it all.
 
-    Least squares with forgetting, pulled to the prior (0, 1, 1); a step far off what was expected counts for less.
+    The level follows the machine from step to step and changes no decision: it is the same at every depth. The others
+    say how steps of different kinds compare, and are learned from that: least squares with forgetting, pulled to the
+    prior (0, 1, 1); a step far off what was expected counts for less.
     """
 
     normal: FloatArray = field(default_factory=lambda: np.zeros((3, 3)))
     right: FloatArray = field(default_factory=lambda: np.zeros(3))
-    values: FloatArray = field(default_factory=lambda: np.array([0.0, 1.0, 1.0]))
+    values: FloatArray = field(default_factory=lambda: np.array([0.0, 1.0, 1.0, 1.0]))
 
     def seconds(self, rest: float, experts: float) -> float:
         return float(corrected_seconds(self.values, rest, experts))
@@ -85,23 +89,27 @@ class ConfidenceShift:
 
 @compiled
 def corrected_seconds(values, rest, experts):  # type: ignore[no-untyped-def]  # Numba reads the types
-    return values[0] + values[1] * rest + values[2] * experts
+    return values[3] * (values[0] + values[1] * rest + values[2] * experts)
 
 
 @compiled
 def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore[no-untyped-def]
-    expected = corrected_seconds(values, rest, experts)
-    if not (0.0 < seconds < 100.0 and 0.0 < expected < 100.0):
+    shape = values[0] + values[1] * rest + values[2] * experts
+    if not (0.0 < seconds < 100.0 and 0.0 < shape < 100.0):
         return
-    error = abs(seconds / expected - 1.0)
-    weight = (1.0 if error <= _OUTLIER else _OUTLIER / error) / expected**2
+    # The mean of the first steps, then of the last ones.
+    gain = max(_LEVEL_RATE, 1.0 / (1.0 + normal[0, 0] * shape**2))
+    values[3] = min(max(values[3] * (seconds / (values[3] * shape)) ** gain, _FASTEST), _SLOWEST)
+    seconds /= values[3]
+    error = abs(seconds / shape - 1.0)
+    weight = (1.0 if error <= _OUTLIER else _OUTLIER / error) / shape**2
     x = (1.0, rest, experts)
     for i in range(3):
         right[i] = _PRICE_FORGETTING * right[i] + weight * x[i] * seconds
         for j in range(3):
             normal[i, j] = _PRICE_FORGETTING * normal[i, j] + weight * x[i] * x[j]
     # Three equations, positive definite thanks to the prior: no pivoting, no memory.
-    a00, a01, a02 = normal[0, 0] + _OFFSET_STEPS / expected**2, normal[0, 1], normal[0, 2]
+    a00, a01, a02 = normal[0, 0] + _OFFSET_STEPS / shape**2, normal[0, 1], normal[0, 2]
     first, second = a01 / a00, a02 / a00
     a11, a12 = normal[1, 1] + _SCALE_STEPS - first * a01, normal[1, 2] - first * a02
     third = a12 / a11
@@ -111,7 +119,7 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
     z = b2 / a22
     y = (b1 - a12 * z) / a11
     offset = (right[0] - a01 * y - a02 * z) / a00
-    values[0] = min(max(offset, -0.5 * expected), 5.0 * expected)
+    values[0] = min(max(offset, -0.5 * shape), 5.0 * shape)
     values[1] = min(max(y, 0.2), 5.0)
     values[2] = min(max(z, 0.2), 5.0)
 
