@@ -226,6 +226,28 @@ def test_time_that_no_price_knows_does_not_keep_it_from_the_best_depth(
     assert tokens / by_depth[late].sum() > 0.96 * goodput.max()
 
 
+def test_a_machine_that_changes_its_speed_does_not_change_the_depth() -> None:
+    """It is slower or faster by a third for a few tens of steps, at every depth alike. As an offset that would make deep
+    drafts look cheap."""
+    table = study_table(by_pass=True, max_batch=16)
+    by_depth = np.array([fixed_seconds(table, depth) for depth in range(9)])
+    tokens = np.cumsum(0.65 ** np.arange(9.0))
+    controller = Controller(table=table, prior_survival=geometric(0.65))
+    generator = np.random.default_rng(0)
+    chosen, mood = [], 0.0
+    for step in range(3000):
+        if step % 30 == 0:
+            mood = 0.6 * mood + 0.8 * float(generator.normal(0.0, 0.3))
+        depth = controller.draft_depth(8)
+        chosen.append(depth)
+        drafted = np.full(8, depth)
+        taken = np.minimum(generator.geometric(0.35, 8) - 1, depth)
+        seconds = float(by_depth[depth] * np.exp(mood + generator.normal(0.0, 0.05)))
+        controller.observe(Outcome(drafted=drafted, verified=drafted, accepted=taken, seconds=seconds))
+    late = np.array(chosen[200:])
+    assert tokens[late].sum() / by_depth[late].sum() > 0.98 * (tokens / by_depth).max()
+
+
 def test_the_guard_turns_speculation_off_and_tries_again() -> None:
     """Steps with drafts take far longer than any price says: the guard gives up, waits, and looks again."""
     table = study_table(by_pass=False, max_batch=16)
