@@ -227,7 +227,7 @@ def test_time_that_no_price_knows_does_not_keep_it_from_the_best_depth(
 
 
 def test_a_machine_that_changes_its_speed_does_not_change_the_depth() -> None:
-    """It is slower or faster by a third for a few tens of steps, at every depth alike. Taken for a fixed time, that would
+    """It is slower or faster by a third for tens of steps, at every depth alike. Taken for a fixed time that would
     make deep drafts look cheap."""
     table = study_table(by_pass=True, max_batch=16)
     by_depth = np.array([fixed_seconds(table, depth) for depth in range(9)])
