@@ -15,8 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.live.policies import small_policy
-
+from benchmarks.live.policies import small_policy
 from specmargin.engines.live.building import build_driver
 from specmargin.engines.live.capture import Identity
 from specmargin.engines.live.driver import Driver, StepDone

@@ -33,9 +33,9 @@ from scipy.stats import t as student
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.live.measuring import ENVIRONMENT  # noqa: E402
-from tests.live.models import Pair, find_pair, reference_folder  # noqa: E402
-
+from benchmarks.live.cpu import cpu_dtype  # noqa: E402
+from benchmarks.live.measuring import ENVIRONMENT  # noqa: E402
+from benchmarks.live.models import Pair, find_pair, reference_folder  # noqa: E402
 from benchmarks.live.prices import measured_policy  # noqa: E402
 from benchmarks.live.talking import Child  # noqa: E402
 
@@ -62,7 +62,7 @@ class Engine:
     def __init__(self, pair: Pair, *, speculative: bool, log: Path) -> None:
         arguments: dict[str, Any] = {
             "model": str(pair.target),
-            "dtype": "bfloat16",  # the model's own
+            "dtype": cpu_dtype(),
             "max_model_len": 448,
             "max_num_seqs": 32,
             "enforce_eager": True,
@@ -173,7 +173,7 @@ def main() -> None:
     finally:
         for engine in engines.values():
             engine.close()
-    print(f"{(time.monotonic() - started) / 60.0:.0f} minutes.\n\n{report(swing)}")
+    print(f"{(time.monotonic() - started) / 60.0:.0f} minutes, {cpu_dtype()}.\n\n{report(swing)}")
     if options.output is not None:
         options.output.write_text(json.dumps(swing.found))
 

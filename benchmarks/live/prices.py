@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.live.measuring import measure_arguments, plan, specmargin
+from benchmarks.live.measuring import measure_arguments, plan, specmargin
 
 BATCHES = (1, 4, 8, 16, 32)
 CONTEXT = 128

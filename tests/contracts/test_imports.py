@@ -115,6 +115,17 @@ def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
     assert wrong == []
 
 
+def test_benchmarks_do_not_import_tests() -> None:
+    """What both use lies in benchmarks/live."""
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted((ROOT / "benchmarks").rglob("*.py"))
+        for module in _imports(file)
+        if module.split(".")[0] == "tests"
+    ]
+    assert wrong == []
+
+
 def test_files_stay_readable() -> None:
     long = [f"{f.relative_to(SOURCE)}: {n}" for f in _files() if (n := len(f.read_text().splitlines())) > 450]
     assert long == []

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.live.measuring import ENVIRONMENT
+from benchmarks.live.models import Pair, find_pair
 
 from tests.conftest import ROOT
-from tests.live.measuring import ENVIRONMENT
-from tests.live.models import Pair, find_pair
 
 DEPTH = 5
 
@@ -45,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that gates by confidence, at prices of this kind of engine; how good it is does not matter here."""
-    from tests.live.policies import small_policy  # noqa: PLC0415 (compiled)
+    from benchmarks.live.policies import small_policy  # noqa: PLC0415 (compiled)
 
     path = tmp_path_factory.mktemp("policy") / "test.policy.json"
     path.write_text(small_policy(DEPTH))

@@ -14,29 +14,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.live.cpu import cpu_dtype
+from benchmarks.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
+from benchmarks.live.models import reference_folder
 
 from specmargin.measure.points import Kind, Point, Run, Surface
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, measure_run
-from tests.conftest import ROOT
-from tests.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make test-live")
 
-REFERENCE = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe"))
 BATCHES = (1, 4, 16, 32)
 DEPTHS = (1, 2, 3, 5)
 CONTEXT = 128
 TURNS = int(os.environ.get("SPECMARGIN_MEASURE_TURNS", "8"))  # of every depth: more make the intervals narrower
-FLAGS: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 1024, "enforce_eager": True}
+FLAGS: dict[str, Any] = {"dtype": cpu_dtype(), "max_model_len": 1024, "enforce_eager": True}
 
 
 @pytest.fixture(scope="module")
 def reference() -> Path:
-    if not (REFERENCE / "target").is_dir():
-        pytest.skip(f"no reference model at {REFERENCE} (set SPECMARGIN_REFERENCE_MOE)")
-    return REFERENCE
+    folder = reference_folder()
+    if folder is None:
+        pytest.skip("no reference model (set SPECMARGIN_REFERENCE_MOE)")
+    return folder
 
 
 def _arguments(reference: Path, output: Path) -> list[str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from benchmarks.live.models import Pair
 
 from tests.live.conftest import DEPTH, Result
 from tests.live.heads import make_eagle3, make_mtp_target
-from tests.live.models import Pair
 from tests.live.test_output import plain  # noqa: F401  # a fixture
 
 Run = Callable[..., Result]

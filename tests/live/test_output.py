@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.live.models import Pair
 
 from tests.live.conftest import DEPTH, Result, standard_batches
-from tests.live.models import Pair
 
 Run = Callable[..., Result]
 SCHEDULE = [[1, 2, 4], [3, 8, 2], [9, 32, 1]]

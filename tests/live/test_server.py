@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.live.models import Pair
 
 from tests.live.conftest import Server
-from tests.live.models import Pair
 
 
 @pytest.fixture(scope="module")

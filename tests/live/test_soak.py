@@ -21,8 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.live.models import Pair
+
 from tests.live.conftest import Server
-from tests.live.models import Pair
 
 MINUTES = float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
 CONCURRENCIES = (1, 6, 24, 3, 12, 32)

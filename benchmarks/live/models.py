@@ -1,4 +1,4 @@
-"""Which models the live tests serve: the reference MoE where it is, else a small random one made on the spot."""
+"""Which models are served: the reference MoE where it is, else a small random one made on the spot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.conftest import ROOT
+from benchmarks.live import ROOT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

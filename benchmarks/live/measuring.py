@@ -1,4 +1,4 @@
-"""`measure vllm` and `plan` on the reference MoE and one core: what the live test and the load swing share."""
+"""`measure vllm` and `plan` on the reference MoE and one core: what the live tests and the load swing share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.live.cpu import cpu_dtype
 
 # One thread: on a busy machine two would wait for each other.
 ENVIRONMENT = {
@@ -46,9 +48,9 @@ def listed(numbers: Sequence[int]) -> str:
 def measure_arguments(
     reference: Path, output: Path, *, batches: Sequence[int], depths: Sequence[int], context: int, max_model_len: int
 ) -> list[str]:
-    """Greedy steps of the reference and its drafter, in eager bf16."""
+    """Greedy eager steps of the reference and its drafter, in a dtype that this CPU runs."""
     drafter = {"method": "draft_model", "model": str(reference / "draft")}
-    flags = {"dtype": "bfloat16", "max_model_len": max_model_len, "enforce_eager": True}
+    flags = {"dtype": cpu_dtype(), "max_model_len": max_model_len, "enforce_eager": True}
     return [
         *("measure", "vllm", str(reference / "target"), "-o", str(output), "--drafter", json.dumps(drafter)),
         *(part for name, value in flags.items() for part in ("--set", f"{name}={value}")),

@@ -1,4 +1,4 @@
-"""A policy file for tests: made-up prices, survivals with every degree of confidence."""
+"""A small policy file for tests and benchmarks: made-up prices, survivals with every degree of confidence."""
 
 from __future__ import annotations
 
