@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,15 @@ def test_a_measurement_resumes_after_a_line_that_was_cut_short(tmp_path: Path) -
         records.begin({"model": "other"}, fresh=False)
 
 
+def test_other_flags_take_over_where_nothing_was_measured(tmp_path: Path) -> None:
+    """An engine that could not start leaves only its failure: the same command with the flag that fixes it goes on."""
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    records.begin({"engine_args": {}}, fresh=False)
+    records.append({"record": "failure", "run": "none", "error": "ended by SIGILL", "final": False})
+    records.begin({"engine_args": {"dtype": "float32"}}, fresh=False)
+    assert list(records.read()) == [{"record": "measurement", "engine_args": {"dtype": "float32"}}]
+
+
 def test_failures_are_forgotten_once_the_run_is_done(tmp_path: Path) -> None:
     records = Records(path=tmp_path / "x.rows.jsonl")
     records.append({"record": "failure", "run": "pieces", "error": "out of GPU memory", "final": False})
@@ -229,6 +239,29 @@ def test_an_engine_that_dies_leaves_its_rows_and_its_reason(tmp_path: Path, monk
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
     assert len(records.missing(plain_run(SURFACE))) == len(plain_run(SURFACE).points) - 1
     assert "none" in records.failures()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGILL, "ended by SIGILL: the CPU lacks instructions .* usually bf16; pass --set dtype=float32"),
+        (signal.SIGKILL, "ended by SIGKILL: the system most likely ran out of memory"),
+        (signal.SIGSEGV, r"ended by SIGSEGV \(run 'none', output in .*log\)"),
+    ],
+)
+def test_an_engine_that_a_signal_ends_names_it_with_its_likely_cause(
+    number: signal.Signals, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an earlier try failed for another reason, which the records still hold."""
+    ends = f"import os; os.kill(os.getpid(), {int(number)})"
+    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", ends])
+    records = Records(path=tmp_path / "x.rows.jsonl")
+    records.append({"record": "failure", "run": "none", "error": "stopped: the time is up", "final": False})
+    order = Order(model="m", surface=SURFACE, engine_args={})
+    with pytest.raises(InputError, match=said):
+        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
+    assert number.name in records.failures()["none"]
 
 
 def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

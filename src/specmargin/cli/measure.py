@@ -109,11 +109,10 @@ def vllm(
         steps=steps,
         repeats=repeats,
     )
-    records = Records(path=output.with_suffix(".rows.jsonl"))
+    records, log = Records(path=output.with_suffix(".rows.jsonl")), output.with_suffix(".log")
     records.begin(order.header(), fresh=force and not fit_only)
     if not fit_only:
         with _interruptible(records), _watching() as watch:
-            log = output.with_suffix(".log")
             measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
     method = str((order.speculative or {}).get("method", ""))
     with needs_extra("measure"):
@@ -123,7 +122,7 @@ def vllm(
     if json:
         render.json_out(measure_view.payload(fitted, records.failures()))
     else:
-        measure_view.show(fitted, records.failures(), output)
+        measure_view.show(fitted, records.failures(), output, log)
 
 
 @app.command()

@@ -25,7 +25,7 @@ _UNITS = {
 }
 
 
-def show(fitted: Fitted, failures: dict[str, str], output: Path) -> None:
+def show(fitted: Fitted, failures: dict[str, str], output: Path, log: Path) -> None:
     out = render.console()
     file = fitted.file
     conditions = file.conditions
@@ -41,7 +41,8 @@ def show(fitted: Fitted, failures: dict[str, str], output: Path) -> None:
     _show_graphs(fitted)
     _show_errors(fitted)
     for run, error in failures.items():
-        out.print(f"careful: engine {run} was not finished ({error}); run the same command to resume", style="yellow")
+        text = f"careful: engine {run} was not finished ({error}); run the same command to resume, or see {log}"
+        out.print(text, style="yellow", markup=False)
     out.print(f"written: {output}; use it with --prices {output}", markup=False)
 
 

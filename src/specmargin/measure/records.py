@@ -19,16 +19,19 @@ class Records:
     path: Path
 
     def begin(self, header: dict[str, Any], *, fresh: bool) -> None:
-        """Start the file, or go on with it where it is about the same thing."""
+        """Start the file, or go on with it where it is about the same thing. One without rows has nothing to lose."""
         wanted = {"record": "measurement", **header}
         known = None if fresh else next(iter(self.read()), None)
-        if known is None:
+        if known is None or (known != wanted and not self._has_rows()):
             self.path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
         elif known != wanted:
             other = next(name for name in wanted if known.get(name) != wanted[name])
             raise InputError(
                 f"{self.path} holds a measurement with another {other}: give --force to start anew, or another -o"
             )
+
+    def _has_rows(self) -> bool:
+        return any(record.get("record") == "row" for record in self.read())
 
     def append(self, record: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

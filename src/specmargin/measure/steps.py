@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,12 @@ _ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # forced drafts need the first runner
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+}
+_CAUSES = {
+    "SIGILL": "the CPU lacks instructions that the engine uses for the model's dtype, usually bf16; "
+    "pass --set dtype=float32",
+    "SIGKILL": "the system most likely ran out of memory; lower the largest batch or context, or on a CPU "
+    "VLLM_CPU_KVCACHE_SPACE",
 }
 
 
@@ -80,7 +87,7 @@ def measure_run(order: Order, run: Run, records: Records, *, deadline: float, lo
         return
     if find_spec("vllm") is None:
         raise InputError("vLLM is not installed in this Python; install it, or run specmargin where it is")
-    total = len(missing)
+    total, known = len(missing), len(list(records.read()))
     watch(run.name, total, 0)
     with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as output:
         job = Path(folder) / "job.json"
@@ -93,7 +100,7 @@ def measure_run(order: Order, run: Run, records: Records, *, deadline: float, lo
             finally:
                 if process.poll() is None:
                     process.terminate()
-    _explain(run, records, process.returncode, log)
+    _explain(run, records, process.returncode, log=log, known=known)
 
 
 def _wait(
@@ -108,17 +115,31 @@ def _wait(
             return
 
 
-def _explain(run: Run, records: Records, code: int | None, log: Path) -> None:
-    """Go on after a run that failed, unless every other would fail in the same way."""
+def _explain(run: Run, records: Records, code: int | None, *, log: Path, known: int) -> None:
+    """Go on after a run that failed, unless every other would fail in the same way.
+
+    The first `known` records are older than this run: a failure among them is not its reason.
+    """
     if not code:
         return
-    said = [r for r in records.read() if r.get("record") == "failure" and r["run"] == run.name]
+    said = [record for record in list(records.read())[known:] if record.get("record") == "failure"]
     if not said:
-        error = f"the engine ended with code {code} and said nothing; its output is in {log}"
-        records.append({"record": "failure", "run": run.name, "error": error, "final": False})
-        said = [{"error": error, "final": False}]
+        said = [{"record": "failure", "run": run.name, "error": _ended(code), "final": False}]
+        records.append(said[0])
     if said[-1]["final"] or run.kind == "none":
         raise InputError(f"{said[-1]['error']} (run {run.name!r}, output in {log}); what was measured is kept")
+
+
+def _ended(code: int) -> str:
+    """Why an engine that gave no reason itself has ended; a negative code is a signal."""
+    if code > 0:
+        return f"the engine ended with code {code} and gave no reason"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = f"signal {-code}"
+    cause = f": {_CAUSES[name]}" if name in _CAUSES else ""
+    return f"the engine was ended by {name}{cause}"
 
 
 def _job(order: Order, run: Run, records: Records, deadline: float) -> dict[str, Any]:
