@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from benchmarks.live.cpu import cpu_dtype
 from benchmarks.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
-from benchmarks.live.models import reference_folder
+from benchmarks.live.models import Pair, reference_folder
 
 from specmargin.measure.points import Kind, Point, Run, Surface
 from specmargin.measure.prompts import read_prompts
@@ -45,6 +45,20 @@ def _arguments(reference: Path, output: Path) -> list[str]:
         reference, output, batches=BATCHES, depths=DEPTHS, context=CONTEXT, max_model_len=FLAGS["max_model_len"]
     )
     return [*given, "--clock", "cpu", "--steps", "4", "--repeats", "2"]  # of the processor: the machine may be busy
+
+
+def test_random_tokens_are_measured_where_no_prompts_are_given(pair: Pair, tmp_path: Path) -> None:
+    """The default: no --prompts, no --drafter."""
+    output = tmp_path / "random.json"
+    flags = ("--set", f"dtype={cpu_dtype()}", "--set", "enforce_eager=True")
+    grid = ("--batches", "1,2,4", "--depths", "1", "--contexts", "48", "--steps", "2", "--repeats", "1")
+    specmargin("measure", "vllm", str(pair.target), "-o", str(output), *flags, *grid)
+    rows = json.loads(output.read_text())["rows"]
+    points = [(0, "off"), (1, "alike"), (1, "strangers")]
+    wanted = [("none", batch, 0, "none") for batch in (1, 2, 4)]
+    wanted += [("forced", batch, *point) for batch in (1, 2, 4) for point in points]
+    assert sorted((row["run"], row["batch"], row["depth"], row["kind"]) for row in rows) == sorted(wanted)
+    assert all(row["prompt"] == 48 <= row["context"] for row in rows)
 
 
 @pytest.fixture(scope="module")

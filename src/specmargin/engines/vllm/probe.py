@@ -96,9 +96,9 @@ class Probe:
         self.engine.add_request(str(self._named), {"prompt_token_ids": self._prompt(context)}, endless)
 
     def _prompt(self, context: int) -> list[int]:
+        """The end of one of the given prompts, or random tokens where none are given."""
         if self.prompts:
-            mine: list[int] = self.prompts[int(self.random.integers(len(self.prompts)))]
-        return mine[-context:]
+            return self.prompts[int(self.random.integers(len(self.prompts)))][-context:]
         drawn: list[int] = self.random.integers(0, self.vocabulary, context).tolist()
         return drawn
 
