@@ -82,17 +82,23 @@ def price(
         layer_us=layer_us,
     )
     if plot is not None:
-        from specmargin.figures.files import check_target, save  # noqa: PLC0415 (an extra)
-        from specmargin.figures.ledger import ledger_figure  # noqa: PLC0415
+        from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
 
         check_target(plot, force=force)
     _, scenario = shared.one()
     scenario.check_memory()
     if plot is not None:
-        save(ledger_figure(scenario, limit=scenario.engine_time.captured_positions).chart(), plot)
+        _draw(scenario, plot)
     now, more = scenario.marginal(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     drafting = scenario.drafting.ledger(scenario.drafter, batch=batch, depth=depth, context=scenario.context)
     (_emit_json if json else _emit_table)(scenario, batch, depth, now, more, drafting)
+
+
+def _draw(scenario: Scenario, path: Path) -> None:
+    from specmargin.figures.files import save  # noqa: PLC0415 (an extra)
+    from specmargin.figures.ledger import ledger_figure  # noqa: PLC0415
+
+    save(ledger_figure(scenario, limit=scenario.engine_time.captured_positions).chart(), path)
 
 
 def _line(line: ComponentPrice, marginal: float | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from rich.console import Console
@@ -78,6 +78,8 @@ def prices_of(clock: Clock) -> PriceTable:
                 routing="uniform-with-replacement",
                 context=512,
             )
+        case _:
+            assert_never(clock)
     _, scenario = options.one()
     if clock is Clock.POST:
         scenario = replace(scenario, scope=Scope(sampling=False, state_writes=False, draft_catch_up=False))
@@ -90,7 +92,7 @@ def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[Cal
     requests = np.unique(rounds.prompt_by_round)
     if requests.size < 2:
         return []  # nothing to hold out
-    found: dict[tuple[int, str], list[Quality]] = {}
+    found: dict[int, dict[str, list[Quality]]] = {}  # by depth and model
     for split in range(splits):
         half = np.random.default_rng([seed, split]).permutation(requests)[: requests.size // 2]
         ours = np.isin(rounds.prompt_by_round, half)[tokens.round]
@@ -106,11 +108,11 @@ def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[Cal
             for depth in range(rounds.depth):
                 at = judge.depth == depth
                 if at.any():
-                    found.setdefault((depth, name), []).append(quality(probability[at], judge.accepted[at]))
+                    judged = quality(probability[at], judge.accepted[at])
+                    found.setdefault(depth, {}).setdefault(name, []).append(judged)
     return [
-        CalibrationLine(depth=depth + 1, **{name: _mean(found[depth, name]) for name in models})
-        for depth in range(rounds.depth)
-        if (depth, "raw") in found
+        CalibrationLine(depth=depth + 1, **{name: _mean(judged) for name, judged in by_model.items()})
+        for depth, by_model in sorted(found.items())
     ]
 
 

@@ -71,21 +71,17 @@ class Uploads:
 
     def add(self, kind: Kind, name: str, body: bytes, beside: str | None = None) -> Upload:
         """`beside`: the id of an acceptance.parquet, for the speculator.parquet that belongs to it."""
-        key = hashlib.sha256(kind.encode() + body).hexdigest()[:16]
+        bank = self._bank(beside) if kind == "speculator" else None
+        belongs_to = kind if bank is None else bank.id
+        key = hashlib.sha256(belongs_to.encode() + body).hexdigest()[:16]
         folder = self._folder / key
-        if kind == "speculator":
-            if beside is None:
-                raise InputError("speculator.parquet belongs to an acceptance.parquet: drop both together")
-            bank = self.find(beside, "acceptance").path
-            key = hashlib.sha256(beside.encode() + body).hexdigest()[:16]
-            folder = self._folder / key
         new = not folder.exists()
         folder.mkdir(exist_ok=True)
         try:
-            if kind == "speculator":
-                found = _joined_bank(key, folder / "bank", bank, body)
-            else:
+            if bank is None:
                 found = _READERS[kind](key, name, _written(kind, folder, name, body))
+            else:
+                found = _joined_bank(key, folder / "bank", bank.path, body)
         except SpecmarginError as error:
             message = _without_path(str(error), folder, name)
             if new:
@@ -93,6 +89,11 @@ class Uploads:
             raise InputError(message) from None
         self._keep(found)
         return found
+
+    def _bank(self, beside: str | None) -> Upload:
+        if beside is None:
+            raise InputError("speculator.parquet belongs to an acceptance.parquet: drop both together")
+        return self.find(beside, "acceptance")
 
     def _keep(self, found: Upload) -> None:
         self._kept[found.id] = found

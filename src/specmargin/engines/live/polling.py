@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from specmargin.engines.live.reading import ServerReading, server_reading
 from specmargin.errors import EngineError
@@ -29,12 +29,8 @@ class Server:
     @classmethod
     def at(cls, address: str, timeout_seconds: float = 5.0) -> Server:
         """`http://HOST:PORT`, with or without `/metrics`."""
-        try:
-            parts = urlsplit(address)
-            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is no number
-            known = False
-        if not known:
+        parts = _parts(address)
+        if parts is None:
             raise EngineError(
                 f"{address!r} is not the address of a server; it begins with http:// or https://, such as "
                 f"http://{_suggested(address)}"
@@ -59,6 +55,16 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(f"{self.url}: no server answers there ({_why(error)})") from None
         return body.decode("utf-8", errors="replace")
+
+
+def _parts(address: str) -> SplitResult | None:
+    """None where this is not the address of a server."""
+    try:
+        parts = urlsplit(address)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return None
+    return parts if known else None
 
 
 def _why(error: Exception) -> str:
