@@ -16,10 +16,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.live.policies import small_policy
-from specmargin.engines.live.building import build_driver
-from specmargin.engines.live.capture import Identity
-from specmargin.engines.live.driver import Driver, StepDone
-from specmargin.engines.live.settings_schema import read_settings
+from specmargin.live.building import build_driver
+from specmargin.live.capture import Identity
+from specmargin.live.driver import Driver, StepDone
+from specmargin.live.settings_schema import read_settings
 
 DEPTH = 5
 STEPS = 2000

@@ -63,9 +63,9 @@ class Engine:
 
     def contestant(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """A policy of this name, fresh."""
-        from specmargin.engines.live.building import build_driver  # noqa: PLC0415
-        from specmargin.engines.live.capture import Identity  # noqa: PLC0415
-        from specmargin.engines.live.settings_schema import read_settings  # noqa: PLC0415
+        from specmargin.live.building import build_driver  # noqa: PLC0415
+        from specmargin.live.capture import Identity  # noqa: PLC0415
+        from specmargin.live.settings_schema import read_settings  # noqa: PLC0415
 
         self.drivers[name] = build_driver(
             read_settings(settings, name),

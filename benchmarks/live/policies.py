@@ -6,8 +6,8 @@ import numpy as np
 
 from specmargin.decisions.policies.policy import Schedule
 from specmargin.decisions.policies.tables import DraftCost, PriceTable
-from specmargin.engines.live.making import make_policy
-from specmargin.engines.live.policy_schema import policy_text
+from specmargin.live.making import make_policy
+from specmargin.live.policy_schema import policy_text
 
 
 def small_policy(depth: int) -> str:

@@ -9,7 +9,7 @@ from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
-from specmargin.engines.formats.base import EngineFormat
+from specmargin.formats.base import EngineFormat
 from specmargin.planning import Answer
 from specmargin.sources import weakest
 

@@ -13,7 +13,7 @@ from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
 from specmargin.decisions.warnings import price_warnings
-from specmargin.engines.formats.base import EngineConfig, EngineFormat, Request
+from specmargin.formats.base import EngineConfig, EngineFormat, Request
 from specmargin.prices.drafters import OverlappedDrafter
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -11,8 +11,8 @@ from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.scenario import Scenario
-from specmargin.engines.formats import find_engine
 from specmargin.errors import CatalogError, ScenarioError
+from specmargin.formats import find_engine
 from specmargin.hardware.layout import Layout, Parallel
 from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.model import EngineTime, PriceModel

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.decisions.schedule import DepthTable, make_schedule
-from specmargin.engines.formats import ENGINES, find_engine
-from specmargin.engines.formats.base import EngineConfig, Request
-from specmargin.engines.formats.sglang import graph_batch_sizes
 from specmargin.errors import CatalogError
+from specmargin.formats import ENGINES, find_engine
+from specmargin.formats.base import EngineConfig, Request
+from specmargin.formats.sglang import graph_batch_sizes
 from specmargin.hardware.layout import Parallel
 
 BATCHES = 300

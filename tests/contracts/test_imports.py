@@ -20,7 +20,8 @@ ALLOWED = {
     "prices": {"architecture", "hardware"},
     "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
-    "engines": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
+    "formats": {"hardware", "decisions"},
+    "live": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
     "simulator": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions"},
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "measure", "decisions"},
     "measure": {"architecture", "hardware", "prices"},
@@ -33,7 +34,8 @@ ALLOWED = {
         "acceptance",
         "prices",
         "decisions",
-        "engines",
+        "formats",
+        "live",
         "scenario_options",
         "planning",
         "plan_payload",
@@ -49,7 +51,8 @@ ALLOWED = {
         "acceptance",
         "prices",
         "decisions",
-        "engines",
+        "formats",
+        "live",
         "scenario_options",
         "simulator",
         "planning",
@@ -100,15 +103,15 @@ def test_prices_know_nothing_of_routing_or_acceptance() -> None:
 
 
 def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
-    """Nothing outside engines/vllm imports vLLM; nothing outside measure and engines/vllm imports torch."""
+    """Nothing outside live/vllm and measure/vllm imports vLLM; nothing outside measure and live/vllm imports torch."""
     wrong = []
     for file in _files():
         place = file.relative_to(SOURCE).as_posix()
         for module in _imports(file):
             top = module.split(".")[0]
-            if top == "vllm" and not place.startswith("engines/vllm/"):
+            if top == "vllm" and not place.startswith(("live/vllm/", "measure/vllm/")):
                 wrong.append(f"{place} imports vllm")
-            if top in ("torch", "triton") and not place.startswith(("measure/", "engines/vllm/")):
+            if top in ("torch", "triton") and not place.startswith(("measure/", "live/vllm/")):
                 wrong.append(f"{place} imports {top}")
             if top == "pydantic" and "schema" not in file.name:
                 wrong.append(f"{place} imports pydantic: only schema files at the edges do")

@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 
 from specmargin.cli.main import run
-from specmargin.engines.live.board import METRICS
-from specmargin.engines.live.policy_schema import read_policy
-from specmargin.engines.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Live
-from specmargin.engines.live.settings_schema import CaptureSettings, Mode, Settings, read_settings
-from specmargin.engines.vllm.versions import SUPPORTED
+from specmargin.live.board import METRICS
+from specmargin.live.policy_schema import read_policy
+from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Live
+from specmargin.live.settings_schema import CaptureSettings, Mode, Settings, read_settings
+from specmargin.live.vllm.versions import SUPPORTED
 from tests.conftest import ROOT
 from tests.unit.test_live_capture import fill, writer
 from tests.unit.test_watch import metrics, serving

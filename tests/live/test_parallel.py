@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from specmargin.engines.live.settings_schema import Mode
+from specmargin.live.settings_schema import Mode
 
-scheduling = pytest.importorskip("specmargin.engines.vllm.scheduler", reason="vLLM is not installed here")
+scheduling = pytest.importorskip("specmargin.live.vllm.scheduler", reason="vLLM is not installed here")
 
 
 def started(**parallel: Any) -> Any:
@@ -61,8 +61,8 @@ def test_every_api_server_shows_the_boards() -> None:
         from fastapi import FastAPI
         from fastapi.testclient import TestClient
         from prometheus_client import Counter
-        from specmargin.engines.live.board import Board
-        from specmargin.engines.vllm.configuring import _board_folder
+        from specmargin.live.board import Board
+        from specmargin.live.vllm.configuring import _board_folder
         from vllm.entrypoints.serve.instrumentator.metrics import attach_router
         made = _board_folder(SimpleNamespace(_api_process_rank=-1))
         Board(made / "engine-0.board").add("steps_total", 5)

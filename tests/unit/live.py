@@ -10,14 +10,14 @@ import numpy as np
 
 from specmargin.acceptance.calibration import Logistic
 from specmargin.decisions.policies.tables import PriceTable, study_table
-from specmargin.engines.live.board import Board
-from specmargin.engines.live.building import build_driver
-from specmargin.engines.live.capture import Identity
-from specmargin.engines.live.driver import Driver, StepDone
-from specmargin.engines.live.guard import Guard
-from specmargin.engines.live.making import make_policy
-from specmargin.engines.live.policy_schema import PolicyFile, policy_text
-from specmargin.engines.live.settings_schema import Mode, read_settings
+from specmargin.live.board import Board
+from specmargin.live.building import build_driver
+from specmargin.live.capture import Identity
+from specmargin.live.driver import Driver, StepDone
+from specmargin.live.guard import Guard
+from specmargin.live.making import make_policy
+from specmargin.live.policy_schema import PolicyFile, policy_text
+from specmargin.live.settings_schema import Mode, read_settings
 from specmargin.step import FloatArray
 
 DEPTH = 4

@@ -22,12 +22,12 @@ import pytest
 
 from specmargin.acceptance.bank import read_bank
 from specmargin.cli.main import run
-from specmargin.engines.live import capture as capturing
-from specmargin.engines.live.board import Board
-from specmargin.engines.live.capture import BankWriter
-from specmargin.engines.live.guard import Guard
-from specmargin.engines.live.sequences import Live
-from specmargin.engines.live.settings_schema import CaptureSettings
+from specmargin.live import capture as capturing
+from specmargin.live.board import Board
+from specmargin.live.capture import BankWriter
+from specmargin.live.guard import Guard
+from specmargin.live.sequences import Live
+from specmargin.live.settings_schema import CaptureSettings
 from tests.conftest import ROOT
 from tests.unit.live import DEPTH, IDENTITY, bare, built, done
 
@@ -285,7 +285,7 @@ def test_a_killed_process_leaves_readable_parts(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         import numpy as np
-        from specmargin.engines.live import capture
+        from specmargin.live import capture
         capture._WAKE_SECONDS = 0.001
         from tests.unit.test_live_capture import fill, writer
         bank, generator = writer(Path(sys.argv[1]), part_seconds=0.001), np.random.default_rng(int(sys.argv[2]))

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from specmargin.decisions.policies import calls
 from specmargin.decisions.policies.controller import Controller, ControllerSettings
 from specmargin.decisions.policies.policy import FixedDepth, Gated, Outcome
-from specmargin.engines.live import sequences
-from specmargin.engines.live.board import METRICS
-from specmargin.engines.live.driver import Driver, _Planned
-from specmargin.engines.live.narrator import Narrator
-from specmargin.engines.live.policy_schema import schedule_of
-from specmargin.engines.live.sequences import Survivals
-from specmargin.engines.live.settings_schema import Mode
+from specmargin.live import sequences
+from specmargin.live.board import METRICS
+from specmargin.live.driver import Driver, _Planned
+from specmargin.live.narrator import Narrator
+from specmargin.live.policy_schema import schedule_of
+from specmargin.live.sequences import Survivals
+from specmargin.live.settings_schema import Mode
 from specmargin.step import FloatArray, IntArray
 from tests.unit.live import DEPTH, bare, built, done, table
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.cli.main import run
-from specmargin.engines.live.policy_schema import policy_text, read_policy, schedule_of
-from specmargin.engines.live.settings_schema import Mode, Settings, read_settings, read_settings_file
-from specmargin.engines.vllm.versions import SUPPORTED, check_version
 from specmargin.errors import EngineError
+from specmargin.live.policy_schema import policy_text, read_policy, schedule_of
+from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.vllm.versions import SUPPORTED, check_version
 from tests.unit.live import DEPTH, built, policy_file, table
 
 

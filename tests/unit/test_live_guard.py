@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specmargin.engines.live.board import DEPTHS, FAULTS, METRICS, Board, boards, read_board
-from specmargin.engines.live.guard import Guard
 from specmargin.errors import EngineError
+from specmargin.live.board import DEPTHS, FAULTS, METRICS, Board, boards, read_board
+from specmargin.live.guard import Guard
 
 
 class Clock:
@@ -158,7 +158,7 @@ def test_a_board_is_seen_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "engine-0.board"
     board = Board(path)
     board.add("steps_total", 7.0)
-    code = "import sys; from pathlib import Path; from specmargin.engines.live.board import read_board; "
+    code = "import sys; from pathlib import Path; from specmargin.live.board import read_board; "
     code += "print(read_board(Path(sys.argv[1])).values['steps_total'])"
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "7.0"

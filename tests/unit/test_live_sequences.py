@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.calibration import Logistic, history_of, survival_of, tokens_of
-from specmargin.engines.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Batch, Drafts, Histories, Live, Survivals
+from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Batch, Drafts, Histories, Live, Survivals
 from specmargin.step import FloatArray
 
 

@@ -16,8 +16,6 @@ from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
 from specmargin.cli.measure import _interruptible
 from specmargin.cli.options import ScenarioOptions
-from specmargin.engines.vllm.forced import WANTED, ForcedDrafts
-from specmargin.engines.vllm.probed import check_version
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
 from specmargin.measure.points import Kind, Surface, drafter_run, forced_runs, plain_run
@@ -25,6 +23,8 @@ from specmargin.measure.pricing import Fitted, is_noisy, price_file
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, measure_steps
+from specmargin.measure.vllm.forced import WANTED, ForcedDrafts
+from specmargin.measure.vllm.probed import check_version
 from specmargin.prices.measured import MeasuredPrices, Rates
 from specmargin.prices.measured_schema import as_text
 from specmargin.prices.model import EngineTime

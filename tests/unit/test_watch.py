@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.cli.main import run
-from specmargin.engines.live.board import METRICS, Reading
-from specmargin.engines.live.polling import Server, UnreachableError
-from specmargin.engines.live.reading import ServerReading, interval, parse_metrics, server_reading
 from specmargin.errors import EngineError, InputError
+from specmargin.live.board import METRICS, Reading
+from specmargin.live.polling import Server, UnreachableError
+from specmargin.live.reading import ServerReading, interval, parse_metrics, server_reading
 
 GAUGES = {"sequences": 8, "goodput_tokens_per_second": 1240, "expected_goodput_tokens_per_second": 1300, "hurdle": 0.21}
 GAUGES |= {"expected_acceptance": 0.7, "measured_acceptance": 0.66, "calibration_error": 0.04, "enabled": 1, "mode": 2}

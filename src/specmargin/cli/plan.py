@@ -16,9 +16,9 @@ from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_prices
 from specmargin.decisions.load import Load
 from specmargin.decisions.plan import MAX_BATCH
-from specmargin.engines.formats import find_engine
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import write_text
+from specmargin.formats import find_engine
 from specmargin.hardware.layout import Parallel
 from specmargin.plan_payload import payload
 from specmargin.planning import Answer, Question, answer

@@ -10,7 +10,7 @@ from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan, PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
-from specmargin.engines.formats.base import EngineConfig, EngineFormat
+from specmargin.formats.base import EngineConfig, EngineFormat
 from specmargin.plan_payload import weight_names
 from specmargin.planning import Answer
 from specmargin.prices.model import Resource

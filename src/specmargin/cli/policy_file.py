@@ -10,10 +10,10 @@ from specmargin.acceptance.bank import read_bank
 from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 from specmargin.acceptance.schema import read_acceptance
 from specmargin.decisions.policies.tables import scenario_table
-from specmargin.engines.live.making import make_policy
-from specmargin.engines.live.policy_schema import policy_text
-from specmargin.engines.live.settings_schema import Range
 from specmargin.files import write_text
+from specmargin.live.making import make_policy
+from specmargin.live.policy_schema import policy_text
+from specmargin.live.settings_schema import Range
 from specmargin.planning import Answer
 from specmargin.step import FloatArray
 

@@ -17,10 +17,10 @@ from rich.live import Live
 from specmargin.cli import options as o
 from specmargin.cli import render, watch_view
 from specmargin.cli.watch_view import Look
-from specmargin.engines.live.polling import Server
-from specmargin.engines.live.reading import ServerReading
 from specmargin.errors import EngineError, nearest_names
 from specmargin.files import write_text
+from specmargin.live.polling import Server
+from specmargin.live.reading import ServerReading
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -121,6 +121,6 @@ def _show(looks: Iterator[Look]) -> None:
 def _write_dashboard(path: Path, url: str | None, *, force: bool) -> None:
     if url is not None:
         raise EngineError("--dashboard writes a file and asks no server: leave out the address")
-    text = resources.files("specmargin.engines.live").joinpath("grafana.json").read_text(encoding="utf-8")
+    text = resources.files("specmargin.live").joinpath("grafana.json").read_text(encoding="utf-8")
     write_text(path, text, force=force)
     typer.echo(f"Wrote {path}: import it in Grafana (Dashboards, New, Import) and choose your Prometheus.")

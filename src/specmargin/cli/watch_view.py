@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specmargin.cli import render
-from specmargin.engines.live.reading import Interval, ServerReading, interval
-from specmargin.engines.live.settings_schema import Mode
+from specmargin.live.reading import Interval, ServerReading, interval
+from specmargin.live.settings_schema import Mode
 
 _BAR = 32  # columns of a full bar
 _DOES = {

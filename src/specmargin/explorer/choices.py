@@ -12,12 +12,12 @@ from specmargin.catalog.lookup import bundled_device, bundled_model, device_name
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
-from specmargin.engines.formats import ENGINES
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
 from specmargin.explorer.keeping import kept
 from specmargin.explorer.view import View, scenario_of
 from specmargin.figures.theme import THEMES, config
+from specmargin.formats import ENGINES
 from specmargin.hardware.layout import Parallel
 from specmargin.prices.silicon import store
 

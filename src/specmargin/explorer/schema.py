@@ -13,9 +13,9 @@ from specmargin.catalog.drafters import acceptance_names
 from specmargin.catalog.lookup import device_names, find_device, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
-from specmargin.engines.formats import ENGINES, find_engine
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer.uploads import Kind
+from specmargin.formats import ENGINES, find_engine
 from specmargin.hardware.layout import Parallel
 from specmargin.schema import StrictModel
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.plan import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
-from specmargin.engines.formats import find_engine
-from specmargin.engines.formats.base import EngineFormat
 from specmargin.errors import needs_extra
 from specmargin.explorer.keeping import kept
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
+from specmargin.formats import find_engine
+from specmargin.formats.base import EngineFormat
 from specmargin.plan_payload import payload
 from specmargin.planning import Answer, Question, answer
 from specmargin.routing.local import LocalRouting

@@ -19,7 +19,7 @@ from specmargin.errors import InputError
 from specmargin.measure.points import Run, Surface, drafter_run, forced_runs, plain_run
 from specmargin.measure.records import Records
 
-PROBE = ["-m", "specmargin.engines.vllm.probe"]
+PROBE = ["-m", "specmargin.measure.vllm.probe"]
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 60.0  # for the points of one batch that are under way when the time is up
 _ENVIRONMENT = {

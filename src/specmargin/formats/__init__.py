@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specmargin.engines.formats import llamacpp, sglang, trtllm, vllm
-from specmargin.engines.formats.base import EngineFormat
 from specmargin.errors import CatalogError, nearest_names
+from specmargin.formats import llamacpp, sglang, trtllm, vllm
+from specmargin.formats.base import EngineFormat
 
 ENGINES: dict[str, EngineFormat] = {
     "vllm": vllm.FORMAT,

@@ -20,13 +20,13 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from specmargin.engines.live.board import board_of_fault
-from specmargin.engines.live.building import build_driver
-from specmargin.engines.live.driver import Driver, StepDone
-from specmargin.engines.live.narrator import Narrator
-from specmargin.engines.live.settings_schema import Mode, Settings, read_settings
-from specmargin.engines.vllm.naming import identity_of
-from specmargin.engines.vllm.plugin import KEY, LISTENS
+from specmargin.live.board import board_of_fault
+from specmargin.live.building import build_driver
+from specmargin.live.driver import Driver, StepDone
+from specmargin.live.narrator import Narrator
+from specmargin.live.settings_schema import Mode, Settings, read_settings
+from specmargin.live.vllm.naming import identity_of
+from specmargin.live.vllm.plugin import KEY, LISTENS
 
 logger = init_logger("vllm.specmargin")
 _LOOK_EVERY = 8  # steps between looks at the clock of the line in the log

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from specmargin.engines.live.reading import ServerReading, server_reading
 from specmargin.errors import EngineError
+from specmargin.live.reading import ServerReading, server_reading
 
 _LARGEST_BYTES = 16_000_000
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from specmargin.decisions.policies.controller import Controller
 from specmargin.decisions.policies.policy import Gated, Outcome, Policy, Schedule
-from specmargin.engines.live.board import Board
-from specmargin.engines.live.capture import BankWriter
-from specmargin.engines.live.guard import Guard
-from specmargin.engines.live.sequences import Batch, Drafts, Histories, Live, Survivals
-from specmargin.engines.live.settings_schema import Mode
 from specmargin.errors import EngineError
+from specmargin.live.board import Board
+from specmargin.live.capture import BankWriter
+from specmargin.live.guard import Guard
+from specmargin.live.sequences import Batch, Drafts, Histories, Live, Survivals
+from specmargin.live.settings_schema import Mode
 
 _FORGETTING = 0.98  # a step, of the goodput that is shown
 _LOOK_FORGETTING = 0.9  # a look, of what is looked at now and then

@@ -12,7 +12,7 @@ import shlex
 from itertools import chain
 
 from specmargin.decisions.schedule import Range, Schedule, make_schedule
-from specmargin.engines.formats.base import (
+from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
     Request,

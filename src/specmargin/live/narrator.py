@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from specmargin.engines.live.driver import Driver
+from specmargin.live.driver import Driver
 
 _COUNTED = (
     "steps_total",

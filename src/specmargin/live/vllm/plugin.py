@@ -14,9 +14,9 @@ from typing import Any
 KEY = "specmargin"
 VARIABLE = "SPECMARGIN_CONFIG"
 LISTENS = "specmargin_listens"  # in the scheduler's output: whether the step's drafts shall come with confidences
-SCHEDULER = "specmargin.engines.vllm.scheduler.SpecmarginScheduler"
-ASYNC_SCHEDULER = "specmargin.engines.vllm.scheduler.SpecmarginAsyncScheduler"
-WORKER_EXTENSION = "specmargin.engines.vllm.worker.SpecmarginWorkerExtension"
+SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginScheduler"
+ASYNC_SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginAsyncScheduler"
+WORKER_EXTENSION = "specmargin.live.vllm.worker.SpecmarginWorkerExtension"
 
 
 def register() -> None:
@@ -33,7 +33,7 @@ def register() -> None:
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         config = make(self, *args, **kwargs)
         if _is_asked_for(config):
-            from specmargin.engines.vllm.configuring import configure  # noqa: PLC0415  # a server without us pays nothing
+            from specmargin.live.vllm.configuring import configure  # noqa: PLC0415  # a server without us pays nothing
 
             configure(config)
         return config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specmargin.engines.live.capture import Identity
+from specmargin.live.capture import Identity
 
 
 def identity_of(config: Any) -> Identity:

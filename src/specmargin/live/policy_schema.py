@@ -15,8 +15,8 @@ from specmargin.acceptance.schema import CalibratorFile, Probability
 from specmargin.decisions.policies.lookahead import LookAhead
 from specmargin.decisions.policies.policy import Schedule
 from specmargin.decisions.policies.tables import DraftCost, PriceTable
-from specmargin.engines.live.settings_schema import Count, Range, Ranges
 from specmargin.errors import EngineError
+from specmargin.live.settings_schema import Count, Range, Ranges
 from specmargin.schema import StrictModel, first_complaint
 
 Seconds = Annotated[float, Field(ge=0.0)]

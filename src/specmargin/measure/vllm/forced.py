@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-CLASS_PATH = "specmargin.engines.vllm.forced.ForcedDrafts"
+CLASS_PATH = "specmargin.measure.vllm.forced.ForcedDrafts"
 
 
 @dataclass(slots=True)

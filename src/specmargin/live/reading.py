@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from specmargin.engines.live.board import METRICS, Reading
 from specmargin.errors import EngineError
+from specmargin.live.board import METRICS, Reading
 
 PREFIX = "specmargin_"
 VLLM = {

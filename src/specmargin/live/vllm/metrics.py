@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from specmargin.engines.live.board import METRICS, boards
+from specmargin.live.board import METRICS, boards
 
 _PREFIX = "specmargin"
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from specmargin.decisions.policies.controller import Controller, ControllerSettings
 from specmargin.decisions.policies.policy import Policy
-from specmargin.engines.live.board import Board
-from specmargin.engines.live.capture import BankWriter, Identity
-from specmargin.engines.live.driver import Driver, StepDone
-from specmargin.engines.live.guard import Guard
-from specmargin.engines.live.policy_schema import PolicyFile, read_policy, schedule_of
-from specmargin.engines.live.sequences import Survivals
-from specmargin.engines.live.settings_schema import Mode, Settings
+from specmargin.live.board import Board
+from specmargin.live.capture import BankWriter, Identity
+from specmargin.live.driver import Driver, StepDone
+from specmargin.live.guard import Guard
+from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
+from specmargin.live.sequences import Survivals
+from specmargin.live.settings_schema import Mode, Settings
 
 _LEARN_EVERY = 8  # steps
 

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from specmargin.decisions.schedule import make_schedule
-from specmargin.engines.formats.base import (
+from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
     Request,

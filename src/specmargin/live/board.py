@@ -13,8 +13,8 @@ from typing import cast
 
 import numpy as np
 
-from specmargin.engines.live.guard import Guard
 from specmargin.errors import EngineError
+from specmargin.live.guard import Guard
 
 DEPTHS = 33  # 0..32; deeper ones count with the last
 FAULTS = (

@@ -1,7 +1,7 @@
 """Step times from inside a running vLLM: one engine, many points.
 
 A process of its own, started by `specmargin measure vllm` for every engine that it needs (`python -m
-specmargin.engines.vllm.probe JOB.json`), so that one that runs out of memory takes nothing with it. It appends what it
+specmargin.measure.vllm.probe JOB.json`), so that one that runs out of memory takes nothing with it. It appends what it
 finds to a file, a line at a time. The engine runs inside this process and is stepped by hand; the clock stops around
 the engine core's step, which is what a server repeats.
 """
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.engines.vllm.forced import CLASS_PATH, WANTED
-from specmargin.engines.vllm.hooks import DraftClock, ExpertCounter, GraphMode
-from specmargin.engines.vllm.probed import check_version
+from specmargin.measure.vllm.forced import CLASS_PATH, WANTED
+from specmargin.measure.vllm.hooks import DraftClock, ExpertCounter, GraphMode
+from specmargin.measure.vllm.probed import check_version
 
 _SETTLE = 2  # steps after a change of depth: a draft is verified in the step after the one that proposed it
 _SLACK = 256  # tokens that a sequence may grow beyond its prompt before it is replaced by a fresh one

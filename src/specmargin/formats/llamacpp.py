@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 
-from specmargin.engines.formats.base import (
+from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
     Request,

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from specmargin.engines.live.board import Board
-from specmargin.engines.live.sequences import Live
-from specmargin.engines.live.settings_schema import CaptureSettings
+from specmargin.live.board import Board
+from specmargin.live.sequences import Live
+from specmargin.live.settings_schema import CaptureSettings
 
 if TYPE_CHECKING:
-    from specmargin.engines.live.driver import StepDone
+    from specmargin.live.driver import StepDone
 
 _MOST_HELD = 200_000  # rows in memory
 _WAKE_SECONDS = 0.25

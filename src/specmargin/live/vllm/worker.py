@@ -19,8 +19,8 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specmargin.engines.vllm.plugin import KEY, LISTENS
-from specmargin.engines.vllm.routing import RoutingTap
+from specmargin.live.vllm.plugin import KEY, LISTENS
+from specmargin.live.vllm.routing import RoutingTap
 
 logger = init_logger("vllm.specmargin")
 _TAP = "_specmargin_tap"

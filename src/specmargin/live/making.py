@@ -8,8 +8,8 @@ from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile
 from specmargin.decisions.policies.lookahead import look_ahead
 from specmargin.decisions.policies.tables import PriceTable
-from specmargin.engines.live.policy_schema import LookAheadFile, PolicyFile, TableFile
-from specmargin.engines.live.settings_schema import Range
+from specmargin.live.policy_schema import LookAheadFile, PolicyFile, TableFile
+from specmargin.live.settings_schema import Range
 from specmargin.step import FloatArray
 
 

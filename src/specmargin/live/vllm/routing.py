@@ -19,11 +19,11 @@ import torch
 from vllm.logger import init_logger
 from vllm.v1.outputs import ModelRunnerOutput
 
-from specmargin.engines.live.capture import Identity, PartWriter
-from specmargin.engines.live.sequences import Live
-from specmargin.engines.live.settings_schema import CaptureSettings, read_settings
-from specmargin.engines.vllm.naming import identity_of
-from specmargin.engines.vllm.plugin import KEY
+from specmargin.live.capture import Identity, PartWriter
+from specmargin.live.sequences import Live
+from specmargin.live.settings_schema import CaptureSettings, read_settings
+from specmargin.live.vllm.naming import identity_of
+from specmargin.live.vllm.plugin import KEY
 
 logger = init_logger("vllm.specmargin")
 _MOST_HELD_BYTES = 64e6

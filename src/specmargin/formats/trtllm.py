@@ -12,7 +12,7 @@ import json
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
-from specmargin.engines.formats.base import EngineConfig, EngineFormat, Request, drafter_model, unwritten
+from specmargin.formats.base import EngineConfig, EngineFormat, Request, drafter_model, unwritten
 
 _TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
 

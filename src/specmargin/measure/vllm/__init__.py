@@ -1,0 +1,1 @@
+"""Inside a vLLM that is being measured: the probe, its hooks, and drafts that are forced."""
