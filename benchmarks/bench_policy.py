@@ -11,9 +11,9 @@ import numpy as np
 
 from specmargin.acceptance.calibration import KNOTS, Logistic, hats, logit, sigmoid
 from specmargin.acceptance.compiled import CompiledCalibrator
-from specmargin.decisions.policies.lookahead import look_ahead
-from specmargin.decisions.policies.policy import RaggedGate
-from specmargin.decisions.policies.tables import PriceTable, study_table
+from specmargin.policies.policy import RaggedGate
+from specmargin.policies.study.lookahead import look_ahead
+from specmargin.policies.tables import PriceTable, study_table
 from specmargin.step import FloatArray, IntArray
 
 DEPTH, STEP_SECONDS = 8, 5e-3

@@ -23,11 +23,11 @@ from specmargin.architecture.precision import BF16, FP8
 from specmargin.architecture.types import Layer, Matrix
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.prices.attention import traffic
-from specmargin.prices.silicon import collectives, features, store
-from specmargin.prices.silicon.fitting import Samples, fitted_law
-from specmargin.prices.silicon.kinds import MODULES, ModuleTable, attention_kind, expert_variant, shape_key
-from specmargin.prices.silicon.law import Curve, Evidence, Law, Terms
-from specmargin.prices.silicon.terms import BYTES, fused, gemm_shape, gemm_terms
+from specmargin.prices.kernels import collectives, features, store
+from specmargin.prices.kernels.fitting import Samples, fitted_law
+from specmargin.prices.kernels.kinds import MODULES, ModuleTable, attention_kind, expert_variant, shape_key
+from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
+from specmargin.prices.kernels.terms import BYTES, fused, gemm_shape, gemm_terms
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from specmargin.decisions.policies.policy import Schedule
-from specmargin.decisions.policies.tables import DraftCost, PriceTable
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text
+from specmargin.policies.policy import Schedule
+from specmargin.policies.tables import DraftCost, PriceTable
 
 
 def small_policy(depth: int) -> str:

@@ -20,12 +20,23 @@ ALLOWED = {
     "prices": {"architecture", "hardware"},
     "catalog": {"architecture", "hardware", "routing", "acceptance", "prices"},
     "decisions": {"architecture", "hardware", "routing", "acceptance", "prices"},
+    "policies": {"acceptance", "prices", "decisions"},
     "formats": {"hardware", "decisions"},
-    "live": {"architecture", "hardware", "prices", "routing", "acceptance", "decisions"},
-    "simulator": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions"},
+    "live": {"acceptance", "policies"},
+    "simulator": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions", "policies"},
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "measure", "decisions"},
     "measure": {"architecture", "hardware", "prices"},
-    "figures": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions", "measure", "validation"},
+    "figures": {
+        "architecture",
+        "hardware",
+        "routing",
+        "acceptance",
+        "prices",
+        "decisions",
+        "policies",
+        "measure",
+        "validation",
+    },
     "explorer": {
         "architecture",
         "hardware",
@@ -34,6 +45,7 @@ ALLOWED = {
         "acceptance",
         "prices",
         "decisions",
+        "policies",
         "formats",
         "live",
         "scenario_options",
@@ -51,6 +63,7 @@ ALLOWED = {
         "acceptance",
         "prices",
         "decisions",
+        "policies",
         "formats",
         "live",
         "scenario_options",
@@ -63,7 +76,7 @@ ALLOWED = {
         "explorer",
     },
 }
-NOUNS = {"errors", "files", "schema", "sources", "step", "_version"}
+NOUNS = {"compiling", "errors", "files", "schema", "sources", "step", "_version"}
 
 
 def _imports(file: Path) -> set[str]:

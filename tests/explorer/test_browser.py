@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specmargin.prices.silicon import store
+from specmargin.prices.kernels import store
 from tests.explorer.test_api import CONFIG, planned
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specmargin.prices.silicon import features
-from specmargin.prices.silicon.features import expert_load
+from specmargin.prices.kernels import features
+from specmargin.prices.kernels.features import expert_load
 from specmargin.validation.kernels import KernelLine, kernel_lines, reason_of_miss
 from specmargin.validation.skew import skewed_load
 

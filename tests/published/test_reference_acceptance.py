@@ -11,11 +11,11 @@ import pytest
 from specmargin.acceptance.bank import Rounds, read_bank
 from specmargin.acceptance.estimate import naive_survival, product_limit, survival_estimate
 from specmargin.cli.profile_acceptance import calibration_lines
-from specmargin.decisions.policies.ladder import OURS, Contest, LadderRow, ladder
-from specmargin.decisions.policies.lookahead import look_ahead
-from specmargin.decisions.policies.policy import RaggedGate
-from specmargin.decisions.policies.replay import draw_batches, play
-from specmargin.decisions.policies.tables import study_table
+from specmargin.policies.policy import RaggedGate
+from specmargin.policies.study.ladder import OURS, Contest, LadderRow, ladder
+from specmargin.policies.study.lookahead import look_ahead
+from specmargin.policies.study.replay import draw_batches, play
+from specmargin.policies.tables import study_table
 from tests.conftest import ROOT
 
 HEADS = pytest.mark.parametrize("by_pass", [False, True], ids=["block", "passes"])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from specmargin.acceptance.calibration import Logistic
-from specmargin.decisions.policies.tables import PriceTable, study_table
 from specmargin.live.board import Board
 from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
@@ -18,6 +17,7 @@ from specmargin.live.guard import Guard
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.settings_schema import Mode, read_settings
+from specmargin.policies.tables import PriceTable, study_table
 from specmargin.step import FloatArray
 
 DEPTH = 4

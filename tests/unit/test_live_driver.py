@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmargin.decisions.policies import calls
-from specmargin.decisions.policies.controller import Controller, ControllerSettings
-from specmargin.decisions.policies.policy import FixedDepth, Gated, Outcome
 from specmargin.live import sequences
 from specmargin.live.board import METRICS
 from specmargin.live.driver import Driver, _Planned
@@ -21,6 +18,9 @@ from specmargin.live.narrator import Narrator
 from specmargin.live.policy_schema import schedule_of
 from specmargin.live.sequences import Survivals
 from specmargin.live.settings_schema import Mode
+from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel import calls
+from specmargin.policies.policy import FixedDepth, Gated, Outcome
 from specmargin.step import FloatArray, IntArray
 from tests.unit.live import DEPTH, bare, built, done, table
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmargin.catalog.routing_profiles import bundled_routing
-from specmargin.decisions.policies.controller import Controller, ControllerSettings
-from specmargin.decisions.policies.lookahead import LookAhead, look_ahead
-from specmargin.decisions.policies.policy import FixedDepth, OneWidthGate, Outcome, RaggedGate, Schedule
-from specmargin.decisions.policies.replay import play
-from specmargin.decisions.policies.tables import PriceTable, scenario_table, study_table
+from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.policy import FixedDepth, OneWidthGate, Outcome, RaggedGate, Schedule
+from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.study.replay import play
+from specmargin.policies.tables import PriceTable, scenario_table, study_table
 from specmargin.step import FloatArray, IntArray, Step
 from tests.scenarios import scenario
 

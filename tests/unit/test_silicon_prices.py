@@ -15,12 +15,12 @@ from specmargin.catalog.prices import find_prices, law_book
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import CatalogError, TableError
 from specmargin.hardware.layout import Layout, Parallel
+from specmargin.prices.kernels import store
+from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.model import SiliconPrices
+from specmargin.prices.kernels.tables import TableRefinement
 from specmargin.prices.model import PriceModel, StepPrice
 from specmargin.prices.roofline import Roofline, RooflineForm
-from specmargin.prices.silicon import store
-from specmargin.prices.silicon.book import LawBook
-from specmargin.prices.silicon.model import SiliconPrices
-from specmargin.prices.silicon.tables import TableRefinement
 from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step

@@ -10,13 +10,13 @@ from typing import Any
 
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.hardware.device import Device
+from specmargin.prices.kernels import store
+from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
 from specmargin.prices.roofline import Roofline, RooflineForm
-from specmargin.prices.silicon import store
-from specmargin.prices.silicon.book import LawBook
-from specmargin.prices.silicon.model import Refinement, SiliconPrices
 
 KINDS = ("datasheet", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
@@ -128,7 +128,7 @@ def _read_laws(path: Path, device: Device) -> LawBook:
 
 @cache
 def _refinement_of(system: str, bandwidth: float) -> Refinement:
-    from specmargin.prices.silicon.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
+    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
 
     return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth)
 

@@ -25,9 +25,9 @@ from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram,
 from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
 from specmargin.cli import options as o
 from specmargin.cli import render
-from specmargin.decisions.policies.ladder import CONCURRENCIES, OURS, Contest, LadderRow, ladder
-from specmargin.decisions.policies.tables import PriceTable, scenario_table, study_table
 from specmargin.errors import AcceptanceError
+from specmargin.policies.study.ladder import CONCURRENCIES, OURS, Contest, LadderRow, ladder
+from specmargin.policies.tables import PriceTable, scenario_table, study_table
 from specmargin.prices.roofline import RooflineForm
 from specmargin.prices.work import Scope
 

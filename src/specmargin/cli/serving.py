@@ -70,7 +70,7 @@ def _captured(path: str, names: tuple[str, ...]) -> Any:
     """One half of the bank's requests calibrates and informs policies, the other half is replayed."""
     from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
     from specmargin.acceptance.estimate import product_limit  # noqa: PLC0415
-    from specmargin.decisions.policies.ladder import Contest  # noqa: PLC0415
+    from specmargin.policies.study.ladder import Contest  # noqa: PLC0415
     from specmargin.simulator.rounds import captured_rounds  # noqa: PLC0415
 
     rounds = read_bank([Path(path)])

@@ -15,7 +15,7 @@ from rich.console import Console
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import InputError, needs_extra
-from specmargin.prices.silicon import store
+from specmargin.prices.kernels import store
 
 if TYPE_CHECKING:
     from specmargin.validation.kernels import KernelLine

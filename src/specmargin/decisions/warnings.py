@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specmargin.decisions.scenario import Scenario
-from specmargin.prices.silicon.advice import slow_kernels
-from specmargin.prices.silicon.model import SiliconPrices
+from specmargin.prices.kernels.advice import slow_kernels
+from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step

@@ -19,7 +19,7 @@ from specmargin.explorer.view import View, scenario_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
 from specmargin.hardware.layout import Parallel
-from specmargin.prices.silicon import store
+from specmargin.prices.kernels import store
 
 
 @kept(maxsize=1)

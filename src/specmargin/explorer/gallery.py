@@ -17,14 +17,14 @@ from specmargin.explorer.view import View
 from specmargin.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
 from specmargin.figures.figure import Figure
 from specmargin.figures.words import acceptance_source
-from specmargin.prices.silicon import store
+from specmargin.prices.kernels import store
 from specmargin.routing.tabulated import coverage_rows
 from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
     from specmargin.acceptance.calibration import Tokens
-    from specmargin.decisions.policies.ladder import LadderRow
+    from specmargin.policies.study.ladder import LadderRow
 
 Thing = TypeVar("Thing")
 _POSITIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
@@ -241,9 +241,9 @@ def _ladder(view: View) -> Figure:
 @kept(maxsize=8)
 def _ladder_rows(bank: _Same[Rounds], priced: _Same[Scenario]) -> list[LadderRow]:
     """Every policy on the same batches of the bank, at the prices of the scenario."""
-    from specmargin.decisions.policies.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
-    from specmargin.decisions.policies.ladder import ladder as played  # noqa: PLC0415
-    from specmargin.decisions.policies.tables import scenario_table  # noqa: PLC0415
+    from specmargin.policies.study.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
+    from specmargin.policies.study.ladder import ladder as played  # noqa: PLC0415
+    from specmargin.policies.tables import scenario_table  # noqa: PLC0415
 
     prices = scenario_table(
         priced.thing.with_graphs_for(None), max_batch=max(_CONCURRENCIES), max_depth=bank.thing.depth

@@ -10,7 +10,7 @@ import altair as alt
 from specmargin.figures.figure import Figure, powers, rounded, table
 
 if TYPE_CHECKING:
-    from specmargin.decisions.policies.ladder import LadderRow
+    from specmargin.policies.study.ladder import LadderRow
 
 # Drawn in this order, with the dash that tells them apart where colour does not.
 SHOWN = {

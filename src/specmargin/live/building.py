@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from specmargin.decisions.policies.controller import Controller, ControllerSettings
-from specmargin.decisions.policies.policy import Policy
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver, StepDone
@@ -16,6 +14,8 @@ from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
 from specmargin.live.sequences import Survivals
 from specmargin.live.settings_schema import Mode, Settings
+from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.policy import Policy
 
 _LEARN_EVERY = 8  # steps
 

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.decisions.policies.controller import Controller
-from specmargin.decisions.policies.policy import Gated, Outcome, Policy, Schedule
 from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, Live, Survivals
 from specmargin.live.settings_schema import Mode
+from specmargin.policies.controller import Controller
+from specmargin.policies.policy import Gated, Outcome, Policy, Schedule
 
 _FORGETTING = 0.98  # a step, of the goodput that is shown
 _LOOK_FORGETTING = 0.9  # a look, of what is looked at now and then

@@ -12,11 +12,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile, Probability
-from specmargin.decisions.policies.lookahead import LookAhead
-from specmargin.decisions.policies.policy import Schedule
-from specmargin.decisions.policies.tables import DraftCost, PriceTable
 from specmargin.errors import EngineError
 from specmargin.live.settings_schema import Count, Range, Ranges
+from specmargin.policies.policy import Schedule
+from specmargin.policies.study.lookahead import LookAhead
+from specmargin.policies.tables import DraftCost, PriceTable
 from specmargin.schema import StrictModel, first_complaint
 
 Seconds = Annotated[float, Field(ge=0.0)]

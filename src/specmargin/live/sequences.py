@@ -15,7 +15,7 @@ from numba.experimental import structref
 
 from specmargin.acceptance.calibration import FORGETTING, Logistic
 from specmargin.acceptance.compiled import CompiledCalibrator, calibrated
-from specmargin.decisions.policies.compiling import Kept, compiled
+from specmargin.compiling import Kept, compiled
 from specmargin.step import FloatArray, IntArray
 
 DEPTH_ARGUMENT = "specmargin_depth"

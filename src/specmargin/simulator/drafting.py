@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specmargin.decisions.policies.compiling import compiled
+from specmargin.compiling import compiled
 from specmargin.simulator.costs import between, draft_pass_seconds, place
 from specmargin.simulator.state import (
     COMPUTED,

@@ -7,7 +7,7 @@ the last one to come is preempted and computed again later. Drafts made at the e
 
 from __future__ import annotations
 
-from specmargin.decisions.policies.compiling import compiled
+from specmargin.compiling import compiled
 from specmargin.simulator.state import (
     ACCEPTED,
     ARRIVAL,

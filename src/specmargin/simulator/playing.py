@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from specmargin.decisions.policies.controller import Controller
-from specmargin.decisions.policies.gate import gate_memory
-from specmargin.decisions.policies.lookahead import LookAhead
-from specmargin.decisions.policies.policy import FixedDepth, Gated, Outcome, Policy, RaggedGate, Schedule
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.policies.controller import Controller
+from specmargin.policies.kernel.gate import gate_memory
+from specmargin.policies.policy import FixedDepth, Gated, Outcome, Policy, RaggedGate, Schedule
+from specmargin.policies.study.lookahead import LookAhead
+from specmargin.policies.tables import PriceTable
 from specmargin.simulator import runs
 from specmargin.simulator.costs import target_seconds
 from specmargin.simulator.drafting import draft_alike, draft_ragged, hold_outcomes, hold_signals, trim

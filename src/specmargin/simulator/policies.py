@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from specmargin.decisions.policies.controller import Controller
-from specmargin.decisions.policies.lookahead import LookAhead, look_ahead
-from specmargin.decisions.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
-from specmargin.decisions.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
-from specmargin.decisions.policies.tables import PriceTable, scenario_table
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
+from specmargin.policies.controller import Controller
+from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
+from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
+from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.tables import PriceTable, scenario_table
 from specmargin.simulator.keeping import Kept
 from specmargin.simulator.rounds import RoundBank
 from specmargin.step import FloatArray

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.decisions.policies.tables import effective_positions, expert_seconds
 from specmargin.decisions.scenario import Scenario
+from specmargin.policies.tables import effective_positions, expert_seconds
 from specmargin.prices.drafters import OverlappedDrafter
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile

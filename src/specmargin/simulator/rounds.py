@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specmargin.acceptance.survival import Survival
-from specmargin.decisions.policies.tables import to_depth
 from specmargin.errors import AcceptanceError
+from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
 _DRAWN = 16_384  # rounds a category

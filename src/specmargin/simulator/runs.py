@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from specmargin.decisions.policies.compiling import compiled
-from specmargin.decisions.policies.core import (
+from specmargin.compiling import compiled
+from specmargin.policies.kernel.decide import (
     PROBING,
     choose_depth,
     compare_with_gate,
@@ -13,7 +13,7 @@ from specmargin.decisions.policies.core import (
     learn_rounds,
     shift_survival,
 )
-from specmargin.decisions.policies.gate import Memory, keep_drafting, ragged_gate
+from specmargin.policies.kernel.gate import Memory, keep_drafting, ragged_gate
 from specmargin.simulator.costs import target_seconds
 from specmargin.simulator.drafting import draft_alike, draft_ragged, hold_signals, trim
 from specmargin.simulator.loop import arrive, close, commit, log_is_full, schedule

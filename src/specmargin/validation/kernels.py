@@ -10,9 +10,9 @@ import polars as pl
 
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.prices import law_book
-from specmargin.prices.silicon import features, store
-from specmargin.prices.silicon.book import LawBook
-from specmargin.prices.silicon.law import Law
+from specmargin.prices.kernels import features, store
+from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.law import Law
 from specmargin.step import FloatArray
 from specmargin.validation.skew import skewed_load
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from specmargin.errors import InputError
-from specmargin.prices.silicon.store import SYSTEMS
+from specmargin.prices.kernels.store import SYSTEMS
 from specmargin.validation.served import ServedRow, configuration_name
 
 Estimate = Callable[[ServedRow], float | None]

@@ -20,7 +20,7 @@ from specmargin.architecture.reader import read_architecture
 from specmargin.architecture.types import Architecture
 from specmargin.errors import InputError, TableError
 from specmargin.hardware.layout import Layout
-from specmargin.prices.silicon.store import SYSTEMS
+from specmargin.prices.kernels.store import SYSTEMS
 
 _DEVICES = {system: device for device, system in SYSTEMS.items()}
 

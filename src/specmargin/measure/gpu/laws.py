@@ -11,10 +11,10 @@ import numpy as np
 from specmargin.architecture.types import LatentAttention
 from specmargin.errors import InputError
 from specmargin.measure.gpu.shapes import ExpertShape, Shapes
-from specmargin.prices.silicon.fitting import Samples, fit
-from specmargin.prices.silicon.kinds import expert_variant, grouped_variant, shape_key
-from specmargin.prices.silicon.law import Evidence, Law, Terms
-from specmargin.prices.silicon.terms import attention_terms, expert_terms, gemm_terms
+from specmargin.prices.kernels.fitting import Samples, fit
+from specmargin.prices.kernels.kinds import expert_variant, grouped_variant, shape_key
+from specmargin.prices.kernels.law import Evidence, Law, Terms
+from specmargin.prices.kernels.terms import attention_terms, expert_terms, gemm_terms
 from specmargin.step import BoolArray, FloatArray
 
 ENGINE = "measured"

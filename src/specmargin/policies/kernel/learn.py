@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specmargin.decisions.policies.compiling import compiled
+from specmargin.compiling import compiled
 from specmargin.step import FloatArray, IntArray
 
 # Prices: forgetting a step, weight of the prior in steps (on an offset as large as a step; on a scale off by one), and

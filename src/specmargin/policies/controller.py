@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.decisions.policies import calls, core
-from specmargin.decisions.policies.core import Known, Learned
-from specmargin.decisions.policies.gate import gate_memory
-from specmargin.decisions.policies.lookahead import LookAhead
-from specmargin.decisions.policies.online import AcceptanceTracker, ConfidenceShift, PriceCorrection
-from specmargin.decisions.policies.policy import Gated, Outcome, RaggedGate
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.policies.kernel import calls
+from specmargin.policies.kernel import decide as core
+from specmargin.policies.kernel.decide import Known, Learned
+from specmargin.policies.kernel.gate import gate_memory
+from specmargin.policies.kernel.learn import AcceptanceTracker, ConfidenceShift, PriceCorrection
+from specmargin.policies.policy import Gated, Outcome, RaggedGate
+from specmargin.policies.study.lookahead import LookAhead
+from specmargin.policies.tables import PriceTable
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 SCHEMA = "specmargin.controller/4"

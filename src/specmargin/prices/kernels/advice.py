@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specmargin.architecture.types import ExpertBlock
-from specmargin.prices.silicon.kinds import DTYPES, is_plain
-from specmargin.prices.silicon.law import Law
-from specmargin.prices.silicon.model import SiliconPrices
-from specmargin.prices.silicon.terms import BYTES, expert_terms_of_work
+from specmargin.prices.kernels.kinds import DTYPES, is_plain
+from specmargin.prices.kernels.law import Law
+from specmargin.prices.kernels.model import SiliconPrices
+from specmargin.prices.kernels.terms import BYTES, expert_terms_of_work
 from specmargin.prices.work import Work
 
 _SLOW = 0.4  # of the device's bandwidth, by what one more expert takes

@@ -24,12 +24,12 @@ from specmargin.architecture.types import (
     Matrix,
 )
 from specmargin.prices.attention import traffic
+from specmargin.prices.kernels.book import Found, LawBook
+from specmargin.prices.kernels.kinds import attention_kind
+from specmargin.prices.kernels.law import Terms
+from specmargin.prices.kernels.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
 from specmargin.prices.model import WorkPrice
 from specmargin.prices.roofline import Roofline
-from specmargin.prices.silicon.book import Found, LawBook
-from specmargin.prices.silicon.kinds import attention_kind
-from specmargin.prices.silicon.law import Terms
-from specmargin.prices.silicon.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
 from specmargin.prices.work import Collective, Work
 from specmargin.sources import Source, SourceKind, weakest
 from specmargin.step import FloatArray, Step

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.policies.policy import Outcome, Policy
-from specmargin.decisions.policies.tables import PriceTable, to_depth
+from specmargin.policies.policy import Outcome, Policy
+from specmargin.policies.tables import PriceTable, to_depth
 from specmargin.step import FloatArray, IntArray
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from specmargin.prices.silicon import store
+from specmargin.prices.kernels import store
 
 
 def all_reduce_rows(table: store.Table) -> pl.DataFrame:

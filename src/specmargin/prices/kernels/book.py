@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specmargin.architecture.types import ExpertBlock, GroupedAttention
-from specmargin.prices.silicon.kinds import DTYPES, expert_variant, grouped_variant, is_plain, shape_key
-from specmargin.prices.silicon.law import Curve, Law
+from specmargin.prices.kernels.kinds import DTYPES, expert_variant, grouped_variant, is_plain, shape_key
+from specmargin.prices.kernels.law import Curve, Law
 from specmargin.sources import Source, SourceKind
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from specmargin.decisions.policies.gate import Memory, gate_memory, keep_drafting, ragged_gate
-from specmargin.decisions.policies.lookahead import LookAhead
-from specmargin.decisions.policies.tables import PriceTable, to_depth
+from specmargin.policies.kernel.gate import Memory, gate_memory, keep_drafting, ragged_gate
+from specmargin.policies.study.lookahead import LookAhead
+from specmargin.policies.tables import PriceTable, to_depth
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 

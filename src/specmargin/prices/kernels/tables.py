@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 
 from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention
-from specmargin.prices.silicon import features, store
-from specmargin.prices.silicon.book import Found
-from specmargin.prices.silicon.features import AttentionShape
-from specmargin.prices.silicon.kinds import is_plain
-from specmargin.prices.silicon.law import Law
-from specmargin.prices.silicon.model import LAWFUL, Correction
-from specmargin.prices.silicon.terms import gemm_terms
+from specmargin.prices.kernels import features, store
+from specmargin.prices.kernels.book import Found
+from specmargin.prices.kernels.features import AttentionShape
+from specmargin.prices.kernels.kinds import is_plain
+from specmargin.prices.kernels.law import Law
+from specmargin.prices.kernels.model import LAWFUL, Correction
+from specmargin.prices.kernels.terms import gemm_terms
 from specmargin.prices.work import Work
 from specmargin.step import FloatArray, IntArray, Step
 

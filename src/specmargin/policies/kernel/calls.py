@@ -12,8 +12,8 @@ import numba as nb
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.decisions.policies.compiling import Kept
-from specmargin.decisions.policies.core import (
+from specmargin.compiling import Kept
+from specmargin.policies.kernel.decide import (
     Known,
     Learned,
     account_for_gate,
@@ -25,7 +25,7 @@ from specmargin.decisions.policies.core import (
     learn_rounds,
     shift_survival,
 )
-from specmargin.decisions.policies.gate import Memory, ragged_gate, ragged_seconds
+from specmargin.policies.kernel.gate import Memory, ragged_gate, ragged_seconds
 from specmargin.step import FloatArray, IntArray
 
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from specmargin.prices.silicon.law import Terms
-from specmargin.prices.silicon.store import Table
-from specmargin.prices.silicon.terms import BYTES, attention_terms, expert_terms, gemm_terms
+from specmargin.prices.kernels.law import Terms
+from specmargin.prices.kernels.store import Table
+from specmargin.prices.kernels.terms import BYTES, attention_terms, expert_terms, gemm_terms
 from specmargin.step import FloatArray, IntArray
 
 MODEL_SHAPE = ["hidden_size", "inter_size", "topk", "num_experts"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from specmargin.decisions.policies.policy import Outcome, WholeDrafts
-from specmargin.decisions.policies.tables import PriceTable
+from specmargin.policies.policy import Outcome, WholeDrafts
+from specmargin.policies.tables import PriceTable
 from specmargin.step import FloatArray, IntArray
 
 

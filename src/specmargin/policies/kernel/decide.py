@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.decisions.policies.compiling import compiled
-from specmargin.decisions.policies.online import (
+from specmargin.compiling import compiled
+from specmargin.policies.kernel.learn import (
     acceptance_shift,
     conditional_acceptance,
     corrected_seconds,

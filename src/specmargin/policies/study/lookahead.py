@@ -13,8 +13,8 @@ from itertools import product
 
 import numpy as np
 
-from specmargin.decisions.policies.gate import Memory, gate_memory, sample_goodput
-from specmargin.decisions.policies.tables import PriceTable, to_depth
+from specmargin.policies.kernel.gate import Memory, gate_memory, sample_goodput
+from specmargin.policies.tables import PriceTable, to_depth
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)

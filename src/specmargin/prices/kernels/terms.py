@@ -9,7 +9,7 @@ import numpy as np
 
 from specmargin.architecture.precision import PRECISIONS
 from specmargin.architecture.types import ExpertBlock, GroupedAttention, Matrix, Split, total_parameters
-from specmargin.prices.silicon.law import Terms
+from specmargin.prices.kernels.law import Terms
 from specmargin.prices.work import Work
 from specmargin.step import ArrayLike, FloatArray, Step
 

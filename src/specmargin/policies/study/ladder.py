@@ -11,12 +11,12 @@ import numpy as np
 from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens_of
 from specmargin.acceptance.estimate import product_limit
-from specmargin.decisions.policies.lookahead import LookAhead, look_ahead
-from specmargin.decisions.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
-from specmargin.decisions.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
-from specmargin.decisions.policies.replay import draw_batches, play
-from specmargin.decisions.policies.tables import PriceTable
 from specmargin.errors import AcceptanceError
+from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
+from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
+from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.study.replay import draw_batches, play
+from specmargin.policies.tables import PriceTable
 from specmargin.step import FloatArray, IntArray
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

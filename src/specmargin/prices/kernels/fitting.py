@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from specmargin.prices.silicon.law import Evidence, Law, Terms
+from specmargin.prices.kernels.law import Evidence, Law, Terms
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 _NAMES = (

@@ -11,9 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from specmargin.decisions.policies.gate import BatchPrices
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
+from specmargin.policies.kernel.gate import BatchPrices
 from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step

@@ -1,0 +1,1 @@
+"""Policies studied beforehand: the look-ahead on a sample of rounds, replays of a bank, the ladder."""
