@@ -17,16 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from specmargin.acceptance.survival import parse_acceptance
+from specmargin.app.serving import serving_of
+from specmargin.app.simulation_schema import read_simulation
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
-from specmargin.cli.serving import serving_of
 from specmargin.decisions.scenario import Scenario
 from specmargin.prices.roofline import Roofline
 from specmargin.routing.profile import UNIFORM
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import drawn_rounds
-from specmargin.simulator.schema import read_simulation
 from specmargin.simulator.serve import Serving, simulate, with_tables
 from specmargin.simulator.workload import LognormalLength, Poisson, Workload
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specmargin.cli.serving import serving_of
+from specmargin.app.serving import serving_of
+from specmargin.app.simulation_schema import read_simulation
 from specmargin.simulator.results import Result
-from specmargin.simulator.schema import read_simulation
 from specmargin.simulator.serve import Serving, simulate, with_tables
 from specmargin.simulator.workload import RateSchedule
 from tests.conftest import ROOT

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("altair")
 
 from specmargin.acceptance.survival import parse_acceptance
+from specmargin.app.scenarios import ScenarioOptions
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure, end_labels
@@ -20,7 +21,6 @@ from specmargin.figures.files import rendered, save
 from specmargin.figures.roofline import crossing, intensity
 from specmargin.figures.theme import DARK, LIGHT, Theme, config
 from specmargin.routing.profile import UNIFORM
-from specmargin.scenario_options import ScenarioOptions
 from tests.scenarios import scenario
 
 

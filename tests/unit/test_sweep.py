@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from specmargin.cli.serving import run_cell
+from specmargin.app.serving import run_cell
+from specmargin.app.simulation_schema import read_simulation, read_sweep
 from specmargin.errors import ScenarioError
-from specmargin.simulator.schema import read_simulation, read_sweep
 from specmargin.simulator.sweep import Cell, LocalRunner, RayRunner, make_cells, read_results, sweep
 from tests.conftest import ROOT
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from specmargin.app.scenarios import ScenarioOptions as ScenarioOptions  # noqa: PLC0414 (verbs find all of it here)
 from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Parallel
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.placement import Placement
-from specmargin.scenario_options import ScenarioOptions as ScenarioOptions  # noqa: PLC0414 (verbs find all of it here)
 
 Model = Annotated[
     str,

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from specmargin.app.payload import payload
+from specmargin.app.planning import Answer, Question, answer
 from specmargin.cli import comparison_view, plan_view, render
 from specmargin.cli import options as o
 from specmargin.decisions.compare import Comparison
@@ -20,8 +22,6 @@ from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import write_text
 from specmargin.formats import find_engine
 from specmargin.hardware.layout import Parallel
-from specmargin.plan_payload import payload
-from specmargin.planning import Answer, Question, answer
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.placement import Placement
 
@@ -180,7 +180,7 @@ def plan(
 
 def _policy(path: Path, best: Answer, acceptance: str | None, max_batch: int, *, force: bool) -> str:
     with needs_extra("live"):
-        from specmargin.cli.policy_file import write_policy  # noqa: PLC0415 (compiled policies)
+        from specmargin.app.policy_file import write_policy  # noqa: PLC0415 (compiled policies)
 
     return write_policy(path, best, acceptance, max_batch=max_batch, force=force)
 

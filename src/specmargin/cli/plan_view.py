@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from specmargin.app.payload import weight_names
+from specmargin.app.planning import Answer
 from specmargin.cli import comparison_view, render
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.load import Load, Operating
@@ -11,8 +13,6 @@ from specmargin.decisions.plan import Plan, PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineConfig, EngineFormat
-from specmargin.plan_payload import weight_names
-from specmargin.planning import Answer
 from specmargin.prices.model import Resource
 
 _BATCHES_ACROSS = 6  # columns of the tables that have a batch a column

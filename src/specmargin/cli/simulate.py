@@ -14,8 +14,8 @@ from specmargin.errors import InputError, ScenarioError, needs_extra
 from specmargin.files import check_new
 
 if TYPE_CHECKING:
+    from specmargin.app.simulation_schema import SimulationFile
     from specmargin.simulator.results import Result
-    from specmargin.simulator.schema import SimulationFile
     from specmargin.simulator.serve import Serving
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -140,7 +140,7 @@ def _whole(path: Path | None) -> str | None:
 
 
 def _from_file(path: Path, gpu: str | None, said: dict[str, Any]) -> tuple[SimulationFile, Path]:
-    from specmargin.simulator.schema import read_simulation  # noqa: PLC0415 (pydantic)
+    from specmargin.app.simulation_schema import read_simulation  # noqa: PLC0415 (pydantic)
 
     if gpu is not None:
         raise InputError(f"{path} names its own GPU; leave out --gpu")
@@ -149,7 +149,7 @@ def _from_file(path: Path, gpu: str | None, said: dict[str, Any]) -> tuple[Simul
 
 
 def _from_options(options: dict[str, Any], gpu: str | None, policy: str | None, seed: int | None) -> SimulationFile:
-    from specmargin.simulator.schema import parse_simulation  # noqa: PLC0415 (pydantic)
+    from specmargin.app.simulation_schema import parse_simulation  # noqa: PLC0415 (pydantic)
 
     if gpu is None:
         raise InputError("name a device with --gpu (`specmargin gpus` lists them), or give a scenario file")
@@ -168,7 +168,7 @@ def _load(qps: float | None, users: int | None, trace: Path | None) -> dict[str,
 
 
 def _run(described: SimulationFile, folder: Path, names: list[str], *, log_steps: bool) -> list[Result]:
-    from specmargin.cli.serving import serving_of  # noqa: PLC0415 (slow to import)
+    from specmargin.app.serving import serving_of  # noqa: PLC0415 (slow to import)
 
     serving = serving_of(described, folder)
     with needs_extra("simulate"):

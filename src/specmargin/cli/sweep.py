@@ -67,7 +67,7 @@ def sweep(
         from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
 
         check_target(figure, force=force)
-    from specmargin.simulator.schema import read_sweep  # noqa: PLC0415 (pydantic)
+    from specmargin.app.simulation_schema import read_sweep  # noqa: PLC0415 (pydantic)
     from specmargin.simulator.sweep import make_cells, read_results  # noqa: PLC0415
     from specmargin.simulator.sweep import sweep as run_all  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ def sweep(
 def _runner(workers: int | None, ray: str | None) -> Any:
     with needs_extra("simulate"):
         import numba  # noqa: F401, PLC0415 (said once here, not by every worker)
-    from specmargin.cli.serving import run_cell  # noqa: PLC0415
+    from specmargin.app.serving import run_cell  # noqa: PLC0415
     from specmargin.simulator.sweep import LocalRunner, RayRunner  # noqa: PLC0415
 
     if ray is not None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from specmargin.app.payload import payload
+from specmargin.app.planning import Answer, Question, answer
+from specmargin.app.scenarios import ScenarioOptions
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.plan import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
@@ -15,10 +18,7 @@ from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineFormat
-from specmargin.plan_payload import payload
-from specmargin.planning import Answer, Question, answer
 from specmargin.routing.local import LocalRouting
-from specmargin.scenario_options import ScenarioOptions
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds

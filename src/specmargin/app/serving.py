@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.acceptance.survival import Survival
+from specmargin.app.scenarios import ScenarioOptions
+from specmargin.app.simulation_schema import ScenarioFile, SimulationFile, parse_simulation
 from specmargin.catalog.drafters import DraftChoice, find_acceptance
 from specmargin.catalog.routing_profiles import find_routing
-from specmargin.cli.options import ScenarioOptions
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError, nearest_names, needs_extra
-from specmargin.simulator.schema import ScenarioFile, SimulationFile, parse_simulation
 
 
 def serving_of(described: SimulationFile, folder: Path) -> Any:

@@ -9,11 +9,11 @@ import numpy as np
 from specmargin.acceptance.bank import read_bank
 from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 from specmargin.acceptance.schema import read_acceptance
+from specmargin.app.planning import Answer
 from specmargin.files import write_text
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text
 from specmargin.live.settings_schema import Range
-from specmargin.planning import Answer
 from specmargin.policies.tables import scenario_table
 from specmargin.step import FloatArray
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from specmargin.app.planning import Answer
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
-from specmargin.planning import Answer
 from specmargin.sources import weakest
 
 
