@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.live.policies import small_policy
 from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
-from specmargin.live.driver import Driver, StepDone
+from specmargin.live.driver import Driver
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings
 
 DEPTH = 5

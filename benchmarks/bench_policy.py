@@ -11,9 +11,10 @@ import numpy as np
 
 from specmargin.acceptance.calibration import KNOTS, Logistic, hats, logit, sigmoid
 from specmargin.acceptance.compiled import CompiledCalibrator
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.lookahead import look_ahead
-from specmargin.policies.tables import PriceTable, study_table
+from specmargin.policies.tables import study_table
 from specmargin.step import FloatArray, IntArray
 
 DEPTH, STEP_SECONDS = 8, 5e-3
@@ -32,7 +33,7 @@ def main() -> None:
         drafted = np.full(batch, DEPTH)
 
         def decide(n: int, c: FloatArray = confidence, h: FloatArray = history, d: IntArray = drafted) -> None:
-            gate.verify_depths(calibrator.survival(c[n % 50], h[n % 50]), d)
+            gate.verify(gate.draft(d.size), calibrator.survival(c[n % 50], h[n % 50]), d)
 
         decide(0)
         taken = np.empty(repeats)
@@ -63,9 +64,10 @@ def plain(model: Logistic, table: PriceTable, rate: float, confidence: FloatArra
     order = np.argsort(-flat, kind="stable")
     batch = confidence.shape[0]
     extra = np.arange(flat.size + 1.0)
-    rest = np.interp(extra / batch, np.arange(table.max_depth + 1), table.rest_by_batch_depth[batch])
+    rest = np.interp(extra / batch, np.arange(table.max_depth + 1), table.rest_seconds[batch, :, 0])
     step = np.diff(table.effective_by_depth)[order % d]
-    experts = table.experts_at(batch + np.concatenate([[0.0], np.cumsum(step)]))
+    positions = (batch + np.concatenate([[0.0], np.cumsum(step)])) / table.expert_step
+    experts = np.interp(positions, np.arange(table.expert_seconds.size), table.expert_seconds)
     kept = int((np.concatenate([[0.0], np.cumsum(flat[order])]) - rate * (rest + experts)).argmax())
     return np.bincount(order[:kept] // d, minlength=batch)
 

@@ -27,7 +27,8 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import drawn_rounds
-from specmargin.simulator.serve import Serving, simulate, with_tables
+from specmargin.simulator.run import simulate, with_tables
+from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import LognormalLength, Poisson, Workload
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ from typing import Any
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import RoundBank, drawn_rounds
-from specmargin.simulator.serve import Serving
+from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import Arrivals, FixedLength, Length, Poisson, Workload
 from tests.scenarios import scenario
 

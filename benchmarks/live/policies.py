@@ -6,20 +6,23 @@ import numpy as np
 
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import Schedule
-from specmargin.policies.tables import DraftCost, PriceTable
+from specmargin.policies.tables import drafting_line
 
 
 def small_policy(depth: int) -> str:
     batch, deep = np.arange(33.0)[:, np.newaxis], np.arange(depth + 1.0)
     effective = (deep + 1.0) ** 0.8
     strangers = np.linspace(0.0, 32 * effective[-1], 256)
-    table = PriceTable(
-        rest_by_batch_depth=6e-3 + 0.1e-3 * batch * (deep + 1.0),
+    table = PriceTable.of(
+        rest_seconds=6e-3 + 0.1e-3 * batch * (deep + 1.0),
         expert_seconds=1.9e-3 * (1.0 - (1.0 - 4 / 64) ** strangers),
         expert_step=float(strangers[1]),
         effective_by_depth=effective,
-        draft=DraftCost.line(fixed_seconds=1e-3, sequence_seconds=0.02e-3, by_pass=True, max_batch=32),
+        draft_seconds=drafting_line(
+            fixed_seconds=1e-3, sequence_seconds=0.02e-3, max_batch=32, max_depth=depth, by_pass=True
+        ),
     )
     confidence = np.random.default_rng(0).beta(1.2, 0.8, (512, depth))
     survival = 0.75 ** np.arange(1.0, depth + 1.0)

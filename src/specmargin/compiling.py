@@ -1,27 +1,44 @@
-"""How the hot paths are compiled: with Numba, kept on disk, inlined, and without counting references.
+"""How hot paths are compiled: with Numba, cached on disk.
 
-They are handed arrays, change them in place and make none, so there is nothing to count; counting every array of every
-call takes ten times as long as the work itself. `_nrt` is Numba's own, private name for that.
+`compiled` is for functions that call each other: inlined, and without reference counting. They take arrays, change them
+in place and allocate none, so there is nothing to count; counting every array of every call would take ten times as
+long as the work. (`_nrt` is Numba's own private name for that option.) `entry` is for functions that Python calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numba as nb
 from numba.core import types
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": False}
-    found: Callable[..., Any] = nb.njit(**options)(function)
-    return found
+    made: Callable[P, R] = nb.njit(**options)(function)
+    return made
 
 
-class Kept(types.StructRef):
-    """The type of a structure that compiled code keeps: arrays are handed over once, not in every call. One a class of
-    them: `structref.register` a subclass, and `structref.define_proxy` who holds it in Python."""
+def entry(function: Callable[P, R]) -> Callable[P, R]:
+    made: Callable[P, R] = nb.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return made
 
-    def preprocess_fields(self, fields: Any) -> Any:
+
+def fast_entry(function: Callable[P, R]) -> Callable[P, R]:
+    """For inner loops over finite numbers, where sums may be taken in any order."""
+    made: Callable[P, R] = nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=True)(function)
+    return made
+
+
+class StructType(types.StructRef):
+    """The type of a structure that compiled code keeps, so that its arrays are handed over once and not in every call.
+
+    Use: `structref.register` a subclass, and `structref.define_proxy` the class that holds it in Python.
+    """
+
+    def preprocess_fields(self, fields: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
         return tuple((name, types.unliteral(given)) for name, given in fields)  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from specmargin.live.board import METRICS
 from specmargin.live.policy_schema import read_policy
 from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Live
 from specmargin.live.settings_schema import CaptureSettings, Mode, Settings, read_settings
-from specmargin.live.vllm.versions import SUPPORTED
+from specmargin.live.vllm.names import SUPPORTED
 from tests.conftest import ROOT
 from tests.unit.test_live_capture import fill, writer
 from tests.unit.test_watch import metrics, serving

@@ -83,8 +83,8 @@ def _break(engine: Any, fault: str) -> None:
 
     match fault:
         case "raises" | "nonsense" | "sleeps":
-            policy.draft_depth = wrong
-            policy.verify_depths = wrong
+            policy.draft = wrong
+            policy.verify = wrong
             policy.observe = wrong if fault == "raises" else policy.observe
         case "NaN confidence":
             _spoil(driver, lambda rows: np.full_like(rows, np.nan))

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specmargin.policies.kernel.prices import locate, ragged_parts
 from specmargin.prices.model import EngineTime
 from specmargin.simulator.engine import EngineSettings, kv_budget
-from specmargin.simulator.pricing import StepTables
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank, captured_rounds
-from specmargin.simulator.serve import Serving, simulate, tables_of
-from specmargin.simulator.state import CLOCK, FREE, OFF, PEAK_BLOCKS
+from specmargin.simulator.run import simulate, tables_of
+from specmargin.simulator.serving import Serving
+from specmargin.simulator.tables import StepTables
 from specmargin.simulator.workload import Arrivals, ClosedLoop, LognormalLength, Poisson, UniformLength, Workload
 from specmargin.step import Step
 from tests.simulations import serving
@@ -115,8 +116,8 @@ def conserved(result: Result) -> None:
     assert (found["prefilled"] == int(asked.prompt_tokens[done].sum())) == (found["preemptions"] == 0)
     assert found["drafted"] >= found["verified"] >= found["accepted"] >= 0
     # Blocks are never more than there are, and all come back.
-    assert result.numbers[PEAK_BLOCKS] <= kv.blocks
-    assert result.numbers[FREE] == kv.blocks
+    assert result.totals.peak_blocks <= kv.blocks
+    assert result.free_blocks == kv.blocks
     # Time runs forwards, and is either busy or idle.
     steps = result.step_columns()
     starts, seconds = steps["start_seconds"], steps["seconds"]
@@ -127,7 +128,7 @@ def conserved(result: Result) -> None:
     positions = steps["sequences"] + steps["verified"] + steps["prefill_tokens"]
     assert (positions <= result.serving.engine.max_num_batched_tokens).all()
     assert (positions > 0).all()
-    assert result.clocks[CLOCK] == pytest.approx(found["busy_seconds"] + found["idle_seconds"], rel=1e-9)
+    assert result.totals.clock == pytest.approx(found["busy_seconds"] + found["idle_seconds"], rel=1e-9)
     assert (result.first_token[done] > result.arrival[done]).all()
     assert (result.finish[done] >= result.first_token[done]).all()
     # The components are the whole.
@@ -159,7 +160,7 @@ def test_the_same_seed_gives_the_same_bytes(asked: Drawn) -> None:
     one, two = (simulate(asked.serving(), log_steps=True) for _ in range(2))
     assert one.steps.tobytes() == two.steps.tobytes()
     assert one.finish.tobytes() == two.finish.tobytes()
-    assert one.bins.tobytes() == two.bins.tobytes()
+    assert one.timeline() == two.timeline()
 
 
 # One sequence waits for budget and keeps the draft that it has; one is computed anew, with one token left for later.
@@ -215,8 +216,8 @@ def test_off_differs_from_none_by_the_stated_engine_terms_alone() -> None:
         np.testing.assert_array_equal(theirs[name], ours[name])
     more = np.where(ours["sequences"] > 0, 0.5e-3 + 0.02e-3 * ours["sequences"], 0.0)
     np.testing.assert_allclose(ours["seconds"] - theirs["seconds"], more, atol=1e-12)
-    assert off.clocks[OFF] == pytest.approx(more.sum())
-    assert off.clocks[CLOCK] - none.clocks[CLOCK] == pytest.approx(more.sum())
+    assert off.totals.off == pytest.approx(more.sum())
+    assert off.totals.clock - none.totals.clock == pytest.approx(more.sum())
 
 
 def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
@@ -243,14 +244,13 @@ def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
     prompt=st.integers(0, 600),
 )
 def test_tables_price_ragged_and_mixed_steps_as_the_scenario_does(depths: list[int], context: int, prompt: int) -> None:
-    from specmargin.simulator.costs import decode_seconds, prefill_seconds  # noqa: PLC0415
+    from specmargin.simulator.costs import prefill_seconds  # noqa: PLC0415 (compiled)
 
     base = small(32, 700)
     tables = shared_tables(32, 700)
     batch, extra = len(depths), sum(depths)
-    strangers = float(tables.effective_by_category[0, depths].sum())
-    cells = np.zeros(tables.decode.shape)
-    ours = float(decode_seconds(tables, cells, batch, extra, float(batch * context), strangers))
+    effective = float(tables.effective_by_category[0, depths].sum())
+    ours = sum(ragged_parts(tables.prices, batch, extra / batch, effective, locate(tables.prices.contexts, context)))
     step = Step.ragged(depths=depths, contexts=context)
     if prompt:
         ours += float(prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))

@@ -14,7 +14,7 @@ from specmargin.cli.profile_acceptance import calibration_lines
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.ladder import OURS, Contest, LadderRow, ladder
 from specmargin.policies.study.lookahead import look_ahead
-from specmargin.policies.study.replay import draw_batches, play
+from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.policies.tables import study_table
 from tests.conftest import ROOT
 
@@ -93,8 +93,8 @@ def test_calibrated_is_above_raw_on_the_same_batches(rounds: Rounds, by_pass: bo
         accepted = contest.played.accepted_by_round
         for concurrency, found in gained.items():
             batches = draw_batches(contest.played.count, concurrency, sequences=6000, seed=seed)
-            one = play(ours, table, contest.calibrated, accepted, batches)
-            other = play(raw, table, contest.raw, accepted, batches)
+            one = replay(ours, table, contest.calibrated, accepted, batches)
+            other = replay(raw, table, contest.raw, accepted, batches)
             net = one.committed - other.committed - (one.seconds - other.seconds) * other.goodput
             found.append(float(net.sum() / other.committed.sum()))
     for concurrency, found in gained.items():

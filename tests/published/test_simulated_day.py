@@ -17,7 +17,8 @@ import pytest
 from specmargin.app.serving import serving_of
 from specmargin.app.simulation_schema import read_simulation
 from specmargin.simulator.results import Result
-from specmargin.simulator.serve import Serving, simulate, with_tables
+from specmargin.simulator.run import simulate, with_tables
+from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import RateSchedule
 from tests.conftest import ROOT
 

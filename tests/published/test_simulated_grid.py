@@ -15,7 +15,8 @@ import pytest
 
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import drawn_rounds
-from specmargin.simulator.serve import Serving, simulate, tables_of
+from specmargin.simulator.run import simulate, tables_of
+from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import ClosedLoop, FixedLength, Workload
 from tests.published.test_drafter_grid import CONCURRENCY, grid_scenario
 

@@ -12,12 +12,14 @@ from specmargin.acceptance.calibration import Logistic
 from specmargin.live.board import Board
 from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
-from specmargin.live.driver import Driver, StepDone
+from specmargin.live.driver import Driver
 from specmargin.live.guard import Guard
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, read_settings
-from specmargin.policies.tables import PriceTable, study_table
+from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.tables import study_table
 from specmargin.step import FloatArray
 
 DEPTH = 4

@@ -19,8 +19,11 @@ from specmargin.live.policy_schema import schedule_of
 from specmargin.live.sequences import Survivals
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller, ControllerSettings
-from specmargin.policies.kernel import calls
-from specmargin.policies.policy import FixedDepth, Gated, Outcome
+from specmargin.policies.kernel import decide
+from specmargin.policies.kernel.decide import Expectation
+from specmargin.policies.policy import Decision, FixedDepth, Outcome
+from specmargin.policies.study.lookahead import look_ahead
+from specmargin.records import fields_of
 from specmargin.step import FloatArray, IntArray
 from tests.unit.live import DEPTH, bare, built, done, table
 
@@ -56,14 +59,21 @@ class Broken(Controller):
             raise value
         return value
 
-    def draft_depth(self, batch: int) -> int:
-        return int(batch > 2) + 2 if self.data.draw(st.booleans()) else self._answer()
+    def draft(self, batch: int) -> Decision:
+        gated = self.data.draw(st.booleans())
+        return Decision(int(batch > 2) + 2, gated) if self.data.draw(st.booleans()) else self._nonsense()
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:  # noqa: ARG002
-        return drafted // 2 if self.data.draw(st.booleans()) else self._answer()
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:  # noqa: ARG002
+        kept = decision._replace(verify_depths=drafted // 2)
+        return kept if self.data.draw(st.booleans()) else self._nonsense()
 
-    def observe(self, outcome: Outcome) -> None:  # noqa: ARG002
-        self._answer()
+    def _nonsense(self) -> Any:
+        """Something that is no decision, or a decision that holds something else than depths."""
+        answer = self._answer()
+        return Decision(answer, True, answer) if self.data.draw(st.booleans()) else answer
+
+    def observe(self, outcome: Outcome) -> bool:  # noqa: ARG002
+        return bool(self._answer())
 
 
 def broken(data: st.DataObject) -> Broken:
@@ -190,7 +200,7 @@ def test_nothing_is_held_of_many_requests() -> None:
 
 def test_faults_are_counted_and_the_engine_goes_on() -> None:
     class Raises(FixedDepth):
-        def draft_depth(self, batch: int) -> int:  # noqa: ARG002
+        def draft(self, batch: int) -> Decision:  # noqa: ARG002
             raise ValueError("broken")
 
     driver = bare(Raises(depth=2))
@@ -205,10 +215,41 @@ def test_faults_are_counted_and_the_engine_goes_on() -> None:
     assert driver.board["steps_total"] == 3  # it counts until it is off
 
 
+def test_a_broken_controller_is_seen_and_the_engine_keeps_its_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its compiled calls fail: every one is a fault, by kind, logged once per kind, and never a depth of 0."""
+    log: list[str] = []
+    driver = built(tmp_path, {"mode": "adaptive", "faults_in_a_row": 1000}, log=log)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("injected")
+
+    driver.add("a", None)
+    driver.draft_depth(["a"])  # one good decision, whose drafts are gated
+    for name in ("draft_by_handle", "verify_by_handle", "observe_by_handle"):
+        monkeypatch.setattr(decide, name, broken)
+    for step in range(50):
+        driver.drafts(["a"], [[0.9] * DEPTH])
+        assert driver.verify(["a"], [DEPTH]) is None
+        assert driver.draft_depth(["a"]) is None  # the engine's own depth
+        driver.done(done(["a"], [DEPTH], [1]), DEPTH)
+        assert driver.guard.faults["depth decision"] == step + 1
+    driver.settle()
+    assert driver.guard.faults == {"verify decision": 1, "depth decision": 50, "outcome": 50}
+    assert [line.split(":")[0] for line in log] == [
+        f"Specmargin has a fault, {kind}" for kind in ("verify decision", "depth decision", "outcome")
+    ]
+    assert all("ZeroDivisionError: injected" in line for line in log)
+
+
 def test_bad_confidences_are_counted_and_not_used() -> None:
-    driver = bare(Controller(table=table(), prior_survival=np.full(DEPTH, 0.7)), survivals=survivals())
+    ahead = look_ahead(table(), np.full((8, DEPTH), 0.5))
+    controller = Controller(table=table(), prior_survival=np.full(DEPTH, 0.7), look_ahead=ahead)
+    driver = bare(controller, survivals=survivals())
     driver.add("a", None)
     driver.add("b", None)
+    driver.draft_depth(["a", "b"])
     rounds: list[tuple[object, int]] = [
         ([[0.5] * DEPTH, [math.nan] * DEPTH], 1),
         ([[0.5] * DEPTH], 3),  # of one, where there are two
@@ -228,8 +269,9 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     class Learns(FixedDepth):
         seen: list[Outcome] = []  # noqa: RUF012 (a test's)
 
-        def observe(self, outcome: Outcome) -> None:
+        def observe(self, outcome: Outcome) -> bool:
             self.seen.append(outcome)
+            return outcome.seconds > 0.4  # NaN makes no sense to it
 
     driver = bare(Learns(depth=2))
     for name in "ab":
@@ -245,6 +287,7 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     assert (board["steps_total"], board["step_seconds_total"]) == (2, 0.75)
     assert (board["draft_tokens_total"], board["accepted_tokens_total"], board["committed_tokens_total"]) == (5, 3, 6)
     assert board["verify_positions_total"] == 8
+    assert board["ignored_outcomes_total"] == 1
     assert board["goodput_tokens_per_second"] == pytest.approx(3 / 0.5)
 
 
@@ -254,12 +297,12 @@ def test_a_place_that_is_taken_again_starts_anew() -> None:
         driver.add(name, None)
     place = driver._live["a"].place
     driver.done(done(["a", "b"], [2, 2], [2, 1]), DEPTH)
-    assert (driver._histories.held[:, place] != 0.0).all()
+    assert all(fields_of(driver._histories.rows, place).values())
     driver.drop("a")
     driver.done(done(["b"], [0], [0]), DEPTH)
     driver.add("c", None)
     assert driver._live["c"].place == place
-    assert (driver._histories.held[:, place] == 0.0).all()
+    assert not any(fields_of(driver._histories.rows, place).values())
     driver.add("c", None)  # again, without its having been over: no place is lost
     assert driver._live["c"].place == place
 
@@ -272,9 +315,16 @@ def test_places_are_enough_for_any_number_of_sequences() -> None:
     driver.done(done(names, [2] * 1000, [i % 3 for i in range(1000)]), 2)
     places = [driver._live[name].place for name in names]
     assert len(set(places)) == 1000
-    held = driver._histories.held[:2, places]
-    assert (held == [[i % 3 for i in range(1000)], [min(i % 3 + 1, 2) for i in range(1000)]]).all()
-    assert (driver._histories.held[:, 0] == 0.0).all()  # nobody's
+    rows = driver._histories.rows
+    assert rows["accepted"][places].tolist() == [i % 3 for i in range(1000)]
+    assert rows["tried"][places].tolist() == [min(i % 3 + 1, 2) for i in range(1000)]
+    assert not any(fields_of(rows, 0).values())  # nobody's
+
+
+def learned(driver: Driver) -> list[Any]:
+    """Everything that its controller has learned, as plain numbers."""
+    assert isinstance(driver.policy, Controller)
+    return [np.asarray(part).tolist() for part in driver.policy.kernel().learned]
 
 
 def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
@@ -293,17 +343,19 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
         taken = np.minimum(accepted, verified).tolist()
         for driver in (at_once, later):
             driver.drafts(names, rows)
-            driver._next = _Planned(
-                gated=Gated(np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0)
+            expected = Expectation(
+                np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0, 0.0
             )
+            driver._next = _Planned(decision=Decision(2, True, expected=expected))
             driver._planned.append(driver._next)
             driver.done(done(names, verified, taken, seconds=0.01 + 0.001 * (step % 3)), 2)
         assert len(later._waiting) == (step + 1) % 4
     for driver in (at_once, later):
         driver.settle()
         assert isinstance(driver.policy, Controller)
-    assert at_once.policy.state() == later.policy.state()  # type: ignore[union-attr]
-    assert (at_once._histories.held == later._histories.held).all()
+        assert driver.policy.kernel().learned.normal[0, 0] > 0.0
+    assert learned(at_once) == learned(later)
+    assert (np.asarray(at_once._histories.rows) == np.asarray(later._histories.rows)).all()
     for metric in METRICS:
         if metric.name not in ("decision_seconds_total", "ignored_signals_total"):
             assert at_once.board[metric.name] == pytest.approx(later.board[metric.name], nan_ok=True), metric.name
@@ -328,6 +380,7 @@ def test_drafts_are_matched_by_request(tmp_path: Path) -> None:
     driver = built(tmp_path, {"mode": "adaptive"})
     for name in ("sure", "hopeless", "prompt"):
         driver.add(name, None)
+    driver.draft_depth(["hopeless", "prompt", "sure"])
     driver.drafts(["hopeless", "prompt", "sure"], [[0.0001] * DEPTH, [0.5] * DEPTH, [0.999] * DEPTH])
     assert driver.verify(["sure", "hopeless"], [DEPTH, DEPTH]) == [DEPTH, 0]
 
@@ -351,10 +404,10 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -
     driver = built(tmp_path, {"mode": "adaptive"}, calibrator_depths=depths)
     assert driver.survivals is not None
     compiled_ones: tuple[Any, ...] = (
-        calls.choose,
-        calls.gate,
-        calls.gating,
-        calls.observe,
+        decide.draft_by_handle,
+        decide.verify_by_handle,
+        decide.observe_by_handle,
+        decide.goodput_by_handle,
         sequences._fill,
         sequences._learn,
     )
@@ -377,6 +430,7 @@ def test_an_adaptive_driver_gates_by_confidence(tmp_path: Path) -> None:
     names = ["sure", "hopeless"]
     for name in names:
         driver.add(name, None)
+    driver.draft_depth(names)
     driver.drafts(names, [[0.999] * DEPTH, [0.0001] * DEPTH])
     assert driver.verify(names, [DEPTH, DEPTH]) == [DEPTH, 0]
     assert built(tmp_path, {"mode": "adaptive"}, confidence=False).survivals is None
@@ -400,6 +454,7 @@ def test_the_gate_rests_while_it_costs_more_than_it_gains(tmp_path: Path) -> Non
         driver.settle()
         return verified != held
 
+    driver.draft_depth(names)
     steps = ControllerSettings().gate_steps
     assert all(step(names, 0.0) for _ in range(3 * steps))  # it costs nothing but the decision itself
     assert driver.listens()

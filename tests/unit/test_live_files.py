@@ -15,7 +15,7 @@ from specmargin.cli.main import run
 from specmargin.errors import EngineError
 from specmargin.live.policy_schema import policy_text, read_policy, schedule_of
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
-from specmargin.live.vllm.versions import SUPPORTED, check_version
+from specmargin.live.vllm.names import SUPPORTED, check_version
 from tests.unit.live import DEPTH, built, policy_file, table
 
 
@@ -97,10 +97,9 @@ def test_a_policy_file_round_trips(tmp_path: Path) -> None:
     found = read_policy(path)
     assert found == file
     own = table()
-    for name in ("rest_by_batch_depth", "expert_seconds", "effective_by_depth"):
+    for name in ("rest_seconds", "draft_seconds", "expert_seconds", "effective_by_depth"):
         np.testing.assert_allclose(getattr(found.table.table, name), getattr(own, name), rtol=5e-6)
-    np.testing.assert_allclose(found.table.table.draft.pass_by_batch, own.draft.pass_by_batch, rtol=5e-6)
-    assert found.table.table.draft.by_pass == own.draft.by_pass
+    assert found.table.table.by_pass == own.by_pass
     assert (found.table.table.max_batch, found.table.table.max_depth) == (8, DEPTH)
     assert found.logistic is not None
     assert found.look_ahead is not None
@@ -179,13 +178,13 @@ def test_schedules_mean_what_vllm_means(steps: list[tuple[int, int, int]], data:
     found = read_settings({"mode": "schedule", "schedule": shuffled}, "x").schedule
     assert found is not None
     schedule = schedule_of(found)
-    assert [schedule.draft_depth(batch) for batch in range(1, end + 20)] == as_vllm(ranges, end + 19)
+    assert [schedule.draft(batch).depth for batch in range(1, end + 20)] == as_vllm(ranges, end + 19)
 
 
 def test_a_gap_carries_the_depth_before_it() -> None:
     """The example in vLLM's source: (1, 16, 3), (32, 128, 2) gives 3 for 17 to 31."""
     schedule = schedule_of([(32, 128, 2), (1, 16, 3)])
-    assert [schedule.draft_depth(batch) for batch in (1, 16, 17, 31, 32, 128, 129, 4096)] == [3, 3, 3, 3, 2, 2, 2, 2]
+    assert [schedule.draft(batch).depth for batch in (1, 16, 17, 31, 32, 128, 129, 4096)] == [3, 3, 3, 3, 2, 2, 2, 2]
 
 
 # --- versions ---

@@ -51,7 +51,7 @@ def played(rounds: Rounds) -> list[float]:
         name = str(rounds.prompt_by_round[i])
         if name not in known:
             known[name] = Live(number=0, place=histories.take())
-        found.append(float(histories.held[2, known[name].place]))
+        found.append(float(histories.rows["log_odds"][known[name].place]))
         histories.learn(Batch([name], known), rounds.drafted_by_round[i : i + 1], rounds.accepted_by_round[i : i + 1])
     return found
 
@@ -68,7 +68,7 @@ def test_history_stays_finite() -> None:
     batch = batch_of(histories, 2)
     for _ in range(10_000):
         histories.learn(batch, np.array([8, 8]), np.array([8, 0]))
-    lucky, unlucky = histories.held[2, batch.places]
+    lucky, unlucky = histories.rows["log_odds"][batch.places]
     assert 3.0 < lucky < 10.0
     assert -10.0 < unlucky < -1.5
 
@@ -86,7 +86,7 @@ def test_survivals_are_those_of_the_study(depth: int, table_depth: int) -> None:
         index = np.arange(first, min(first + 16, rounds.count))
         histories = Histories()
         batch = batch_of(histories, index.size)
-        histories.held[2, batch.places] = history[index]
+        histories.rows["log_odds"][batch.places] = history[index]
         drafts = Drafts(batch.ids, rounds.confidence_by_round_depth[index])
         found, _ = survivals.of(batch, drafts, histories, lambda: mean)
         assert found is not None

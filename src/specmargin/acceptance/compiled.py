@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-import numba as nb
+from typing import NamedTuple
+
 import numpy as np
 
 from specmargin.acceptance.calibration import Logistic, hats, logit
+from specmargin.compiling import fast_entry
 from specmargin.errors import AcceptanceError
 from specmargin.step import FloatArray, IntArray
 
 _LEVELS = 1024  # of confidence, evenly spaced in log-odds
 _RANGE = 9.3  # log-odds beyond which nothing changes
 _CURVE = 2048  # of the sigmoid
+
+
+class CalibratorTables(NamedTuple):
+    """What `calibrated` looks up in."""
+
+    base: FloatArray  # (depth, level): log-odds of acceptance
+    levels: FloatArray  # of confidence, in log-odds
+    level_of: IntArray  # by confidence, evenly spaced
+    curve: FloatArray  # the sigmoid
+    history: float  # weight of a sequence's history
+    later_history: float  # the same, beyond the first token
+    mean_before: float  # weight of the mean confidence of the tokens before
+    history_confidence: float  # weight of history times confidence
+
+    @classmethod
+    def nothing(cls) -> CalibratorTables:
+        return cls(np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0), 0.0, 0.0, 0.0, 0.0)
 
 
 class CompiledCalibrator:
@@ -26,21 +45,21 @@ class CompiledCalibrator:
         intercept, slope, by_depth = w[:d], w[d], w[d + 1 : 2 * d + 1]
         knots, rest = w[2 * d + 1 : -4], w[-4:]
         bent = hats(levels) @ knots
-        self._base = np.ascontiguousarray(
-            intercept[:, np.newaxis] + (slope + by_depth[:, np.newaxis]) * levels / 4.0 + bent
-        )
-        self._rest = np.array([rest[0], rest[1], rest[2] / 4.0, rest[3] / 4.0])
-        self._levels = levels
-        # From confidence to level without a logarithm.
         grid = np.linspace(0.0, 1.0, 4 * _LEVELS + 1)
-        self._level_of = np.round((logit(grid) + _RANGE) / (2 * _RANGE) * (_LEVELS - 1)).astype(np.int64)
-        self._curve = 1.0 / (1.0 + np.exp(-np.linspace(-12.0, 12.0, _CURVE)))
+        self.tables = CalibratorTables(
+            base=np.ascontiguousarray(
+                intercept[:, np.newaxis] + (slope + by_depth[:, np.newaxis]) * levels / 4.0 + bent
+            ),
+            levels=levels,
+            # From confidence to level without a logarithm.
+            level_of=np.round((logit(grid) + _RANGE) / (2 * _RANGE) * (_LEVELS - 1)).astype(np.int64),
+            curve=1.0 / (1.0 + np.exp(-np.linspace(-12.0, 12.0, _CURVE))),
+            history=float(rest[0]),
+            later_history=float(rest[1]),
+            mean_before=float(rest[2]) / 4.0,
+            history_confidence=float(rest[3]) / 4.0,
+        )
         self._survival = np.zeros(max_batch * model.depths)
-
-    @property
-    def tables(self) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, FloatArray]:
-        """What `calibrated` looks up in."""
-        return self._base, self._rest, self._levels, self._level_of, self._curve
 
     def survival(self, confidence: FloatArray, history: FloatArray) -> FloatArray:
         """(sequences, depth), valid until the next call; the caller has checked that confidences lie in 0..1."""
@@ -50,22 +69,21 @@ class CompiledCalibrator:
         return out
 
 
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def calibrated(confidence, history, tables, out):  # type: ignore[no-untyped-def]  # pragma: no cover
-    base, rest, levels, level_of, curve = tables
+@fast_entry
+def calibrated(confidence: FloatArray, history: FloatArray, tables: CalibratorTables, out: FloatArray) -> None:
+    """Fill `out` with survivals, by sequence and depth."""
     batch, depth = confidence.shape
-    cells = level_of.size - 1
-    scale = (curve.size - 1) / 24.0
+    cells = tables.level_of.size - 1
+    scale = (tables.curve.size - 1) / 24.0
     for i in range(batch):
         alive = 1.0
         before = 0.0
         for d in range(depth):
-            level = level_of[int(confidence[i, d] * cells + 0.5)]
-            at = levels[level]
-            z = base[d, level] + history[i] * (rest[0] + rest[3] * at)
+            level = tables.level_of[int(confidence[i, d] * cells + 0.5)]
+            log_odds = tables.levels[level]
+            z = tables.base[d, level] + history[i] * (tables.history + tables.history_confidence * log_odds)
             if d > 0:
-                z += history[i] * rest[1] + rest[2] * before / d
-            place = int((min(max(z, -12.0), 12.0) + 12.0) * scale + 0.5)
-            alive *= curve[place]
+                z += history[i] * tables.later_history + tables.mean_before * before / d
+            alive *= tables.curve[int((min(max(z, -12.0), 12.0) + 12.0) * scale + 0.5)]
             out[i, d] = alive
-            before += at
+            before += log_odds

@@ -19,7 +19,7 @@ from specmargin.errors import ScenarioError, nearest_names, needs_extra
 def serving_of(described: SimulationFile, folder: Path) -> Any:
     """A `Serving`; paths in the description are taken from `folder`."""
     with needs_extra("simulate"):
-        from specmargin.simulator.serve import Serving  # noqa: PLC0415 (Numba is an extra)
+        from specmargin.simulator.serving import Serving  # noqa: PLC0415 (Numba is an extra)
 
     choice, scenario = _scenario(described.scenario.model_dump_json(), str(folder))
     depth = min(described.max_depth, scenario.drafter.max_depth or described.max_depth)
@@ -92,7 +92,7 @@ def _captured(path: str, names: tuple[str, ...]) -> Any:
 def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:
     """A cell of a sweep, in whatever process: its summary. Whatever is wrong with it is part of the result."""
     cell = parse_simulation(described, "cell")
-    from specmargin.simulator.serve import simulate  # noqa: PLC0415
+    from specmargin.simulator.run import simulate  # noqa: PLC0415
 
     result = simulate(serving_of(cell, Path(folder)))
     return result.summary(cell.slo.slo(), cell.gpu_hour_price)

@@ -26,8 +26,9 @@ from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, Categor
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import AcceptanceError
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.study.ladder import CONCURRENCIES, OURS, Contest, LadderRow, ladder
-from specmargin.policies.tables import PriceTable, scenario_table, study_table
+from specmargin.policies.tables import scenario_table, study_table
 from specmargin.prices.roofline import RooflineForm
 from specmargin.prices.work import Scope
 

@@ -16,7 +16,7 @@ from specmargin.files import check_new
 if TYPE_CHECKING:
     from specmargin.app.simulation_schema import SimulationFile
     from specmargin.simulator.results import Result
-    from specmargin.simulator.serve import Serving
+    from specmargin.simulator.serving import Serving
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 SCHEMA = "specmargin.simulate/1"
@@ -172,7 +172,7 @@ def _run(described: SimulationFile, folder: Path, names: list[str], *, log_steps
 
     serving = serving_of(described, folder)
     with needs_extra("simulate"):
-        from specmargin.simulator.serve import check, with_tables  # noqa: PLC0415
+        from specmargin.simulator.run import check, with_tables  # noqa: PLC0415
 
     for name in names:
         check(serving, name)
@@ -183,8 +183,8 @@ def _run(described: SimulationFile, folder: Path, names: list[str], *, log_steps
 def _one(serving: Serving, name: str, log_steps: bool) -> Result:
     from dataclasses import replace  # noqa: PLC0415
 
-    from specmargin.simulator.serve import expected_requests  # noqa: PLC0415
-    from specmargin.simulator.serve import simulate as run  # noqa: PLC0415
+    from specmargin.simulator.run import expected_requests  # noqa: PLC0415
+    from specmargin.simulator.run import simulate as run  # noqa: PLC0415
 
     with render.progress(name, expected_requests(serving)) as advance:
         return run(replace(serving, policy=name), log_steps=log_steps, advance=advance)

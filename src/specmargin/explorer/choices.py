@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from specmargin.architecture.types import Architecture
+from specmargin.caching import made_once
 from specmargin.catalog.drafters import KINDS as DRAFTERS
 from specmargin.catalog.drafters import acceptance_names, available_drafters
 from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
@@ -14,7 +15,6 @@ from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.keeping import kept
 from specmargin.explorer.view import View, scenario_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
@@ -22,7 +22,7 @@ from specmargin.hardware.layout import Parallel
 from specmargin.prices.kernels import store
 
 
-@kept(maxsize=1)
+@made_once(maxsize=1)
 def catalog() -> dict[str, Any]:
     return {
         "models": [_model(bundled_model(name)) for name in model_names()],

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from specmargin.caching import made_once
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import needs_extra
-from specmargin.explorer.keeping import kept
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure
 from specmargin.figures.simulation import day_figure, policies_figure
@@ -107,11 +107,12 @@ class _Same:
         return isinstance(other, _Same)
 
 
-@kept(maxsize=32)
+@made_once(maxsize=32)
 def _played(asked: Asked, priced: _Same, policy: str) -> Result:
     with needs_extra("simulate"):
         from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415 (Numba is an extra)
-        from specmargin.simulator.serve import Serving, simulate  # noqa: PLC0415
+        from specmargin.simulator.run import simulate  # noqa: PLC0415
+        from specmargin.simulator.serving import Serving  # noqa: PLC0415
         from specmargin.simulator.workload import FixedLength, RateSchedule, Workload  # noqa: PLC0415
 
     peak = asked.peak_tokens_per_second / _OUTPUT

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specmargin.architecture.types import ExpertPool
+from specmargin.caching import made_once
 from specmargin.catalog.engine_times import find_engine_time
 from specmargin.decisions.design import Hold, Space, explore
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer import day
-from specmargin.explorer.keeping import kept
 from specmargin.explorer.view import View
 from specmargin.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
 from specmargin.figures.figure import Figure
@@ -208,7 +208,7 @@ class _Same(Generic[Thing]):
         return isinstance(other, _Same) and other.thing is self.thing
 
 
-@kept(maxsize=4)
+@made_once(maxsize=4)
 def _held_out(bank: _Same[Rounds]) -> tuple[Tokens, FloatArray]:
     """Half of the requests to learn from, the others to judge: their tokens, and the calibrated probability of each."""
     import numpy as np  # noqa: PLC0415
@@ -238,7 +238,7 @@ def _ladder(view: View) -> Figure:
     return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
 
 
-@kept(maxsize=8)
+@made_once(maxsize=8)
 def _ladder_rows(bank: _Same[Rounds], priced: _Same[Scenario]) -> list[LadderRow]:
     """Every policy on the same batches of the bank, at the prices of the scenario."""
     from specmargin.policies.study.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
@@ -264,7 +264,7 @@ def _design(view: View) -> Figure:
     return design.design_figure(explore(scenario, space, batch=view.batch, max_depth=view.max_depth))
 
 
-@kept(maxsize=1)
+@made_once(maxsize=1)
 def _steps() -> Figure:
     """The same whatever the controls say: it is about the prices themselves."""
     from specmargin.validation.steps import measured_steps, predicted_seconds  # noqa: PLC0415 (SciPy, an extra)

@@ -23,10 +23,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from specmargin._version import __version__
+from specmargin.caching import made_once
 from specmargin.errors import InputError
 from specmargin.explorer import choices, gallery, report, story
 from specmargin.explorer.guard import Guard
-from specmargin.explorer.keeping import kept
 from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery
 from specmargin.explorer.uploads import TooLargeError, Uploads
 from specmargin.explorer.view import View, view_of
@@ -120,7 +120,7 @@ _GLOBAL = "window.vegaEmbed = vegaEmbed;"
 _BUNDLE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle(sys.argv[1]).encode())"
 
 
-@kept(maxsize=1)
+@made_once(maxsize=1)
 def vega_bundle() -> bytes:
     """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws our files.
 

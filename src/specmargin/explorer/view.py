@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, Question, answer
 from specmargin.app.scenarios import ScenarioOptions
+from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.plan import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import needs_extra
-from specmargin.explorer.keeping import kept
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.formats import find_engine
@@ -146,12 +146,12 @@ def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | 
     return upload, f"{upload.path}{category}"
 
 
-@kept(maxsize=_KEPT)
+@made_once(maxsize=_KEPT)
 def _base(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
     return options.one()
 
 
-@kept(maxsize=_KEPT)
+@made_once(maxsize=_KEPT)
 def scenario_of(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
     """Moving acceptance or context keeps what was priced: it depends on neither, or is known by its context."""
     choice, first = _base(replace(options, acceptance=None, context=0))
@@ -164,13 +164,13 @@ def scenario_of(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
     return choice, scenario.with_survival(survival)
 
 
-@kept(maxsize=_KEPT)
+@made_once(maxsize=_KEPT)
 def _answer(options: ScenarioOptions, max_depth: int) -> Answer:
     choice, scenario = scenario_of(options)
     return answer(choice, scenario, Question(engine=find_engine(options.engine), max_depth=max_depth))
 
 
-@kept(maxsize=4)
+@made_once(maxsize=4)
 def read_rounds(bank: Upload) -> Rounds:
     with needs_extra("routing"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415

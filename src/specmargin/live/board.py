@@ -64,6 +64,7 @@ METRICS = tuple(
         ("calibration_error", "Distance between the two"),
         ("distinct_experts", "Distinct experts of the last step, mean over layers (with routing capture)"),
         ("ignored_signals_total", "Confidences that were missing, not numbers or out of range"),
+        ("ignored_outcomes_total", "Steps whose outcome made no sense, so that nothing was learned from it"),
         ("captured_rounds_total", "Rounds written to the bank"),
         ("capture_dropped_total", "Rounds that the capture's limits left out"),
     )

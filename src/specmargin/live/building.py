@@ -9,10 +9,10 @@ import numpy as np
 
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter, Identity
-from specmargin.live.driver import Driver, StepDone
+from specmargin.live.driver import Driver
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
-from specmargin.live.sequences import Survivals
+from specmargin.live.sequences import StepDone, Survivals
 from specmargin.live.settings_schema import Mode, Settings
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import Policy
@@ -39,7 +39,7 @@ def build_driver(
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         known = None if file is None or file.candidates is None else tuple(file.candidates)
         policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates or known)
-        survivals = _survivals(file, policy) if gated and isinstance(policy, Controller) else None
+        survivals = None if not gated or file is None or settings.mode is Mode.SCHEDULE else _survivals(file)
         return Driver(
             mode=settings.mode,
             policy=policy,
@@ -108,13 +108,10 @@ def _warm_up(driver: Driver) -> None:
         )
         driver.done(step, depth)
         driver.settle()
-        if isinstance(driver.policy, Controller):
-            driver.policy.expected_goodput(batch)
+        if driver.policy is not None:
+            driver.policy.outlook(batch, depth)
 
 
-def _survivals(file: PolicyFile | None, controller: Controller) -> Survivals:
-    return Survivals(
-        calibrator=None if file is None else file.logistic,
-        max_batch=controller.table.max_batch,
-        max_depth=controller.table.max_depth,
-    )
+def _survivals(file: PolicyFile) -> Survivals:
+    table = file.table.table
+    return Survivals(calibrator=file.logistic, max_batch=table.max_batch, max_depth=table.max_depth)

@@ -15,18 +15,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from specmargin.live.board import Board
-from specmargin.live.sequences import Live
+from specmargin.live.sequences import Live, StepDone
 from specmargin.live.settings_schema import CaptureSettings
-
-if TYPE_CHECKING:
-    from specmargin.live.driver import StepDone
 
 _MOST_HELD = 200_000  # rows in memory
 _WAKE_SECONDS = 0.25

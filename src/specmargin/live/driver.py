@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import le
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -21,10 +22,9 @@ from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
-from specmargin.live.sequences import Batch, Drafts, Histories, Live, Survivals
+from specmargin.live.sequences import Batch, Drafts, Histories, Live, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
-from specmargin.policies.controller import Controller
-from specmargin.policies.policy import Gated, Outcome, Policy, Schedule
+from specmargin.policies.policy import Decision, Outcome, Policy, Schedule
 
 _FORGETTING = 0.98  # a step, of the goodput that is shown
 _LOOK_FORGETTING = 0.9  # a look, of what is looked at now and then
@@ -32,24 +32,11 @@ _LOOK_EVERY = 64  # steps between looks at what is only shown: a decision must s
 
 
 @dataclass(slots=True, kw_only=True)
-class StepDone:
-    """One step as the engine saw it, by decoding sequence."""
-
-    request_ids: list[str]
-    verified: list[int]
-    accepted: list[int]
-    contexts: list[int]
-    prompt_tokens: int
-    seconds: float  # NaN where it was not timed
-    distinct_experts: float = math.nan
-
-
-@dataclass(slots=True, kw_only=True)
 class _Planned:
     """What was decided for a step, until its outcome comes."""
 
+    decision: Decision  # of the drafts that it verifies
     depth: int = -1  # drafted at its end; -1: the engine's own choice
-    gated: Gated | None = None
     expected: dict[str, float] | None = None  # accepted tokens, by request
 
 
@@ -80,9 +67,9 @@ class Driver:
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: Drafts = field(default_factory=Drafts)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
-    _next: _Planned = field(default_factory=_Planned)
+    _in_hand: Decision = field(default_factory=partial(Decision, 0))  # of the drafts in hand
+    _next: _Planned = field(default_factory=lambda: _Planned(decision=Decision(0)))
     _waiting: list[_Waiting] = field(default_factory=list)
-    _gating: bool = True  # drafts are gated, where they can be
     _since_learned: int = 0
     _steps: int = 0
     _gates: int = 0
@@ -123,21 +110,21 @@ class Driver:
 
     def listens(self) -> bool:
         """Whether the drafts of the step that begins shall come with confidences."""
-        return self.capture is not None or (self.survivals is not None and self._gating)
+        return self.capture is not None or (self.survivals is not None and self._in_hand.gated)
 
     # --- decisions ---
 
     def verify(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
         """How much of each draft to verify in the step that begins; None leaves every draft as it is."""
-        self._next = _Planned()
+        self._next = _Planned(decision=self._in_hand)
         if self.policy is None or not request_ids:
             return None
-        wanted = self.guard.call("verify decision", None, self._verify, request_ids, drafted)
+        wanted = self.guard.call("verify decision", None, self._verify, self.policy, request_ids, drafted)
         return None if self.mode is Mode.OBSERVE else wanted
 
-    def _verify(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
+    def _verify(self, policy: Policy, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
         batch = self._batch_of(request_ids)
-        depths = self._gated(batch, drafted)
+        depths = self._gated(policy, batch, drafted)
         if not batch.limited and not self.classes:
             return depths
         limits = [self._limit(live, len(batch.ids)) for live in batch.lives]
@@ -145,42 +132,47 @@ class Driver:
             return depths
         return [min(pair) for pair in zip(drafted if depths is None else depths, limits, strict=True)]
 
-    def _gated(self, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
-        policy = self.policy
-        if self.survivals is None or not self._gating or not isinstance(policy, Controller) or not any(drafted):
+    def _gated(self, policy: Policy, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
+        if self.survivals is None or not self._in_hand.gated or not any(drafted):
             return None
         started = perf_counter()
-        survival, ignored = self.survivals.of(batch, self._drafts, self._histories, policy.learned_survival)
-        if ignored:
-            self.board.add("ignored_signals_total", ignored)
+        survival, ignored = self.survivals.of(batch, self._drafts, self._histories, policy.mean_survival)
         if survival is None:
+            self._count_ignored(ignored)
             return None
-        depths = _depths_of(policy.verify_depths(survival, np.array(drafted, dtype=np.int64)), drafted)
-        gated = policy.take_gated()
-        if gated is not None:
-            self._next.gated = gated._replace(seconds=self._drafts.seconds + perf_counter() - started)
+        decision = policy.verify(self._in_hand, survival, np.array(drafted, dtype=np.int64))
+        self._count_ignored(ignored + decision.ignored)
+        depths = _depths_of(decision.verify_depths, drafted)
+        if decision.expected is not None:
+            seconds = self._drafts.seconds + perf_counter() - started
+            decision = decision._replace(expected=decision.expected._replace(seconds=seconds))
+        self._next.decision = decision
         self._gates += 1
         if self._gates % _LOOK_EVERY == 1:
             rows = zip(batch.ids, survival, depths, strict=True)
             self._next.expected = {name: float(row[:depth].sum()) for name, row, depth in rows}
         return depths
 
+    def _count_ignored(self, signals: int) -> None:
+        if signals:
+            self.board.add("ignored_signals_total", signals)
+
     def draft_depth(self, request_ids: Sequence[str]) -> int | None:
         """How deep the step that begins drafts at its end; None leaves the engine's own depth."""
         if self.policy is None or not request_ids:
             self._planned.append(self._next)
             return None
-        wanted = self.guard.call("depth decision", None, self._draft_depth, request_ids)
+        self._in_hand = Decision(0)  # where deciding fails, drafts are the engine's own
+        wanted = self.guard.call("depth decision", None, self._draft_depth, self.policy, request_ids)
         self._next.depth = -1 if wanted is None else wanted
         self._planned.append(self._next)
         return None if self.mode is Mode.OBSERVE else wanted
 
-    def _draft_depth(self, request_ids: Sequence[str]) -> int:
-        assert self.policy is not None
+    def _draft_depth(self, policy: Policy, request_ids: Sequence[str]) -> int:
         size = len(request_ids)
-        depth = min(_depth_of(self.policy, size), self.max_depth)
-        if self.survivals is not None and isinstance(self.policy, Controller):
-            self._gating = self.policy.is_gating(size)
+        decision = _decided(policy, size)
+        depth = min(decision.depth, self.max_depth)
+        self._in_hand = decision
         batch = self._batch_of(request_ids)
         if not batch.limited and not self.classes:
             return depth
@@ -191,13 +183,13 @@ class Driver:
         """The deepest draft of a request: its own wish, and its class's schedule where there are classes."""
         if not self.classes or self.policy is None:
             return live.limit
-        return min(live.limit, _depth_of(self.classes.get(live.group, self.policy), batch))
+        return min(live.limit, _decided(self.classes.get(live.group, self.policy), batch).depth)
 
     # --- outcomes ---
 
     def done(self, step: StepDone, drafted: int) -> None:
         """A step is over. `drafted`: how deep it drafted at its end."""
-        planned = self._planned.popleft() if self._planned else _Planned()
+        planned = self._planned.popleft() if self._planned else _Planned(decision=Decision(0))
         if step.request_ids:
             self._waiting.append(_Waiting(step, drafted, planned, self._drafts))
         self._since_learned += 1
@@ -231,9 +223,14 @@ class Driver:
             batch.drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
             outcome = Outcome(
-                drafted=batch.drafted, verified=verified, accepted=accepted, seconds=seconds, gated=planned.gated
+                decision=planned.decision,
+                drafted=batch.drafted,
+                verified=verified,
+                accepted=accepted,
+                seconds=seconds,
             )
-            self.policy.observe(outcome)
+            if not self.policy.observe(outcome):
+                self.board.add("ignored_outcomes_total")
         self._show(step, planned, drafted, timed=timed)
         if self.capture is not None:
             self.capture.step(step, drafted)
@@ -247,8 +244,8 @@ class Driver:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
         if self._steps % _LOOK_EVERY == 0:
             board.put("distinct_experts", step.distinct_experts)
-            board.put("gating", float(self.survivals is not None and self._gating))
-            self._show_expectations(batch, depth)
+            board.put("gating", float(self.survivals is not None and self._in_hand.gated))
+            self._show_outlook(batch, depth)
         self._steps += 1
         if planned.expected:
             pairs = zip(step.request_ids, step.verified, strict=True)
@@ -257,18 +254,12 @@ class Driver:
             board.smooth("measured_acceptance", accepted / max(verified, 1), _LOOK_FORGETTING)
             board.put("calibration_error", abs(board["expected_acceptance"] - board["measured_acceptance"]))
 
-    def _show_expectations(self, batch: int, depth: int) -> None:
+    def _show_outlook(self, batch: int, depth: int) -> None:
         """Now and then: expectations move slowly."""
-        policy = self.policy
-        if not isinstance(policy, Controller):
-            return
-        goodput = policy.expected_goodput(batch)
-        depth = max(min(depth, goodput.size - 1), 0)
-        self.board.put("expected_goodput_tokens_per_second", float(goodput[depth]))
-        table, size = policy.table, min(batch, policy.table.max_batch)
-        seconds = table.equal_seconds(size)
-        at = min(depth, seconds.size - 2)
-        self.board.put("hurdle", float((seconds[at + 1] - seconds[at]) / size * goodput[at]))
+        outlook = None if self.policy is None else self.policy.outlook(batch, depth)
+        if outlook is not None:
+            self.board.put("expected_goodput_tokens_per_second", outlook.goodput_tokens_per_second)
+            self.board.put("hurdle", outlook.hurdle)
 
     def close(self) -> None:
         self.settle()
@@ -283,13 +274,12 @@ def _keep(capture: BankWriter, batch: Batch, step: StepDone, confidence: Mapping
             capture.round(live, step.verified[i], step.accepted[i], step.contexts[i], confidence.get(request_id))
 
 
-def _depth_of(policy: Policy, batch: int) -> int:
-    depth: object = policy.draft_depth(batch)  # nothing is known of a policy that is broken
-    if type(depth) is int and depth >= 0:
-        return depth
-    if isinstance(depth, np.integer) and depth >= 0:
-        return int(depth)
-    raise EngineError(f"the policy's depth is {depth!r}")
+def _decided(policy: Policy, batch: int) -> Decision:
+    """The policy's decision, checked: nothing is known of a policy that is broken."""
+    decision: object = policy.draft(batch)
+    if not isinstance(decision, Decision) or type(decision.depth) is not int or decision.depth < 0:
+        raise EngineError(f"the policy's decision is {decision!r}")
+    return decision
 
 
 def _depths_of(chosen: object, drafted: Sequence[int]) -> list[int]:

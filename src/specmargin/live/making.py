@@ -8,8 +8,8 @@ from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile
 from specmargin.live.policy_schema import LookAheadFile, PolicyFile, TableFile
 from specmargin.live.settings_schema import Range
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.study.lookahead import look_ahead
-from specmargin.policies.tables import PriceTable
 from specmargin.step import FloatArray
 
 

@@ -14,9 +14,10 @@ from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile, Probability
 from specmargin.errors import EngineError
 from specmargin.live.settings_schema import Count, Range, Ranges
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import Schedule
 from specmargin.policies.study.lookahead import LookAhead
-from specmargin.policies.tables import DraftCost, PriceTable
+from specmargin.policies.tables import drafting_by_depth
 from specmargin.schema import StrictModel, first_complaint
 
 Seconds = Annotated[float, Field(ge=0.0)]
@@ -36,23 +37,24 @@ class TableFile(StrictModel):
 
     @classmethod
     def of(cls, table: PriceTable) -> TableFile:
-        draft = table.draft
         return cls(
-            rest_by_batch_depth=[_rounded(row) for row in table.rest_by_batch_depth],
+            rest_by_batch_depth=[_rounded(row) for row in table.rest_seconds[:, :, 0]],
             expert_seconds=_rounded(table.expert_seconds),
             expert_step=table.expert_step,
             effective_by_depth=_rounded(table.effective_by_depth),
-            draft=DraftFile(pass_by_batch=_rounded(draft.pass_by_batch), by_pass=draft.by_pass),
+            draft=DraftFile(pass_by_batch=_rounded(table.draft_seconds[:, 1, 0]), by_pass=table.by_pass),
         )
 
     @property
     def table(self) -> PriceTable:
-        return PriceTable(
-            rest_by_batch_depth=np.array(self.rest_by_batch_depth),
+        effective, by_pass = np.array(self.effective_by_depth), self.draft.by_pass
+        return PriceTable.of(
+            rest_seconds=np.array(self.rest_by_batch_depth),
+            draft_seconds=drafting_by_depth(np.array(self.draft.pass_by_batch), effective.size - 1, by_pass=by_pass),
             expert_seconds=np.array(self.expert_seconds),
             expert_step=self.expert_step,
-            effective_by_depth=np.array(self.effective_by_depth),
-            draft=DraftCost(pass_by_batch=np.array(self.draft.pass_by_batch), by_pass=self.draft.by_pass),
+            effective_by_depth=effective,
+            by_pass=by_pass,
         )
 
 

@@ -6,23 +6,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 from numba.experimental import structref
 
 from specmargin.acceptance.calibration import FORGETTING, Logistic
-from specmargin.acceptance.compiled import CompiledCalibrator, calibrated
-from specmargin.compiling import Kept, compiled
+from specmargin.acceptance.compiled import CalibratorTables, CompiledCalibrator, calibrated
+from specmargin.compiling import StructType, compiled, entry
+from specmargin.records import Rows, joined, rows_of
 from specmargin.step import FloatArray, IntArray
 
 DEPTH_ARGUMENT = "specmargin_depth"
 CLASS_ARGUMENT = "specmargin_class"
 _NO_LIMIT = 1 << 30
 _NOBODY = 0  # the place of requests that we never heard of
-_NO_TABLES = (np.zeros((0, 0)), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,22 +68,42 @@ class Batch:
         self.limited = any(live.limit < _NO_LIMIT for live in self.lives)
 
 
+@dataclass(slots=True, kw_only=True)
+class StepDone:
+    """One step as the engine saw it, by decoding sequence."""
+
+    request_ids: list[str]
+    verified: list[int]
+    accepted: list[int]
+    contexts: list[int]
+    prompt_tokens: int
+    seconds: float  # NaN where it was not timed
+    distinct_experts: float = math.nan
+
+
+class History:
+    """How the last rounds of one sequence went."""
+
+    accepted: float  # tokens, forgetting
+    tried: float  # tokens reached, forgetting
+    log_odds: float  # that its tokens are accepted, as `calibration.history_of` has it
+
+
 class Histories:
-    """How the last rounds of every live sequence went, by place: accepted, tried (both forgetting), and the log-odds
-    that its tokens are accepted, as `calibration.history_of` has it. Places of requests that are over are given again.
-    """
+    """Histories of every live sequence, by place. Places of requests that are over are given again."""
 
     def __init__(self, places: int = 64) -> None:
-        self.held: FloatArray = np.zeros((3, places))
+        self.rows = rows_of(History, places)
         self._free = list(range(places - 1, _NOBODY, -1))
 
     def take(self) -> int:
         if not self._free:
-            before = self.held.shape[1]
-            self.held = np.concatenate([self.held, np.zeros_like(self.held)], axis=1)
+            before = self.rows.size
+            self.rows = joined(self.rows, rows_of(History, before))
             self._free = list(range(2 * before - 1, before - 1, -1))
         place = self._free.pop()
-        self.held[:, place] = 0.0
+        for name in ("accepted", "tried", "log_odds"):
+            self.rows[name][place] = 0.0
         return place
 
     def give_back(self, place: int) -> None:
@@ -92,7 +111,7 @@ class Histories:
             self._free.append(place)
 
     def learn(self, batch: Batch, verified: IntArray, accepted: IntArray) -> None:
-        _learn(self.held, batch.places, verified, accepted)
+        _learn(self.rows, batch.places, verified, accepted)
 
 
 class Drafts:
@@ -123,17 +142,33 @@ class Drafts:
         return {request_id: row for request_id, row, fine in zip(self.ids, rows, good, strict=True) if fine}
 
 
+class _Memory(NamedTuple):
+    """Of `Survivals`: made once, by sequence and depth, with the calibrator's tables."""
+
+    confidence: FloatArray
+    history: FloatArray  # by sequence
+    missing: IntArray  # sequences that have no usable row
+    survival: FloatArray
+    tables: CalibratorTables
+    is_calibrated: bool
+
+
 @structref.register
-class _MemoryType(Kept):
+class _HandleType(StructType):
     pass
 
 
-class _Memory(structref.StructRefProxy):
-    """Of `Survivals`: made once, by sequence and depth, with the calibrator's tables."""
+class _Handle(structref.StructRefProxy):
+    """The memory as compiled code keeps it."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, memory: _Memory) -> None: ...
+
+        memory: _Memory
 
 
-_FIELDS = ["confidence", "history", "missing", "survival", "tables"]
-structref.define_proxy(_Memory, _MemoryType, _FIELDS)  # type: ignore[no-untyped-call]
+structref.define_proxy(_Handle, _HandleType, ["memory"])  # type: ignore[no-untyped-call]
 
 
 class Survivals:
@@ -141,15 +176,18 @@ class Survivals:
 
     def __init__(self, *, calibrator: Logistic | None, max_batch: int, max_depth: int) -> None:
         self.max_batch = max_batch
-        self._calibrated = calibrator is not None
         self._depth = max_depth if calibrator is None else min(max_depth, calibrator.depths)
-        tables = _NO_TABLES if calibrator is None else CompiledCalibrator(calibrator, max_batch).tables
+        known = None if calibrator is None else CompiledCalibrator(calibrator, max_batch)
         self._in_order = np.arange(max_batch)
-        self._missing = np.zeros(max_batch, dtype=np.int64)
-        self._survival = np.zeros((max_batch, self._depth))
-        by_sequence, confidence = np.zeros(max_batch), np.zeros_like(self._survival)
-        fields = (confidence, by_sequence, self._missing, self._survival, tables)
-        self._memory = _Memory(*fields)  # type: ignore[no-untyped-call]
+        self._memory = _Memory(
+            confidence=np.zeros((max_batch, self._depth)),
+            history=np.zeros(max_batch),
+            missing=np.zeros(max_batch, dtype=np.int64),
+            survival=np.zeros((max_batch, self._depth)),
+            tables=CalibratorTables.nothing() if known is None else known.tables,
+            is_calibrated=known is not None,
+        )
+        self._handle = _Handle(self._memory)
 
     def of(
         self, batch: Batch, drafts: Drafts, histories: Histories, mean: Callable[[], FloatArray]
@@ -162,13 +200,13 @@ class Survivals:
         if count > self.max_batch:
             return None, 0
         at = self._in_order[:count] if drafts.ids == batch.ids else _places(drafts.ids, batch.ids)
-        missing, bad = _fill(self._memory, rows, at, histories.held, batch.places, self._calibrated)
+        missing, bad = _fill(self._handle, rows, at, histories.rows, batch.places)
         if missing == count:
             return None, bad
-        survival = self._survival[:count]
+        survival = self._memory.survival[:count]
         if missing:
             learned = mean()[: self._depth]
-            survival[self._missing[:missing]] = np.pad(learned, (0, self._depth - learned.size))
+            survival[self._memory.missing[:missing]] = np.pad(learned, (0, self._depth - learned.size))
         return survival, bad
 
 
@@ -181,14 +219,17 @@ def _places(all_ids: Sequence[str], ids: Sequence[str]) -> IntArray:
 # --- compiled ---
 
 
-@nb.njit(cache=True, nogil=True)
-def _fill(memory, rows, at, held, places, is_calibrated):  # type: ignore[no-untyped-def]  # Numba reads the types
+@entry
+def _fill(
+    handle: _Handle, rows: npt.NDArray[np.float32], at: IntArray, histories: Rows[History], places: IntArray
+) -> tuple[int, int]:
     """Fill the memory's survivals for a batch, and `missing` with those that have no usable row; how many they are, and
     how many rows there are that hold a number that is no probability."""
+    memory = handle.memory
     confidence, history, missing, survival = memory.confidence, memory.history, memory.missing, memory.survival
     width, depth, count, bad = rows.shape[1], confidence.shape[1], 0, 0
     for i in range(at.size):
-        history[i] = held[2, places[i]]
+        history[i] = histories[places[i]].log_odds
         row = at[i]
         known = row >= 0 and width > 0
         for d in range(width if known else 0):
@@ -201,7 +242,7 @@ def _fill(memory, rows, at, held, places, is_calibrated):  # type: ignore[no-unt
             count += 1
         for d in range(depth):
             confidence[i, d] = rows[row, d] if known and d < width else 0.0
-    if is_calibrated:
+    if memory.is_calibrated:
         calibrated(confidence[: at.size], history, memory.tables, survival)
         return count, bad
     for i in range(at.size):
@@ -213,12 +254,12 @@ def _fill(memory, rows, at, held, places, is_calibrated):  # type: ignore[no-unt
 
 
 @compiled
-def _learn(held, places, verified, accepted):  # type: ignore[no-untyped-def]
+def _learn(histories: Rows[History], places: IntArray, verified: IntArray, accepted: IntArray) -> None:
     for i in range(places.size):
-        place = places[i]
-        if place == _NOBODY or verified[i] == 0:
+        if places[i] == _NOBODY or verified[i] == 0:
             continue
-        held[0, place] = FORGETTING * held[0, place] + accepted[i]
-        held[1, place] = FORGETTING * held[1, place] + min(accepted[i] + 1, verified[i])
-        share = min(max((held[0, place] + 0.5) / (held[1, place] + 1.0), 1e-4), 1.0 - 1e-4)
-        held[2, place] = math.log(share / (1.0 - share))
+        history = histories[places[i]]
+        history.accepted = FORGETTING * history.accepted + accepted[i]
+        history.tried = FORGETTING * history.tried + min(accepted[i] + 1, verified[i])
+        share = min(max((history.accepted + 0.5) / (history.tried + 1.0), 1e-4), 1.0 - 1e-4)
+        history.log_odds = math.log(share / (1.0 - share))

@@ -1,1 +1,1 @@
-"""Policies that decide every step: how deep the batch drafts, and how much of each draft is verified."""
+"""Policies: how deep to draft and how much to verify, step by step. The simulator and engines run the same ones."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from specmargin.policies.policy import Outcome, WholeDrafts
-from specmargin.policies.tables import PriceTable
+from specmargin.compiling import entry
+from specmargin.policies.kernel.prices import ALIKE, PriceTable, ragged_parts
+from specmargin.policies.policy import Decision, Outcome, WholeDrafts
 from specmargin.step import FloatArray, IntArray
 
 
 def by_token_count(table: PriceTable) -> PriceTable:
-    """Prices as an engine measures them with dummy weights: every token a stranger, routed uniformly."""
-    return replace(table, effective_by_depth=np.arange(1.0, table.max_depth + 2.0))
+    """Prices as an engine measures them with dummy weights: every token independent of the others."""
+    effective = np.arange(1.0, table.max_depth + 2.0)
+    effective.flags.writeable = False
+    return table._replace(effective_by_depth=effective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,25 +29,29 @@ class VllmAdaptive(WholeDrafts):
     depth: int
     name: str = "vLLM adaptive verification"
 
-    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
-        return self.depth
+    def draft(self, batch: int) -> Decision:  # noqa: ARG002
+        return Decision(self.depth, gated=True)
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
         batch, deepest = survival.shape[0], int(drafted.max(initial=0))
         if deepest == 0:
-            return drafted
+            return decision._replace(verify_depths=drafted)
         flat = survival[:, :deepest].ravel()
         order = np.argsort(-flat, kind="stable")
         tokens = batch + np.concatenate([[0.0], np.cumsum(flat[order])])
-        seconds = self._seconds(batch, np.arange(flat.size + 1.0))
-        kept = int((tokens / seconds).argmax())
-        return np.bincount(order[:kept] // deepest, minlength=batch).astype(np.int64)
+        seconds = np.empty(flat.size + 1)
+        _fill_by_token_count(self.table, batch, seconds)
+        kept = int((tokens / (seconds + self.table.draft_seconds[batch, self.depth, 0])).argmax())
+        depths = np.bincount(order[:kept] // deepest, minlength=batch).astype(np.int64)
+        return decision._replace(verify_depths=depths)
 
-    def _seconds(self, batch: int, extra: FloatArray) -> FloatArray:
-        mean = extra / batch
-        rest = np.interp(mean, np.arange(self.table.max_depth + 1), self.table.rest_by_batch_depth[batch])
-        drafting = self.table.draft.by_depth(batch, self.table.max_depth)[self.depth]
-        return np.asarray(rest + self.table.experts_at(batch + extra) + drafting)
+
+@entry
+def _fill_by_token_count(table: PriceTable, batch: int, seconds: FloatArray) -> None:
+    """Verify steps of `batch` sequences and 0, 1, … draft tokens, every token an effective position."""
+    for extra in range(seconds.size):
+        rest, experts = ragged_parts(table, batch, extra / batch, batch + float(extra), ALIKE)
+        seconds[extra] = rest + experts
 
 
 @dataclass(kw_only=True)
@@ -59,20 +67,21 @@ class SglangLadder(WholeDrafts):
     name: str = "SGLang ladder"
     _ema: float = 1.0
     _seen: int = 0
-    _place: int = 1
+    _rung: int = 1
 
-    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
-        return self.steps[self._place]
+    def draft(self, batch: int) -> Decision:  # noqa: ARG002
+        return Decision(self.steps[self._rung])
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: Outcome) -> bool:
         self._seen += 1
         self._ema += self.ema_alpha * (float(outcome.accepted.mean()) - self._ema)
         if self._seen < self.warmup or self._seen % self.interval:
-            return
-        while self._place > 0 and self._ema <= self.steps[self._place - 1] - 0.5 + self.down:
-            self._place -= 1
-        while self._place < len(self.steps) - 1 and self._ema > self.steps[self._place] - 0.5 + self.up:
-            self._place += 1
+            return True
+        while self._rung > 0 and self._ema <= self.steps[self._rung - 1] - 0.5 + self.down:
+            self._rung -= 1
+        while self._rung < len(self.steps) - 1 and self._ema > self.steps[self._rung] - 0.5 + self.up:
+            self._rung += 1
+        return True
 
 
 @dataclass(kw_only=True)
@@ -84,15 +93,16 @@ class TurboSpec(WholeDrafts):
     name: str = "TurboSpec"
     _acceptance: float = 0.7
 
-    def draft_depth(self, batch: int) -> int:
+    def draft(self, batch: int) -> Decision:
         depth = np.arange(self.table.max_depth + 1.0)
         committed = np.cumsum(self._acceptance**depth)
-        return int((committed / self.table.round_seconds(batch)).argmax())
+        return Decision(int((committed / self.table.round_seconds(batch)).argmax()))
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: Outcome) -> bool:
         reached = np.minimum(outcome.accepted + 1, outcome.verified).sum()
         if reached > 0:
             self._acceptance += self.ema_alpha * (float(outcome.accepted.sum() / reached) - self._acceptance)
+        return True
 
 
 @dataclass(kw_only=True)
@@ -109,18 +119,23 @@ class Cascade(WholeDrafts):
     _phase: str = "base"
     _tokens: float = 0.0
     _seconds: float = 0.0
-    _base_seconds: float = 0.0  # a token, without speculation
+    _base_seconds: float = 0.0  # per token, without speculation
     _utilities: dict[int, float] = field(default_factory=dict)
 
-    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
-        return self._trial
+    def draft(self, batch: int) -> Decision:  # noqa: ARG002
+        return Decision(self._trial)
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: Outcome) -> bool:
+        if math.isnan(outcome.seconds):
+            return True
         self._tokens += float(outcome.accepted.sum() + outcome.accepted.size) / outcome.accepted.size
         self._seconds += outcome.seconds
         self._left -= 1
-        if self._left > 0:
-            return
+        if self._left <= 0:
+            self._next_phase()
+        return True
+
+    def _next_phase(self) -> None:
         each = self._seconds / self._tokens
         self._tokens = self._seconds = 0.0
         if self._phase == "base":

@@ -1,4 +1,14 @@
-"""One protocol, two decisions: how deep the batch drafts, and how much of each draft is verified."""
+"""One protocol: how deep the batch drafts, how much of each draft is verified, and what came of it.
+
+A decision is a value. `draft` makes it, `verify` completes it once the drafts are there, and the outcome hands it back:
+
+    decision = policy.draft(batch)                          # before drafting
+    decision = policy.verify(decision, survival, drafted)   # before verifying
+    policy.observe(Outcome(decision=decision, …))           # after the step
+
+Nothing of a decision is kept in the policy meanwhile, so several may be under way, as in an engine that schedules
+ahead.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +17,41 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from specmargin.policies.kernel.gate import Memory, gate_memory, keep_drafting, ragged_gate
+from specmargin.policies.kernel import decide
+from specmargin.policies.kernel.decide import Expectation, Handle, Kernel
+from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.rules import gate_kernel, schedule_kernel
 from specmargin.policies.study.lookahead import LookAhead
-from specmargin.policies.tables import PriceTable, to_depth
-from specmargin.step import BoolArray, FloatArray, IntArray
+from specmargin.policies.tables import to_depth
+from specmargin.step import FloatArray, IntArray
+
+
+class Decision(NamedTuple):
+    """How deep to draft, and how much of that to verify."""
+
+    depth: int  # the deepest draft of any sequence
+    gated: bool = False  # confidences of its drafts are of use
+    verify_depths: IntArray | None = None  # by sequence; None before `verify`
+    expected: Expectation | None = None  # what the gate expects of them
+    ignored: int = 0  # signals that could not be used
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One step, by sequence, and how long it took; NaN where its time says nothing (it held prompts too)."""
+
+    decision: Decision
+    drafted: IntArray
+    verified: IntArray
+    accepted: IntArray  # of the verified ones
+    seconds: float
+
+
+class Outlook(NamedTuple):
+    """What a policy expects, for people to see."""
+
+    goodput_tokens_per_second: float
+    hurdle: float
 
 
 class Policy(Protocol):
@@ -19,39 +60,28 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def draft_depth(self, batch: int) -> int:
-        """Before drafting: the deepest draft of any sequence."""
+    def draft(self, batch: int) -> Decision:
+        """Before drafting."""
 
-    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
-        """Before pass `depth` of an autoregressive head: which sequences go on, by their survival so far."""
+    def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
+        """Where each sequence stops drafting, in an engine that can end single drafts between two passes.
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        """After drafting: how much of each draft to verify; `survival` is (sequences, depth)."""
+        `survival`: (sequences, depth); that of a token may be looked at only after drafting it."""
 
-    def observe(self, outcome: Outcome) -> None:
-        """After the step: what came of it."""
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
+        """After drafting: the same decision with its verify depths; `survival` is (sequences, depth)."""
 
+    def observe(self, outcome: Outcome) -> bool:
+        """After the step; False where the outcome makes no sense and nothing was learned from it."""
 
-class Gated(NamedTuple):
-    """A decision of the gate, until its outcome comes."""
+    def mean_survival(self) -> FloatArray:
+        """By depth, of a token of unknown confidence, as learned so far; empty where nothing is learned."""
 
-    depths: IntArray
-    expected: float  # tokens that it expects to be accepted
-    reached: float  # of so many, those before the first rejection and that one
-    unseen: FloatArray  # (2, depth): tokens reached and accepted that it expects of drafts it left out
-    gain: float = 0.0  # tokens that it expects to be ahead of verifying all drafts
-    seconds: float = 0.0  # that reading confidences and deciding took
+    def outlook(self, batch: int, depth: int) -> Outlook | None:
+        """What it expects at this batch and depth; None: it expects nothing."""
 
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """One step, by sequence, and how long it took; NaN where its time says nothing (it held prompts too)."""
-
-    drafted: IntArray
-    verified: IntArray
-    accepted: IntArray  # of the verified ones
-    seconds: float
-    gated: Gated | None = None  # what was decided for it, where that was not the policy's last decision
+    def kernel(self) -> Kernel | None:
+        """Its compiled form; None for a policy that is Python alone."""
 
 
 class WholeDrafts:
@@ -59,14 +89,23 @@ class WholeDrafts:
 
     __slots__ = ()
 
-    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:  # noqa: ARG002
-        return np.ones(survival.size, dtype=bool)
+    def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
+        return np.full(survival.shape[0], decision.depth)
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:  # noqa: ARG002
-        return drafted
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:  # noqa: ARG002
+        return decision._replace(verify_depths=drafted)
 
-    def observe(self, outcome: Outcome) -> None:
-        pass
+    def observe(self, outcome: Outcome) -> bool:  # noqa: ARG002
+        return True
+
+    def mean_survival(self) -> FloatArray:
+        return np.zeros(0)
+
+    def outlook(self, batch: int, depth: int) -> Outlook | None:  # noqa: ARG002
+        return None
+
+    def kernel(self) -> Kernel | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,26 +116,31 @@ class FixedDepth(WholeDrafts):
     def name(self) -> str:
         return f"fixed {self.depth}" if self.depth else "none"
 
-    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
-        return self.depth
+    def draft(self, batch: int) -> Decision:  # noqa: ARG002
+        return Decision(self.depth)
+
+    def kernel(self) -> Kernel:
+        return schedule_kernel(np.array([self.depth]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(WholeDrafts):
-    """One depth a batch size, as engines take it. From mean survival and prices: the homogeneous policy."""
+    """One depth per batch size, as engines take it. From mean survival and prices: the homogeneous policy."""
 
     name: str
     depth_by_batch: IntArray  # index 0 is not used
 
     @classmethod
     def homogeneous(cls, table: PriceTable, mean_survival: FloatArray) -> Schedule:
-        batch = np.arange(table.max_batch + 1)
         committed = 1.0 + np.concatenate([[0.0], np.cumsum(mean_survival[: table.max_depth])])
-        depths = [0, *(int((committed / table.round_seconds(int(b))).argmax()) for b in batch[1:])]
-        return cls(name="homogeneous", depth_by_batch=np.array(depths))
+        seconds = (table.round_seconds(batch) for batch in range(1, table.max_batch + 1))
+        return cls(name="homogeneous", depth_by_batch=np.array([0, *(int((committed / s).argmax()) for s in seconds)]))
 
-    def draft_depth(self, batch: int) -> int:
-        return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
+    def draft(self, batch: int) -> Decision:
+        return Decision(int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)]))
+
+    def kernel(self) -> Kernel:
+        return schedule_kernel(self.depth_by_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,51 +151,81 @@ class OneWidthGate(WholeDrafts):
     look_ahead: LookAhead
     name: str = "one-width gate"
 
-    def draft_depth(self, batch: int) -> int:
-        return self.look_ahead.depth(batch)
+    def draft(self, batch: int) -> Decision:
+        return Decision(self.look_ahead.depth(batch), gated=True)
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
         batch, deepest = survival.shape[0], int(drafted.max(initial=0))
         if deepest == 0:
-            return drafted
+            return decision._replace(verify_depths=drafted)
         survival = to_depth(survival, self.table.max_depth)
         tokens = np.concatenate([[0.0], np.cumsum(survival[:, :deepest].sum(axis=0))])
         seconds = self.table.equal_seconds(batch)[: deepest + 1]
         best = int((tokens - self.look_ahead.rate(batch) * seconds).argmax())
-        return np.minimum(drafted, best)
+        return decision._replace(verify_depths=np.minimum(drafted, best))
+
+
+class Compiled:
+    """A policy that is a kernel. Subclasses make it, and say what they are called."""
+
+    _kernel: Kernel
+    _handle: Handle
+
+    def _hold(self, kernel: Kernel) -> None:
+        self._kernel, self._handle = kernel, Handle(kernel)
+
+    @property
+    def _table(self) -> PriceTable:
+        return self._kernel.rules.table
+
+    def kernel(self) -> Kernel:
+        return self._kernel
+
+    def draft(self, batch: int) -> Decision:
+        return Decision(*decide.draft_by_handle(self._handle, int(batch)))
+
+    def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
+        batch = survival.shape[0]
+        drafted = np.full(batch, decision.depth)
+        fits = decision.gated and 0 < batch <= self._table.max_batch
+        if fits and np.all((survival >= 0.0) & (survival <= 1.0)):  # False for NaN
+            known = np.ascontiguousarray(to_depth(survival, self._table.max_depth), dtype=np.float64)
+            depth = min(decision.depth, self._table.max_depth)
+            decide.lengths_by_handle(self._handle, decision.gated, known, depth, drafted)
+        return drafted
+
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
+        """With a usable signal the gate decides; else everything that was drafted is verified."""
+        if not decision.gated:
+            return decision._replace(verify_depths=drafted)
+        batch = drafted.size
+        # Contiguous whatever comes, so that nothing is compiled anew.
+        survival = np.ascontiguousarray(survival, dtype=np.float64)
+        held = np.ascontiguousarray(drafted, dtype=np.int64)
+        if not (survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self._table.max_batch):
+            return decision._replace(verify_depths=drafted, ignored=1)
+        kind, *found = decide.verify_by_handle(self._handle, decision.gated, survival, held)
+        if kind != decide.GATED:
+            return decision._replace(verify_depths=drafted, ignored=int(kind == decide.UNUSABLE))
+        scratch = self._kernel.scratch
+        depths = scratch.depths[:batch].copy()
+        accepted, reached, gain = found
+        expected = Expectation(depths, accepted, reached, scratch.unseen.copy(), gain)
+        return decision._replace(verify_depths=depths, expected=expected)
 
 
 @dataclass(kw_only=True)
-class RaggedGate(WholeDrafts):
-    """Ours: marginal prices that know which experts are loaded, a depth for every sequence, drafting that stops early.
-
-    Not frozen: it owns the memory of its hot path, and what it returns is valid until its next decision. It holds no
-    state between decisions.
-    """
+class RaggedGate(Compiled, WholeDrafts):
+    """Marginal prices that know which experts are loaded, a depth for every sequence, drafting that stops early."""
 
     table: PriceTable
     look_ahead: LookAhead
     name: str = "ragged gate"
-    _memory: Memory = field(init=False)
+    _kernel: Kernel = field(init=False, repr=False)
+    _handle: Handle = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._memory = gate_memory(self.table.max_batch, self.table.max_depth)
-
-    def draft_depth(self, batch: int) -> int:
-        return self.look_ahead.depth(batch)
-
-    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:
-        ahead, batch = self.look_ahead, survival.size
-        going = np.ones(batch, dtype=bool)
-        prices = self.table.of_batch(batch)
-        keep_drafting(survival, depth, prices, ahead.next_acceptance, ahead.rate(batch), ahead.option(batch), going)
-        return going
-
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        survival = to_depth(survival, self.table.max_depth)
-        batch = survival.shape[0]
-        ragged_gate(survival, drafted, self.table.of_batch(batch), self.look_ahead.rate(batch), self._memory)
-        return self._memory[0][:batch]
+        self._hold(gate_kernel(self.table, self.look_ahead))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +235,13 @@ class Oracle(WholeDrafts):
     gate: RaggedGate
     name: str = "oracle"
 
-    def draft_depth(self, batch: int) -> int:  # noqa: ARG002
-        return self.gate.table.max_depth
+    def draft(self, batch: int) -> Decision:  # noqa: ARG002
+        return Decision(self.gate.table.max_depth, gated=True)
 
-    def keep_drafting(self, survival: FloatArray, depth: int) -> BoolArray:  # noqa: ARG002
+    def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
         """It does not see the next token; drafting stops after the first that fails."""
-        return survival > 0.0
+        accepted = np.cumprod(survival > 0.0, axis=1).sum(axis=1)
+        return np.asarray(np.minimum(accepted + 1, decision.depth))
 
-    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        return self.gate.verify_depths(survival, drafted)
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
+        return self.gate.verify(decision, survival, drafted)

@@ -9,20 +9,21 @@ from functools import partial
 
 import numpy as np
 
+from specmargin.caching import IdentityCache
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
 from specmargin.policies.controller import Controller
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
 from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
-from specmargin.policies.tables import PriceTable, scenario_table
-from specmargin.simulator.keeping import Kept
+from specmargin.policies.tables import scenario_table
 from specmargin.simulator.rounds import RoundBank
 from specmargin.step import FloatArray
 
 _SAMPLE = 2048  # rounds that the look-ahead plays
-_PRICES: Kept[PriceTable] = Kept()
-_LOOK_AHEADS: Kept[LookAhead] = Kept()
+_PRICES: IdentityCache[PriceTable] = IdentityCache()
+_LOOK_AHEADS: IdentityCache[LookAhead] = IdentityCache()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
-from specmargin.simulator.state import (
-    ACCEPTED,
-    ARRIVAL,
-    BIN_COLUMNS,
-    BUSY,
-    CLOCK,
-    COMMITTED,
-    CUT,
-    DECODE,
-    DRAFT,
-    DRAFTED,
-    FINISH,
-    FINISHED,
-    FIRST_TOKEN,
-    IDLE,
-    LAUNCHES,
-    OFF,
-    PEAK_BLOCKS,
-    PREEMPTIONS,
-    PREFILL,
-    PREFILLED,
-    REJECTED,
-    STEP,
-    STEP_COLUMNS,
-    SWITCHING,
-    TIMES_PREEMPTED,
-    VERIFIED,
-    Log,
-    State,
-)
+from specmargin.simulator.serving import Serving
+from specmargin.simulator.state import Simulation, TimeBin, Totals
+from specmargin.simulator.tables import context_axis
 from specmargin.simulator.workload import Requests
 from specmargin.step import FloatArray, IntArray, Step
-
-if TYPE_CHECKING:
-    from specmargin.simulator.serve import Serving
 
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -64,37 +36,33 @@ class Result:
     first_token: FloatArray
     finish: FloatArray
     preempted: IntArray
-    numbers: IntArray
-    clocks: FloatArray
+    totals: Totals
+    steps_taken: int
+    free_blocks: int  # of KV, when all was done
     bin_seconds: float
-    bins: FloatArray  # (bins, BIN_COLUMNS)
+    bins: Rows[TimeBin]
     cells: FloatArray
-    steps: FloatArray  # (steps, STEP_COLUMNS); none where they were not logged
+    steps: npt.NDArray[Any]  # rows of `LoggedStep`; none where they were not logged
 
     @classmethod
     def of(
-        cls,
-        serving: Serving,
-        requests: Requests,
-        kv: KvBudget,
-        state: State,
-        log: Log,
-        bin_seconds: float,
-        steps: FloatArray,
+        cls, serving: Serving, requests: Requests, kv: KvBudget, simulation: Simulation, steps: npt.NDArray[Any]
     ) -> Result:
-        used = int(state.clocks[CLOCK] / bin_seconds) + 1
+        state, log, bin_seconds = simulation.state, simulation.log, simulation.limits.bin_seconds
+        used = int(state.totals["clock"][0] / bin_seconds) + 1
         return cls(
             serving=serving,
             requests=requests,
             kv=kv,
-            arrival=state.times[:, ARRIVAL],
-            first_token=state.times[:, FIRST_TOKEN],
-            finish=state.times[:, FINISH],
-            preempted=state.requests[:, TIMES_PREEMPTED],
-            numbers=state.numbers,
-            clocks=state.clocks,
+            arrival=state.requests["arrival_seconds"],
+            first_token=state.requests["first_token_seconds"],
+            finish=state.requests["finish_seconds"],
+            preempted=state.requests["preemptions"],
+            totals=state.totals[0],
+            steps_taken=int(state.engine["steps"][0]),
+            free_blocks=int(state.engine["free_blocks"][0]),
             bin_seconds=bin_seconds,
-            bins=log.bins[:used],
+            bins=cast("Rows[TimeBin]", np.asarray(log.bins)[:used]),
             cells=log.cells,
             steps=steps,
         )
@@ -134,16 +102,16 @@ class Result:
 
     @property
     def committed(self) -> int:
-        return int(self.numbers[COMMITTED])
+        return int(self.totals.committed)
 
     @property
     def span_seconds(self) -> float:
         """From the first arrival to the last token."""
-        return float(self.clocks[CLOCK] - np.min(self.arrival))
+        return float(self.totals.clock - np.min(self.arrival))
 
     @property
     def busy_seconds(self) -> float:
-        return float(self.clocks[BUSY])
+        return float(self.totals.busy)
 
     @property
     def goodput(self) -> float:
@@ -164,7 +132,7 @@ class Result:
         batch, depth, context = np.nonzero(self.cells > 0.0)
         if batch.size:
             tables = self.serving.tables
-            contexts = self._contexts if tables is None else tables.contexts
+            contexts = self._contexts if tables is None else tables.prices.contexts
             step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=contexts[context])
             price = self.serving.scenario.verify(step)
             seconds = self.cells[batch, depth, context]
@@ -172,13 +140,18 @@ class Result:
             total = sum((line.seconds for line in own), start=np.zeros(batch.size))
             for line in own:
                 found[str(line.component)] = float((seconds * line.seconds / total).sum())
-        rest = {"prefill": PREFILL, "drafting": DRAFT, "launches": LAUNCHES, "off": OFF, "switching": SWITCHING}
-        return found | {name: float(self.clocks[place]) for name, place in rest.items() if self.clocks[place] > 0.0}
+        totals = self.totals
+        rest = {
+            "prefill": totals.prefill,
+            "drafting": totals.draft,
+            "launches": totals.launches,
+            "off": totals.off,
+            "switching": totals.switching,
+        }
+        return found | {name: float(seconds) for name, seconds in rest.items() if seconds > 0.0}
 
     @property
     def _contexts(self) -> FloatArray:
-        from specmargin.simulator.pricing import context_axis  # noqa: PLC0415 (the tables' own axis)
-
         longest = int((self.requests.prompt_tokens + self.requests.output_tokens).max()) + self.serving.max_depth
         return context_axis(longest)
 
@@ -186,8 +159,8 @@ class Result:
 
     def summary(self, slo: Slo | None = None, gpu_hour_price: float | None = None) -> dict[str, Any]:
         """What `simulate --json` prints, and what a sweep keeps of a cell."""
-        n, committed = self.numbers, self.committed
-        drafted, verified, accepted = (int(n[place]) for place in (DRAFTED, VERIFIED, ACCEPTED))
+        totals, committed = self.totals, self.committed
+        drafted, verified, accepted = int(totals.drafted), int(totals.verified), int(totals.accepted)
         found: dict[str, Any] = {
             "goodput_tokens_per_second": self.goodput,
             "busy_tokens_per_second": self.busy_goodput,
@@ -195,24 +168,24 @@ class Result:
             "tpot_seconds": _distribution(self.tpot_seconds),
             "e2e_seconds": _distribution(self.e2e_seconds),
             "requests": int(self.requests.count),
-            "finished": int(n[FINISHED]),
-            "refused": int(n[REJECTED]),
+            "finished": int(totals.finished),
+            "refused": int(totals.rejected),
             "committed": committed,
             "drafted": drafted,
             "verified": verified,
             "accepted": accepted,
-            "wasted": drafted - accepted + int(n[CUT]),
-            "prefilled": int(n[PREFILLED]),
-            "preemptions": int(n[PREEMPTIONS]),
-            "steps": int(n[STEP]),
+            "wasted": drafted - accepted + int(totals.cut),
+            "prefilled": int(totals.prefilled),
+            "preemptions": int(totals.preemptions),
+            "steps": self.steps_taken,
             "mean_draft_depth": self.mean_depth,
-            "mean_batch": float(self.bins[:, 7].sum() / max(self.busy_seconds, 1e-12)),
+            "mean_batch": float(self.bins["sequence_seconds"].sum() / max(self.busy_seconds, 1e-12)),
             "span_seconds": self.span_seconds,
             "busy_seconds": self.busy_seconds,
-            "idle_seconds": float(self.clocks[IDLE]),
+            "idle_seconds": float(self.totals.idle),
             "kv_blocks": self.kv.blocks,
-            "kv_blocks_peak": int(n[PEAK_BLOCKS]),
-            "decode_seconds": float(self.clocks[DECODE]),
+            "kv_blocks_peak": int(totals.peak_blocks),
+            "decode_seconds": float(self.totals.decode),
             "gpu_hours": self.gpu_hours,
             "gpu_hours_per_million_tokens": self.gpu_hours / committed * 1e6 if committed else None,
         }
@@ -226,7 +199,7 @@ class Result:
     @property
     def mean_depth(self) -> float:
         """Draft tokens verified by a sequence in a step, over the time spent decoding."""
-        return float(self.bins[:, 8].sum() / max(self.bins[:, 9].sum(), 1e-12))
+        return float(self.bins["depth_seconds"].sum() / max(self.bins["decode_seconds"].sum(), 1e-12))
 
     def request_columns(self) -> dict[str, Any]:
         asked = self.requests
@@ -243,17 +216,17 @@ class Result:
         }
 
     def step_columns(self) -> dict[str, FloatArray]:
-        return {name: self.steps[:, place] for place, name in enumerate(STEP_COLUMNS)}
+        return {name: self.steps[name] for name in self.steps.dtype.names or ()}
 
     def timeline(self) -> list[dict[str, float]]:
         """A row for each bin of time in which the engine worked: load, depth and speed."""
-        return [self._moment(int(place)) for place in np.flatnonzero(self.bins[:, 0] > 0.0)]
+        return [self._moment(int(index)) for index in np.flatnonzero(self.bins["busy_seconds"] > 0.0)]
 
-    def _moment(self, place: int) -> dict[str, float]:
-        row = dict(zip(BIN_COLUMNS, self.bins[place].tolist(), strict=True))
+    def _moment(self, index: int) -> dict[str, float]:
+        row = fields_of(self.bins, index)
         busy, decoding = row["busy_seconds"], max(row["decode_seconds"], 1e-12)
         return {
-            "hour": (place + 0.5) * self.bin_seconds / 3600.0,
+            "hour": (index + 0.5) * self.bin_seconds / 3600.0,
             "batch": row["sequence_seconds"] / decoding,
             "depth": row["depth_seconds"] / decoding,
             "tokens_per_second": row["committed"] / busy,

@@ -1,4 +1,4 @@
-"""What the compiled loop works on: plain arrays in named tuples, made once and changed in place."""
+"""What the compiled loop works on: rows with named fields, made once and changed in place."""
 
 from __future__ import annotations
 
@@ -6,115 +6,147 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specmargin.policies.kernel.decide import Kernel
+from specmargin.records import Rows, rows_of
 from specmargin.simulator.engine import EngineSettings, KvBudget
 from specmargin.simulator.rounds import RoundBank
+from specmargin.simulator.tables import StepTables
 from specmargin.simulator.workload import Requests
 from specmargin.step import FloatArray, IntArray
 
-# Whole numbers of the engine, by place in `State.numbers`.
-(
-    NEXT,  # the next request to arrive
-    HEAD,  # of the queue of those that wait
-    TAIL,
-    RUNNING,
-    STACKED,  # preempted ones, which go first
-    FREE,  # blocks
-    STEP,
-    FINISHED,
-    REJECTED,  # would never fit
-    ROUNDS,  # sequences that decode in this step
-    EXTRA,  # draft tokens that they verify
-    PROMPT,  # tokens that the step prefills
-    READY,  # sequences that may draft at its end
-    FRESH,  # requests that got their first token in it
-    DONE,
-    DEPTH,  # drafted to, at the end of the last step
-    COMMITTED,  # from here on: sums over the run
-    DRAFTED,
-    VERIFIED,
-    ACCEPTED,
-    CUT,  # accepted, but beyond the end of the output
-    PREFILLED,
-    PREEMPTIONS,
-    PEAK_BLOCKS,
-    STEP_COMMITTED,
-    STEP_ACCEPTED,
-    STEP_DRAFTED,
-    NUMBERS,
-) = range(28)
+# Where a step stands. Where Python decides, the loop stops before each of the last three, and goes on there.
+ARRIVE, VERIFY, DEPTH, OUTCOME = range(4)
 
-# Seconds, by place in `State.clocks`.
-(CLOCK, BUSY, DECODE, PREFILL, DRAFT, LAUNCHES, OFF, SWITCHING, IDLE, HELD_DRAFT, STEP_TARGET, STEP_DRAFT, CLOCKS) = (
-    range(13)
-)
 
-# Whole numbers of a request, by column of `State.requests`: one row is what a step looks at together.
-(
-    PROMPT_TOKENS,
-    OUTPUT_TOKENS,
-    CATEGORY,
-    COMPUTED,  # tokens in the cache
-    EMITTED,
-    HELD_BLOCKS,
-    ROUND,  # that its next draft replays
-    HELD,  # draft tokens in hand, to be verified in the next step
-    VERIFY,  # how many of them the policy wants verified
-    TIMES_PREEMPTED,
-    REQUEST_COLUMNS,
-) = range(11)
-(ARRIVAL, FIRST_TOKEN, FINISH) = range(3)  # columns of `State.times`
+class RequestRow:
+    """One request: what a step looks at together lies together."""
 
-# Columns of `State.places`, places in the batch. The last six are lists of their own.
-(
-    WHO,
-    PLANNED,
-    PROMPTING,
-    DRAFTS,  # at the end of the step; whoever waits for budget keeps the draft that it has
-    STACK,
-    FIRST,
-    LAST,
-    ROUND_DRAFTED,
-    ROUND_VERIFIED,
-    ROUND_ACCEPTED,
-    PLACE_COLUMNS,
-) = range(11)
+    prompt_tokens: int
+    output_tokens: int
+    category: int
+    computed: int  # tokens in the cache
+    emitted: int
+    blocks: int  # of KV that it holds
+    round: int  # that its next draft replays
+    held: int  # draft tokens in hand, to be verified in the next step
+    verify: int  # how many of them the policy wants verified
+    preemptions: int
+    arrival_seconds: float
+    first_token_seconds: float
+    finish_seconds: float
 
-# Columns of a step in the log, and of a bin of time.
-STEP_COLUMNS = (
-    "start_seconds",
-    "seconds",
-    "draft_seconds",
-    "sequences",
-    "verified",
-    "accepted",
-    "committed",
-    "prefill_tokens",
-    "draft_depth",
-    "running",
-    "waiting",
-    "kv_blocks",
-)
-BIN_COLUMNS = (
-    "busy_seconds",
-    "steps",
-    "committed",
-    "drafted",
-    "verified",
-    "accepted",
-    "prefill_tokens",
-    "sequence_seconds",
-    "depth_seconds",
-    "decode_seconds",
-    "waiting_seconds",
-    "block_seconds",
-)
+
+class SlotRow:
+    """One place in the batch."""
+
+    request: int
+    planned: int  # positions in this step
+    prompting: int  # 1: they belong to its prompt
+    drafts: int  # 1: it drafts at the end of the step; a request that waits for budget keeps the draft it has
+
+
+class EngineRow:
+    """The engine between two steps."""
+
+    next_request: int  # to arrive
+    queue_head: int  # of those that wait
+    queue_tail: int
+    running: int
+    stacked: int  # preempted requests, which go first
+    free_blocks: int
+    steps: int
+    phase: int
+    depth: int  # of the drafts in hand
+    gated: int  # 1: they are gated
+    chosen_depth: int  # of the drafts that this step makes at its end
+    chosen_gated: int
+    draft_seconds: float  # that the drafts in hand took
+
+
+class StepRow:
+    """The step under way."""
+
+    held: int  # sequences with drafts in hand that somebody decides on
+    rounds: int  # sequences that decode
+    extra: int  # draft tokens that they verify
+    prompt_tokens: int
+    ready: int  # sequences that may draft at its end
+    fresh: int  # requests that got their first token
+    done: int
+    committed: int
+    accepted: int
+    drafted: int
+    context: float  # sums: context of the rounds
+    effective: float  # effective positions of the rounds
+    attended: float  # tokens that prompt tokens attend to
+    draft_context: float  # context of the sequences that draft
+    target_seconds: float
+    draft_seconds: float
+
+
+class Totals:
+    """Sums over the run."""
+
+    finished: int
+    rejected: int  # requests that would never fit
+    committed: int
+    drafted: int
+    verified: int
+    accepted: int
+    cut: int  # accepted, but beyond the end of the output
+    prefilled: int
+    preemptions: int
+    peak_blocks: int
+    clock: float  # seconds from here on
+    busy: float
+    decode: float
+    prefill: float
+    draft: float
+    launches: float
+    off: float
+    switching: float
+    idle: float
+
+
+class LoggedStep:
+    """One row of the log of steps."""
+
+    start_seconds: float
+    seconds: float
+    draft_seconds: float
+    sequences: float
+    verified: float
+    accepted: float
+    committed: float
+    prefill_tokens: float
+    draft_depth: float
+    running: float
+    waiting: float
+    kv_blocks: float
+
+
+class TimeBin:
+    """Sums over the steps that began in one bin of time."""
+
+    busy_seconds: float
+    steps: float
+    committed: float
+    drafted: float
+    verified: float
+    accepted: float
+    prefill_tokens: float
+    sequence_seconds: float
+    depth_seconds: float
+    decode_seconds: float
+    waiting_seconds: float
+    block_seconds: float
 
 
 class Rounds(NamedTuple):
     """What requests replay."""
 
     accepted: IntArray
-    survival: FloatArray
+    survival: FloatArray  # (round, depth)
     first: IntArray
     length: IntArray
 
@@ -126,31 +158,49 @@ class Limits(NamedTuple):
     sequence_blocks: int
     lookahead: int
     blocks: int
-    speculating: int
+    speculating: bool  # speculation is configured
     users: int
     switch_seconds: float
     bin_seconds: float
+    by_python: bool  # decisions are Python's: the loop stops for each
+    told: bool  # the policy is shown outcomes in place of signals
 
 
 class State(NamedTuple):
-    """Few arrays, because compiled functions count references of each that they are handed."""
-
-    requests: IntArray  # (requests, REQUEST_COLUMNS)
-    times: FloatArray  # (requests, 3)
-    places: IntArray  # (sequences, PLACE_COLUMNS)
+    requests: Rows[RequestRow]
+    slots: Rows[SlotRow]
+    engine: Rows[EngineRow]  # one row
+    step: Rows[StepRow]  # one row
+    totals: Rows[Totals]  # one row
     queue: IntArray
-    sums: FloatArray  # of this step: context, strangers, attended by prompt tokens, context of those that draft
-    numbers: IntArray
-    clocks: FloatArray
+    stack: IntArray  # preempted requests
+    fresh: IntArray  # requests that got their first token in this step
+    done: IntArray  # requests that end with it
+    drafted: IntArray  # by round of this step
+    verified: IntArray
+    accepted: IntArray
+    survival: FloatArray  # (sequence, depth): signals of the drafts that are decided on
+    lengths: IntArray  # by sequence: how much of them is held, and what was decided
 
 
 class Log(NamedTuple):
-    """`steps` is emptied when it is full, `bins` made longer when time goes beyond them."""
+    """`steps` is emptied when it is full, `bins` are merged when time goes beyond them."""
 
-    steps: FloatArray  # (rows, STEP_COLUMNS); no rows: not logged
+    steps: Rows[LoggedStep]  # no rows: not logged
     filled: IntArray  # rows of it
-    bins: FloatArray  # (bins, BIN_COLUMNS)
+    bins: Rows[TimeBin]
     cells: FloatArray  # (batch, depth, context): seconds of decoding there, to split them by component
+
+
+class Simulation(NamedTuple):
+    """Everything the loop is handed."""
+
+    rounds: Rounds
+    limits: Limits
+    tables: StepTables
+    log: Log
+    state: State
+    kernel: Kernel  # of the policy, where it is compiled
 
 
 def rounds_of(bank: RoundBank) -> Rounds:
@@ -160,7 +210,14 @@ def rounds_of(bank: RoundBank) -> Rounds:
 
 
 def engine_limits(
-    settings: EngineSettings, kv: KvBudget, *, speculating: bool, users: int, bin_seconds: float
+    settings: EngineSettings,
+    kv: KvBudget,
+    *,
+    speculating: bool,
+    users: int,
+    bin_seconds: float,
+    by_python: bool,
+    told: bool,
 ) -> Limits:
     return Limits(
         max_seqs=settings.max_num_seqs,
@@ -169,27 +226,35 @@ def engine_limits(
         sequence_blocks=kv.blocks_per_sequence,
         lookahead=kv.lookahead_tokens,
         blocks=kv.blocks,
-        speculating=int(speculating),
+        speculating=speculating,
         users=users,
         switch_seconds=settings.switch_seconds,
         bin_seconds=bin_seconds,
+        by_python=by_python,
+        told=told,
     )
 
 
-def new_state(requests: Requests, starts: IntArray, limits: Limits) -> State:
-    rows = np.zeros((requests.count, REQUEST_COLUMNS), dtype=np.int64)
-    rows[:, PROMPT_TOKENS], rows[:, OUTPUT_TOKENS] = requests.prompt_tokens, requests.output_tokens
-    rows[:, CATEGORY], rows[:, ROUND] = requests.category, starts
-    times = np.full((requests.count, 3), np.nan)
-    times[:, ARRIVAL] = requests.arrival_seconds
-    numbers = np.zeros(NUMBERS, dtype=np.int64)
-    numbers[FREE] = limits.blocks
+def new_state(requests: Requests, starts: IntArray, limits: Limits, depth: int) -> State:
+    """`depth`: of the signals."""
+    rows = rows_of(RequestRow, requests.count, first_token_seconds=np.nan, finish_seconds=np.nan)
+    rows["prompt_tokens"][:], rows["output_tokens"][:] = requests.prompt_tokens, requests.output_tokens
+    rows["category"][:], rows["round"][:] = requests.category, starts
+    rows["arrival_seconds"][:] = requests.arrival_seconds
+    stack, fresh, done, drafted, verified, accepted, lengths = np.zeros((7, limits.max_seqs), dtype=np.int64)
     return State(
         requests=rows,
-        times=times,
-        places=np.zeros((limits.max_seqs, PLACE_COLUMNS), dtype=np.int64),
+        slots=rows_of(SlotRow, limits.max_seqs),
+        engine=rows_of(EngineRow, free_blocks=limits.blocks),
+        step=rows_of(StepRow),
+        totals=rows_of(Totals),
         queue=np.zeros(requests.count, dtype=np.int64),
-        sums=np.zeros(4),
-        numbers=numbers,
-        clocks=np.zeros(CLOCKS),
+        stack=stack,
+        fresh=fresh,
+        done=done,
+        drafted=drafted,
+        verified=verified,
+        accepted=accepted,
+        survival=np.zeros((limits.max_seqs, depth)),
+        lengths=lengths,
     )

@@ -18,8 +18,7 @@ from specmargin.errors import EngineError
 from specmargin.live.board import board_of_fault
 from specmargin.live.settings_schema import Settings, read_settings, read_settings_file
 from specmargin.live.vllm.metrics import BoardCollector, show_beside_files
-from specmargin.live.vllm.plugin import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION
-from specmargin.live.vllm.versions import check_version
+from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
 
 logger = init_logger("vllm.specmargin")
 _SHARED = "SPECMARGIN_BOARDS"  # the parent's, for the API servers that it starts

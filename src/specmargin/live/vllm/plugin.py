@@ -11,12 +11,7 @@ import functools
 import os
 from typing import Any
 
-KEY = "specmargin"
-VARIABLE = "SPECMARGIN_CONFIG"
-LISTENS = "specmargin_listens"  # in the scheduler's output: whether the step's drafts shall come with confidences
-SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginScheduler"
-ASYNC_SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginAsyncScheduler"
-WORKER_EXTENSION = "specmargin.live.vllm.worker.SpecmarginWorkerExtension"
+from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE
 
 
 def register() -> None:

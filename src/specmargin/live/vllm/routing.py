@@ -22,8 +22,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from specmargin.live.capture import Identity, PartWriter
 from specmargin.live.sequences import Live
 from specmargin.live.settings_schema import CaptureSettings, read_settings
+from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.naming import identity_of
-from specmargin.live.vllm.plugin import KEY
 
 logger = init_logger("vllm.specmargin")
 _MOST_HELD_BYTES = 64e6

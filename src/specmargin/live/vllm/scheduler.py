@@ -22,11 +22,12 @@ from vllm.v1.request import RequestStatus
 
 from specmargin.live.board import board_of_fault
 from specmargin.live.building import build_driver
-from specmargin.live.driver import Driver, StepDone
+from specmargin.live.driver import Driver
 from specmargin.live.narrator import Narrator
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings, read_settings
+from specmargin.live.vllm.names import KEY, LISTENS
 from specmargin.live.vllm.naming import identity_of
-from specmargin.live.vllm.plugin import KEY, LISTENS
 
 logger = init_logger("vllm.specmargin")
 _LOOK_EVERY = 8  # steps between looks at the clock of the line in the log

@@ -19,7 +19,7 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specmargin.live.vllm.plugin import KEY, LISTENS
+from specmargin.live.vllm.names import KEY, LISTENS
 from specmargin.live.vllm.routing import RoutingTap
 
 logger = init_logger("vllm.specmargin")

@@ -1,183 +1,294 @@
-"""The controller's decisions, compiled: what an engine's plug-in and the simulator both call. It looks up and adds."""
+"""The decisions, compiled: how deep to draft, how much of each draft to verify, and what to make of the outcome.
+
+Every policy that is compiled is a `Kernel`: fixed depths and schedules (neither gates nor learns), the ragged gate
+(gates), the controller (gates where there are confidences, and learns). The simulator calls these functions from its
+own compiled loop; an engine's plug-in calls the same ones through a `Handle`.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numba.experimental import structref
 
-from specmargin.compiling import compiled
+from specmargin.compiling import StructType, compiled, entry
+from specmargin.policies.kernel.gate import EarlyStop, Scratch, draft_lengths, ragged_gate
 from specmargin.policies.kernel.learn import (
+    Learned,
     acceptance_shift,
     conditional_acceptance,
     corrected_seconds,
     learn_acceptance,
     learn_prices,
     learn_shift,
+    shift_survival,
 )
-from specmargin.step import FloatArray, IntArray
+from specmargin.policies.kernel.prices import (
+    ALIKE,
+    PriceTable,
+    drafting_seconds,
+    equal_parts,
+    verify_parts,
+)
+from specmargin.records import Rows
+from specmargin.step import BoolArray, FloatArray, IntArray
 
-_FALLEN = -1.0  # log-odds
-_DEEP_PROBE = 32  # probes from one of the deepest depth to the next: it costs the most and is right the least
-
-(DEPTH, STEP, PROBING, OFF_UNTIL, WHOLE_UNTIL, WHOLE_BATCH) = range(6)  # of `Learned.marks`; -1: none
-(COMMITTED, PLAIN, SQUARES, WATCHED) = range(4)  # of `Learned.guard`
+_FALLEN = -1.0  # log-odds: acceptance has fallen far from the sample that the look-ahead was made of
+_DEEP_PROBE = 32  # one probe in so many is of the deepest depth: it costs the most and is right the least
 _SURE = 3.0  # standard deviations of what chance accepts in the guard's window
-(NET, GATED) = range(2)  # of `Learned.gate`
+WHOLE, GATED, UNUSABLE = 0, 1, 2  # what becomes of the drafts of a batch
 _OTHER_LOAD = 2.0  # a batch so many times as large or as small is another case for the gate
-# Of `Known.settings`:
-(HYSTERESIS, PROBE_EVERY, GUARD_STEPS, GUARD_MARGIN, GUARD_REST, GATE_STEPS, GATE_REST) = range(7)
 
 
-class Known(NamedTuple):
-    """What does not change: prices, the prior and the settings. By batch from 0 on, by depth from 0 on."""
+class Tuning:
+    """The controller's settings, as `ControllerSettings` explains them."""
 
-    rest: FloatArray  # (batch, depth): seconds of all but routed experts
-    experts: FloatArray  # seconds over strangers, evenly spaced
-    expert_step: float
-    effective: FloatArray
-    pass_by_batch: FloatArray  # seconds of a draft pass (or block), by sequences in it
-    by_pass: bool
-    prior: FloatArray  # conditional acceptance
-    allowed: IntArray  # 1: a depth that the engine has graphs for
-    settings: FloatArray
-    gated: bool
-    selective: bool  # the look-ahead knows how deep to draft: drafts end early, or depth costs nothing
-    depth_by_batch: IntArray  # the look-ahead's; one entry of no meaning without it
+    hysteresis: float
+    probe_every: int
+    guard_steps: float
+    guard_margin: float
+    guard_rest: int
+    gate_steps: float
+    gate_rest: int
 
 
-class Learned(NamedTuple):
-    """What does: the arrays of the controller's parts, shared with them."""
+class Rules(NamedTuple):
+    """What a policy decides from; it does not change. By batch and by depth from 0 on."""
 
-    tried: FloatArray
-    taken: FloatArray
-    normal: FloatArray
-    right: FloatArray
-    values: FloatArray
-    shift: FloatArray  # one number, so that it can be changed in place
-    guard: FloatArray  # tokens committed with drafts, what plain decoding would have, squares, steps
-    gate: FloatArray  # tokens that gating is ahead of verifying all drafts, its own cost taken off; steps
-    marks: IntArray
-
-
-@compiled
-def _experts_at(known, strangers):  # type: ignore[no-untyped-def]  # Numba reads the types
-    place = min(max(strangers / known.expert_step, 0.0), known.experts.size - 1.0)
-    low = min(int(place), known.experts.size - 2)
-    return known.experts[low] + (place - low) * (known.experts[low + 1] - known.experts[low])
+    table: PriceTable
+    depth_by_batch: IntArray  # of a schedule, or of the look-ahead
+    rate_by_batch: FloatArray  # tokens per second at which the gate charges time
+    option_by_batch: FloatArray  # (batch, 2): what drafting on is worth over the next token, to a sequence, to the pass
+    next_acceptance: FloatArray  # by depth: of the next token, where all before it were accepted
+    prior: FloatArray  # by depth: conditional acceptance
+    allowed: BoolArray  # by depth: the engine is good at it (graphs, kernels)
+    floor: IntArray  # by depth: the deepest allowed depth up to it
+    tuning: Rows[Tuning]
+    learns: bool
+    gates: bool
+    early_stop: bool  # single drafts may end between two passes
+    selective: bool  # depths come from the look-ahead: drafts end early, or depth costs nothing
 
 
-@compiled
-def _goodput_at(known, learned, batch, depth, committed):  # type: ignore[no-untyped-def]
-    passes = depth if known.by_pass else min(depth, 1)
-    rest = known.rest[batch, depth] + passes * known.pass_by_batch[batch]
-    experts = _experts_at(known, batch * known.effective[depth])
-    return batch * committed / max(corrected_seconds(learned.values, rest, experts), 1e-6)
+class Kernel(NamedTuple):
+    rules: Rules
+    learned: Learned
+    scratch: Scratch
 
 
-@compiled
-def goodput_by_depth(known, learned, batch, out):  # type: ignore[no-untyped-def]
-    """Fill `out` with tokens a second under learned acceptance and prices."""
-    shift = acceptance_shift(known.prior, learned.tried, learned.taken)
-    alive, committed = 1.0, 1.0
-    out[0] = _goodput_at(known, learned, batch, 0, committed)
-    for depth in range(1, known.effective.size):
-        alive *= conditional_acceptance(known.prior, learned.tried, learned.taken, depth - 1, shift)
-        committed += alive
-        out[depth] = _goodput_at(known, learned, batch, depth, committed)
+class Expectation(NamedTuple):
+    """What the gate expects of the drafts that it shortened, until their outcome comes."""
+
+    depths: IntArray
+    accepted: float  # tokens
+    reached: float  # tokens before the first rejection and that one
+    unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of what was left out
+    gain: float  # tokens ahead of verifying whole drafts
+    seconds: float = 0.0  # that reading confidences and deciding took
+
+    @classmethod
+    def nothing(cls, max_depth: int) -> Expectation:
+        return cls(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros((2, max_depth)), 0.0, 0.0)
+
+
+# --- how deep to draft ---
 
 
 @compiled
-def best_by_goodput(known, learned, batch, held):  # type: ignore[no-untyped-def]
-    """The depth with the most goodput under learned acceptance and prices, and by how much it beats the `held` one;
-    depths without a graph are out."""
-    shift = acceptance_shift(known.prior, learned.tried, learned.taken)
-    alive, committed = 1.0, 1.0
-    best, best_goodput, held_goodput = 0, 0.0, 0.0
-    for depth in range(known.effective.size):
-        if depth > 0:
-            alive *= conditional_acceptance(known.prior, learned.tried, learned.taken, depth - 1, shift)
-            committed += alive
-        goodput = _goodput_at(known, learned, batch, depth, committed)
-        if known.allowed[depth] and goodput > best_goodput:
-            best, best_goodput = depth, goodput
-        if depth == held:
-            held_goodput = goodput
-    return best, best_goodput / max(held_goodput, 1e-300)
+def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
+    """Before drafting: the depth of the batch, and whether its drafts will be gated. Probes are verified whole."""
+    rules = kernel.rules
+    if not rules.learns:
+        return rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)], rules.gates
+    depth, probe = _learned_depth(kernel, min(max(batch, 1), rules.table.rest_seconds.shape[0] - 1))
+    return depth, not probe and is_gating(kernel, batch)
 
 
 @compiled
-def choose_depth(known, learned, batch):  # type: ignore[no-untyped-def]
-    """Before drafting. Off while the guard says so; another depth than the best one once in a while."""
-    marks = learned.marks
-    batch = min(max(batch, 1), known.rest.shape[0] - 1)
-    marks[STEP] += 1
-    marks[PROBING] = -1
-    if marks[STEP] < marks[OFF_UNTIL]:
-        return 0
-    selective = known.selective and is_gating(known, learned, batch)
-    if selective and learned.shift[0] >= _FALLEN:
-        marks[DEPTH] = _selective(known, batch)
+def _learned_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
+    """The depth, and whether it is a probe of another one than the best."""
+    rules, marks, tuning = kernel.rules, kernel.learned.marks[0], kernel.rules.tuning[0]
+    marks.step += 1
+    if marks.step < marks.off_until:
+        return 0, False
+    selective = rules.selective and is_gating(kernel, batch)
+    if selective and kernel.learned.shift[0] >= _FALLEN:
+        marks.depth = rules.floor[rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)]]
     else:
-        best, gain = best_by_goodput(known, learned, batch, marks[DEPTH])
-        if marks[DEPTH] < 0 or selective or gain > 1.0 + known.settings[HYSTERESIS]:
-            marks[DEPTH] = best
-    marks[PROBING] = _probe(known, marks, selective)
-    return marks[DEPTH] if marks[PROBING] < 0 else marks[PROBING]
+        best, gain = _best_depth(kernel, batch, marks.depth)
+        if marks.depth < 0 or selective or gain > 1.0 + tuning.hysteresis:
+            marks.depth = best
+    probe = _probe(kernel, selective)
+    return (marks.depth, False) if probe < 0 else (probe, True)
 
 
 @compiled
-def is_gating(known, learned, batch):  # type: ignore[no-untyped-def]
-    """Whether drafts of such a batch are gated: there is a gate, and it does not rest."""
-    marks = learned.marks
-    if not known.gated or marks[STEP] >= marks[WHOLE_UNTIL]:
-        return known.gated
-    return batch > marks[WHOLE_BATCH] * _OTHER_LOAD or batch * _OTHER_LOAD < marks[WHOLE_BATCH]
+def _goodput(kernel: Kernel, batch: int, depth: int, committed: float) -> float:
+    """Tokens per second at this depth, by learned prices."""
+    table = kernel.rules.table
+    rest, experts = equal_parts(table, batch, depth)
+    seconds = corrected_seconds(kernel.learned, rest + table.draft_seconds[batch, depth, 0], experts)
+    return batch * committed / max(seconds, 1e-6)
 
 
 @compiled
-def account_for_gate(known, learned, batch, net):  # type: ignore[no-untyped-def]
-    """Let the gate rest where it costs more tokens than it gains: reading confidences takes time too."""
-    ledger, marks, steps = learned.gate, learned.marks, max(known.settings[GATE_STEPS], 1.0)
-    ledger[NET] = (1.0 - 1.0 / steps) * ledger[NET] + net
-    ledger[GATED] += 1.0
-    if ledger[GATED] >= steps and ledger[NET] < 0.0:
-        ledger[:] = 0.0
-        marks[WHOLE_UNTIL], marks[WHOLE_BATCH] = marks[STEP] + int(known.settings[GATE_REST]), batch
+def goodput_by_depth(kernel: Kernel, batch: int, out: FloatArray) -> None:
+    """Fill `out` with tokens per second under learned acceptance and prices."""
+    prior = kernel.rules.prior
+    shift = acceptance_shift(prior, kernel.learned)
+    alive, committed = 1.0, 1.0
+    for depth in range(out.size):
+        if depth > 0:
+            alive *= conditional_acceptance(prior, kernel.learned, depth - 1, shift)
+            committed += alive
+        out[depth] = _goodput(kernel, batch, depth, committed)
 
 
 @compiled
-def _selective(known, batch):  # type: ignore[no-untyped-def]
-    """With a gate, drafting may pay where the mean says it does not: as the look-ahead has it, unless acceptance has
-    fallen far from the sample that it was made of."""
-    depth = known.depth_by_batch[min(batch, known.depth_by_batch.size - 1)]
-    while depth > 0 and not known.allowed[depth]:
-        depth -= 1
-    return depth
+def _best_depth(kernel: Kernel, batch: int, held: int) -> tuple[int, float]:
+    """The allowed depth with the most goodput, and by what factor it beats the one that is held."""
+    goodput = kernel.scratch.goodput
+    goodput_by_depth(kernel, batch, goodput)
+    best, held_goodput = 0, 0.0
+    for depth in range(goodput.size):
+        if kernel.rules.allowed[depth] and goodput[depth] > goodput[best]:
+            best = depth
+        if depth == held:
+            held_goodput = goodput[depth]
+    return best, goodput[best] / max(held_goodput, 1e-300)
 
 
 @compiled
-def _probe(known, marks, selective):  # type: ignore[no-untyped-def]
-    """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned. A gate
-    that drafts needs no probes: confident sequences go deep by themselves."""
-    deepest = known.effective.size - 1
-    if selective and marks[DEPTH] > 0:
+def _probe(kernel: Kernel, selective: bool) -> int:
+    """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned; −1: none.
+
+    A gate that drafts needs no probes: confident sequences go deep by themselves."""
+    allowed, marks, tuning = kernel.rules.allowed, kernel.learned.marks[0], kernel.rules.tuning[0]
+    deepest = allowed.size - 1
+    if selective and marks.depth > 0:
         return -1
-    every = max(int(known.settings[PROBE_EVERY]) // (4 if marks[DEPTH] == 0 else 1), 1)
-    if marks[STEP] % every != 0 or marks[DEPTH] == deepest:
+    every = max(tuning.probe_every // (4 if marks.depth == 0 else 1), 1)
+    if marks.step % every != 0 or marks.depth == deepest:
         return -1
-    upwards = (marks[STEP] // every) % _DEEP_PROBE != 0
-    found = -1
-    for depth in range(marks[DEPTH] + 1, deepest + 1):
-        if known.allowed[depth]:
-            found = depth
+    upwards = (marks.step // every) % _DEEP_PROBE != 0
+    probe = -1
+    for depth in range(marks.depth + 1, deepest + 1):
+        if allowed[depth]:
+            probe = depth
             if upwards:
                 break
-    return found
+    return probe
 
 
 @compiled
-def are_rounds(drafted, verified, accepted, deepest):  # type: ignore[no-untyped-def]
+def choose_lengths(kernel: Kernel, gated: bool, survival: FloatArray, depth: int, drafted: IntArray) -> None:
+    """While drafting: fill `drafted` with where each sequence stops; all at `depth` where drafts are whole."""
+    rules = kernel.rules
+    if not (gated and rules.early_stop and is_gating(kernel, survival.shape[0])):
+        drafted[: survival.shape[0]] = depth
+        return
+    batch = min(survival.shape[0], rules.rate_by_batch.size - 1)
+    stop = EarlyStop(rules.rate_by_batch[batch], rules.option_by_batch[batch, 0], rules.option_by_batch[batch, 1])
+    draft_lengths(rules.table, survival, depth, rules.next_acceptance, stop, kernel.scratch, drafted)
+
+
+# --- how much to verify ---
+
+
+@compiled
+def is_gating(kernel: Kernel, batch: int) -> bool:
+    """Whether drafts of such a batch are gated: there is a gate, and it is not suspended."""
+    marks = kernel.learned.marks[0]
+    if not kernel.rules.gates or marks.step >= marks.whole_until:
+        return kernel.rules.gates
+    return batch > marks.whole_batch * _OTHER_LOAD or batch * _OTHER_LOAD < marks.whole_batch
+
+
+@compiled
+def choose_verify(
+    kernel: Kernel, gated: bool, survival: FloatArray, drafted: IntArray
+) -> tuple[int, float, float, float]:
+    """Before verifying: fill the scratch's depths with how much of each draft to verify, unless drafts are verified
+    whole. Returns which of WHOLE, GATED and UNUSABLE (a survival is no probability) it is, and tokens expected to be
+    accepted, to be reached, and gained over verifying whole drafts."""
+    rules, scratch = kernel.rules, kernel.scratch
+    depths, believed = scratch.depths, scratch.believed
+    batch, width, deepest = survival.shape[0], survival.shape[1], believed.shape[1]
+    if not (gated and is_gating(kernel, batch)):
+        return WHOLE, 0.0, 0.0, 0.0
+    for i in range(batch):
+        for d in range(width):
+            if not 0.0 <= survival[i, d] <= 1.0:  # also NaN
+                return UNUSABLE, 0.0, 0.0, 0.0
+        for d in range(deepest):
+            believed[i, d] = survival[i, d] if d < width else 0.0
+    shift_survival(believed[:batch], kernel.learned.shift[0])
+    rate = rules.rate_by_batch[min(batch, rules.rate_by_batch.size - 1)]
+    ragged_gate(rules.table, believed[:batch], drafted, rate, scratch)
+    for i in range(batch):
+        if depths[i] < drafted[i]:
+            depths[i] = rules.floor[depths[i]]
+    if not rules.learns:
+        return GATED, 0.0, 0.0, 0.0
+    accepted, reached = _expected(scratch, drafted, batch)
+    whole, cut = verify_parts(rules.table, drafted, batch), verify_parts(rules.table, depths, batch)
+    gain = rate * (whole[0] + whole[1] - cut[0] - cut[1])
+    for d in range(deepest):
+        gain -= scratch.unseen[1, d]
+    return GATED, accepted, reached, gain
+
+
+@compiled
+def _expected(scratch: Scratch, drafted: IntArray, batch: int) -> tuple[float, float]:
+    """Tokens expected to be accepted and reached; `unseen` is filled with both, by depth, for what is left out."""
+    survival, depths, unseen = scratch.believed, scratch.depths, scratch.unseen
+    accepted = reached = 0.0
+    unseen[:] = 0.0
+    for i in range(batch):
+        before = 1.0
+        for d in range(min(drafted[i], survival.shape[1])):
+            if d < depths[i]:
+                accepted += survival[i, d]
+                reached += before
+            else:
+                unseen[0, d] += before
+                unseen[1, d] += survival[i, d]
+            before = survival[i, d]
+    return accepted, reached
+
+
+# --- outcomes ---
+
+
+@compiled
+def observe(
+    kernel: Kernel, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, expected: Expectation
+) -> bool:
+    """After the step; False, and nothing learned, where these are no rounds. Seconds are NaN where the step's time says
+    nothing. `expected`: as the gate had it for this step; of another size where it decided nothing."""
+    rules, learned, unseen = kernel.rules, kernel.learned, kernel.scratch.nothing
+    if not rules.learns:
+        return True
+    if not _are_rounds(drafted, verified, accepted, rules.prior.size):
+        return False
+    if expected.depths.size == verified.size:
+        unseen = expected.unseen
+        _compare_with_gate(learned, expected, verified, accepted)
+        if not np.isnan(seconds):
+            _account_for_gate(kernel, accepted, seconds, expected)
+    learn_acceptance(learned, verified, accepted, unseen)
+    if np.isnan(seconds):
+        return True
+    rest, experts = verify_parts(rules.table, verified, verified.size)
+    rest += drafting_seconds(rules.table, drafted, drafted.size, ALIKE)
+    learn_prices(learned, rest, experts, seconds)
+    _watch(kernel, drafted, accepted, seconds)
+    return True
+
+
+@compiled
+def _are_rounds(drafted: IntArray, verified: IntArray, accepted: IntArray, deepest: int) -> bool:
     """No sequence accepts more than it verified, or goes deeper than the tables."""
     for i in range(verified.size):  # noqa: SIM110 (Numba knows no generators here)
         if not (0 <= accepted[i] <= verified[i] <= deepest and 0 <= drafted[i] <= deepest):
@@ -186,38 +297,34 @@ def are_rounds(drafted, verified, accepted, deepest):  # type: ignore[no-untyped
 
 
 @compiled
-def round_parts(known, drafted, verified):  # type: ignore[no-untyped-def]
-    """Seconds of these rounds by the table: all but experts, and experts."""
-    batch, deepest = verified.size, known.effective.size - 1
-    total, strangers, most = 0, 0.0, 0
-    for i in range(batch):
-        total += verified[i]
-        strangers += known.effective[verified[i]]
-        most = max(most, min(drafted[i], deepest))
-    mean = total / batch
-    low = min(int(mean), deepest - 1)
-    rest = known.rest[batch, low] + (mean - low) * (known.rest[batch, low + 1] - known.rest[batch, low])
-    for at in range(most if known.by_pass else min(most, 1)):
-        going = 0
-        for i in range(batch):
-            going += drafted[i] > at
-        rest += known.pass_by_batch[going]
-    return rest, _experts_at(known, strangers)
+def _compare_with_gate(learned: Learned, expected: Expectation, verified: IntArray, accepted: IntArray) -> None:
+    """Accepted tokens against what the gate expected of them; nothing where other drafts were verified."""
+    observed = 0.0
+    for i in range(verified.size):
+        if expected.depths[i] != verified[i]:
+            return
+        observed += accepted[i]
+    learn_shift(learned, expected.accepted, observed, expected.reached)
 
 
 @compiled
-def learn_rounds(known, learned, drafted, verified, accepted, unseen, seconds):  # type: ignore[no-untyped-def]
-    """After the step: acceptance, prices, and whether to go on at all."""
-    learn_acceptance(learned.tried, learned.taken, verified, accepted, unseen)
-    if np.isnan(seconds):  # its time says nothing
-        return
-    rest, experts = round_parts(known, drafted, verified)
-    learn_prices(learned.normal, learned.right, learned.values, rest, experts, seconds)
-    _watch(known, learned, drafted, accepted, seconds)
+def _account_for_gate(kernel: Kernel, accepted: IntArray, seconds: float, expected: Expectation) -> None:
+    """Suspend the gate where it costs more tokens than it gains: reading confidences takes time too."""
+    sums, marks, tuning = kernel.learned.gate[0], kernel.learned.marks[0], kernel.rules.tuning[0]
+    committed = accepted.size
+    for i in range(accepted.size):
+        committed += accepted[i]
+    steps = max(tuning.gate_steps, 1.0)
+    sums.net = (1.0 - 1.0 / steps) * sums.net + expected.gain - committed * expected.seconds / seconds
+    sums.steps += 1.0
+    if sums.steps >= steps and sums.net < 0.0:
+        sums.net = sums.steps = 0.0
+        marks.whole_until = marks.step + tuning.gate_rest
+        marks.whole_batch = accepted.size
 
 
 @compiled
-def _watch(known, learned, drafted, accepted, seconds):  # type: ignore[no-untyped-def]
+def _watch(kernel: Kernel, drafted: IntArray, accepted: IntArray, seconds: float) -> None:
     """Turn speculation off when it has been worse than plain decoding for long enough."""
     batch, most, taken, squares = drafted.size, 0, 0, 0
     for i in range(batch):
@@ -226,60 +333,77 @@ def _watch(known, learned, drafted, accepted, seconds):  # type: ignore[no-untyp
         squares += accepted[i] ** 2
     if most == 0:
         return
-    plain = corrected_seconds(learned.values, known.rest[batch, 0], _experts_at(known, batch * known.effective[0]))
-    # Leaky sums, not a count of bad steps: at batch 1 most rounds may accept nothing and the rest pay for them.
-    guard, steps = learned.guard, known.settings[GUARD_STEPS]
+    rest, experts = equal_parts(kernel.rules.table, batch, 0)
+    plain = corrected_seconds(kernel.learned, rest, experts)
+    # Forgetting sums, not a count of bad steps: at batch 1 most rounds may accept nothing and the rest pay for them.
+    sums, marks, tuning = kernel.learned.guard[0], kernel.learned.marks[0], kernel.rules.tuning[0]
+    steps = tuning.guard_steps
     keep = 1.0 - 1.0 / max(steps, 1.0)
-    guard[COMMITTED] = keep * guard[COMMITTED] + batch + taken
-    guard[PLAIN] = keep * guard[PLAIN] + batch * seconds / max(plain, 1e-6)
-    guard[SQUARES] = keep * guard[SQUARES] + squares
-    guard[WATCHED] += 1.0
-    likely = guard[COMMITTED] + _SURE * np.sqrt(guard[SQUARES])
-    if guard[WATCHED] >= steps and likely < guard[PLAIN] * (1.0 - known.settings[GUARD_MARGIN]):
-        guard[:] = 0.0
-        learned.marks[OFF_UNTIL] = learned.marks[STEP] + int(known.settings[GUARD_REST])
+    sums.committed = keep * sums.committed + batch + taken
+    sums.plain = keep * sums.plain + batch * seconds / max(plain, 1e-6)
+    sums.squares = keep * sums.squares + squares
+    sums.steps += 1.0
+    likely = sums.committed + _SURE * np.sqrt(sums.squares)
+    if sums.steps >= steps and likely < sums.plain * (1.0 - tuning.guard_margin):
+        sums.committed = sums.plain = sums.squares = sums.steps = 0.0
+        marks.off_until = marks.step + tuning.guard_rest
 
 
-@compiled
-def shift_survival(survival, by):  # type: ignore[no-untyped-def]
-    """Every token's odds times e^by, in place."""
-    if by == 0.0:
-        return
-    odds = np.exp(-by)
-    for i in range(survival.shape[0]):
-        before, alive = 1.0, 1.0
-        for d in range(survival.shape[1]):
-            p = min(max(survival[i, d] / max(before, 1e-12), 1e-6), 1.0 - 1e-6)
-            before = survival[i, d]
-            alive *= 1.0 / (1.0 + (1.0 - p) / p * odds)
-            survival[i, d] = alive
+# --- from Python ---
 
 
-@compiled
-def expected_of_gate(survival, drafted, depths, batch, unseen):  # type: ignore[no-untyped-def]
-    """Tokens that are expected to be accepted, and those that are expected to be reached. `unseen` is filled with both,
-    by depth, for drafts that are left out."""
-    expected = reached = 0.0
-    unseen[:] = 0.0
-    for i in range(batch):
-        before = 1.0
-        for d in range(min(drafted[i], survival.shape[1])):
-            if d < depths[i]:
-                expected += survival[i, d]
-                reached += before
-            else:
-                unseen[0, d] += before
-                unseen[1, d] += survival[i, d]
-            before = survival[i, d]
-    return expected, reached
+@structref.register
+class _HandleType(StructType):
+    pass
 
 
-@compiled
-def compare_with_gate(learned, depths, expected, reached, verified, accepted):  # type: ignore[no-untyped-def]
-    """Accepted tokens against what the gate expected of them; nothing where other drafts were verified."""
-    observed = 0.0
-    for i in range(verified.size):
-        if depths[i] != verified[i]:
-            return
-        observed += accepted[i]
-    learn_shift(learned.shift, expected, observed, reached)
+class Handle(structref.StructRefProxy):
+    """A kernel that compiled code keeps. Handing fifty arrays over takes longer than a decision, several times so in an
+    engine whose forward pass has emptied the caches; so they are handed over once."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, kernel: Kernel) -> None: ...
+
+        kernel: Kernel
+
+
+structref.define_proxy(Handle, _HandleType, ["kernel"])  # type: ignore[no-untyped-call]
+
+
+@entry
+def draft_by_handle(handle: Handle, batch: int) -> tuple[int, bool]:
+    return choose_depth(handle.kernel, batch)
+
+
+@entry
+def lengths_by_handle(handle: Handle, gated: bool, survival: FloatArray, depth: int, drafted: IntArray) -> None:
+    choose_lengths(handle.kernel, gated, survival, depth, drafted)
+
+
+@entry
+def verify_by_handle(
+    handle: Handle, gated: bool, survival: FloatArray, drafted: IntArray
+) -> tuple[int, float, float, float]:
+    return choose_verify(handle.kernel, gated, survival, drafted)
+
+
+@entry
+def observe_by_handle(
+    handle: Handle, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, expected: Expectation
+) -> bool:
+    return observe(handle.kernel, drafted, verified, accepted, seconds, expected)
+
+
+@entry
+def goodput_by_handle(handle: Handle, batch: int, out: FloatArray) -> None:
+    goodput_by_depth(handle.kernel, batch, out)
+
+
+@entry
+def acceptance_by_handle(handle: Handle, out: FloatArray) -> None:
+    """Fill `out` with learned acceptance by depth, of a token whose predecessors were accepted."""
+    prior, learned = handle.kernel.rules.prior, handle.kernel.learned
+    shift = acceptance_shift(prior, learned)
+    for depth in range(out.size):
+        out[depth] = conditional_acceptance(prior, learned, depth, shift)

@@ -1,53 +1,83 @@
-"""The ragged gate: which drafted tokens of the batch to verify. Compiled; it looks up and never solves.
+"""The ragged gate: which drafted tokens of the batch to verify, and which sequences draft on. It only looks up.
 
-Tokens are taken in order of survival over marginal price, a sequence's own in order of depth, and the best prefix of
-that order is kept: the one with the most of `tokens − rate · seconds`, where `rate` is the long-run goodput. Stopping
+Tokens are taken in order of survival over marginal price, those of one sequence in order of depth, and the best prefix
+of that order is kept: the one with the most `tokens − rate · seconds`, where `rate` is the long-run goodput. Stopping
 at the first decline would lose up to 6% in single cases: fixed times make the objective fall before it rises.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 
-from specmargin.step import FloatArray, IntArray
+from specmargin.compiling import fast_entry
+from specmargin.policies.kernel.prices import (
+    ALIKE,
+    PriceTable,
+    drafting_seconds,
+    pass_line,
+    ragged_parts,
+    verify_parts,
+)
+from specmargin.step import BoolArray, FloatArray, IntArray
 
 _BINS = 1024
-_FEW = 48  # tokens that are sorted by insertion: emptying the bins would take longer than the rest
+_FEW = 48  # tokens sorted by insertion: clearing the bins would take longer than the rest
 
 
-# Plain tuples: a call with named ones takes 3 µs longer, most of a decision for one sequence.
-# Prices of one batch size: seconds of all but routed experts, at equal depths; seconds of routed experts over M, evenly
-# spaced from 0; that space; m(γ + 1); seconds of a draft pass and of one sequence in it; whether it goes by pass.
-BatchPrices = tuple[FloatArray, FloatArray, float, FloatArray, FloatArray, bool]
-# What the gate decides (depths), and what it sorts with: made once, so that nothing in the hot path allocates.
-Memory = tuple[IntArray, IntArray, IntArray, IntArray]
+class Scratch(NamedTuple):
+    """Memory of the hot path, made once so that nothing in it allocates."""
+
+    depths: IntArray  # by sequence: what the gate decided
+    bins: IntArray  # by token: its place in the order
+    order: IntArray  # tokens, best first
+    heads: IntArray  # by bin
+    so_far: FloatArray  # by sequence: survival of the draft up to here
+    going: BoolArray  # by sequence: still drafting
+    believed: FloatArray  # (sequence, depth): survival that the gate decided by
+    unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of drafts left out
+    nothing: FloatArray  # the same where nothing was left out
+    goodput: FloatArray  # by depth, from 0
+
+    @classmethod
+    def of(cls, max_batch: int, max_depth: int) -> Scratch:
+        bins, order = np.zeros((2, max_batch * max_depth), dtype=np.int64)
+        return cls(
+            depths=np.zeros(max_batch, dtype=np.int64),
+            bins=bins,
+            order=order,
+            heads=np.zeros(_BINS + 1, dtype=np.int64),
+            so_far=np.zeros(max_batch),
+            going=np.zeros(max_batch, dtype=np.bool_),
+            believed=np.zeros((max_batch, max_depth)),
+            unseen=np.zeros((2, max_depth)),
+            nothing=np.zeros((2, max_depth)),
+            goodput=np.zeros(max_depth + 1),
+        )
 
 
-def gate_memory(max_batch: int, max_depth: int) -> Memory:
-    depths, heads = np.zeros(max_batch, dtype=np.int64), np.zeros(_BINS + 1, dtype=np.int64)
-    bins, order = np.zeros((2, max_batch * max_depth), dtype=np.int64)
-    return depths, bins, order, heads
-
-
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def ragged_gate(survival, drafted, prices, rate, memory):  # type: ignore[no-untyped-def]  # Numba reads the types
-    """Fill the depths with how much of each draft to verify; returns the expected tokens beyond one a sequence.
+@fast_entry
+def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> float:
+    """Fill `scratch.depths` with how much of each draft to verify; returns the expected tokens beyond one per sequence.
 
     `survival`: (sequences, depth), falling in depth, as deep as the prices.
     """
     batch, deepest = survival.shape
-    effective, depths, order = prices[3], memory[0], memory[2]
-    total = _ordered(survival, drafted, prices, rate, memory)
+    effective, depths, order = table.effective_by_depth, scratch.depths, scratch.order
+    total = _ordered(table, survival, drafted, rate, scratch)
     tokens, kept, best_tokens = 0.0, 0, 0.0
-    strangers = batch * effective[0]
-    best = -rate * _verify(prices, 0.0, strangers)
+    positions = batch * effective[0]
+    rest, experts = ragged_parts(table, batch, 0.0, positions, ALIKE)
+    best = -rate * (rest + experts)
     each = 1.0 / batch
     for n in range(total):
         i, d = order[n] // deepest, order[n] % deepest
         tokens += survival[i, d]
-        strangers += effective[d + 1] - effective[d]
-        value = tokens - rate * _verify(prices, (n + 1) * each, strangers)
+        positions += effective[d + 1] - effective[d]
+        rest, experts = ragged_parts(table, batch, (n + 1) * each, positions, ALIKE)
+        value = tokens - rate * (rest + experts)
         if value > best:
             best, kept, best_tokens = value, n + 1, tokens
     depths[:batch] = 0
@@ -56,19 +86,19 @@ def ragged_gate(survival, drafted, prices, rate, memory):  # type: ignore[no-unt
     return best_tokens
 
 
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untyped-def]
+@fast_entry
+def _ordered(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
     """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
     batch, deepest = survival.shape
-    rest, effective = prices[0], prices[3]
-    depths, bins, order, heads = memory
-    slope = _expert_slope(prices, batch * effective[0])
+    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
+    depths, bins, order, heads = scratch.depths, scratch.bins, scratch.order, scratch.heads
+    slope = _expert_slope(table, batch * effective[0])
     per_position = (rest[1] - rest[0]) / batch + 1e-15
     cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
     cheapest_step = rest[1] - rest[0]
     for d in range(1, deepest):
         cheapest_step = min(cheapest_step, rest[d + 1] - rest[d])
-    never = rate * max(cheapest_step, 0.0) / batch  # a survival that pays for no position, wherever
+    never = rate * max(cheapest_step, 0.0) / batch  # a survival that pays for no position anywhere
     few = batch * deepest <= _FEW
     if not few:
         heads[:] = 0
@@ -82,33 +112,35 @@ def _ordered(survival, drafted, prices, rate, memory):  # type: ignore[no-untype
             depths[i] = d + 1
             price = per_position + slope * (effective[d + 1] - effective[d])
             least = min(least, survival[i, d] * cheapest / price)
-            place = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
+            bin_ = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
             token = i * deepest + d
-            bins[token] = place
+            bins[token] = bin_
             if few:
                 _insert(order, bins, total, token)
             else:
-                heads[place + 1] += 1
+                heads[bin_ + 1] += 1
             total += 1
     if not few:
-        _counted(depths, bins, order, heads, batch, deepest)
+        _counting_sort(depths, bins, order, heads, batch, deepest)
     return total
 
 
 @nb.njit(cache=True, nogil=True, inline="always")
-def _insert(order, bins, count, token):  # type: ignore[no-untyped-def]
+def _insert(order: IntArray, bins: IntArray, count: int, token: int) -> None:
     """Into its place among the first `count`, after its equals."""
-    at = count
-    while at > 0 and bins[order[at - 1]] > bins[token]:
-        order[at] = order[at - 1]
-        at -= 1
-    order[at] = token
+    slot = count
+    while slot > 0 and bins[order[slot - 1]] > bins[token]:
+        order[slot] = order[slot - 1]
+        slot -= 1
+    order[slot] = token
 
 
-@nb.njit(cache=True, nogil=True)
-def _counted(depths, bins, order, heads, batch, deepest):  # type: ignore[no-untyped-def]
-    for place in range(_BINS):
-        heads[place + 1] += heads[place]
+@fast_entry
+def _counting_sort(
+    depths: IntArray, bins: IntArray, order: IntArray, heads: IntArray, batch: int, deepest: int
+) -> None:
+    for bin_ in range(_BINS):
+        heads[bin_ + 1] += heads[bin_]
     for i in range(batch):
         for d in range(depths[i]):
             token = i * deepest + d
@@ -116,98 +148,100 @@ def _counted(depths, bins, order, heads, batch, deepest):  # type: ignore[no-unt
             heads[bins[token]] += 1
 
 
-@nb.njit(cache=True, nogil=True, inline="always", fastmath=True)
-def _verify(prices, mean_depth, strangers):  # type: ignore[no-untyped-def]
-    """Seconds of a step of this mean depth whose runs touch the experts of so many strangers."""
-    rest, experts, spacing = prices[0], prices[1], prices[2]
-    low = min(int(mean_depth), rest.size - 2)
-    place = strangers * (1.0 / spacing)
-    at = min(int(place), experts.size - 2)
-    return (
-        rest[low]
-        + (mean_depth - low) * (rest[low + 1] - rest[low])
-        + experts[at]
-        + (place - at) * (experts[at + 1] - experts[at])
-    )
-
-
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def ragged_seconds(prices, depths, batch):  # type: ignore[no-untyped-def]
-    """Seconds of a step that verifies the first `batch` of these depths."""
-    effective, total, strangers = prices[3], 0, 0.0
-    for i in range(batch):
-        depth = min(depths[i], effective.size - 1)
-        total += depth
-        strangers += effective[depth]
-    return _verify(prices, total / batch, strangers)
-
-
 @nb.njit(cache=True, nogil=True, inline="always")
-def _expert_slope(prices, strangers):  # type: ignore[no-untyped-def]
-    experts, spacing = prices[1], prices[2]
-    low = min(int(strangers / spacing), experts.size - 2)
-    return (experts[low + 1] - experts[low]) / spacing
+def _expert_slope(table: PriceTable, effective: float) -> float:
+    """Seconds that one more effective position adds to routed experts."""
+    low = min(int(effective / table.expert_step), table.expert_seconds.size - 2)
+    return float((table.expert_seconds[low + 1] - table.expert_seconds[low]) / table.expert_step)
 
 
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def keep_drafting(survival, depth, prices, next_acceptance, rate, option, going):  # type: ignore[no-untyped-def]
-    """Clear `going` where the next token is not expected to pay for drafting and verifying it; all of it where the
-    pass itself would not pay. `next_acceptance`: by depth, of the next token; `option`: what going on is worth over
-    that token alone, to a sequence and to the pass. Returns how many go on.
+class EarlyStop(NamedTuple):
+    """What decides which sequences draft on, at one batch size."""
+
+    rate: float  # tokens per second
+    to_sequence: float  # what drafting on is worth to a sequence, over its next token alone
+    to_pass: float  # the same to the pass as a whole
+
+
+@fast_entry
+def keep_drafting(
+    table: PriceTable, depth: int, next_acceptance: FloatArray, stop: EarlyStop, so_far: FloatArray, going: BoolArray
+) -> int:
+    """Before the pass after `depth` tokens: clear `going` where the next token is not expected to pay for drafting and
+    verifying it, and everywhere if the pass as a whole would not pay. Returns how many go on.
+
+    `next_acceptance`: by depth, of the next token.
     """
-    batch = survival.size
-    rest, effective, draft = prices[0], prices[3], prices[4]
-    slope = _expert_slope(prices, batch * effective[depth])
+    batch = so_far.size
+    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
+    fixed, per_sequence = pass_line(table, batch, depth + 1)
+    slope = _expert_slope(table, batch * effective[depth])
     verify = (rest[depth + 1] - rest[depth]) / batch + slope * (effective[depth + 1] - effective[depth])
-    hurdle = rate * (verify + draft[1])
+    hurdle = stop.rate * (verify + per_sequence)
     total = 0.0
     count = 0
     for i in range(batch):
         if going[i]:
-            worth = survival[i] * next_acceptance[depth]
-            if worth * option[0] > hurdle:
-                total += worth * option[1] - hurdle
+            worth = so_far[i] * next_acceptance[depth]
+            if worth * stop.to_sequence > hurdle:
+                total += worth * stop.to_pass - hurdle
                 count += 1
             else:
                 going[i] = False
-    if total <= rate * draft[0]:
+    if total <= stop.rate * fixed:
         going[:] = False
         return 0
     return count
 
 
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def _drafting_seconds(survival, depth, prices, next_acceptance, rate, option, drafted):  # type: ignore[no-untyped-def]
-    """Fill `drafted` as an engine would draft, pass by pass or a whole block; returns the seconds of it."""
-    batch, draft, by_pass = survival.shape[0], prices[4], prices[5]
-    if not by_pass:
-        drafted[:] = depth
-        return draft[0] + draft[1] * batch
-    so_far, going = np.ones(batch), np.ones(batch, dtype=np.bool_)
-    drafted[:] = 0
-    seconds = 0.0
-    for at in range(depth):
-        count = keep_drafting(so_far, at, prices, next_acceptance, rate, option, going)
-        if count == 0:
+@fast_entry
+def draft_lengths(
+    table: PriceTable,
+    survival: FloatArray,
+    depth: int,
+    next_acceptance: FloatArray,
+    stop: EarlyStop,
+    scratch: Scratch,
+    drafted: IntArray,
+) -> None:
+    """Fill `drafted` as an engine would draft, pass by pass: each pass for the sequences whose next token is expected
+    to pay. It looks at the survival of a token only after drafting it. A block is drafted whole."""
+    batch = survival.shape[0]
+    if not table.by_pass:
+        drafted[:batch] = depth
+        return
+    so_far, going = scratch.so_far[:batch], scratch.going[:batch]
+    so_far[:] = 1.0
+    going[:] = True
+    drafted[:batch] = 0
+    for drafted_so_far in range(depth):
+        if keep_drafting(table, drafted_so_far, next_acceptance, stop, so_far, going) == 0:
             break
-        seconds += draft[0] + draft[1] * count
         for i in range(batch):
             if going[i]:
                 drafted[i] += 1
-                so_far[i] = survival[i, at]
-    return seconds
+                so_far[i] = survival[i, drafted_so_far]
 
 
-@nb.njit(cache=True, nogil=True, fastmath=True)
-def sample_goodput(sample, picked, depth, prices, next_acceptance, rate, option, memory):  # type: ignore[no-untyped-def]
-    """Expected tokens over seconds of batches drawn from a sample of survivals, drafted and gated as in the engine."""
+@fast_entry
+def sample_goodput(
+    table: PriceTable,
+    sample: FloatArray,
+    picked: IntArray,
+    depth: int,
+    next_acceptance: FloatArray,
+    stop: EarlyStop,
+    scratch: Scratch,
+) -> float:
+    """Expected tokens over seconds of batches drawn from a sample of survivals, drafted and gated as in an engine."""
     steps, batch = picked.shape
-    depths = memory[0]
     drafted = np.empty(batch, dtype=np.int64)
     tokens = seconds = 0.0
     for step in range(steps):
         survival = sample[picked[step]]
-        seconds += _drafting_seconds(survival, depth, prices, next_acceptance, rate, option, drafted)
-        tokens += batch + ragged_gate(survival, drafted, prices, rate, memory)
-        seconds += ragged_seconds(prices, depths, batch)
-    return tokens / seconds
+        draft_lengths(table, survival, depth, next_acceptance, stop, scratch, drafted)
+        seconds += drafting_seconds(table, drafted, batch, ALIKE)
+        tokens += batch + ragged_gate(table, survival, drafted, stop.rate, scratch)
+        rest, experts = verify_parts(table, scratch.depths, batch)
+        seconds += rest + experts
+    return float(tokens / seconds)

@@ -1,106 +1,114 @@
-"""What a controller learns while it runs: each part small, bounded, and able to forget. Compiled; changed in place.
-
-The functions take plain arrays, so that an engine's plug-in and the simulator run the very same code.
-"""
+"""What a controller learns while it runs: each part small, bounded, and able to forget. Compiled, changed in place."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from specmargin.compiling import compiled
+from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
 
-# Prices: forgetting a step, weight of the prior in steps (on an offset as large as a step; on a scale off by one), and
-# the relative error from which on a step counts for less. An engine's fixed time is as likely to be off as its speed.
+# Prices: forgetting per step, weight of the prior in steps (on an offset as large as a step; on a scale off by one),
+# and the relative error from which on a step counts less. An engine's fixed time is as likely to be off as its speed.
 _PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.995, 1.0, 0.4, 0.25
-# Level: the weight of the last step in it, and within what it may be: what is further off is no mood of the machine.
+# Level: weight of the last step, and its range: what is further off is not the machine's speed.
 _LEVEL_RATE, _FASTEST, _SLOWEST = 0.1, 0.5, 2.0
-# Acceptance: forgetting a step where a depth was tried and where nobody tried it, rounds that are remembered at least
-# (few sequences make few rounds a step, and chance would choose), and weight of the prior in rounds.
+# Acceptance: forgetting per step where a depth was tried and where nobody tried it, the least number of rounds to
+# remember (few sequences make few rounds per step, and chance would choose), and weight of the prior in rounds.
 _FORGETTING, _UNTRIED, _LEAST_ROUNDS, _PRIOR_ROUNDS = 0.94, 0.985, 64.0, 8.0
 # Confidence: how fast its shift is learned, and how it goes back to none.
 _SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
 
 
-@dataclass(kw_only=True)
-class PriceCorrection:
-    """Measured step seconds against the table: an offset, a scale for experts and for the rest, and a level of it all.
+class Correction:
+    """Measured step seconds against the table: level · (offset + rest_scale · rest + expert_scale · experts).
 
     The level follows the machine from step to step and changes no decision: it is the same at every depth. The others
-    say how steps of different kinds compare, and are learned from that: least squares with forgetting, pulled to the
-    prior (0, 1, 1); a step far off what was expected counts for less.
+    say how steps of different kinds compare.
     """
 
-    normal: FloatArray = field(default_factory=lambda: np.zeros((3, 3)))
-    right: FloatArray = field(default_factory=lambda: np.zeros(3))
-    values: FloatArray = field(default_factory=lambda: np.array([0.0, 1.0, 1.0, 1.0]))
-
-    def seconds(self, rest: float, experts: float) -> float:
-        return float(corrected_seconds(self.values, rest, experts))
-
-    def learn(self, rest: float, experts: float, seconds: float) -> None:
-        learn_prices(self.normal, self.right, self.values, rest, experts, seconds)
+    offset: float
+    rest_scale: float
+    expert_scale: float
+    level: float
 
 
-@dataclass(kw_only=True)
-class AcceptanceTracker:
-    """Conditional acceptance by depth, forgetting, pulled to a prior curve; rounds cut short are censored."""
+class Marks:
+    """Where the controller stands. Steps are those in which a depth was chosen; −1: none."""
 
-    prior: FloatArray  # conditional acceptance by depth
-    tried: FloatArray = field(init=False)
-    taken: FloatArray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tried, self.taken = np.zeros(self.prior.size), np.zeros(self.prior.size)
-
-    def learn(self, verified: IntArray, accepted: IntArray) -> None:
-        learn_acceptance(self.tried, self.taken, verified, accepted, np.zeros((2, self.prior.size)))
-
-    @property
-    def conditional(self) -> FloatArray:
-        known = (self.prior, self.tried, self.taken)
-        shift = acceptance_shift(*known)
-        return np.array([conditional_acceptance(*known, depth, shift) for depth in range(self.prior.size)])
-
-    @property
-    def survival(self) -> FloatArray:
-        return np.asarray(np.cumprod(self.conditional), dtype=np.float64)
+    depth: int  # that it holds
+    step: int
+    off_until: int  # step at which drafting is tried again
+    whole_until: int  # step at which gating is tried again
+    whole_batch: int  # batch at which gating was suspended
 
 
-@dataclass(kw_only=True)
-class ConfidenceShift:
-    """How much likelier tokens are to be accepted than the profile says, in log-odds; forgets towards none."""
+class GuardSums:
+    """Forgetting sums over drafting steps: tokens committed, what plain decoding would have committed, squares."""
 
-    held: FloatArray = field(default_factory=lambda: np.zeros(1))
-
-    @property
-    def value(self) -> float:
-        return float(self.held[0])
-
-    def learn(self, expected: float, observed: float, tokens: float) -> None:
-        """`expected`, `observed`: accepted tokens among `tokens` that were reached."""
-        learn_shift(self.held, expected, observed, tokens)
+    committed: float
+    plain: float
+    squares: float
+    steps: float
 
 
-# --- compiled ---
+class GateSums:
+    """Tokens that gating is ahead of verifying whole drafts, its own cost subtracted; and steps."""
+
+    net: float
+    steps: float
+
+
+class Learned(NamedTuple):
+    """Everything that changes while a controller runs."""
+
+    tried: FloatArray  # by depth: tokens reached, forgetting
+    taken: FloatArray  # by depth: tokens accepted, forgetting
+    normal: FloatArray  # (3, 3): normal equations of the correction
+    right: FloatArray  # (3,)
+    correction: Rows[Correction]
+    shift: FloatArray  # (1,): log-odds by which tokens are likelier to be accepted than their confidence says
+    marks: Rows[Marks]
+    guard: Rows[GuardSums]
+    gate: Rows[GateSums]
+
+    @classmethod
+    def nothing(cls, max_depth: int) -> Learned:
+        return cls(
+            tried=np.zeros(max_depth),
+            taken=np.zeros(max_depth),
+            normal=np.zeros((3, 3)),
+            right=np.zeros(3),
+            correction=rows_of(Correction, rest_scale=1.0, expert_scale=1.0, level=1.0),
+            shift=np.zeros(1),
+            marks=rows_of(Marks, depth=-1, off_until=-1, whole_until=-1),
+            guard=rows_of(GuardSums),
+            gate=rows_of(GateSums),
+        )
+
+
+# --- prices ---
 
 
 @compiled
-def corrected_seconds(values, rest, experts):  # type: ignore[no-untyped-def]  # Numba reads the types
-    return values[3] * (values[0] + values[1] * rest + values[2] * experts)
+def corrected_seconds(learned: Learned, rest: float, experts: float) -> float:
+    c = learned.correction[0]
+    return c.level * (c.offset + c.rest_scale * rest + c.expert_scale * experts)
 
 
 @compiled
-def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore[no-untyped-def]
-    shape = values[0] + values[1] * rest + values[2] * experts
+def learn_prices(learned: Learned, rest: float, experts: float, seconds: float) -> None:
+    """Least squares with forgetting, pulled to the prior (0, 1, 1); a step far off what was expected counts less."""
+    normal, right, c = learned.normal, learned.right, learned.correction[0]
+    shape = c.offset + c.rest_scale * rest + c.expert_scale * experts
     if not (0.0 < seconds < 100.0 and 0.0 < shape < 100.0):
         return
     # The mean of the first steps, then of the last ones.
     gain = max(_LEVEL_RATE, 1.0 / (1.0 + normal[0, 0] * shape**2))
-    values[3] = min(max(values[3] * (seconds / (values[3] * shape)) ** gain, _FASTEST), _SLOWEST)
-    seconds /= values[3]
+    c.level = min(max(c.level * (seconds / (c.level * shape)) ** gain, _FASTEST), _SLOWEST)
+    seconds /= c.level
     error = abs(seconds / shape - 1.0)
     weight = (1.0 if error <= _OUTLIER else _OUTLIER / error) / shape**2
     x = (1.0, rest, experts)
@@ -119,15 +127,19 @@ def learn_prices(normal, right, values, rest, experts, seconds):  # type: ignore
     z = b2 / a22
     y = (b1 - a12 * z) / a11
     offset = (right[0] - a01 * y - a02 * z) / a00
-    values[0] = min(max(offset, -0.5 * shape), 5.0 * shape)
-    values[1] = min(max(y, 0.2), 5.0)
-    values[2] = min(max(z, 0.2), 5.0)
+    c.offset = min(max(offset, -0.5 * shape), 5.0 * shape)
+    c.rest_scale = min(max(y, 0.2), 5.0)
+    c.expert_scale = min(max(z, 0.2), 5.0)
+
+
+# --- acceptance ---
 
 
 @compiled
-def learn_acceptance(tried, taken, verified, accepted, unseen):  # type: ignore[no-untyped-def]
-    """`unseen`: tries and takes, by depth, that a gate expected of the drafts it left out. Without them only drafts
-    that it was sure of would count, and every depth would look better than it is."""
+def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, unseen: FloatArray) -> None:
+    """Rounds cut short are censored. `unseen`: tries and takes, by depth, that a gate expected of the drafts it left
+    out; without them only drafts that it was sure of would count, and every depth would look better than it is."""
+    tried, taken = learned.tried, learned.taken
     remembered = max(_FORGETTING, 1.0 - verified.size / _LEAST_ROUNDS)
     for depth in range(tried.size):
         tries, takes = unseen[0, depth], unseen[1, depth]
@@ -142,27 +154,47 @@ def learn_acceptance(tried, taken, verified, accepted, unseen):  # type: ignore[
 
 
 @compiled
-def acceptance_shift(prior, tried, taken):  # type: ignore[no-untyped-def]
+def acceptance_shift(prior: FloatArray, learned: Learned) -> float:
     """How much likelier than the prior tokens were accepted, over all depths."""
     tries = takes = expected = 0.0
     for depth in range(prior.size):
-        tries += tried[depth]
-        takes += taken[depth]
-        expected += tried[depth] * prior[depth]
+        tries += learned.tried[depth]
+        takes += learned.taken[depth]
+        expected += learned.tried[depth] * prior[depth]
     return (takes + 1e-9) / max(expected, 1e-9) if tries > 4 else 1.0
 
 
 @compiled
-def conditional_acceptance(prior, tried, taken, depth, shift):  # type: ignore[no-untyped-def]
+def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shift: float) -> float:
     """Of the token at `depth`; depths that were hardly tried follow the shift of those that were."""
     likely = min(max(prior[depth] * shift, 0.0), 0.999)
-    return (taken[depth] + _PRIOR_ROUNDS * likely) / (tried[depth] + _PRIOR_ROUNDS)
+    return float((learned.taken[depth] + _PRIOR_ROUNDS * likely) / (learned.tried[depth] + _PRIOR_ROUNDS))
+
+
+# --- confidence ---
 
 
 @compiled
-def learn_shift(held, expected, observed, tokens):  # type: ignore[no-untyped-def]
+def learn_shift(learned: Learned, expected: float, observed: float, tokens: float) -> None:
+    """`expected`, `observed`: accepted tokens among `tokens` that were reached."""
     if tokens <= 0.0:
         return
+    shift = learned.shift
     spread = max(expected * (1.0 - expected / tokens), 0.05 * tokens)
     step = _SHIFT_RATE * (observed - expected) / (spread + 8.0)
-    held[0] = min(max(_SHIFT_FORGETTING * held[0] + step, -_LARGEST_SHIFT), _LARGEST_SHIFT)
+    shift[0] = min(max(_SHIFT_FORGETTING * shift[0] + step, -_LARGEST_SHIFT), _LARGEST_SHIFT)
+
+
+@compiled
+def shift_survival(survival: FloatArray, by: float) -> None:
+    """Every token's odds times e^by, in place."""
+    if by == 0.0:
+        return
+    odds = np.exp(-by)
+    for i in range(survival.shape[0]):
+        before, alive = 1.0, 1.0
+        for d in range(survival.shape[1]):
+            p = min(max(survival[i, d] / max(before, 1e-12), 1e-6), 1.0 - 1e-6)
+            before = survival[i, d]
+            alive *= 1.0 / (1.0 + (1.0 - p) / p * odds)
+            survival[i, d] = alive

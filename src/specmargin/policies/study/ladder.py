@@ -12,11 +12,11 @@ from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens_of
 from specmargin.acceptance.estimate import product_limit
 from specmargin.errors import AcceptanceError
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
 from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
-from specmargin.policies.study.replay import draw_batches, play
-from specmargin.policies.tables import PriceTable
+from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.step import FloatArray, IntArray
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -109,7 +109,7 @@ def _contestants(
 def _goodput(
     policy: Policy, signal: FloatArray, *, table: PriceTable, accepted: IntArray, batches: Sequence[IntArray]
 ) -> float:
-    return play(policy, table, signal, accepted, batches).goodput
+    return replay(policy, table, signal, accepted, batches).goodput
 
 
 def _row(concurrency: int, policy: str, goodput: float, best: float) -> LadderRow:

@@ -1,8 +1,8 @@
 """Before drafting, what will the gate make of it? Worked out beforehand, on a sample of real survivals.
 
 A look-ahead by mean survival cannot see that at high prices a few sequences are still worth a draft. Here the gate
-plays batches drawn from the sample at every depth; what is kept is, by batch size, the depth to draft, the long-run
-goodput (the rate at which time is charged) and how much a token in hand is worth beyond itself when drafting pass by
+plays batches drawn from the sample at every depth. What is kept, by batch size: the depth to draft, the long-run
+goodput (the rate at which time is charged), and how much a token in hand is worth beyond itself when drafting pass by
 pass.
 """
 
@@ -13,15 +13,18 @@ from itertools import product
 
 import numpy as np
 
-from specmargin.policies.kernel.gate import Memory, gate_memory, sample_goodput
-from specmargin.policies.tables import PriceTable, to_depth
+from specmargin.policies.kernel.gate import EarlyStop, Scratch, sample_goodput
+from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # to a sequence, to the whole pass
-_ALL_GO_ON = (1e6, 1e6)  # drafting that never stops early
+_NEVER_STOP = (1e6, 1e6)
 _POSITIONS = 3000  # sequences played for each choice
 _ROUNDS = 3
+
+Option = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +32,8 @@ class LookAhead:
     """By batch size, from 0 on (0 is not used): the hot path only looks up."""
 
     depth_by_batch: IntArray
-    rate_by_batch: FloatArray  # tokens a second
-    option_by_batch: FloatArray  # (batches, 2): what going on is worth over the next token, to a sequence, to the pass
+    rate_by_batch: FloatArray  # tokens per second
+    option_by_batch: FloatArray  # (batches, 2): what drafting on is worth over the next token, to a sequence, to a pass
     next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
 
     def depth(self, batch: int) -> int:
@@ -39,30 +42,22 @@ class LookAhead:
     def rate(self, batch: int) -> float:
         return float(self.rate_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
-    def option(self, batch: int) -> FloatArray:
-        return np.asarray(self.option_by_batch[min(batch, self.rate_by_batch.size - 1)])
-
 
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0, early_stop: bool = True) -> LookAhead:
     """`survival_sample`: (rounds, depth) calibrated survivals of real rounds, whatever was accepted. `early_stop`: the
     engine can end the drafts of single sequences between two passes."""
-    generator = np.random.default_rng(seed)
-    survival_sample = to_depth(survival_sample, table.max_depth)
-    next_acceptance = expected_acceptance(survival_sample)
+    study = _Study(table, survival_sample, np.random.default_rng(seed))
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
-    memory = gate_memory(table.max_batch, table.max_depth)
     choices = _choices(table, early_stop=early_stop)
-    found = [
-        _best(table, survival_sample, int(batch), next_acceptance, memory, generator, choices) for batch in batches
-    ]
-    depths, rates, options = (np.array(values) for values in zip(*found, strict=True))
+    best = [study.best(int(batch), choices) for batch in batches]
+    depths, rates, options = (np.array(values) for values in zip(*best, strict=True))
     every = np.log(np.maximum(np.arange(table.max_batch + 1), 1))
     nearest = np.abs(every[:, np.newaxis] - np.log(batches)).argmin(axis=1)
     return LookAhead(
         depth_by_batch=depths[nearest],
         rate_by_batch=np.interp(every, np.log(batches), rates),
         option_by_batch=options[nearest],
-        next_acceptance=next_acceptance,
+        next_acceptance=study.next_acceptance,
     )
 
 
@@ -72,36 +67,37 @@ def expected_acceptance(survival_sample: FloatArray) -> FloatArray:
     return np.asarray(survival_sample.sum(axis=0) / np.maximum(before.sum(axis=0), 1e-12))
 
 
-def _best(
-    table: PriceTable,
-    sample: FloatArray,
-    batch: int,
-    next_acceptance: FloatArray,
-    memory: Memory,
-    generator: np.random.Generator,
-    choices: list[tuple[int, tuple[float, float]]],
-) -> tuple[int, float, tuple[float, float]]:
-    """Depth, rate and option with the highest goodput. The rate is the one that was played with: drafting that stops
-    early is a rule of thumb, and at a slightly higher rate it may not start at all."""
-    steps = max(_POSITIONS // batch, 16)
-    picked = generator.integers(0, sample.shape[0], (steps, batch))
-    prices = table.of_batch(batch)
-    plain = batch / table.verify_seconds(np.zeros(batch))
-    best, best_goodput = (0, plain, _ALL_GO_ON), plain
-    for depth, option in choices:
-        rate = best_goodput
-        for _ in range(_ROUNDS):
-            goodput = sample_goodput(sample, picked, depth, prices, next_acceptance, rate, np.array(option), memory)
-            if goodput > best_goodput * 1.0005:
-                best, best_goodput = (depth, float(rate), option), float(goodput)
-            rate = goodput
-    return best
+class _Study:
+    def __init__(self, table: PriceTable, sample: FloatArray, generator: np.random.Generator) -> None:
+        self.table, self.generator = table, generator
+        self.sample = to_depth(sample, table.max_depth)
+        self.next_acceptance = expected_acceptance(self.sample)
+        self.scratch = Scratch.of(table.max_batch, table.max_depth)
+
+    def best(self, batch: int, choices: list[tuple[int, Option]]) -> tuple[int, float, Option]:
+        """Depth, rate and option with the highest goodput. The rate is the one that was played with: drafting that
+        stops early is a rule of thumb, and at a slightly higher rate it may not start at all."""
+        steps = max(_POSITIONS // batch, 16)
+        picked = self.generator.integers(0, self.sample.shape[0], (steps, batch))
+        plain = batch / self.table.verify_seconds(np.zeros(batch, dtype=np.int64))
+        best, best_goodput = (0, plain, _NEVER_STOP), plain
+        for depth, option in choices:
+            rate = best_goodput
+            for _ in range(_ROUNDS):
+                goodput = self._goodput(picked, depth, EarlyStop(rate, *option))
+                if goodput > best_goodput * 1.0005:
+                    best, best_goodput = (depth, rate, option), goodput
+                rate = goodput
+        return best
+
+    def _goodput(self, picked: IntArray, depth: int, stop: EarlyStop) -> float:
+        return sample_goodput(self.table, self.sample, picked, depth, self.next_acceptance, stop, self.scratch)
 
 
-def _choices(table: PriceTable, *, early_stop: bool) -> list[tuple[int, tuple[float, float]]]:
-    """Drafts of every depth that all go through with, and for an autoregressive head drafts that stop early."""
-    whole = [(depth, _ALL_GO_ON) for depth in range(1, table.max_depth + 1)]
-    if not table.draft.by_pass or not early_stop:
+def _choices(table: PriceTable, *, early_stop: bool) -> list[tuple[int, Option]]:
+    """Whole drafts of every depth, and for an autoregressive head drafts that stop early."""
+    whole = [(depth, _NEVER_STOP) for depth in range(1, table.max_depth + 1)]
+    if not table.by_pass or not early_stop:
         return whole
     depths = sorted({min(depth, table.max_depth) for depth in (1, 2, 4, table.max_depth)})
     return whole + list(product(depths, _OPTIONS))

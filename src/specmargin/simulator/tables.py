@@ -1,15 +1,13 @@
 """What a step costs, as tables that the compiled loop reads: filled once from a scenario's own prices and routing.
 
-A step of B decoding sequences that verify `extra` draft tokens and prefill P prompt tokens takes
-
-    decode(B, extra / B, mean context) + [experts(M) − experts(B · m(extra / B))] + prefill(positions, P, attended)
-
-with M = Σ m(q_i) the strangers whose experts the runs touch: nothing for equal runs, which are priced exactly. Launches
-and speculation that is set up but off are added as the engine has them. Between table points everything is linear.
+A step of B decoding sequences that verify draft tokens and prefill P prompt tokens takes the price of a ragged step
+(`policies/kernel/prices.py`) at their mean context, plus `prefill(positions, P, attended)`. Launches and speculation
+that is configured but off are added as the engine has them. Between table points everything is linear.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specmargin.decisions.scenario import Scenario
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import effective_positions, expert_seconds
 from specmargin.prices.drafters import OverlappedDrafter
 from specmargin.routing.local import LocalRouting
@@ -28,21 +27,19 @@ _SHORTEST = 64.0  # tokens: the first context above 0
 
 
 class StepTables(NamedTuple):
-    """Plain arrays: compiled code takes them as they are. Batch runs from 0, depth from 0."""
+    """Plain arrays and numbers: compiled code takes them as they are."""
 
-    decode: FloatArray  # (batch, depth, context) seconds of the target, launches left out
-    draft: FloatArray  # (batch, depth, context) seconds of drafting that deep
-    contexts: FloatArray
-    experts: FloatArray  # seconds over M, evenly spaced from 0
-    expert_step: float
-    effective: FloatArray  # m(γ + 1) of the scenario's own routing
-    effective_by_category: FloatArray  # (category, depth)
+    prices: PriceTable  # decoding and drafting by context; launches left out
+    effective_by_category: FloatArray  # (category, depth): m(depth + 1)
     prefill: FloatArray  # (decode positions, prefill tokens, attended tokens): seconds that prefill adds
     prefill_positions: FloatArray
     prefill_tokens: FloatArray
     prefill_attended: FloatArray
-    launches: FloatArray  # seconds beyond a graph, seconds of the floor, positions of the largest graph
-    off: FloatArray  # seconds a step and a sequence, with speculation set up and nothing drafted
+    eager_seconds: float  # that launches take in a step without a graph
+    floor_seconds: float  # the least that a step with one takes
+    graph_limit: float  # positions of the largest graph
+    off_step_seconds: float  # with speculation configured and nothing drafted: per step
+    off_sequence_seconds: float  # and per sequence
     overlap: float  # hit rate of overlapped drafting; negative where drafting comes after verification
 
 
@@ -64,26 +61,31 @@ def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Seque
     decode = bare.verify(Step.uniform(batch=shape[0], depth=shape[1], context=shape[2])).total_seconds
     draft = bare.drafting.seconds(bare.drafter, batch=shape[0], depth=shape[1], context=shape[2])
     effective = effective_positions(scenario, depths)
-    strangers = np.arange(np.ceil(limits.sequences * float(effective[-1])) + 2.0)
+    positions = np.arange(np.ceil(limits.sequences * float(effective[-1])) + 2.0)
+    experts = expert_seconds(bare, positions)
+    rest = decode - np.interp(shape[0] * effective[:, np.newaxis], positions, experts)
     prefill, axes = _prefill(bare, limits)
     engine, drafter = scenario.engine_time, scenario.drafter
-    layers = scenario.architecture.layers
-    captured = np.inf if engine.captured_positions is None else float(engine.captured_positions)
-    ranks = scenario.layout.sequence_ranks
-    return StepTables(
-        decode=_every_batch(decode, batches, limits.sequences),
-        draft=_every_batch(draft, batches, limits.sequences),
+    layers, ranks = scenario.architecture.layers, scenario.layout.sequence_ranks
+    prices = PriceTable.of(
+        rest_seconds=_every_batch(rest, batches, limits.sequences),
+        draft_seconds=_every_batch(draft, batches, limits.sequences),
         contexts=contexts,
-        experts=expert_seconds(bare, strangers),
-        expert_step=1.0,
-        effective=effective,
+        expert_seconds=experts,
+        effective_by_depth=effective,
+    )
+    return StepTables(
+        prices=prices,
         effective_by_category=_by_category(scenario, category_routing, depths, effective),
         prefill=prefill,
         prefill_positions=axes[0],
         prefill_tokens=axes[1],
         prefill_attended=axes[2],
-        launches=np.array([engine.eager_layer_seconds * layers, engine.floor_layer_seconds * layers, captured * ranks]),
-        off=np.array([engine.off_step_seconds, engine.off_sequence_seconds / ranks]),
+        eager_seconds=engine.eager_layer_seconds * layers,
+        floor_seconds=engine.floor_layer_seconds * layers,
+        graph_limit=math.inf if engine.captured_positions is None else float(engine.captured_positions * ranks),
+        off_step_seconds=engine.off_step_seconds,
+        off_sequence_seconds=engine.off_sequence_seconds / ranks,
         overlap=drafter.hit_rate if isinstance(drafter, OverlappedDrafter) else -1.0,
     )
 
@@ -122,18 +124,18 @@ def _by_category(
     """How alike neighbours are differs by category; how popular experts are is that of the mix."""
     pools = scenario.architecture.pools
     base = scenario.routing.local(pools[0]) if pools else None
-    rows = [own if base is None else _in_strangers_of(base, each.local(pools[0]), depths, own) for each in routing]
+    rows = [own if base is None else _in_positions_of(base, each.local(pools[0]), depths, own) for each in routing]
     return np.array(rows)
 
 
-def _in_strangers_of(base: LocalRouting, other: LocalRouting | None, depths: FloatArray, own: FloatArray) -> FloatArray:
-    """Strangers of the mix that touch as many experts as a run of this category does."""
+def _in_positions_of(base: LocalRouting, other: LocalRouting | None, depths: FloatArray, own: FloatArray) -> FloatArray:
+    """Independent positions of the mix that touch as many experts as a run of this category does."""
     if other is None or other is base:
         return own
     widths = np.geomspace(1.0, max(depths[-1] + 1.0, 2.0), 200)
-    strangers = base.mean(base.pool, Step.uniform(batch=widths))
+    positions = base.mean(base.pool, Step.uniform(batch=widths))
     touched = other.mean(other.pool, Step.uniform(batch=1, depth=depths))
-    return np.asarray(np.exp(np.interp(touched, strangers, np.log(widths))))
+    return np.asarray(np.exp(np.interp(touched, positions, np.log(widths))))
 
 
 def _prefill(scenario: Scenario, limits: TableLimits) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:

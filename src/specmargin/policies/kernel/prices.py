@@ -1,0 +1,224 @@
+"""One price table, one price of a ragged step, one price of drafting: policies, simulator and engines look up here.
+
+A verify step of B sequences with T positions takes `rest(B, T / B) + experts(M)`. M = Σ m(q_i) is the number of
+effective positions: how many independent positions touch as many experts as the runs do. A longer run of a sequence
+whose experts are already loaded adds less than a new sequence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specmargin.compiling import compiled, entry
+from specmargin.errors import ScenarioError
+from specmargin.step import FloatArray, IntArray
+
+# Where a context lies on the table's axis: the interval, and how far into it.
+ContextAt = tuple[int, float]
+ALIKE: ContextAt = (0, 0.0)  # policies take all contexts to be alike
+_NOISE = 0.01  # of measured prices
+
+
+class PriceTable(NamedTuple):
+    """Seconds by batch, depth and context; batch and depth run from 0. Make one with `of`, which checks it."""
+
+    rest_seconds: FloatArray  # (batch, depth, context): a verify step of equal runs without its routed experts
+    draft_seconds: FloatArray  # (batch, depth, context): drafting that deep
+    contexts: FloatArray  # tokens, rising; a single one where contexts are taken to be alike
+    expert_seconds: FloatArray  # routed experts, over effective positions evenly spaced from 0
+    expert_step: float
+    effective_by_depth: FloatArray  # m(depth + 1)
+    by_pass: bool  # drafting takes a pass per token; False: one block
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        rest_seconds: FloatArray,
+        draft_seconds: FloatArray,
+        expert_seconds: FloatArray,
+        effective_by_depth: FloatArray,
+        expert_step: float = 1.0,
+        contexts: FloatArray | None = None,
+        by_pass: bool = True,
+    ) -> PriceTable:
+        """Checked and read-only. Two-dimensional seconds are those of one context for all."""
+        contexts = np.zeros(1) if contexts is None else contexts
+        shape = (rest_seconds.shape[0], effective_by_depth.size, contexts.size)
+        rest, draft = (_frozen(seconds.reshape(shape)) for seconds in (rest_seconds, draft_seconds))
+        found = cls(
+            rest_seconds=rest,
+            draft_seconds=draft,
+            contexts=_frozen(contexts),
+            expert_seconds=_frozen(expert_seconds),
+            expert_step=float(expert_step),
+            effective_by_depth=_frozen(effective_by_depth),
+            by_pass=bool(by_pass),
+        )
+        if shape[0] < 2 or shape[1] < 2 or expert_seconds.size < 2:
+            raise ScenarioError("a price table needs at least one sequence and one draft token")
+        return found
+
+    @property
+    def max_batch(self) -> int:
+        return int(self.rest_seconds.shape[0]) - 1
+
+    @property
+    def max_depth(self) -> int:
+        return int(self.effective_by_depth.size) - 1
+
+    def equal_seconds(self, batch: int) -> FloatArray:
+        """Verify steps in which every sequence has depth 0, 1, …"""
+        seconds = np.empty(self.max_depth + 1)
+        _fill_equal(self, batch, seconds)
+        return seconds
+
+    def round_seconds(self, batch: int) -> FloatArray:
+        """The same with the drafting before them."""
+        return np.asarray(self.equal_seconds(batch) + self.draft_seconds[batch, :, 0])
+
+    def verify_seconds(self, depths: IntArray) -> float:
+        """One verify step of sequences with these depths."""
+        rest, experts = _verify_parts(self, depths)
+        return rest + experts
+
+    def drafting_seconds(self, drafted: IntArray) -> float:
+        """Drafting to these depths before it."""
+        return _drafting(self, drafted)
+
+    @property
+    def sensible_depths(self) -> tuple[int, ...]:
+        """All but those that take longer than a deeper one at most batch sizes: kernels have favourite sizes."""
+        seconds = np.stack([self.round_seconds(batch) for batch in range(1, self.max_batch + 1)])
+        cheapest_deeper = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
+        dominated = (seconds > cheapest_deeper * (1.0 + _NOISE)).mean(axis=0) > 0.5
+        return tuple(int(depth) for depth in range(self.max_depth + 1) if not dominated[depth])
+
+
+def _frozen(values: npt.ArrayLike) -> FloatArray:
+    """Contiguous, finite and read-only: one type for all tables, so that nothing is compiled twice."""
+    array = np.array(values, dtype=np.float64, order="C")
+    if not np.isfinite(array).all():
+        raise ScenarioError("a price table must be made of finite numbers")
+    array.flags.writeable = False
+    return array
+
+
+# --- compiled ---
+
+
+@compiled
+def locate(axis: FloatArray, value: float) -> ContextAt:
+    """The interval of a rising axis that holds a value, and how far into it; beyond the end along the last interval."""
+    if axis.size == 1:
+        return 0, 0.0
+    low, high = 0, axis.size - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if axis[middle] <= value:
+            low = middle
+        else:
+            high = middle - 1
+    return low, (value - axis[low]) / (axis[low + 1] - axis[low])
+
+
+@compiled
+def at_context(seconds: FloatArray, batch: int, depth: int, at: ContextAt) -> float:
+    low, part = at
+    if part == 0.0:
+        return float(seconds[batch, depth, low])
+    return float((1.0 - part) * seconds[batch, depth, low] + part * seconds[batch, depth, low + 1])
+
+
+@compiled
+def expert_seconds(table: PriceTable, effective: float) -> float:
+    where = effective / table.expert_step
+    low = min(int(where), table.expert_seconds.size - 2)
+    below = table.expert_seconds[low]
+    return float(below + (where - low) * (table.expert_seconds[low + 1] - below))
+
+
+@compiled
+def ragged_parts(
+    table: PriceTable, batch: int, mean_depth: float, effective: float, at: ContextAt
+) -> tuple[float, float]:
+    """The price of any verify step: seconds of all but routed experts, and of routed experts."""
+    low = min(int(mean_depth), table.effective_by_depth.size - 2)
+    rest = at_context(table.rest_seconds, batch, low, at)
+    over = mean_depth - low
+    if over > 0.0:
+        rest += over * (at_context(table.rest_seconds, batch, low + 1, at) - rest)
+    return rest, expert_seconds(table, effective)
+
+
+@compiled
+def equal_parts(table: PriceTable, batch: int, depth: int) -> tuple[float, float]:
+    return ragged_parts(table, batch, float(depth), batch * table.effective_by_depth[depth], ALIKE)
+
+
+@compiled
+def verify_parts(table: PriceTable, depths: IntArray, batch: int) -> tuple[float, float]:
+    """Of a step that verifies the first `batch` of these depths."""
+    total, effective, deepest = 0, 0.0, table.effective_by_depth.size - 1
+    for i in range(batch):
+        depth = min(depths[i], deepest)
+        total += depth
+        effective += table.effective_by_depth[depth]
+    return ragged_parts(table, batch, total / batch, effective, ALIKE)
+
+
+@compiled
+def pass_seconds(table: PriceTable, sequences: int, number: int, at: ContextAt) -> float:
+    """Draft pass `number`, from 1, of so many sequences. A block is its first pass; further ones take no time."""
+    if sequences == 0:
+        return 0.0
+    before = at_context(table.draft_seconds, sequences, number - 1, at)
+    return at_context(table.draft_seconds, sequences, number, at) - before
+
+
+@compiled
+def drafting_seconds(table: PriceTable, drafted: IntArray, count: int, at: ContextAt) -> float:
+    """Drafting the first `count` of these depths: pass j runs for the sequences that are still drafting."""
+    deepest = 0
+    for i in range(count):
+        deepest = max(deepest, min(drafted[i], table.effective_by_depth.size - 1))
+    seconds = 0.0
+    for number in range(1, deepest + 1):
+        going = 0
+        for i in range(count):
+            going += drafted[i] >= number
+        seconds += pass_seconds(table, going, number, at)
+    return seconds
+
+
+@compiled
+def pass_line(table: PriceTable, batch: int, number: int) -> tuple[float, float]:
+    """A draft pass around this batch as a straight line: its fixed seconds, and seconds per sequence."""
+    seconds = pass_seconds(table, batch, number, ALIKE)
+    upper = 2 if batch == 1 and table.draft_seconds.shape[0] > 2 else batch
+    half = max(upper // 2, min(upper, 1))
+    rise = pass_seconds(table, upper, number, ALIKE) - pass_seconds(table, half, number, ALIKE)
+    slope = max(rise / max(upper - half, 1), 0.0)
+    if batch == 1:
+        slope = min(slope, seconds)
+    return max(seconds - slope * batch, 0.0), slope
+
+
+@entry
+def _fill_equal(table: PriceTable, batch: int, seconds: FloatArray) -> None:
+    for depth in range(seconds.size):
+        rest, experts = equal_parts(table, batch, depth)
+        seconds[depth] = rest + experts
+
+
+@entry
+def _verify_parts(table: PriceTable, depths: IntArray) -> tuple[float, float]:
+    return verify_parts(table, depths, depths.size)
+
+
+@entry
+def _drafting(table: PriceTable, drafted: IntArray) -> float:
+    return drafting_seconds(table, drafted, drafted.size, ALIKE)

@@ -1,0 +1,221 @@
+"""One workload served by one engine under one policy. Deterministic: the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specmargin.caching import IdentityCache
+from specmargin.errors import ScenarioError
+from specmargin.policies.policy import Decision, Outcome, Policy
+from specmargin.policies.rules import schedule_kernel
+from specmargin.records import rows_of
+from specmargin.simulator import core
+from specmargin.simulator.engine import kv_budget
+from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
+from specmargin.simulator.results import Result
+from specmargin.simulator.serving import Serving
+from specmargin.simulator.state import (
+    DEPTH,
+    OUTCOME,
+    VERIFY,
+    Log,
+    LoggedStep,
+    Simulation,
+    State,
+    TimeBin,
+    engine_limits,
+    new_state,
+    rounds_of,
+)
+from specmargin.simulator.tables import StepTables, TableLimits, context_axis, step_tables
+from specmargin.simulator.workload import RateSchedule, Requests, draw
+
+_BINS = 1024
+_FIRST_BIN_SECONDS = 1.0 / 64.0
+_LOG_ROWS = 65_536
+_STEPS_PER_CALL = 1 << 18  # between two looks at the progress bar
+_TABLES: IdentityCache[StepTables] = IdentityCache()
+_NO_KERNEL = schedule_kernel(np.zeros(1, dtype=np.int64))  # what the loop is handed where Python decides
+
+
+def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[int], None] = lambda _: None) -> Result:
+    """`advance` hears of requests that are finished."""
+    check(serving, serving.policy)
+    requests = draw(serving.workload, serving.seed)
+    held = check_policy(serving.policy, serving.max_depth)
+    kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
+    tables = serving.tables or tables_of(serving, requests)
+    bank = serving.bank.deep(tables.prices.max_depth)
+    starts = bank.starts(requests.category, np.random.default_rng([serving.seed, 5]))
+    inputs = PolicyInputs(
+        scenario=serving.scenario, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
+    )
+    choice = find_policy(serving.policy, inputs)
+    kernel = choice.policy.kernel() if serving.compiled else None
+    limits = engine_limits(
+        serving.engine,
+        kv,
+        speculating=held is not None,
+        users=requests.users,
+        bin_seconds=_FIRST_BIN_SECONDS,
+        by_python=kernel is None,
+        told=choice.told,
+    )
+    simulation = Simulation(
+        rounds=rounds_of(bank),
+        limits=limits,
+        tables=tables,
+        log=_new_log(tables, log_steps),
+        state=new_state(requests, starts, limits, tables.prices.max_depth),
+        kernel=_NO_KERNEL if kernel is None else kernel,
+    )
+    run = Run(simulation=simulation, decider=Decider(choice, simulation.state))
+    run.play(advance)
+    return Result.of(serving, requests, kv, run.simulation, run.logged_steps())
+
+
+def check(serving: Serving, policy: str) -> None:
+    """Refuse an unknown policy, or an engine that could hold no sequence, before any work is done."""
+    held = check_policy(policy, serving.max_depth)
+    kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
+    if kv.blocks < kv.needed(1):
+        name = serving.scenario.architecture.name
+        raise ScenarioError(f"policy {policy}: {name} leaves {kv.blocks} KV blocks, not enough for one sequence")
+
+
+def with_tables(serving: Serving) -> Serving:
+    """For several policies on the same load: what they share is worked out once."""
+    return replace(serving, tables=tables_of(serving))
+
+
+def expected_requests(serving: Serving) -> int:
+    """How many there will be, for a progress bar: exact but for schedules, which draw it."""
+    arrivals = serving.workload.arrivals
+    if isinstance(arrivals, RateSchedule):
+        return int(np.trapezoid(arrivals.requests_per_second, arrivals.hours) * 3600.0)
+    return arrivals.requests
+
+
+def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
+    """Step prices as far as these requests can reach; the same for every policy."""
+    requests = draw(serving.workload, serving.seed) if requests is None else requests
+    longest = int((requests.prompt_tokens + requests.output_tokens).max()) + serving.max_depth
+    limits = TableLimits(
+        sequences=serving.engine.max_num_seqs,
+        depth=serving.max_depth,
+        context=int(context_axis(longest)[-1]),  # so that like workloads share tables
+        prefill_tokens=serving.engine.max_num_batched_tokens,
+    )
+    routing = serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
+    key = (id(serving.scenario), limits, tuple(id(profile) for profile in routing))
+    return _TABLES.get(key, (serving.scenario, routing), lambda: step_tables(serving.scenario, limits, routing))
+
+
+# --- a run under way ---
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What the compiled loop works on, and what Python keeps beside it."""
+
+    simulation: Simulation
+    decider: Decider
+    _logged: list[npt.NDArray[Any]] = field(default_factory=list)
+
+    def play(self, advance: Callable[[int], None]) -> None:
+        totals, seen = self.simulation.state.totals, 0
+        while (code := core.run(self.simulation, _STEPS_PER_CALL)) != core.ALL_DONE:
+            if code == core.ASKING:
+                self.decider.decide()
+                continue
+            done = int(totals["finished"][0] + totals["rejected"][0])
+            advance(done - seen)
+            seen = done
+            self._look_after_log()
+        advance(int(totals["finished"][0] + totals["rejected"][0]) - seen)
+        self._look_after_log()
+
+    def _look_after_log(self) -> None:
+        """Take away the steps that were logged; bins that time has outgrown are merged by two."""
+        log, limits = self.simulation.log, self.simulation.limits
+        rows = int(log.filled[0])
+        if rows:
+            self._logged.append(np.array(log.steps)[:rows].copy())
+            log.filled[0] = 0
+        bins = np.asarray(log.bins).view(np.float64).reshape(_BINS, -1)
+        while self.simulation.state.totals["clock"][0] >= _BINS * limits.bin_seconds:
+            bins[: _BINS // 2] = bins.reshape(_BINS // 2, 2, -1).sum(axis=1)
+            bins[_BINS // 2 :] = 0.0
+            limits = limits._replace(bin_seconds=2.0 * limits.bin_seconds)
+        self.simulation = self.simulation._replace(limits=limits)
+
+    def logged_steps(self) -> npt.NDArray[Any]:
+        return np.concatenate([np.asarray(rows_of(LoggedStep, 0)), *self._logged])
+
+
+class Decider:
+    """Where a policy decides in Python: what the loop asks for, as its phase says."""
+
+    def __init__(self, choice: PolicyChoice, state: State) -> None:
+        self._policy: Policy = choice.policy
+        self._state = state
+        self._in_hand = Decision(0)  # of the drafts in hand
+        self._chosen = Decision(0)  # of the drafts that the step makes at its end
+
+    def decide(self) -> None:
+        phase = int(self._state.engine["phase"][0])
+        if phase == VERIFY:
+            self._verify()
+        elif phase == DEPTH:
+            self._choose()
+        else:
+            assert phase == OUTCOME
+            self._observe()
+
+    def _verify(self) -> None:
+        held, state = int(self._state.step["held"][0]), self._state
+        drafted = state.lengths[:held].copy()
+        self._in_hand = self._policy.verify(self._in_hand, state.survival[:held], drafted)
+        if self._in_hand.verify_depths is not None:
+            state.lengths[:held] = self._in_hand.verify_depths
+
+    def _choose(self) -> None:
+        engine, ready = self._state.engine, int(self._state.step["ready"][0])
+        self._chosen = self._policy.draft(ready)
+        engine["chosen_depth"][0] = min(max(self._chosen.depth, 0), self._state.survival.shape[1])
+
+    def _observe(self) -> None:
+        """What came of the step; then where its drafts stop."""
+        state, step = self._state, self._state.step
+        rounds = int(step["rounds"][0])
+        if rounds > 0:
+            seconds = float(step["target_seconds"][0] + state.engine["draft_seconds"][0])
+            self._policy.observe(
+                Outcome(
+                    decision=self._in_hand,
+                    drafted=state.drafted[:rounds].copy(),
+                    verified=state.verified[:rounds].copy(),
+                    accepted=state.accepted[:rounds].copy(),
+                    seconds=seconds if step["prompt_tokens"][0] == 0 else math.nan,
+                )
+            )
+        held = int(step["held"][0])
+        if held:
+            chosen = self._chosen._replace(depth=int(state.engine["chosen_depth"][0]))
+            state.lengths[:held] = self._policy.draft_lengths(chosen, state.survival[:held])
+        self._in_hand = self._chosen
+
+
+def _new_log(tables: StepTables, log_steps: bool) -> Log:
+    return Log(
+        steps=rows_of(LoggedStep, _LOG_ROWS if log_steps else 0),
+        filled=np.zeros(1, dtype=np.int64),
+        bins=rows_of(TimeBin, _BINS),
+        cells=np.zeros(tables.prices.rest_seconds.shape),
+    )

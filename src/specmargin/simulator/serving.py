@@ -1,0 +1,39 @@
+"""What is served: a workload by an engine under a policy. Everything a run depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ScenarioError
+from specmargin.routing.profile import RoutingProfile
+from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.rounds import RoundBank
+from specmargin.simulator.tables import StepTables
+from specmargin.simulator.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    scenario: Scenario
+    workload: Workload
+    bank: RoundBank
+    policy: str = "none"
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    max_depth: int = 4
+    seed: int = 0
+    category_routing: tuple[RoutingProfile, ...] = ()
+    tables: StepTables | None = None  # of an earlier run in the same scenario, to save time
+    compiled: bool = True  # False: every policy decides in Python
+
+    def __post_init__(self) -> None:
+        wanted = [category.name for category in self.workload.categories]
+        if list(self.bank.categories) != wanted:
+            raise ScenarioError(f"rounds are of {', '.join(self.bank.categories)}, requests of {', '.join(wanted)}")
+        if self.category_routing and len(self.category_routing) != len(wanted):
+            raise ScenarioError(f"{len(wanted)} categories need as many routing profiles, or none")
+        if self.max_depth < 1:
+            raise ScenarioError(f"max_depth must be at least 1, got {self.max_depth}")
+        limit = self.scenario.drafter.max_depth
+        if limit is not None and self.max_depth > limit:
+            raise ScenarioError(f"drafter {self.scenario.drafter.name} drafts at most {limit} tokens")

@@ -1,0 +1,151 @@
+"""Simulator and live engine are one kernel: the same rounds through both give the same decisions, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specmargin.live import driver as live
+from specmargin.live.board import Board
+from specmargin.live.driver import Driver
+from specmargin.live.guard import Guard
+from specmargin.live.sequences import StepDone, Survivals
+from specmargin.live.settings_schema import Mode
+from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.policy import Decision, Outcome, Policy, WholeDrafts
+from specmargin.policies.study.lookahead import look_ahead
+from specmargin.policies.tables import scenario_table
+from specmargin.simulator import run
+from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.policies import PolicyChoice, PolicyInputs
+from specmargin.simulator.results import Result
+from specmargin.simulator.rounds import RoundBank, captured_rounds
+from specmargin.simulator.run import simulate
+from specmargin.simulator.workload import ClosedLoop, FixedLength, UniformLength
+from specmargin.step import FloatArray, IntArray
+from tests.simulations import serving
+
+DEPTH = 4
+
+
+class ThroughDriver(WholeDrafts):
+    """A policy that asks a live driver, which asks the controller: what an engine's plug-in does in a step."""
+
+    name = "through a driver"
+
+    def __init__(self, controller: Controller, *, gated: bool, faults: list[str]) -> None:
+        survivals = Survivals(calibrator=None, max_batch=controller.table.max_batch, max_depth=DEPTH)
+        self.driver = Driver(
+            mode=Mode.ADAPTIVE,
+            policy=controller,
+            max_depth=DEPTH,
+            guard=Guard(log=faults.append, slowest_seconds=1e9),
+            board=Board(),
+            survivals=survivals if gated else None,
+        )
+        self._asked = False  # how much to verify in this step
+
+    def draft(self, batch: int) -> Decision:
+        names = [str(i) for i in range(batch)]
+        if not self._asked:  # an engine asks in every step; the simulator only where drafts are in hand
+            self.driver.verify(names, [0] * batch)
+        self._asked = False
+        depth = self.driver.draft_depth(names)
+        assert depth is not None
+        return Decision(depth, gated=True)
+
+    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
+        names = [str(i) for i in range(drafted.size)]
+        before = np.concatenate([np.ones((drafted.size, 1)), survival[:, :-1]], axis=1)
+        self.driver.drafts(names, (survival / before).astype(np.float32))
+        depths = self.driver.verify(names, drafted.tolist())
+        self._asked = True
+        return decision._replace(verify_depths=drafted if depths is None else np.array(depths, dtype=np.int64))
+
+    def observe(self, outcome: Outcome) -> bool:
+        """The simulator's rounds count the drafting before them; an engine's steps the drafting at their end. Here both
+        are told of the same rounds."""
+        driver, batch = self.driver, outcome.verified.size
+        step = StepDone(
+            request_ids=[str(i) for i in range(batch)],
+            verified=outcome.verified.tolist(),
+            accepted=outcome.accepted.tolist(),
+            contexts=[0] * batch,
+            prompt_tokens=0,
+            seconds=outcome.seconds,
+        )
+        # The outcome comes before the next decision here: it meets the one that was made for its own drafts.
+        driver._planned.clear()
+        driver._planned.append(driver._next)
+        driver.done(step, int(outcome.drafted.max(initial=0)))
+        return True
+
+
+def bank(seed: int) -> RoundBank:
+    """Confidences as an engine hands them over, in 32 bits: survivals are their products."""
+    generator = np.random.default_rng(seed)
+    sure = generator.random((4000, 1)) < 0.5
+    confidence = np.where(sure, generator.beta(9.0, 1.0, (4000, DEPTH)), generator.beta(1.0, 2.0, (4000, DEPTH)))
+    confidence = np.maximum(confidence, 0.01).astype(np.float32).astype(np.float64)
+    survival: FloatArray = np.asarray(np.cumprod(confidence, axis=1))
+    accepted = np.cumprod(generator.random((4000, DEPTH)) < confidence, axis=1).sum(axis=1)
+    return captured_rounds(["all"] * 4000, np.arange(4000) // 40, accepted, survival, "drawn for a test")
+
+
+def played(
+    monkeypatch: pytest.MonkeyPatch, *, gated: bool, candidates: tuple[int, ...] | None, through_driver: bool
+) -> tuple[Result, Controller, list[str]]:
+    """One simulated load under one controller: inside the compiled loop, or asked through a live driver."""
+    made: list[Controller] = []
+    faults: list[str] = []
+
+    def find(name: str, inputs: PolicyInputs) -> PolicyChoice:
+        table = scenario_table(inputs.scenario, max_batch=inputs.max_batch, max_depth=inputs.max_depth)
+        ahead = look_ahead(table, inputs.sample(), early_stop=False) if gated else None
+        settings = ControllerSettings(candidates=candidates, early_stop=False, gate_steps=8, gate_rest=40)
+        own = Controller(table=table, prior_survival=inputs.bank.prior, look_ahead=ahead, settings=settings)
+        made.append(own)
+        policy: Policy = ThroughDriver(own, gated=gated, faults=faults) if through_driver else own
+        return PolicyChoice(name=name, policy=policy, held_depth=inputs.max_depth)
+
+    monkeypatch.setattr(run, "find_policy", find)
+    monkeypatch.setattr(live, "perf_counter", lambda: 0.0)  # deciding takes no time in the simulator
+    load = serving(
+        arrivals=ClosedLoop(users=24, requests=150),
+        prompt=UniformLength(least=20, most=400),
+        output=FixedLength(tokens=120),
+        drafter="mtp",
+        model="qwen3.6-35b-a3b",
+        engine=EngineSettings(max_num_seqs=32, max_num_batched_tokens=512),
+        bank=bank(3),
+        policy="controller",
+        max_depth=DEPTH,
+    )
+    return simulate(replace(load, compiled=not through_driver), log_steps=True), made[0], faults
+
+
+@pytest.mark.parametrize("gated", [True, False], ids=["gated", "by depth"])
+@pytest.mark.parametrize("candidates", [None, (0, 1, 3)], ids=["all depths", "some depths"])
+def test_the_same_rounds_give_the_same_decisions(
+    monkeypatch: pytest.MonkeyPatch, gated: bool, candidates: tuple[int, ...] | None
+) -> None:
+    inside, own, _ = played(monkeypatch, gated=gated, candidates=candidates, through_driver=False)
+    through, other, faults = played(monkeypatch, gated=gated, candidates=candidates, through_driver=True)
+    assert faults == []
+    ours, theirs = inside.step_columns(), through.step_columns()
+    for name in ("draft_depth", "verified", "accepted", "committed", "seconds"):
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    learned: list[tuple[Any, Any]] = list(zip(own.kernel().learned, other.kernel().learned, strict=True))
+    for one, two in learned:
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
+    # The load has something to decide: several depths, drafts cut short, steps with prompts.
+    assert np.unique(ours["draft_depth"]).size > 1
+    assert (ours["prefill_tokens"] > 0).any()
+    if gated:
+        whole = ours["draft_depth"][:-1] * ours["sequences"][1:]
+        assert (ours["verified"][1:] < whole).any()
+    if candidates is not None:
+        assert set(np.unique(ours["draft_depth"])) <= set(candidates)
