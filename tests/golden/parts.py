@@ -1,0 +1,102 @@
+"""Everything that is recorded, in parts that can be worked out side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import polars as pl
+
+from tests.golden import cells, files, policies, rounds, surface
+from tests.golden.comparison import TOLERANCE, Change, Excuse, Table, compare_documents, compare_tables
+from tests.golden.predictions import is_tie, predict
+
+_MOST_PROCESSES = 8
+
+
+def _no_excuse(*_: Any) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """As it is now. `scope`: of the recorded tables, only the rows with these keys belong to it."""
+
+    tables: Sequence[Table] = ()
+    documents: dict[str, Any] = field(default_factory=dict)
+    scope: pl.DataFrame | None = None
+    excuse: Excuse = _no_excuse
+
+    def changes(self, tolerance: float = TOLERANCE) -> list[Change]:
+        """Against what is recorded."""
+        found = []
+        for table in self.tables:
+            found += compare_tables(self._recorded(table), table, tolerance=tolerance, excuse=self.excuse)
+        for name, document in self.documents.items():
+            known = files.read_document(name) if files.document_path(name).exists() else {}
+            found += compare_documents(name, {key: known[key] for key in document if key in known}, document)
+        return found
+
+    def _recorded(self, table: Table) -> Table:
+        if not files.table_path(table.name).exists():
+            return replace(table, frame=table.frame.clear())
+        frame = files.read_frame(table.name)
+        if self.scope is not None:
+            frame = frame.join(self.scope, on=self.scope.columns, how="semi")
+        return replace(table, frame=frame)
+
+
+def _prices(block: str) -> Part:
+    asked = cells.blocks()[block]
+    scope = pl.DataFrame([cell.key for cell in asked], schema=list(cells.KEY), orient="row")
+    return Part(tables=predict(asked), scope=scope, excuse=is_tie)
+
+
+def _controller(player: rounds.Player) -> Part:
+    return Part(tables=rounds.replayed_tables((player,)), scope=pl.DataFrame({"controller": [player.name]}))
+
+
+def _policies() -> Part:
+    return Part(tables=[policies.policies_table()])
+
+
+def _verb(name: str) -> Part:
+    return Part(documents={"verbs": {name: surface.verb_keys(name)}})
+
+
+def _document(name: str) -> Part:
+    return Part(documents={name: surface.DOCUMENTS[name]()})
+
+
+def parts() -> dict[str, Callable[[], Part]]:
+    """By name; what takes longest comes first."""
+    blocks = sorted(cells.blocks(), key=lambda name: ("tables" not in name, "laws" not in name))
+    return {
+        **{f"prices, {block}": partial(_prices, block) for block in blocks},
+        **{f"controller, {player.name}": partial(_controller, player) for player in rounds.PLAYERS},
+        "policies": _policies,
+        **{f"verb, {name}": partial(_verb, name) for name in surface.VERBS},
+        **{name: partial(_document, name) for name in surface.DOCUMENTS},
+    }
+
+
+def work_out(name: str) -> Part:
+    return parts()[name]()
+
+
+@contextmanager
+def side_by_side(names: Sequence[str]) -> Iterator[Callable[[str], Part]]:
+    """All of them on all cores; what is yielded waits for one."""
+    workers = min(os.cpu_count() or 1, _MOST_PROCESSES)
+    pool = ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn"))
+    try:
+        running = {name: pool.submit(work_out, name) for name in names}
+        yield lambda name: running[name].result()
+    finally:
+        pool.shutdown(cancel_futures=True)

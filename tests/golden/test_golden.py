@@ -1,0 +1,60 @@
+"""Prices, plans, decisions and names are as recorded, or the change is recorded too: `python -m tests.golden`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.golden import cells, files, rounds
+from tests.golden.comparison import Change, summary
+from tests.golden.parts import Part, parts, side_by_side, work_out
+
+MOST_BYTES = 2_000_000
+ADVICE = "if this is meant, run `python -m tests.golden` and commit what it writes and prints"
+
+
+@pytest.fixture(scope="session")
+def found(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Part]]:
+    """Parts of the tests that run. On all cores, unless pytest itself does that already."""
+    named = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = [call.params["part"] for call in named if call is not None and "part" in call.params]
+    if len(wanted) < 2 or "PYTEST_XDIST_WORKER" in os.environ:
+        yield work_out
+        return
+    with side_by_side(wanted) as running:
+        yield running
+
+
+@pytest.mark.parametrize("part", list(parts()))
+def test_nothing_moved(part: str, found: Callable[[str], Part]) -> None:
+    """Numbers to 0.1%, all else exactly, but for ties, which are printed."""
+    changes = found(part).changes()
+    print(summary([change for change in changes if change.tie]))
+    _fail([change for change in changes if not change.tie])
+
+
+def test_nothing_recorded_is_asked_for_no_more() -> None:
+    _fail(files.left_over("cells", cells.KEY, cells.keys()))
+    _fail(files.left_over("decisions", ("controller",), [(player.name,) for player in rounds.PLAYERS]))
+    known = files.read_document("verbs").keys()
+    assert known == {name.removeprefix("verb, ") for name in parts() if name.startswith("verb, ")}
+
+
+def test_files_are_small() -> None:
+    assert sum(path.stat().st_size for path in files.DATA.iterdir()) < MOST_BYTES
+
+
+def test_enough_is_recorded() -> None:
+    frame = files.read_frame("cells")
+    assert (frame["outcome"] == "priced").sum() > 1400
+    assert frame["model"].n_unique() >= 20
+    assert frame["gpu"].n_unique() >= 6
+    assert set(frame["engine"]) == set(cells.ENGINES)
+    assert set(frame["prices"]) >= set(cells.PRICES)
+
+
+def _fail(changes: list[Change]) -> None:
+    if changes:
+        pytest.fail(f"{summary(changes)}\n{ADVICE}", pytrace=False)
