@@ -7,17 +7,16 @@ from typing import Any
 
 import polars as pl
 
-from tests.golden import cells, files, rounds
+from tests.golden import files
 from tests.golden.comparison import NOISE, TOLERANCE, Change, Table, summary
-from tests.golden.parts import Part, parts, side_by_side
+from tests.golden.parts import Part, left_over, parts, side_by_side
 
 
 def main() -> None:
     with side_by_side(list(parts())) as found:
         worked_out = [found(name) for name in parts()]
     changes = [change for part in worked_out for change in part.changes(NOISE)]
-    changes += files.left_over("cells", cells.KEY, cells.keys())
-    changes += files.left_over("decisions", ("controller",), [(player.name,) for player in rounds.PLAYERS])
+    changes += left_over()
     print(summary(changes))
     moved = {change.file for change in changes if not change.tie}
     if not moved:

@@ -63,7 +63,7 @@ def _calm_list(before: pl.Series, after: pl.Series) -> pl.Series:
 
 
 def left_over(name: str, keys: Sequence[str], asked: Sequence[tuple[str, ...]]) -> list[Change]:
-    """Rows of things that nobody asks for any more: no part would miss them."""
+    """Recorded keys that are not among those asked for."""
     if not table_path(name).exists():
         return []
     known = pl.read_parquet(table_path(name), columns=list(keys)).unique().rows()

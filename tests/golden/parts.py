@@ -74,6 +74,15 @@ def _document(name: str) -> Part:
     return Part(documents={name: surface.DOCUMENTS[name]()})
 
 
+def left_over() -> list[Change]:
+    """Recorded rows of cells and controllers that are no longer asked for: no part would miss them."""
+    players = [(player.name,) for player in rounds.PLAYERS]
+    return [
+        *(change for name in ("cells", "steps", "plans") for change in files.left_over(name, cells.KEY, cells.keys())),
+        *(change for name in ("decisions", "learned") for change in files.left_over(name, ("controller",), players)),
+    ]
+
+
 def parts() -> dict[str, Callable[[], Part]]:
     """By name; what takes longest comes first."""
     blocks = sorted(cells.blocks(), key=lambda name: ("tables" not in name, "laws" not in name))

@@ -134,7 +134,7 @@ def _validate_served(_: Path) -> Any:
 
 
 def _validate_kernels(_: Path) -> Any:
-    with patch("specmargin.validation.kernels.GPUS", ("h100",)):
+    with patch("specmargin.validation.kernels.GPUS", ("a100",)):
         return _answered("validate", "kernels")
 
 
