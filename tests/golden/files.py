@@ -1,4 +1,4 @@
-"""The recorded files: read, and written again without churn."""
+"""Reading the recorded files, and writing them again without churn."""
 
 from __future__ import annotations
 

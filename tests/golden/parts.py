@@ -1,4 +1,4 @@
-"""Everything that is recorded, in parts that can be worked out side by side."""
+"""Everything that is recorded, in parts that can be computed in parallel."""
 
 from __future__ import annotations
 
@@ -95,17 +95,17 @@ def parts() -> dict[str, Callable[[], Part]]:
     }
 
 
-def work_out(name: str) -> Part:
+def compute(name: str) -> Part:
     return parts()[name]()
 
 
 @contextmanager
-def side_by_side(names: Sequence[str]) -> Iterator[Callable[[str], Part]]:
-    """All of them on all cores; what is yielded waits for one."""
+def in_parallel(names: Sequence[str]) -> Iterator[Callable[[str], Part]]:
+    """All of them on all cores; the function that is yielded waits for one of them."""
     workers = min(os.cpu_count() or 1, _MOST_PROCESSES)
     pool = ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn"))
     try:
-        running = {name: pool.submit(work_out, name) for name in names}
+        running = {name: pool.submit(compute, name) for name in names}
         yield lambda name: running[name].result()
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Plans as tables: one row a cell, one row a cell and batch, one row a whole plan."""
+"""Plans as tables: one row per cell, one per cell and batch, one per whole plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices, plans, decisions and names are as recorded, or the change is recorded too: `python -m tests.golden`."""
+"""Prices, plans, decisions and public names equal the recorded ones. See README.md in this folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from tests.golden import cells, files
 from tests.golden.comparison import Change, summary
-from tests.golden.parts import Part, left_over, parts, side_by_side, work_out
+from tests.golden.parts import Part, compute, in_parallel, left_over, parts
 
 MOST_BYTES = 2_000_000
-ADVICE = "if this is meant, run `python -m tests.golden` and commit what it writes and prints"
+ADVICE = "if this is intended, run `python -m tests.golden` and commit what it writes and prints"
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +21,9 @@ def found(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Part]]:
     named = [getattr(item, "callspec", None) for item in request.session.items]
     wanted = [call.params["part"] for call in named if call is not None and "part" in call.params]
     if len(wanted) < 2 or "PYTEST_XDIST_WORKER" in os.environ:
-        yield work_out
+        yield compute
         return
-    with side_by_side(wanted) as running:
+    with in_parallel(wanted) as running:
         yield running
 
 
@@ -31,11 +31,13 @@ def found(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Part]]:
 def test_nothing_moved(part: str, found: Callable[[str], Part]) -> None:
     """Numbers to 0.1%, all else exactly, but for ties, which are printed."""
     changes = found(part).changes()
-    print(summary([change for change in changes if change.tie]))
+    ties = [change for change in changes if change.tie]
+    if ties:
+        print(f"accepted, because rounding decides:\n{summary(ties)}")
     _fail([change for change in changes if not change.tie])
 
 
-def test_nothing_recorded_is_asked_for_no_more() -> None:
+def test_every_recorded_row_is_still_asked_for() -> None:
     _fail(left_over())
     known = files.read_document("verbs").keys()
     assert known == {name.removeprefix("verb, ") for name in parts() if name.startswith("verb, ")}
