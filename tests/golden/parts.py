@@ -30,6 +30,7 @@ class Part:
 
     tables: Sequence[Table] = ()
     documents: dict[str, Any] = field(default_factory=dict)
+    some_keys: bool = False  # of the documents; other parts have the others
     scope: pl.DataFrame | None = None
     excuse: Excuse = _no_excuse
 
@@ -40,7 +41,9 @@ class Part:
             found += compare_tables(self._recorded(table), table, tolerance=tolerance, excuse=self.excuse)
         for name, document in self.documents.items():
             known = files.read_document(name) if files.document_path(name).exists() else {}
-            found += compare_documents(name, {key: known[key] for key in document if key in known}, document)
+            if self.some_keys:
+                known = {key: known[key] for key in document if key in known}
+            found += compare_documents(name, known, document)
         return found
 
     def _recorded(self, table: Table) -> Table:
@@ -67,7 +70,7 @@ def _policies() -> Part:
 
 
 def _verb(name: str) -> Part:
-    return Part(documents={"verbs": {name: surface.verb_keys(name)}})
+    return Part(documents={"verbs": {name: surface.verb_keys(name)}}, some_keys=True)
 
 
 def _document(name: str) -> Part:
@@ -75,9 +78,14 @@ def _document(name: str) -> Part:
 
 
 def left_over() -> list[Change]:
-    """Recorded rows of cells and controllers that are no longer asked for: no part would miss them."""
+    """What is recorded of cells, controllers and verbs that are no longer asked for: no part would miss it."""
     players = [(player.name,) for player in rounds.PLAYERS]
+    verbs = files.read_document("verbs") if files.document_path("verbs").exists() else {}
     return [
+        *(
+            Change(file="verbs", column=name, row="every key", before="recorded", after=None)
+            for name in verbs.keys() - set(surface.VERBS)
+        ),
         *(change for name in ("cells", "steps", "plans") for change in files.left_over(name, cells.KEY, cells.keys())),
         *(change for name in ("decisions", "learned") for change in files.left_over(name, ("controller",), players)),
     ]

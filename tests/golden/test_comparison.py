@@ -12,6 +12,7 @@ import pytest
 from tests.golden import files, predictions, rounds
 from tests.golden.cells import KEY
 from tests.golden.comparison import NOISE, TOLERANCE, Change, Table, compare_documents, compare_tables, summary
+from tests.golden.parts import Part
 from tests.golden.surface import key_paths, without_words
 
 CELL = {"model": "qwen3-8b", "gpu": "h200", "engine": "vllm", "prices": "laws", "options": ""}
@@ -177,6 +178,16 @@ def test_noise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert after.row(0) == before.row(0)
     assert after["speedup"].to_list() == pytest.approx([1.5, 1.6, 1.5])
     assert after["hurdle"][1] == before["hurdle"][1]
+
+
+def test_a_document_that_lost_a_key_is_caught_and_one_of_several_parts_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    files.write_document("schemas", {"policy": 1, "sweep": 2})
+    now = {"schemas": {"policy": 1}}
+    assert [change.column for change in Part(documents=now).changes()] == ["sweep"]
+    assert Part(documents=now, some_keys=True).changes() == []
 
 
 def test_rows_that_nobody_asks_for_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
