@@ -21,7 +21,6 @@ from tests.golden.rounds import (
     NO_SIGNAL,
     OUTCOMES,
     PLAYERS,
-    RESTARTED_AT,
     SIGNALS,
     Player,
     decide,
@@ -103,10 +102,8 @@ def _played(player: Player, levels: list[IntArray], lengths: list[IntArray]) -> 
     prices = json.loads((DATA / f"{player.policy}.policy.json").read_text(encoding="utf-8"))["table"]
     controller, rows = player.controller(), []
     for step, (found, length) in enumerate(zip(levels, lengths, strict=True)):
-        if step == RESTARTED_AT:
-            controller.restart()
-        decided = decide(controller, survivals(found))
-        drafted = np.array(decided["kept_drafting"] or [decided["draft_depth"]] * length.size, dtype=np.int64)
+        decided = decide(player, controller, survivals(found))
+        drafted = np.array(decided["draft_lengths"] or [decided["draft_depth"]] * length.size, dtype=np.int64)
         verified = np.array(decided["verify_depths"], dtype=np.int64)
         accepted = np.minimum(length, verified)
         seconds = _seconds(prices, drafted, verified) * float(np.exp(generator.normal(0.0, _NOISE)))

@@ -25,7 +25,6 @@ IntArray = npt.NDArray[np.int64]
 
 LEVELS = 65_534  # of a recorded survival
 NO_SIGNAL = 65_535  # a confidence that was not a number
-RESTARTED_AT = 300  # the step before which every controller is saved and made again
 LEARNED_EVERY = 150  # steps
 
 
@@ -63,7 +62,7 @@ DECISIONS: Mapping[str, pl.DataType] = {
     "controller": pl.String(),
     "step": pl.UInt16(),
     "draft_depth": pl.UInt8(),
-    "kept_drafting": pl.List(pl.UInt8()),  # by sequence: passes, where drafts may end early
+    "draft_lengths": pl.List(pl.UInt8()),  # by sequence, where single drafts may end early
     "verify_depths": pl.List(pl.UInt8()),  # by sequence
 }
 LEARNED: Mapping[str, pl.DataType] = {
@@ -73,7 +72,6 @@ LEARNED: Mapping[str, pl.DataType] = {
     "goodput_of_1": pl.List(pl.Float32()),  # sequences, by depth
     "goodput_of_8": pl.List(pl.Float32()),
     "goodput_of_64": pl.List(pl.Float32()),
-    "confidence_shift": pl.Float32(),
     "ignored_signals": pl.UInt32(),
     "ignored_outcomes": pl.UInt32(),
 }
@@ -126,10 +124,8 @@ def replay(player: Player) -> dict[str, list[dict[str, Any]]]:
     controller = player.controller()
     decisions, learned = [], []
     for step in recorded_steps(player.name):
-        if step.number == RESTARTED_AT:
-            controller.restart()
         key = {"controller": player.name, "step": step.number}
-        decisions.append(key | decide(controller, step.survival, step.drafted))
+        decisions.append(key | decide(player, controller, step.survival, step.drafted))
         controller.learn(
             drafted=step.drafted,
             verified=step.verified,
@@ -142,30 +138,21 @@ def replay(player: Player) -> dict[str, list[dict[str, Any]]]:
     return {"decisions": decisions, "learned": learned}
 
 
-def decide(controller: LiveController, survival: FloatArray, drafted: IntArray | None = None) -> dict[str, Any]:
+def decide(
+    player: Player, controller: LiveController, survival: FloatArray, drafted: IntArray | None = None
+) -> dict[str, Any]:
     """One step's decisions. `drafted`: what was drafted in it; as decided here, where nothing is said."""
     batch = survival.shape[0]
     depth = controller.draft_depth(batch)
-    kept = _kept(controller, survival, depth) if controller.drafts_by_pass else None
+    lengths = controller.draft_lengths(survival, depth) if player.early_stop else None
     if drafted is None:
-        drafted = np.full(batch, depth) if kept is None else kept
+        drafted = np.full(batch, depth) if lengths is None else lengths
     verify = controller.verify_depths(survival, drafted)
     return {
         "draft_depth": depth,
-        "kept_drafting": None if kept is None else kept.tolist(),
+        "draft_lengths": None if lengths is None else lengths.tolist(),
         "verify_depths": verify.tolist(),
     }
-
-
-def _kept(controller: LiveController, survival: FloatArray, depth: int) -> IntArray:
-    """Passes of each sequence, where drafts may end early."""
-    batch = survival.shape[0]
-    passes, so_far, going = np.zeros(batch, dtype=np.int64), np.ones(batch), np.ones(batch, dtype=bool)
-    for at in range(depth):
-        going = going & controller.keep_drafting(so_far, at)
-        passes[going] += 1
-        so_far = np.where(going, survival[:, at], so_far)
-    return passes
 
 
 def replayed_tables(players: tuple[Player, ...] = PLAYERS) -> list[Table]:

@@ -119,7 +119,7 @@ def test_schedules_are_ties_where_their_depths_are(schedule: str, tie: bool) -> 
 
 
 def test_a_decision_that_changed_is_caught() -> None:
-    decided = {"controller": "gated", "step": 3, "draft_depth": 2, "kept_drafting": None, "verify_depths": [2, 1]}
+    decided = {"controller": "gated", "step": 3, "draft_depth": 2, "draft_lengths": None, "verify_depths": [2, 1]}
     before = rounds.as_table("decisions", [decided])
     for change in ({"draft_depth": 1}, {"verify_depths": [2, 2]}, {"verify_depths": [2]}):
         (found,) = compare_tables(before, rounds.as_table("decisions", [decided | change]))

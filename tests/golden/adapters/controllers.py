@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,36 @@ IntArray = npt.NDArray[np.int64]
 
 
 class LiveController:
-    """Decides, learns, and starts again from its saved state."""
+    """Decides a step in this order: how deep to draft, where single drafts end, what to verify; then learns."""
 
     def __init__(self, policy: Path, *, gated: bool, candidates: tuple[int, ...] | None, early_stop: bool) -> None:
-        self._file = read_policy(policy)
-        self._gated = gated
-        self._settings = ControllerSettings(candidates=candidates, early_stop=early_stop)
-        self._controller = self._made()
-
-    def _made(self) -> Controller:
-        file = self._file
-        ahead = file.look_ahead.look_ahead if self._gated and file.look_ahead is not None else None
-        table = file.table.table
-        return Controller(
-            table=table, prior_survival=np.array(file.survival), look_ahead=ahead, settings=self._settings
+        file = read_policy(policy)
+        self._controller = Controller(
+            table=file.table.table,
+            prior_survival=np.array(file.survival),
+            look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
+            settings=ControllerSettings(candidates=candidates, early_stop=early_stop),
         )
-
-    @property
-    def drafts_by_pass(self) -> bool:
-        return self._controller.table.draft.by_pass and self._settings.early_stop
+        self._ignored_signals = self._ignored_outcomes = 0
 
     def draft_depth(self, batch: int) -> int:
         return self._controller.draft_depth(batch)
 
-    def keep_drafting(self, survival: FloatArray, depth: int) -> npt.NDArray[np.bool_]:
-        return self._controller.keep_drafting(survival, depth)
+    def draft_lengths(self, survival: FloatArray, depth: int) -> IntArray:
+        """Of each sequence, in an engine that can end single drafts between two passes."""
+        batch = survival.shape[0]
+        lengths, so_far, going = np.zeros(batch, dtype=np.int64), np.ones(batch), np.ones(batch, dtype=bool)
+        for at in range(depth):
+            going = going & self._controller.keep_drafting(so_far, at)
+            lengths[going] += 1
+            so_far = np.where(going, survival[:, at], so_far)
+        return lengths
 
     def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        return self._controller.verify_depths(survival, drafted).copy()
+        ignored = self._controller.ignored_signals
+        depths = self._controller.verify_depths(survival, drafted).copy()
+        self._ignored_signals += self._controller.ignored_signals - ignored
+        return depths
 
     def learn(
         self, *, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, deciding_seconds: float
@@ -56,14 +57,9 @@ class LiveController:
         decided = self._controller.take_gated()
         gated = None if decided is None else decided._replace(seconds=deciding_seconds)
         outcome = Outcome(drafted=drafted, verified=verified, accepted=accepted, seconds=seconds, gated=gated)
+        ignored = self._controller.ignored_outcomes
         self._controller.observe(outcome)
-
-    def restart(self) -> None:
-        """From what is kept of it, as JSON."""
-        kept = json.loads(json.dumps(self._controller.state()))
-        self._controller = self._made()
-        if not self._controller.restore(kept):
-            raise AssertionError("a controller does not take its own state back")
+        self._ignored_outcomes += self._controller.ignored_outcomes - ignored
 
     def learned(self) -> dict[str, Any]:
         """What it believes, in numbers that any controller could give."""
@@ -73,9 +69,8 @@ class LiveController:
             "goodput_of_1": controller.expected_goodput(1).tolist(),
             "goodput_of_8": controller.expected_goodput(8).tolist(),
             "goodput_of_64": controller.expected_goodput(64).tolist(),
-            "confidence_shift": float(controller.learned.shift[0]),
-            "ignored_signals": controller.ignored_signals,
-            "ignored_outcomes": controller.ignored_outcomes,
+            "ignored_signals": self._ignored_signals,
+            "ignored_outcomes": self._ignored_outcomes,
         }
 
 
