@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-live bench-live check bench readme screenshots clean
+.PHONY: plan test test-live bench-live check bench golden readme screenshots clean
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -28,6 +28,10 @@ check: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+# Records prices, decisions and public names again and prints what moved: see tests/golden/README.md.
+golden: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.golden
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py

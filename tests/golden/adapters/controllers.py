@@ -1,0 +1,94 @@
+"""A controller from a policy file, as a live engine makes it, and its decisions as plain numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specmargin.decisions.policies.controller import Controller, ControllerSettings
+from specmargin.decisions.policies.policy import Outcome
+from specmargin.decisions.policies.tables import scenario_table
+from specmargin.engines.live.making import make_policy
+from specmargin.engines.live.policy_schema import policy_text, read_policy
+from specmargin.scenario_options import ScenarioOptions
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class LiveController:
+    """Decides a step in this order: how deep to draft, where single drafts end, what to verify; then learns."""
+
+    def __init__(self, policy: Path, *, gated: bool, candidates: tuple[int, ...] | None, early_stop: bool) -> None:
+        file = read_policy(policy)
+        self._controller = Controller(
+            table=file.table.table,
+            prior_survival=np.array(file.survival),
+            look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
+            settings=ControllerSettings(candidates=candidates, early_stop=early_stop),
+        )
+        self._ignored_signals = self._ignored_outcomes = 0
+
+    def draft_depth(self, batch: int) -> int:
+        return self._controller.draft_depth(batch)
+
+    def draft_lengths(self, survival: FloatArray, depth: int) -> IntArray:
+        """Of each sequence, in an engine that can end single drafts between two passes."""
+        batch = survival.shape[0]
+        lengths, so_far, going = np.zeros(batch, dtype=np.int64), np.ones(batch), np.ones(batch, dtype=bool)
+        for at in range(depth):
+            going = going & self._controller.keep_drafting(so_far, at)
+            lengths[going] += 1
+            so_far = np.where(going, survival[:, at], so_far)
+        return lengths
+
+    def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
+        ignored = self._controller.ignored_signals
+        depths = self._controller.verify_depths(survival, drafted).copy()
+        self._ignored_signals += self._controller.ignored_signals - ignored
+        return depths
+
+    def learn(
+        self, *, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, deciding_seconds: float
+    ) -> None:
+        decided = self._controller.take_gated()
+        gated = None if decided is None else decided._replace(seconds=deciding_seconds)
+        outcome = Outcome(drafted=drafted, verified=verified, accepted=accepted, seconds=seconds, gated=gated)
+        ignored = self._controller.ignored_outcomes
+        self._controller.observe(outcome)
+        self._ignored_outcomes += self._controller.ignored_outcomes - ignored
+
+    def learned(self) -> dict[str, Any]:
+        """What it believes, in numbers that any controller could give."""
+        controller = self._controller
+        return {
+            "survival": controller.learned_survival().tolist(),
+            "goodput_of_1": controller.expected_goodput(1).tolist(),
+            "goodput_of_8": controller.expected_goodput(8).tolist(),
+            "goodput_of_64": controller.expected_goodput(64).tolist(),
+            "ignored_signals": self._ignored_signals,
+            "ignored_outcomes": self._ignored_outcomes,
+        }
+
+
+# --- policy files ---
+
+
+def policy_of(drafter: str, sample: FloatArray, *, max_batch: int, max_depth: int) -> str:
+    """What `specmargin plan --policy` writes for a drafter of Qwen3.6-35B-A3B on an H200, gated by this sample."""
+    _, scenario = ScenarioOptions(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter).one()
+    made = make_policy(
+        table=scenario_table(scenario, max_batch=max_batch, max_depth=max_depth),
+        survival=scenario.survival.at(max_depth),
+        schedule=[(1, max_batch, 1)],
+        model=scenario.architecture.name,
+        drafter=drafter,
+        device=scenario.device.name,
+        context=scenario.context,
+        sources={name: str(source) for name, source in scenario.sources.items()},
+        sample=sample,
+    )
+    return policy_text(made)

@@ -1,0 +1,283 @@
+"""What others build on: the JSON of every verb, the names of metrics, the files' schemas, the entry points."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
+from importlib.metadata import EntryPoint
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import polars as pl
+from pydantic import BaseModel
+
+from specmargin.acceptance.schema import AcceptanceFile
+from specmargin.cli.main import VERBS, run
+from specmargin.decisions.policies.ladder import ladder
+from specmargin.decisions.policies.tables import study_table
+from specmargin.engines.live.board import FAULTS, Board
+from specmargin.engines.live.policy_schema import PolicyFile
+from specmargin.engines.live.settings_schema import Settings
+from specmargin.errors import InputError
+from specmargin.hardware.schema import DeviceTable
+from specmargin.prices.measured_schema import PriceFile
+from specmargin.prices.silicon import store
+from specmargin.routing.schema import RoutingFile
+from specmargin.simulator.schema import SimulationFile, SweepFile
+from specmargin.validation.served import served_rows
+from tests.conftest import ROOT
+from tests.unit.test_banks import bank as rounds_bank
+from tests.unit.test_routing_captures import bank as routing_bank
+from tests.unit.test_watch import metrics as metrics_text
+from tests.unit.test_watch import serving
+
+verb_names = tuple(VERBS)
+
+# --- the JSON of every verb ---
+
+_SIMULATED = ("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "20")
+_SWEPT = """
+[base]
+max_depth = 2
+[base.scenario]
+model = "qwen3.6-35b-a3b"
+gpu = "h200"
+prices = "datasheet"
+[base.workload]
+requests = 8
+prompt = 200
+output = 20
+requests_per_second = 4
+[grid]
+policy = ["none", "fixed:2"]
+"""
+
+
+def _answered(verb: str, *arguments: str) -> Any:
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        run(verb, [*arguments, "--json"])
+    return json.loads(shown.getvalue())
+
+
+def _of(verb: str, *arguments: str) -> Callable[[Path], Any]:
+    return lambda _: _answered(verb, *arguments)
+
+
+def _sweep(folder: Path) -> Any:
+    (folder / "grid.toml").write_text(_SWEPT, encoding="utf-8")
+    return _answered("sweep", str(folder / "grid.toml"), "--workers", "1")
+
+
+def _watch(_: Path) -> Any:
+    with serving(lambda _: (200, metrics_text(30))) as url:
+        return _answered("watch", url)
+
+
+def _measured(folder: Path, kind: str, model: str, name: str, *, head: Callable[[Any], dict[str, Any]]) -> Any:
+    """Rows that are bundled, fitted again: what `measure` does after the engine or the GPU has answered."""
+    bundled = json.loads((files("specmargin.catalog") / "measurements" / name).read_text(encoding="utf-8"))
+    arguments = (kind, model, "-o", str(folder / "x.json"), "--fit-only")
+    with suppress(InputError, IndexError, ValueError, KeyError):  # nothing to fit yet: it only begins its file
+        _answered("measure", *arguments)
+    with (folder / "x.rows.jsonl").open("a", encoding="utf-8") as file:
+        for record in (head(bundled["conditions"]), *({"record": "row", **row} for row in bundled["rows"])):
+            file.write(json.dumps(record) + "\n")
+    return _answered("measure", *arguments)
+
+
+def _measure_vllm(folder: Path) -> Any:
+    known = dict.fromkeys(("vllm", "torch", "python", "attention", "weights", "dtype", "host", "date"), "-")
+    known |= dict.fromkeys(("gpu", "driver", "cuda"), "-")
+    more = {"graph_mode": "full_and_piecewise", "capture_sizes": [1, 512], "async_scheduling": False}
+    name = "vllm-0.26-h200-qwen3-4b.prices.json"
+    with patch("specmargin.measure.fit._RESAMPLES", 3):
+        return _measured(
+            folder, "vllm", "qwen3-4b", name, head=lambda _: {"record": "engine", "run": "none", **known, **more}
+        )
+
+
+def _measure_gpu(folder: Path) -> Any:
+    return _measured(folder, "gpu", "qwen3-30b-a3b", "kernels-h200.json", head=lambda found: {"record": "gpu", **found})
+
+
+def _ladder(folder: Path) -> Any:
+    """At small batches: the policies' look-ahead to 512 takes most of a minute."""
+    small, few = partial(study_table, max_batch=8), partial(ladder, concurrencies=(1, 8), sequences=80)
+    page = "specmargin.cli.profile_acceptance"
+    with patch(f"{page}.study_table", small), patch(f"{page}.ladder", few):
+        return _answered(
+            "profile",
+            "acceptance",
+            str(rounds_bank(folder / "bank")),
+            "--ladder",
+            "--at",
+            "study-block",
+            "--splits",
+            "1",
+        )
+
+
+def _validate_served(_: Path) -> Any:
+    """On a few of the rows: all of them take most of a minute."""
+    few = served_rows()[::300]
+    with patch("specmargin.validation.served.served_rows", lambda: few):
+        return _answered("validate", "served")
+
+
+def _validate_kernels(_: Path) -> Any:
+    with patch("specmargin.validation.kernels.GPUS", ("a100",)):
+        return _answered("validate", "kernels")
+
+
+_MOE = ("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws")
+VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
+    "plan": _of("plan", *_MOE, "--batch", "1,64"),
+    "plan, dense": _of("plan", "qwen3-8b", "--gpu", "h200", "--prices", "laws", "--batch", "1,64"),
+    "plan --contexts --gpu-hour-price --compare": _of(
+        "plan", *_MOE, "--batch", "8", "--contexts", "1k,8k", "--gpu-hour-price", "2", "--compare", "datasheet"
+    ),
+    "plan --qps": _of("plan", *_MOE, "--qps", "4", "--isl", "1000", "--osl", "300", "--tpot-slo", "20"),
+    "plan --drafter all": _of("plan", *_MOE, "--batch", "8", "--drafter", "all"),
+    "plan --engine sglang": _of("plan", *_MOE, "--batch", "1,8,64", "--engine", "sglang"),
+    "price": _of("price", *_MOE, "--batch", "8", "--depth", "3"),
+    "coverage": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8"),
+    "coverage --gpu": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8", "--gpu", "h200"),
+    "coverage --grouping": lambda folder: _answered(
+        "coverage", "reference-moe", "--grouping", str(routing_bank(folder / "bank", rounds=200))
+    ),
+    "duel": _of("duel", *_MOE, "--batch", "8", "--alpha", "0.8"),
+    "design": _of("design", *_MOE, "--batch", "8", "--experts", "128,256", "--experts-per-token", "8"),
+    "profile routing": lambda folder: _answered(
+        "profile", "routing", str(routing_bank(folder / "bank")), "--experts", "8"
+    ),
+    "profile acceptance": lambda folder: _answered("profile", "acceptance", str(rounds_bank(folder / "bank"))),
+    "profile acceptance --ladder": _ladder,
+    "simulate": _of("simulate", *_SIMULATED, "--policy", "controller,none", "--osl", "20"),
+    "simulate --ttft-slo --gpu-hour-price": _of(
+        "simulate", *_SIMULATED, "--policy", "fixed:2", "--osl", "20", "--ttft-slo", "500", "--gpu-hour-price", "2"
+    ),
+    "sweep": _sweep,
+    "watch": _watch,
+    "measure vllm": _measure_vllm,
+    "measure gpu": _measure_gpu,
+    "validate steps": _of("validate", "steps"),
+    "validate kernels": _validate_kernels,
+    "validate served": _validate_served,
+    "validate PRICES PRICES": _of("validate", "vllm-0.26-h200-qwen3-4b", "laws"),
+    "models": _of("models"),
+    "gpus": _of("gpus"),
+}
+
+
+def written_columns(folder: Path) -> dict[str, dict[str, str]]:
+    """Tables that `simulate` and `sweep` write, by file: columns and their types."""
+    names = ("requests", "steps", "cells")
+    paths = {name: folder / f"{name}.parquet" for name in names}
+    saved = ("--save-requests", str(paths["requests"]), "--save-steps", str(paths["steps"]))
+    _answered("simulate", *_SIMULATED, "--policy", "fixed:2", "--osl", "20", *saved)
+    (folder / "grid.toml").write_text(_SWEPT, encoding="utf-8")
+    _answered("sweep", str(folder / "grid.toml"), "--workers", "1", "--parquet", str(paths["cells"]))
+    return {
+        name: {column: str(dtype) for column, dtype in pl.read_parquet_schema(path).items()}
+        for name, path in paths.items()
+    }
+
+
+# --- metrics ---
+
+
+class _Family:
+    """As much of a Prometheus metric as a collector needs."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, _help: str, labels: list[str]) -> None:
+        self.name, self.labels = name, labels
+
+    def add_metric(self, labels: list[str], value: float) -> None:
+        pass
+
+
+class _Counter(_Family):
+    kind = "counter"
+
+
+@contextmanager
+def _prometheus() -> Iterator[None]:
+    """vLLM brings the real one; it is not needed to learn names."""
+    modules = {name: ModuleType(name) for name in ("core", "multiprocess", "registry")}
+    root = ModuleType("prometheus_client")
+    root.CollectorRegistry = object  # type: ignore[attr-defined]
+    vars(modules["core"]).update(CounterMetricFamily=_Counter, GaugeMetricFamily=_Family, Metric=object)
+    vars(modules["multiprocess"]).update(MultiProcessCollector=object)
+    vars(modules["registry"]).update(Collector=object)
+    named = {"prometheus_client": root} | {f"prometheus_client.{name}": found for name, found in modules.items()}
+    with patch.dict(sys.modules, named):
+        yield
+
+
+def metric_names(folder: Path) -> dict[str, Any]:
+    """Every metric as `/metrics` has it: kind and labels by name; and the kinds of faults."""
+    Board(folder / "engine-0.board")
+    with _prometheus():
+        from specmargin.engines.vllm.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
+
+        families: list[Any] = list(BoardCollector(folder).collect())
+    found = {
+        f"{family.name}{'_total' if family.kind == 'counter' else ''}": f"{family.kind}, by {', '.join(family.labels)}"
+        for family in families
+    }
+    return {"metrics": found, "fault kinds": sorted(FAULTS)}
+
+
+# --- files ---
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "policy": PolicyFile,
+    "live settings": Settings,
+    "measured prices": PriceFile,
+    "routing": RoutingFile,
+    "acceptance": AcceptanceFile,
+    "simulation": SimulationFile,
+    "sweep": SweepFile,
+    "device": DeviceTable,
+}
+
+
+def json_schemas() -> dict[str, Any]:
+    return {name: model.model_json_schema(by_alias=True) for name, model in SCHEMAS.items()}
+
+
+def bundled_laws() -> Any:
+    """Price laws have no schema but their reader: the bundled file stands for it."""
+    return json.loads((files("specmargin.catalog") / "laws.json").read_text(encoding="utf-8"))
+
+
+def releases() -> dict[str, str]:
+    """Of the measured data: another release moves prices, and this says so first."""
+    return {"laws": str(bundled_laws()["source"]), "tables": str(store.release())}
+
+
+# --- entry points ---
+
+
+def entry_points() -> dict[str, list[str]]:
+    """By group, the names whose object can be imported and called."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+    return {
+        group: [name for name, value in names.items() if _loads(group, name, value)] for group, names in groups.items()
+    }
+
+
+def _loads(group: str, name: str, value: str) -> bool:
+    return callable(EntryPoint(name=name, value=value, group=group).load())

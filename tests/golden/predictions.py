@@ -1,0 +1,135 @@
+"""Plans as tables: one row per cell, one per cell and batch, one per whole plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tests.golden.adapters.plans import Planned, PlannedRow, WholePlan, goodput_by_batch_depth, plan_cell
+from tests.golden.cells import KEY, Cell
+from tests.golden.comparison import Row, Table
+
+FloatArray = npt.NDArray[np.float64]
+
+TIE = 1e-3  # of goodput: rounding decides between depths that are this close
+_NAMES = dict.fromkeys(KEY, pl.String())
+CELLS: Mapping[str, pl.DataType] = {
+    **_NAMES,
+    "outcome": pl.String(),
+    "gpus": pl.UInt8(),
+    "drafter": pl.String(),
+    "schedule": pl.String(),
+    "config": pl.String(),
+}
+STEPS: Mapping[str, pl.DataType] = {
+    **_NAMES,
+    "batch": pl.UInt16(),
+    "verify_seconds": pl.List(pl.Float32()),  # by depth, from 0 on
+    "draft_seconds": pl.List(pl.Float32()),
+    "plain_seconds": pl.Float32(),
+    "best_depth": pl.UInt8(),
+    "scheduled_depth": pl.UInt8(),
+    "speedup": pl.Float32(),
+    "hurdle": pl.Float32(),
+    "break_even": pl.Float32(),
+    "distinct_experts": pl.Float32(),
+}
+PLANS: Mapping[str, pl.DataType] = {
+    **_NAMES,
+    "schedule": pl.String(),
+    "config": pl.String(),
+    "scheduled_speedup": pl.List(pl.Float32()),
+    "pays_at_batches": pl.String(),
+    "pays_without_graph_limit": pl.String(),
+    "stops_at_context": pl.Int64(),
+    "switch_acceptance": pl.Float32(),
+    "largest_batch": pl.Int64(),
+    "plain_largest_batch": pl.Int64(),
+    "peak_tokens_per_second": pl.Float32(),
+    "plain_peak_tokens_per_second": pl.Float32(),
+}
+SCHEMAS = {"cells": CELLS, "steps": STEPS, "plans": PLANS}
+KEYS = {"cells": KEY, "steps": (*KEY, "batch"), "plans": KEY}
+AXES = {"verify_seconds": "depth", "draft_seconds": "depth", "scheduled_speedup": "row"}
+Rows = dict[str, list[dict[str, Any]]]  # by table
+
+
+def predict(cells: Sequence[Cell]) -> list[Table]:
+    rows: Rows = {name: [] for name in SCHEMAS}
+    for cell in cells:
+        _add(rows, cell)
+    return [as_table(name, found) for name, found in rows.items()]
+
+
+def as_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    frame = pl.DataFrame(rows, schema=dict(SCHEMAS[name]), orient="row").sort(KEYS[name])
+    return Table(name=name, keys=KEYS[name], frame=frame, axes=AXES)
+
+
+def _add(rows: Rows, cell: Cell) -> None:
+    key = dict(zip(KEY, cell.key, strict=True))
+    planned = plan_cell(cell)
+    if not isinstance(planned, Planned):
+        rows["cells"].append(key | {"outcome": planned.kind})
+        return
+    rows["cells"].append(key | {"outcome": "priced"} | _values(planned, "cells"))
+    rows["steps"] += [key | _values(row, "steps") for row in planned.rows]
+    if planned.whole is not None:
+        rows["plans"].append(key | _values(planned.whole, "plans"))
+
+
+def _values(found: Planned | PlannedRow | WholePlan, table: str) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in SCHEMAS[table] if hasattr(found, name)}
+
+
+# --- ties ---
+
+
+def is_tie(column: str, before: Row, after: Row) -> bool:
+    """Whether two depths, or the depths of two schedules, give the same goodput now, wherever they differ."""
+    key = tuple(before[name] for name in KEY)
+    match column:
+        case "best_depth" | "scheduled_depth":
+            return _are_tied(key, {before["batch"]: (before[column], after[column])})
+        case "hurdle" | "break_even" | "distinct_experts":  # of the best depth
+            depths = before["best_depth"], after["best_depth"]
+            return depths[0] != depths[1] and _are_tied(key, {before["batch"]: depths})
+        case "schedule" | "config":
+            one, other = (_depths(row["schedule"] or "") for row in (before, after))
+            by_batch = dict(enumerate(zip(one, other, strict=False), start=1))
+            return one != other and len(one) == len(other) and _are_tied(key, by_batch)
+        case _:
+            return False
+
+
+def _are_tied(key: tuple[str, ...], depths_by_batch: Mapping[int, tuple[int, int]]) -> bool:
+    differing = {batch: depths for batch, depths in depths_by_batch.items() if depths[0] != depths[1]}
+    goodput = _goodput(key)
+    return all(_is_close(goodput[batch - 1], *depths) for batch, depths in differing.items())
+
+
+@cache
+def _goodput(key: tuple[str, ...]) -> FloatArray:
+    model, gpu, engine, prices, options = key
+    return goodput_by_batch_depth(Cell(model=model, gpu=gpu, engine=engine, prices=prices, options=options))
+
+
+def _is_close(goodput: FloatArray, one: int, other: int) -> bool:
+    if max(one, other) >= goodput.size or not np.isfinite(goodput[[one, other]]).all():
+        return False
+    return bool(abs(goodput[one] / goodput[other] - 1.0) < TIE)
+
+
+def _depths(schedule: str) -> list[int]:
+    """Batch 1 on: `1-4:5 5-512:3` is four fives and then threes."""
+    found: list[int] = []
+    for part in schedule.split():
+        batches, _, depth = part.partition(":")
+        first, _, last = batches.partition("-")
+        found += [int(depth)] * (int(last) - int(first) + 1)
+    return found

@@ -1,0 +1,205 @@
+"""The gate can fail: each kind of change is found, and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.golden import files, predictions, rounds
+from tests.golden.cells import KEY
+from tests.golden.comparison import NOISE, TOLERANCE, Change, Table, compare_documents, compare_tables, summary
+from tests.golden.parts import Part
+from tests.golden.surface import key_paths, without_words
+
+CELL = {"model": "qwen3-8b", "gpu": "h200", "engine": "vllm", "prices": "laws", "options": ""}
+STEP = CELL | {
+    "batch": 8,
+    "verify_seconds": [1e-3, 2e-3, 3e-3],
+    "draft_seconds": [0.0, 1e-4, 2e-4],
+    "plain_seconds": 1e-3,
+    "best_depth": 1,
+    "scheduled_depth": 1,
+    "speedup": 1.5,
+    "hurdle": 0.2,
+    "break_even": None,
+    "distinct_experts": None,
+}
+GOODPUT = np.tile([0.9, 0.9995, 1.0], (512, 1))
+
+
+def steps(*changes: dict[str, Any]) -> Table:
+    return predictions.as_table("steps", [STEP | change for change in changes])
+
+
+def changed(before: Table, after: Table, tolerance: float = TOLERANCE) -> list[Change]:
+    return compare_tables(before, after, tolerance=tolerance, excuse=predictions.is_tie)
+
+
+@pytest.fixture(autouse=True)
+def _known_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "_goodput", lambda _: GOODPUT)
+
+
+def test_the_same_is_the_same() -> None:
+    assert changed(steps({}), steps({})) == []
+    assert summary([]) == "nothing moved"
+
+
+def test_a_number_that_moved_is_named_with_its_place() -> None:
+    after = steps({"verify_seconds": [1e-3, 2e-3, 3.03e-3]})
+    (found,) = changed(steps({}), after)
+    assert found.relative == pytest.approx(0.01, rel=1e-3)
+    text = summary([found])
+    assert "steps, verify_seconds: 1 row moved, by at most 1.000%, median 1.000%" in text
+    assert "qwen3-8b h200 vllm laws batch 8 depth 2: 0.003 → 0.00303 (+1.000%)" in text
+
+
+@pytest.mark.parametrize(("factor", "caught"), [(1.0 + 0.5 * TOLERANCE, False), (1.0 + 2.0 * TOLERANCE, True)])
+def test_numbers_may_move_within_the_tolerance(factor: float, caught: bool) -> None:
+    assert bool(changed(steps({}), steps({"hurdle": 0.2 * factor}))) is caught
+
+
+def test_numbers_that_come_and_go_are_caught() -> None:
+    assert changed(steps({}), steps({"break_even": 0.5}))
+    assert changed(steps({}), steps({"hurdle": None}))
+    assert changed(steps({}), steps({"hurdle": float("nan")}))
+    assert changed(steps({}), steps({"draft_seconds": [0.0, 1e-4]}))
+    assert changed(steps({}), steps({"draft_seconds": [1e-7, 1e-4, 2e-4]}))
+    assert not changed(steps({"hurdle": 1e-17}), steps({"hurdle": 3e-17}))  # both are nothing
+
+
+def test_a_cell_that_vanished_or_is_new_is_named() -> None:
+    both, one = steps({}, {"batch": 16}), steps({})
+    (gone,) = changed(both, one)
+    assert str(gone) == "qwen3-8b h200 vllm laws batch 16: recorded → nothing"
+    (new,) = changed(one, both)
+    assert new.after == "new"
+
+
+def test_a_refusal_in_place_of_a_price_is_caught() -> None:
+    priced = predictions.as_table("cells", [CELL | {"outcome": "priced", "gpus": 1}])
+    refused = predictions.as_table("cells", [CELL | {"outcome": "does not fit"}])
+    assert {change.column for change in changed(priced, refused)} == {"outcome", "gpus"}
+
+
+def test_a_depth_that_changed_is_caught_unless_it_is_a_tie() -> None:
+    (real,) = changed(steps({}), steps({"best_depth": 0}))
+    assert not real.tie
+    (tied,) = changed(steps({}), steps({"best_depth": 2}))
+    assert tied.tie
+    assert "1 row tied" in summary([tied])
+    (beyond,) = changed(steps({}), steps({"best_depth": 7}))
+    assert not beyond.tie
+
+
+def test_what_is_said_of_the_best_depth_is_excused_with_it_only() -> None:
+    found = changed(steps({}), steps({"best_depth": 2, "hurdle": 0.3, "plain_seconds": 2e-3}))
+    assert {change.column: change.tie for change in found} == {
+        "best_depth": True,
+        "hurdle": True,
+        "plain_seconds": False,
+    }
+    assert [change.tie for change in changed(steps({}), steps({"hurdle": 0.3}))] == [False]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tie"), [("1-5:1 6-8:2", True), ("1-5:1 6-8:0", False), ("1-9:1", False), ("", False)]
+)
+def test_schedules_are_ties_where_their_depths_are(schedule: str, tie: bool) -> None:
+    before, after = (
+        predictions.as_table("cells", [CELL | {"outcome": "priced", "schedule": text, "config": text}])
+        for text in ("1-8:1", schedule)
+    )
+    found = changed(before, after)
+    assert {change.column: change.tie for change in found} == {"schedule": tie, "config": tie}
+
+
+def test_a_decision_that_changed_is_caught() -> None:
+    decided = {"controller": "gated", "step": 3, "draft_depth": 2, "draft_lengths": None, "verify_depths": [2, 1]}
+    before = rounds.as_table("decisions", [decided])
+    for change in ({"draft_depth": 1}, {"verify_depths": [2, 2]}, {"verify_depths": [2]}):
+        (found,) = compare_tables(before, rounds.as_table("decisions", [decided | change]))
+        assert found.row == "gated step 3"
+        assert found.column in change
+
+
+def test_a_column_that_came_or_went_is_caught() -> None:
+    before = steps({})
+    without = Table(name=before.name, keys=before.keys, frame=before.frame.drop("hurdle"))
+    assert [change.column for change in changed(before, without)] == ["hurdle"]
+    assert [change.column for change in changed(without, before)] == ["hurdle"]
+
+
+# --- documents ---
+
+
+def test_keys_that_are_new_gone_or_of_another_type_are_caught() -> None:
+    before = {"plan": key_paths({"rows": [{"batch": 1}]})}
+    same = {"plan": key_paths({"rows": [{"batch": 2}, {"batch": 3}]})}
+    assert compare_documents("verbs", before, same) == []
+    for rows, caught in (
+        ([{"batch": 1, "new": 2}], "rows[].new: nothing → 'int'"),
+        ([{}], "rows[].batch: 'int' → nothing"),
+        ([{"batch": "1"}], "rows[].batch: 'int' → 'str'"),
+    ):
+        (found,) = compare_documents("verbs", before, {"plan": key_paths({"rows": rows})})
+        assert (found.column, str(found)) == ("plan", caught)
+
+
+def test_keys_that_are_data_are_one() -> None:
+    found = key_paths({"sources": {"model": "a", "device": "b"}, "by": {"1": 2.0, "8": None}, "schema": "x/1"})
+    assert found == {"by": "object", "by.*": "float", "schema": "x/1", "sources": "object", "sources.*": "str"}
+
+
+def test_schemas_keep_their_structure_and_lose_their_words() -> None:
+    definitions = {"Inner": {"title": "Inner", "type": "object", "properties": {"title": {"type": "string"}}}}
+    found = without_words({"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/Inner", "description": "?"}}})
+    assert found == {"properties": {"a": {"type": "object", "properties": {"title": {"type": "string"}}}}}
+
+
+# --- writing ---
+
+
+def test_noise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that moved is written; one that did not stays as it was, to the bit."""
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    files.write_table(steps({}, {"batch": 16}, {"batch": 32}))
+    noise = 1.0 + 0.3 * NOISE
+    calm = {"hurdle": 0.2 * noise, "verify_seconds": [1e-3 * noise, 2e-3 * noise, 3e-3 * noise]}
+    again = steps(calm, {"batch": 16, "speedup": 1.6} | calm, {"batch": 64})
+    before = files.read_frame("steps")
+    files.write_table(again)
+    after = files.read_frame("steps")
+    assert after["batch"].to_list() == [8, 16, 64]
+    assert after.row(0) == before.row(0)
+    assert after["speedup"].to_list() == pytest.approx([1.5, 1.6, 1.5])
+    assert after["hurdle"][1] == before["hurdle"][1]
+
+
+def test_a_document_that_lost_a_key_is_caught_and_one_of_several_parts_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    files.write_document("schemas", {"policy": 1, "sweep": 2})
+    now = {"schemas": {"policy": 1}}
+    assert [change.column for change in Part(documents=now).changes()] == ["sweep"]
+    assert Part(documents=now, some_keys=True).changes() == []
+
+
+def test_rows_that_nobody_asks_for_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    files.write_table(predictions.as_table("cells", [CELL | {"outcome": "priced"}]))
+    assert files.left_over("cells", KEY, [tuple(CELL.values())]) == []
+    (found,) = files.left_over("cells", KEY, [])
+    assert str(found) == "qwen3-8b h200 vllm laws: recorded → nothing"
+
+
+def test_frames_are_compared_by_key_and_not_by_order() -> None:
+    table = steps({}, {"batch": 16, "hurdle": 0.4})
+    turned = Table(name=table.name, keys=table.keys, frame=table.frame.reverse())
+    assert compare_tables(table, turned) == []
+    assert pl.concat([table.frame, turned.frame]).height == 4
