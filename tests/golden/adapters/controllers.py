@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.decisions.policies.controller import Controller, ControllerSettings
-from specmargin.decisions.policies.policy import Outcome
-from specmargin.decisions.policies.tables import scenario_table
-from specmargin.engines.live.making import make_policy
-from specmargin.engines.live.policy_schema import policy_text, read_policy
-from specmargin.scenario_options import ScenarioOptions
+from specmargin.app.scenarios import ScenarioOptions
+from specmargin.live.making import make_policy
+from specmargin.live.policy_schema import policy_text, read_policy
+from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.policy import Decision, Outcome
+from specmargin.policies.tables import scenario_table
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -30,42 +30,39 @@ class LiveController:
             look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
             settings=ControllerSettings(candidates=candidates, early_stop=early_stop),
         )
+        self._decision = Decision(0)
         self._ignored_signals = self._ignored_outcomes = 0
 
     def draft_depth(self, batch: int) -> int:
-        return self._controller.draft_depth(batch)
+        self._decision = self._controller.draft(batch)
+        return self._decision.depth
 
     def draft_lengths(self, survival: FloatArray, depth: int) -> IntArray:
         """Of each sequence, in an engine that can end single drafts between two passes."""
-        batch = survival.shape[0]
-        lengths, so_far, going = np.zeros(batch, dtype=np.int64), np.ones(batch), np.ones(batch, dtype=bool)
-        for at in range(depth):
-            going = going & self._controller.keep_drafting(so_far, at)
-            lengths[going] += 1
-            so_far = np.where(going, survival[:, at], so_far)
-        return lengths
+        if depth != self._decision.depth:
+            raise AssertionError("drafts are as deep as was decided")
+        return self._controller.draft_lengths(self._decision, survival)
 
     def verify_depths(self, survival: FloatArray, drafted: IntArray) -> IntArray:
-        ignored = self._controller.ignored_signals
-        depths = self._controller.verify_depths(survival, drafted).copy()
-        self._ignored_signals += self._controller.ignored_signals - ignored
-        return depths
+        self._decision = self._controller.verify(self._decision, survival, drafted)
+        self._ignored_signals += self._decision.ignored
+        depths = self._decision.verify_depths
+        return drafted if depths is None else depths
 
     def learn(
         self, *, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, deciding_seconds: float
     ) -> None:
-        decided = self._controller.take_gated()
-        gated = None if decided is None else decided._replace(seconds=deciding_seconds)
-        outcome = Outcome(drafted=drafted, verified=verified, accepted=accepted, seconds=seconds, gated=gated)
-        ignored = self._controller.ignored_outcomes
-        self._controller.observe(outcome)
-        self._ignored_outcomes += self._controller.ignored_outcomes - ignored
+        decision = self._decision
+        if decision.expected is not None:
+            decision = decision._replace(expected=decision.expected._replace(seconds=deciding_seconds))
+        outcome = Outcome(decision=decision, drafted=drafted, verified=verified, accepted=accepted, seconds=seconds)
+        self._ignored_outcomes += not self._controller.observe(outcome)
 
     def learned(self) -> dict[str, Any]:
         """What it believes, in numbers that any controller could give."""
         controller = self._controller
         return {
-            "survival": controller.learned_survival().tolist(),
+            "survival": controller.mean_survival().tolist(),
             "goodput_of_1": controller.expected_goodput(1).tolist(),
             "goodput_of_8": controller.expected_goodput(8).tolist(),
             "goodput_of_64": controller.expected_goodput(64).tolist(),

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specmargin.app.planning import Answer, Question, _config, answer
+from specmargin.app.scenarios import ScenarioOptions
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.plan import deepest, plan_rows
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule, depth_table
-from specmargin.engines.formats import find_engine
 from specmargin.errors import CatalogError, InputError, ParallelismError
+from specmargin.formats import find_engine
 from specmargin.hardware.layout import Parallel
-from specmargin.planning import Answer, Question, _config, answer
 from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.placement import Placement
-from specmargin.scenario_options import ScenarioOptions
 from specmargin.step import ExpertCounter
 from tests.golden.cells import BATCHES, MAX_DEPTH, Cell
 

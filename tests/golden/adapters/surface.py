@@ -20,18 +20,18 @@ import polars as pl
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
+from specmargin.app.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import VERBS, run
-from specmargin.decisions.policies.ladder import ladder
-from specmargin.decisions.policies.tables import study_table
-from specmargin.engines.live.board import FAULTS, Board
-from specmargin.engines.live.policy_schema import PolicyFile
-from specmargin.engines.live.settings_schema import Settings
 from specmargin.errors import InputError
 from specmargin.hardware.schema import DeviceTable
+from specmargin.live.board import FAULTS, Board
+from specmargin.live.policy_schema import PolicyFile
+from specmargin.live.settings_schema import Settings
+from specmargin.policies.study.ladder import ladder
+from specmargin.policies.tables import study_table
+from specmargin.prices.kernels import store
 from specmargin.prices.measured_schema import PriceFile
-from specmargin.prices.silicon import store
 from specmargin.routing.schema import RoutingFile
-from specmargin.simulator.schema import SimulationFile, SweepFile
 from specmargin.validation.served import served_rows
 from tests.conftest import ROOT
 from tests.unit.test_banks import bank as rounds_bank
@@ -229,7 +229,7 @@ def metric_names(folder: Path) -> dict[str, Any]:
     """Every metric as `/metrics` has it: kind and labels by name; and the kinds of faults."""
     Board(folder / "engine-0.board")
     with _prometheus():
-        from specmargin.engines.vllm.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
+        from specmargin.live.vllm.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
 
         families: list[Any] = list(BoardCollector(folder).collect())
     found = {
