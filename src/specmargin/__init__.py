@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from specmargin.decisions.verdict import verdict
     from specmargin.errors import InputError, SpecmarginError
     from specmargin.hardware.device import Device
-    from specmargin.hardware.layout import Layout, Parallel
+    from specmargin.hardware.layout import Layout
+    from specmargin.modes import Parallel, RooflineForm
     from specmargin.prices.model import EngineTime, PriceModel, StepPrice
-    from specmargin.prices.roofline import Roofline, RooflineForm
+    from specmargin.prices.roofline import Roofline
     from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
 
@@ -36,12 +37,12 @@ _HOME = {
     "ExpertPool": "architecture.types",
     "InputError": "errors",
     "Layout": "hardware.layout",
-    "Parallel": "hardware.layout",
+    "Parallel": "modes",
     "Plan": "decisions.plan",
     "PlanRow": "decisions.plan",
     "PriceModel": "prices.model",
     "Roofline": "prices.roofline",
-    "RooflineForm": "prices.roofline",
+    "RooflineForm": "modes",
     "RoutingProfile": "routing.profile",
     "Scenario": "decisions.scenario",
     "SpecmarginError": "errors",

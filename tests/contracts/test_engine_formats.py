@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from specmargin.decisions.schedule import DepthTable, make_schedule
 from specmargin.errors import CatalogError
 from specmargin.formats import ENGINES, find_engine
-from specmargin.formats.base import EngineConfig, Request
+from specmargin.formats.base import EngineConfig, ScheduleRequest
 from specmargin.formats.sglang import graph_batch_sizes
-from specmargin.hardware.layout import Parallel
+from specmargin.modes import Parallel
 
 BATCHES = 300
 
@@ -106,8 +106,8 @@ def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -
     return DepthTable(relative=relative)
 
 
-def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> Request:
-    return Request(
+def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> ScheduleRequest:
+    return ScheduleRequest(
         **{
             "table": table,
             "batches": (1, 4, 16, 64, 256),

@@ -159,9 +159,9 @@ def test_downloads(client: httpx.Client, ending: str) -> None:
         ({"routing": "/etc/passwd"}, "unknown routing"),
         ({"prices": "/etc/passwd"}, "unknown prices"),
         ({"engine": "tgi"}, "unknown engine"),
-        ({"context": "-1"}, "greater than or equal to 0"),
-        ({"batch": "many"}, "valid integer"),
-        ({"colour": "red"}, "not permitted"),
+        ({"context": "-1"}, "context must be at least 0, got -1"),
+        ({"batch": "many"}, "batch must be a whole number, got 'many'"),
+        ({"colour": "red"}, "colour is not a known field"),
     ],
 )
 def test_what_cannot_be_asked_is_said_with_its_field(client: httpx.Client, query: dict[str, str], said: str) -> None:

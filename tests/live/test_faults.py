@@ -80,7 +80,7 @@ def test_full_disk(run_engine: Run, plain: Result) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("settings", "environment", "sentence"),
     [
-        ({"mode": "fast"}, {}, "mode: input should be 'observe', 'schedule' or 'adaptive', got 'fast'"),
+        ({"mode": "fast"}, {}, "mode must be 'observe', 'schedule' or 'adaptive', got 'fast'"),
         ({"mode": "adaptive"}, {}, "mode adaptive needs 'policy'"),
         ({"mode": "adaptive", "policy": "/nowhere.json"}, {}, "policy /nowhere.json: cannot be read"),
         (None, {"SPECMARGIN_CONFIG": "/nowhere/specmargin.json"}, "/nowhere/specmargin.json: cannot be read"),

@@ -11,9 +11,10 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.lookup import device_names, find_model, model_names
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ParallelismError
-from specmargin.hardware.layout import Layout, Parallel
+from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel, RooflineForm
 from specmargin.prices.model import EngineTime
-from specmargin.prices.roofline import Roofline, RooflineForm
+from specmargin.prices.roofline import Roofline
 from specmargin.routing import coverage
 from specmargin.sources import assumed
 from specmargin.step import FloatArray, Step

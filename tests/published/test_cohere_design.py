@@ -16,8 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.variants import ExpertShape, shape_of
-from specmargin.cli.options import ScenarioOptions
 from specmargin.decisions.design import DesignRow, design_row
 from specmargin.decisions.scenario import Scenario
 
@@ -34,7 +35,7 @@ MAX_DEPTH = 8
 @pytest.fixture(scope="module", params=SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
 def setting(request: pytest.FixtureRequest) -> Scenario:
     model, gpu, prices, routing = request.param
-    _, scenario = ScenarioOptions(model=model, gpu=gpu, prices=prices, routing=routing).one()
+    _, scenario = scenario_of(ScenarioRequest(model=model, gpu=gpu, prices=prices, routing=routing))
     return scenario.with_graphs_for(None)
 
 
@@ -128,7 +129,7 @@ def test_but_goodput_falls_with_the_parameters_they_add(setting: Scenario) -> No
 
 def test_at_equal_total_parameters_goodput_turns_to_routed_experts_beyond_batch_256() -> None:
     """Qwen3.6 with 256 experts of 512: 9 routed, or 4 and five shared. Under a percent apart from batch 128 on."""
-    _, scenario = ScenarioOptions(model="qwen3.6-35b-a3b", gpu="h200", prices="laws").one()
+    _, scenario = scenario_of(ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws"))
     shapes = [
         ExpertShape(experts=256, experts_per_token=4, width=512, shared_width=5 * 512),
         ExpertShape(experts=256, experts_per_token=9, width=512, shared_width=0),
@@ -162,7 +163,7 @@ def test_but_one_small_shared_expert_does_not_earn_its_launches_at_batch_1() -> 
     own = ExpertShape(experts=256, experts_per_token=8, width=512, shared_width=512)
     routed = ExpertShape(experts=256, experts_per_token=9, width=512, shared_width=0)
     for prices, sign in (("laws", -1), ("datasheet", 1)):
-        _, scenario = ScenarioOptions(model="qwen3.6-35b-a3b", gpu="h200", prices=prices).one()
+        _, scenario = scenario_of(ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices=prices))
         shared, none = _rows(scenario, [own, routed], 1)
         assert shared.speedup > none.speedup
         assert np.sign(shared.goodput_tokens_per_second - none.goodput_tokens_per_second) == sign

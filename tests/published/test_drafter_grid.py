@@ -21,8 +21,9 @@ from specmargin.architecture.types import Architecture, DraftHead, Layer, LayerG
 from specmargin.catalog.drafters import bundled_acceptance, find_drafter
 from specmargin.catalog.lookup import bundled_model, find_device
 from specmargin.decisions.scenario import Scenario
+from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import HeadDrafter
-from specmargin.prices.roofline import Roofline, RooflineForm
+from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Scope
 from specmargin.routing.profile import UniformWithReplacement
 from specmargin.sources import published

@@ -10,7 +10,7 @@ import pytest
 
 from specmargin.acceptance.bank import Rounds, read_bank
 from specmargin.acceptance.estimate import naive_survival, product_limit, survival_estimate
-from specmargin.cli.profile_acceptance import calibration_lines
+from specmargin.app.acceptance_study import calibration_lines
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.ladder import OURS, Contest, LadderRow, ladder
 from specmargin.policies.study.lookahead import look_ahead

@@ -20,7 +20,8 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, depth_table, make_schedule
 from specmargin.decisions.verdict import verdict
 from specmargin.errors import AcceptanceError, ParallelismError, ScenarioError, ScheduleError
-from specmargin.hardware.layout import Layout, Parallel
+from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel
 from specmargin.prices.model import EngineTime
 from specmargin.routing.profile import UNIFORM, expert_counter, remembering
 from specmargin.sources import assumed

@@ -11,9 +11,10 @@ from specmargin.architecture.types import total_parameters
 from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
 from specmargin.catalog.lookup import find_model, model_names
 from specmargin.catalog.routing_profiles import scaled_routing
-from specmargin.decisions.design import STEP, TOLERANCE, Hold, Space, design_row, explore
+from specmargin.decisions.design import STEP, TOLERANCE, Space, design_row, explore
 from specmargin.decisions.plan import make_plan
 from specmargin.errors import ArchitectureError, ScenarioError
+from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
 from tests.scenarios import scenario
 from tests.unit.test_cli import payload, run
@@ -175,11 +176,11 @@ def test_the_figure(tmp_path: Path) -> None:
         ([*DESIGN, "--experts-per-token", "x"], "is neither a number"),
         ([*DESIGN, "--shared", "some"], "is not a list of shares"),
         ([*DESIGN, "--shared", "1"], "--shared must lie in 0..1"),
-        ([*DESIGN, "--shared", "nan"], "--shared must lie in 0..1"),
+        ([*DESIGN, "--shared", "nan"], "--shared.0 must be a finite number"),
         ([*DESIGN, "--hold", "total", "--shared", "0"], "leave out --shared"),
         ([*DESIGN, "--hold", "both"], "--hold"),
-        ([*DESIGN, "--batch", "0"], "--batch must lie in"),
-        ([*DESIGN, "--depth", "99"], "--depth must lie in"),
+        ([*DESIGN, "--batch", "0"], "--batch must be at least 1, got 0"),
+        ([*DESIGN, "--depth", "99"], "--depth must be at most 64, got 99"),
         ([*DESIGN, "--drafter", "all"], "name one drafter"),
         ([*DESIGN, "--plot", "map.pdf"], "a figure ends in"),
         ([*DESIGN, "--gpus", "8", "--parallel", "ep", "--experts", "60"], "60 experts do not divide over 8 GPUs"),

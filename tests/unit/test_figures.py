@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("altair")
 
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.app.scenarios import ScenarioOptions
+from specmargin.app.verbs_schema import ReportRequest
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure, end_labels
@@ -25,8 +25,7 @@ from tests.scenarios import scenario
 
 
 def view(**changes: Any) -> View:
-    options = ScenarioOptions(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes})
-    return View(options=options, batch=16, max_depth=8)
+    return View(request=ReportRequest(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}))
 
 
 NEED_A_BANK = ("reliability", "joint", "ladder")

@@ -44,28 +44,28 @@ def test_settings_survive_the_way_to_the_engine() -> None:
 @pytest.mark.parametrize(
     ("given_ones", "message"),
     [
-        ({"mode": "adaptve"}, "mode: input should be 'observe', 'schedule' or 'adaptive', got 'adaptve'"),
+        ({"mode": "adaptve"}, "mode must be 'observe', 'schedule' or 'adaptive', got 'adaptve'"),
         (
             {"mode": "adaptive"},
             "mode adaptive needs 'policy': the file that `specmargin plan MODEL --gpu GPU --policy FILE",
         ),
         ({"mode": "schedule"}, "mode schedule needs 'schedule': [[first, last, depth], …], or a 'policy'"),
         ({"classes": {"a": [[1, 2, 3]]}}, "they need mode schedule"),
-        ({"polici": "x"}, "polici: extra inputs are not permitted"),
-        ({"schedule": [[1, 2]]}, "schedule.0.2: field required"),
-        ({"schedule": [[1, 2, -1]]}, "schedule.0.2: input should be greater than or equal to 0, got -1"),
+        ({"polici": "x"}, "polici is not a known field"),
+        ({"schedule": [[1, 2]]}, "schedule.0.2 is missing"),
+        ({"schedule": [[1, 2, -1]]}, "schedule.0.2 must be at least 0, got -1"),
         ({"schedule": []}, "schedule: needs at least one range"),
         ({"schedule": [[2, 8, 1]]}, "schedule: the first range must begin at batch 1, not 2"),
         ({"schedule": [[1, 8, 1], [8, 9, 0]]}, "schedule: the ranges that hold batch 8 overlap"),
         ({"schedule": [[1, 4, 1], [9, 8, 0]]}, "schedule: the range [9, 8, 0] must end in 9..65536"),
         ({"schedule": [[1, 10**12, 1]]}, "must end in 1..65536"),
         ({"mode": "schedule", "schedule": [[1, 8, 1]], "classes": {"a": []}}, "classes.a: needs at least one range"),
-        ({"capture": {"folder": "x", "rounds_per_second": 0}}, "capture.rounds_per_second: input should be greater"),
-        ({"capture": {}}, "capture.folder: field required"),
-        ({"faults_in_a_row": 0}, "faults_in_a_row: input should be greater"),
-        ({"slowest_decision_seconds": float("nan")}, "slowest_decision_seconds: input should be"),
-        ("observe", "the file: input should be a valid dictionary or instance of settings, got 'observe'"),
-        (None, "the file: input should be a valid dictionary"),
+        ({"capture": {"folder": "x", "rounds_per_second": 0}}, "capture.rounds_per_second must be above 0, got 0"),
+        ({"capture": {}}, "capture.folder is missing"),
+        ({"faults_in_a_row": 0}, "faults_in_a_row must be at least 1, got 0"),
+        ({"slowest_decision_seconds": float("nan")}, "slowest_decision_seconds must be a finite number"),
+        ("observe", "the file must be a table of names and values, got 'observe'"),
+        (None, "the file must be a table of names and values"),
     ],
 )
 def test_wrong_settings_are_one_sentence(given_ones: object, message: str) -> None:
@@ -117,14 +117,16 @@ def test_wrong_policies_are_one_sentence(tmp_path: Path) -> None:
     text = policy_text(policy_file())
     whole = json.loads(text)
     wrong = {
-        "not JSON at all": "invalid json",
-        _changed(text, schema="specmargin.policy/9"): "schema: input should be 'specmargin.policy/1'",
-        _changed(text, survival=[0.5, 1.5]): "survival.1: input should be less than or equal to 1, got 1.5",
+        "not JSON at all": "is not valid JSON",
+        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/1'",
+        _changed(text, survival=[0.5, 1.5]): "survival.1 must be at most 1, got 1.5",
         _changed(text, survival=[]): "survival must not be empty",
         _changed(text, schedule=[]): "schedule: needs at least one range",
         _changed(text, table=whole["table"] | {"effective_by_depth": [1.0, 2.0]}): "every row must be as long as",
-        _changed(text, table=whole["table"] | {"expert_seconds": [-1.0, 2.0]}): "table.expert_seconds.0: input should",
-        _changed(text, more=1): "more: extra inputs are not permitted",
+        _changed(
+            text, table=whole["table"] | {"expert_seconds": [-1.0, 2.0]}
+        ): "table.expert_seconds.0 must be at least 0",
+        _changed(text, more=1): "more is not a known field",
     }
     for content, message in wrong.items():
         path = tmp_path / "a.policy.json"

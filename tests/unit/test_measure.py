@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
 from specmargin.cli.measure import _interruptible
-from specmargin.cli.options import ScenarioOptions
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
 from specmargin.measure.points import Kind, Surface, drafter_run, forced_runs, plain_run
@@ -25,10 +26,10 @@ from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, measure_steps
 from specmargin.measure.vllm.forced import WANTED, ForcedDrafts
 from specmargin.measure.vllm.probed import check_version
+from specmargin.modes import RooflineForm
 from specmargin.prices.measured import MeasuredPrices, Rates
 from specmargin.prices.measured_schema import as_text
 from specmargin.prices.model import EngineTime
-from specmargin.prices.roofline import RooflineForm
 from specmargin.sources import assumed
 from specmargin.step import Step
 from tests.unit.test_cli import run
@@ -379,10 +380,10 @@ def _written(fitted: Fitted, tmp_path: Path) -> Path:
 
 
 def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Path) -> None:
-    options = ScenarioOptions(
+    options = ScenarioRequest(
         model="qwen3-30b-a3b", gpu="h200", prices=str(_written(fitted, tmp_path)), routing="uniform", drafter="free"
     )
-    _, scenario = options.one()
+    _, scenario = scenario_of(options)
     assert isinstance(scenario.prices, MeasuredPrices)
     assert scenario.engine_time.captured_positions == 512
     assert scenario.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
@@ -391,9 +392,9 @@ def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Pat
 
 def test_other_graphs_are_another_price(fitted: Fitted, tmp_path: Path) -> None:
     path = _written(fitted, tmp_path)
-    shared = ScenarioOptions(model="qwen3-30b-a3b", gpu="h200", prices=f"{path}:piecewise", drafter="free")
+    shared = ScenarioRequest(model="qwen3-30b-a3b", gpu="h200", prices=f"{path}:piecewise", drafter="free")
     step = Step.uniform(batch=1, depth=0, context=512)
-    assert shared.one()[1].verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
+    assert scenario_of(shared)[1].verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
     with pytest.raises(CatalogError, match="there are: full, piecewise"):
         find_prices(f"{path}:eager", DEVICE, "vllm", RooflineForm.PER_COMPONENT)
 
@@ -409,7 +410,7 @@ def test_other_graphs_are_another_price(fitted: Fitted, tmp_path: Path) -> None:
 def test_what_was_not_measured_is_refused(changes: dict[str, Any], words: str) -> None:
     options: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "h200", "prices": MOE, "drafter": "free"}
     with pytest.raises(CatalogError, match=words):
-        ScenarioOptions(**(options | changes)).one()
+        scenario_of(ScenarioRequest(**(options | changes)))
 
 
 def test_a_price_file_with_a_strange_field_is_refused_by_name(fitted: Fitted, tmp_path: Path) -> None:

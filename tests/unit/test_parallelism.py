@@ -7,7 +7,8 @@ import pytest
 
 from specmargin.catalog.lookup import bundled_model, find_device
 from specmargin.errors import ParallelismError
-from specmargin.hardware.layout import Layout, Parallel
+from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel
 from specmargin.prices import memory
 from specmargin.prices.fabric import collective_seconds
 from specmargin.prices.work import Collective, CollectiveKind, Component, Work, target_work

@@ -14,13 +14,14 @@ from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, law_book
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import CatalogError, TableError
-from specmargin.hardware.layout import Layout, Parallel
+from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel, RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.kernels.tables import TableRefinement
 from specmargin.prices.model import PriceModel, StepPrice
-from specmargin.prices.roofline import Roofline, RooflineForm
+from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from specmargin.app.simulation_schema import read_simulation
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from tests.conftest import ROOT
@@ -96,6 +97,19 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "4 cells, 0 run now" in capsys.readouterr().out
 
 
+def test_options_take_the_place_of_what_a_file_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option of a scenario, and another kind of load; what is not given stays as the file has it."""
+    day = str(ROOT / "examples" / "day.toml")
+    load = ["--users", "4", "--requests", "8", "--isl", "64", "--osl", "16"]
+    given = ["--gpu", "b200", "--gpus", "2", "--parallel", "ep", "--off-ms", "1", "--policy", "off"]
+    found = answered(capsys, "simulate", day, *load, *given)["description"]
+    scenario, own = found["scenario"], read_simulation(Path(day))
+    assert (scenario["gpu"], scenario["gpus"], scenario["parallel"], scenario["off_ms"]) == ("b200", 2, "ep", 1.0)
+    assert scenario["model"] == own.scenario.model
+    assert (found["workload"]["users"], found["workload"]["hours"]) == (4, None)
+    assert found["max_depth"] == own.max_depth
+
+
 @pytest.mark.parametrize(
     ("verb", "arguments", "said"),
     [
@@ -105,7 +119,7 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         ("simulate", [*QUICK, "--policy", "fixed:7"], "the depth must lie in 0..4"),
         ("simulate", [*QUICK, "--trace", "none.csv"], "give one load"),
         ("simulate", ["no.toml"], "no.toml: cannot be read"),
-        ("simulate", ["day.toml", "--gpu", "h200"], "names its own GPU"),
+        ("simulate", ["day.toml", "--gpu", "h200"], "day.toml: cannot be read"),
         ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "are of one policy"),
         ("sweep", ["no.toml"], "no.toml: cannot be read"),
         ("sweep", ["no.toml", "--plot", "x.txt"], "a figure ends in"),

@@ -160,8 +160,8 @@ def test_a_file_that_is_not_of_a_sweep_is_left_alone(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
-        (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate: extra inputs"),
-        (("max_depth = 2", "max_depth = 0"), "max_depth: .*greater than or equal to 1, got 0"),
+        (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate is not a known field"),
+        (("max_depth = 2", "max_depth = 0"), "max_depth must be at least 1, got 0"),
         (("[grid]", "[grid"), "not a TOML file"),
         (("seed =", '"workload.prompt.x.y" ='), "goes through 'prompt'"),
     ],
@@ -174,7 +174,7 @@ def test_a_wrong_grid_says_what_is_wrong(tmp_path: Path, change: tuple[str, str]
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "scenario: field required"),
+        ("", "scenario is missing"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "say how many requests"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\ntrace = "x"', "give one of users"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours need rates"),

@@ -6,31 +6,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from specmargin.app.request_schema import MAX_BATCH
+from specmargin.app.scenarios import scenarios_of
+from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
+from specmargin.decisions.compare import Comparison, compare
 from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, Plan, PlanRow, check_range, deepest, make_plan, plan_rows
+from specmargin.decisions.plan import Plan, PlanRow, check_range, deepest, make_plan, plan_rows
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
 from specmargin.decisions.warnings import price_warnings
-from specmargin.formats.base import EngineConfig, EngineFormat, Request
+from specmargin.errors import ScenarioError
+from specmargin.formats import find_engine
+from specmargin.formats.base import EngineConfig, ScheduleRequest
+from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked about a scenario."""
-
-    engine: EngineFormat
-    batches: tuple[int, ...] | None = None  # None: powers of two that fit
-    max_depth: int = 8
-    contexts: tuple[int, ...] = ()
-    load: Load | None = None
-    min_gain: float = 0.02
-    max_batch: int = 512
-    allow_eager: bool = False  # steps for which the engine has no graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,26 +45,46 @@ class Answer:
         return sum(row.speedup for row in rows) / len(rows)
 
 
-def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answer:
-    limit = None if question.allow_eager else scenario.engine_time.captured_positions
-    depth = min(question.max_depth, scenario.drafter.max_depth or question.max_depth)
+def answers(request: PlanRequest) -> list[Answer]:
+    """One for each drafter that was asked for, the best first."""
+    load = load_of(request)
+    asked = request if load is None else request.model_copy(update={"context": round(load.mean_context)})
+    made = [answer(choice, scenario, asked) for choice, scenario in scenarios_of(asked)]
+    return sorted(made, key=lambda one: -one.mean_speedup)
+
+
+def load_of(request: PlanRequest) -> Load | None:
+    if request.qps is None or request.isl is None or request.osl is None:
+        return None
+    target = None if request.tpot_slo is None else request.tpot_slo * 1e-3
+    return Load(
+        requests_per_second=request.qps,
+        input_tokens=request.isl,
+        output_tokens=request.osl,
+        tpot_target_seconds=target,
+    )
+
+
+def answer(choice: DraftChoice, scenario: Scenario, request: PlanRequest) -> Answer:
+    limit = None if request.ignore_graph_limit else scenario.engine_time.captured_positions
+    depth = min(request.depth, scenario.drafter.max_depth or request.depth)
+    load = load_of(request)
     plain, speculating = None, None
-    if question.load is not None:
-        plain = settle(scenario, question.load, max_depth=0, position_limit=limit, speculate=False)
-        speculating = settle(scenario, question.load, max_depth=depth, position_limit=limit)
-    batches = _batches(scenario, question, plain, speculating)
+    if load is not None:
+        plain = settle(scenario, load, max_depth=0, position_limit=limit, speculate=False)
+        speculating = settle(scenario, load, max_depth=depth, position_limit=limit)
+    batches = _batches(scenario, request, plain, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
-    check_range("depth", [question.max_depth], 0, MAX_DEPTH)
-    rows = plan_rows(scenario, batches, max_depth=question.max_depth, position_limit=limit)
-    config = _config(choice, scenario, rows, question, limit)
+    rows = plan_rows(scenario, batches, max_depth=request.depth, position_limit=limit)
+    config = _config(choice, scenario, rows, request, limit)
     # The engine holds memory for the deepest draft of its setting, which is what decides how many sequences fit.
     held = config.schedule.max_depth
-    plan = make_plan(scenario, batches, max_depth=question.max_depth, position_limit=limit, held_depth=held, rows=rows)
+    plan = make_plan(scenario, batches, max_depth=request.depth, position_limit=limit, held_depth=held, rows=rows)
     by_context = {
         tokens: make_plan(
-            replace(scenario, context=float(tokens)), batches, max_depth=question.max_depth, position_limit=limit
+            replace(scenario, context=float(tokens)), batches, max_depth=request.depth, position_limit=limit
         )
-        for tokens in question.contexts
+        for tokens in request.contexts
     }
     return Answer(
         choice=choice,
@@ -79,7 +92,7 @@ def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answe
         config=config,
         scheduled_speedups=_scheduled(scenario, batches, config),
         by_context=by_context,
-        load=question.load,
+        load=load,
         warnings=price_warnings(scenario, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         routing_effect=routing_effect(plan),
         plain=plain,
@@ -87,38 +100,50 @@ def answer(choice: DraftChoice, scenario: Scenario, question: Question) -> Answe
     )
 
 
+def compared(best: Answer, request: PlanRequest, prices: str) -> Comparison:
+    """The same question under other prices, with the drafter that was recommended."""
+    plan = best.plan
+    changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
+    others = scenarios_of(request.model_copy(update=changes))
+    other = next(scenario for _, scenario in others if scenario.drafter == plan.scenario.drafter)
+    if other.prices.name == plan.scenario.prices.name:
+        raise ScenarioError(f"--compare {prices}: the plan has {prices} prices already; compare it with others")
+    batches = [row.batch for row in plan.rows]
+    return compare(plan.scenario, other, batches, max_depth=plan.max_depth, position_limit=plan.position_limit)
+
+
 def _batches(
-    scenario: Scenario, question: Question, plain: Operating | None, speculating: Operating | None
+    scenario: Scenario, request: PlanRequest, plain: Operating | None, speculating: Operating | None
 ) -> list[int]:
     if plain is not None and speculating is not None:
         return sorted({plain.batch, speculating.batch})
-    if question.batches is not None:
-        return list(question.batches)
+    if request.batch is not None:
+        return list(request.batch)
     fits = max(scenario.plain_largest_batch, 1)
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
 def _config(
-    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], question: Question, limit: int | None
+    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], request: PlanRequest, limit: int | None
 ) -> EngineConfig:
     table = depth_table(
         scenario,
-        max_batch=question.max_batch,
-        max_depth=deepest(scenario, question.max_depth),
+        max_batch=request.max_batch,
+        max_depth=deepest(scenario, request.depth),
         position_limit=limit,
     )
     fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
-    request = Request(
+    schedule = ScheduleRequest(
         table=table,
         batches=fitting,
         drafter_kind=choice.kind,
         drafter_model=choice.model,
         overlapped=isinstance(choice.drafter, OverlappedDrafter),
         parallel=scenario.layout.parallel,
-        min_gain=question.min_gain,
+        min_gain=request.min_gain,
         hurdle=rows[0].hurdle,
     )
-    return question.engine.write(request)
+    return find_engine(request.engine).write(schedule)
 
 
 def _scheduled(scenario: Scenario, batches: list[int], config: EngineConfig) -> tuple[float, ...]:

@@ -8,12 +8,70 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.acceptance.survival import Survival
-from specmargin.app.scenarios import ScenarioOptions
-from specmargin.app.simulation_schema import ScenarioFile, SimulationFile, parse_simulation
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
+from specmargin.app.simulation_schema import SimulationFile, parse_simulation, read_toml
+from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.catalog.drafters import DraftChoice, find_acceptance
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.scenario import Scenario
-from specmargin.errors import ScenarioError, nearest_names, needs_extra
+from specmargin.errors import InputError, ScenarioError, nearest_names, needs_extra
+
+
+def described_by(request: SimulateRequest) -> tuple[SimulationFile, Path]:
+    """The run that a command line asks for, and the folder from which its paths are seen.
+
+    A scenario file is the base; what is given beside it takes the place of what it says.
+    """
+    given = _nested(request)
+    if not request.model.endswith(".toml"):
+        if not request.gpu:
+            raise InputError("name a device with --gpu (`specmargin gpus` lists them), or give a scenario file")
+        if len(_LOADS & given["workload"].keys()) != 1:
+            raise InputError("give one load: --qps, --users or --trace")
+        return parse_simulation(_merged(_DEFAULTS, given), "simulate"), Path()
+    path = Path(request.model)
+    base = read_toml(path)
+    if _LOADS & given["workload"].keys() and isinstance(base.get("workload"), dict):
+        base["workload"] = {name: value for name, value in base["workload"].items() if name not in _LOADS}
+    for where, name in (("workload", "trace"), ("scenario", "acceptance"), ("", "bank")):
+        table = given[where] if where else given
+        if name in table and Path(table[name]).exists():
+            table[name] = str(Path(table[name]).resolve())  # seen from here, not from the file's folder
+    del given["scenario"]["model"]
+    return parse_simulation(_merged(base, given), str(path)), path.parent
+
+
+_LOADS = {"users", "requests_per_second", "hours", "rates", "trace"}
+_DEFAULTS: dict[str, Any] = {"workload": {"requests": 400}, "policy": "controller,none"}
+_PLACES = {
+    "qps": ("workload", "requests_per_second"),
+    "users": ("workload", "users"),
+    "trace": ("workload", "trace"),
+    "requests": ("workload", "requests"),
+    "burst": ("workload", "burst"),
+    "isl": ("workload", "prompt"),
+    "osl": ("workload", "output"),
+    "max_num_seqs": ("engine", "max_num_seqs"),
+    "max_num_batched_tokens": ("engine", "max_num_batched_tokens"),
+    "ttft_slo": ("slo", "ttft_ms"),
+    "tpot_slo": ("slo", "tpot_ms"),
+    "depth": ("", "max_depth"),
+}
+
+
+def _nested(request: SimulateRequest) -> dict[str, Any]:
+    """What was given, where a scenario file has it."""
+    nested: dict[str, Any] = {"scenario": {}, "workload": {}, "engine": {}, "slo": {}}
+    for field in request.model_fields_set:
+        table, name = _PLACES.get(field, ("scenario" if field in ScenarioRequest.model_fields else "", field))
+        (nested[table] if table else nested)[name] = getattr(request, field)
+    return nested
+
+
+def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    tables = {name: {**base.get(name, {}), **value} for name, value in given.items() if isinstance(value, dict)}
+    return base | given | tables
 
 
 def serving_of(described: SimulationFile, folder: Path) -> Any:
@@ -21,7 +79,7 @@ def serving_of(described: SimulationFile, folder: Path) -> Any:
     with needs_extra("simulate"):
         from specmargin.simulator.serving import Serving  # noqa: PLC0415 (Numba is an extra)
 
-    choice, scenario = _scenario(described.scenario.model_dump_json(), str(folder))
+    choice, scenario = _scenario(described.scenario, folder)
     depth = min(described.max_depth, scenario.drafter.max_depth or described.max_depth)
     workload = described.workload.workload(folder)
     kinds = described.workload.categories
@@ -40,12 +98,12 @@ def serving_of(described: SimulationFile, folder: Path) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _scenario(described: str, folder: str) -> tuple[DraftChoice, Scenario]:
+def _scenario(request: ScenarioRequest, folder: Path) -> tuple[DraftChoice, Scenario]:
     """Cells of a sweep share it; so do, by way of it, their tables."""
-    options = ScenarioFile.model_validate_json(described).model_dump()
-    if options["acceptance"] is not None and (Path(folder) / options["acceptance"]).exists():
-        options["acceptance"] = str(Path(folder) / options["acceptance"])
-    return ScenarioOptions(**options).one()
+    acceptance = request.acceptance
+    if acceptance is not None and (folder / acceptance).exists():
+        acceptance = str(folder / acceptance)
+    return scenario_of(request.model_copy(update={"acceptance": acceptance}))
 
 
 def _rounds(described: SimulationFile, choice: DraftChoice, scenario: Scenario, depth: int, folder: Path) -> Any:

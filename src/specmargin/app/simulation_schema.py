@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from specmargin.app.request_schema import ScenarioRequest
 from specmargin.errors import ScenarioError
-from specmargin.hardware.layout import Parallel
-from specmargin.prices.roofline import RooflineForm
-from specmargin.routing.placement import Placement
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Slo
@@ -151,33 +149,6 @@ class EngineFile(StrictModel):
         )
 
 
-class ScenarioFile(StrictModel):
-    """The options of `plan`, by their names."""
-
-    model: str
-    gpu: str
-    gpus: int = 1
-    parallel: Parallel = Parallel.TP
-    drafter: str | None = None
-    acceptance: str | None = None
-    routing: str | None = None
-    placement: Placement = Placement.CONTIGUOUS
-    context: int = Field(default=1024, ge=0)  # at which policies have their prices
-    weights: str | None = None
-    kv_cache: str | None = None
-    prices: str | None = None
-    form: RooflineForm = RooflineForm.PER_COMPONENT
-    engine: str = "vllm"
-    engine_time: str | None = None
-    graph_limit: int | None = None
-    step_ms: float | None = None
-    sequence_ms: float | None = None
-    position_us: float | None = None
-    layer_us: float | None = None
-    off_ms: float | None = None
-    memory_utilization: float = 0.9
-
-
 class SloFile(StrictModel):
     ttft_ms: float | None = Field(default=None, gt=0)
     tpot_ms: float | None = Field(default=None, gt=0)
@@ -193,7 +164,7 @@ class SimulationFile(StrictModel):
     """One run. `bank`: a folder of captured rounds to replay; else rounds are drawn from acceptance curves."""
 
     schema_: Literal["specmargin.simulation/1"] = Field(default="specmargin.simulation/1", alias="schema")
-    scenario: ScenarioFile
+    scenario: ScenarioRequest
     workload: WorkloadFile
     engine: EngineFile = EngineFile()
     policy: str = "controller"
@@ -258,18 +229,18 @@ def parse_simulation(described: dict[str, Any], source: str) -> SimulationFile:
 
 
 def read_simulation(path: Path) -> SimulationFile:
-    return parse_simulation(_toml(path), str(path))
+    return parse_simulation(read_toml(path), str(path))
 
 
 def read_sweep(path: Path) -> list[SimulationFile]:
     try:
-        found = SweepFile.model_validate(_toml(path))
+        found = SweepFile.model_validate(read_toml(path))
     except ValidationError as error:
         raise ScenarioError(f"{path}: {first_complaint(error)}") from None
     return found.cells(str(path))
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

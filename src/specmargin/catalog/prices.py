@@ -10,13 +10,14 @@ from typing import Any
 
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.hardware.device import Device
+from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
-from specmargin.prices.roofline import Roofline, RooflineForm
+from specmargin.prices.roofline import Roofline
 
 KINDS = ("datasheet", "laws", "tables")
 SCHEMA = "specmargin.laws/1"

@@ -42,11 +42,11 @@ def explore(
       specmargin explore ./my-model/config.json --gpu b200
     """
     with needs_extra("explore"):
-        import uvicorn  # noqa: PLC0415
+        import uvicorn
 
-        from specmargin.explorer.guard import allowed_hosts, is_loopback  # noqa: PLC0415
-        from specmargin.explorer.server import make_app  # noqa: PLC0415
-        from specmargin.explorer.uploads import Uploads  # noqa: PLC0415
+        from specmargin.explorer.guard import allowed_hosts, is_loopback
+        from specmargin.explorer.server import make_app
+        from specmargin.explorer.uploads import Uploads
     uploads = Uploads()
     start = _start(model, gpu, uploads)
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
@@ -69,7 +69,7 @@ def explore(
 
 def _start(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:
     """The query that the page opens with, checked before anything is started."""
-    from specmargin.catalog.lookup import find_device, find_model, model_names  # noqa: PLC0415
+    from specmargin.catalog.lookup import find_device, find_model, model_names
 
     found: dict[str, str] = {}
     if gpu is not None:

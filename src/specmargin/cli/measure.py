@@ -41,7 +41,12 @@ def _measure() -> None:
 
 @app.command()
 def vllm(
-    model: o.Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A bundled name, a config.json, a model folder, or an id in the local hub cache."
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the price file, FILE.json.")],
     batches: Annotated[str, typer.Option("--batches", help="Batch sizes.")] = "1,2,4,8,16,32,64,128",
     depths: Annotated[
@@ -116,7 +121,7 @@ def vllm(
             measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
     method = str((order.speculative or {}).get("method", ""))
     with needs_extra("measure"):
-        from specmargin.measure.pricing import price_file  # noqa: PLC0415 (SciPy is an extra)
+        from specmargin.measure.pricing import price_file
     fitted = price_file(records.rows(), records.engines(), architecture, drafter_method=method)
     write_text(output, as_text(fitted.file), force=force)
     if json:
@@ -155,7 +160,7 @@ def gpu(
     if not fit_only:
         _time_kernels(shapes, records, repeats=repeats, deadline=time.time() + 60.0 * minutes)
     with needs_extra("measure"):
-        from specmargin.measure.gpu.laws import kernel_report  # noqa: PLC0415 (SciPy is an extra)
+        from specmargin.measure.gpu.laws import kernel_report
     report = kernel_report(list(records.read()), shapes, name)
     write_text(output, measure_gpu_view.as_text(report), force=force)
     if json:
@@ -166,7 +171,7 @@ def gpu(
 
 def _time_kernels(shapes: Shapes, records: Records, *, repeats: int, deadline: float) -> None:
     with needs_extra("gpu"):
-        from specmargin.measure.gpu.bench import Bench, everything, key_of  # noqa: PLC0415 (PyTorch is an extra)
+        from specmargin.measure.gpu.bench import Bench, everything, key_of
     done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
     bench = Bench(repeats=repeats, deadline=deadline, done=done)
     with _interruptible(records), render.progress("kernels", ROWS) as advance:
@@ -189,8 +194,8 @@ def _interruptible(records: Records) -> Iterator[None]:
 @contextmanager
 def _watching() -> Iterator[Watcher]:
     """A bar for every engine."""
-    from rich.console import Console  # noqa: PLC0415 (slow to import)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

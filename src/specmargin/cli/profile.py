@@ -63,10 +63,10 @@ def routing(
       specmargin plan MODEL --gpu h200 --routing mine.routing.json:coding
     """
     with needs_extra("routing"):
-        from specmargin.routing.building import build_profile  # noqa: PLC0415
-        from specmargin.routing.capture import open_captures  # noqa: PLC0415
-        from specmargin.routing.counting import count  # noqa: PLC0415
-        from specmargin.routing.schema import as_text  # noqa: PLC0415
+        from specmargin.routing.building import build_profile
+        from specmargin.routing.capture import open_captures
+        from specmargin.routing.counting import count
+        from specmargin.routing.schema import as_text
     if output is not None:
         check_new(output, force=force)
     captures = open_captures(files)
@@ -125,39 +125,43 @@ def acceptance(
       specmargin profile acceptance bank/ --ladder --at study-passes --at real --plot ladder.png
     """
     with needs_extra("routing"):
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
-        from specmargin.cli import profile_acceptance as page  # noqa: PLC0415
-    known = {str(clock): clock for clock in page.Clock}
+        from specmargin.acceptance.bank import read_bank
+        from specmargin.app import acceptance_study
+        from specmargin.cli import profile_acceptance_view
+    known = {str(clock): clock for clock in acceptance_study.Clock}
     unknown = [name for name in clocks or [] if name not in known]
     if unknown:
         raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(known)}")
     if figure is not None:
-        from specmargin.figures.files import check_target  # noqa: PLC0415
+        from specmargin.figures.files import check_target
 
         if not with_ladder:
             raise ScenarioError("--plot draws the ladder: add --ladder")
         check_target(figure, force=force)
     if output is not None:
         check_new(output, force=force)
-    default = [page.Clock.STUDY_BLOCK, page.Clock.STUDY_PASSES]
+    default = [acceptance_study.Clock.STUDY_BLOCK, acceptance_study.Clock.STUDY_PASSES]
     chosen = [known[name] for name in clocks] if clocks else default
     rounds = read_bank([Path(file) for file in files])
     rounds = replace(rounds, source=source) if source else rounds
-    payload = page.run(rounds, clocks=chosen if with_ladder else [], splits=splits)
+    played = chosen if with_ladder else []
+    payload = acceptance_study.study(rounds, clocks=played, splits=splits, progress=render.progress)
     if output is not None:
-        from specmargin.acceptance.schema import as_text  # noqa: PLC0415
+        from specmargin.acceptance.schema import as_text
 
         name = output.name.removesuffix(".acceptance.json")
-        write_text(output, as_text(page.profile_file(rounds, payload, name)), force=force)
+        write_text(output, as_text(acceptance_study.profile_file(rounds, payload, name)), force=force)
     if figure is not None:
-        from specmargin.figures.files import save  # noqa: PLC0415
-        from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415
+        from specmargin.figures.files import save
+        from specmargin.figures.ladder import ladder_figure
 
-        save(ladder_figure(page.ladder_rows(payload), source=f"Specmargin; {rounds.source}").chart(), figure)
+        save(
+            ladder_figure(acceptance_study.ladder_rows(payload), source=f"Specmargin; {rounds.source}").chart(), figure
+        )
     if json:
         render.json_out(payload)
     else:
-        page.show(render.console(), payload)
+        profile_acceptance_view.show(render.console(), payload)
 
 
 def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPool:

@@ -58,7 +58,7 @@ def warnings(out: Console, found: Sequence[str]) -> None:
 @contextmanager
 def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error that goes away; what is yielded hears of the work that is done."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 (slow to import)
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(name), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
     shown = Console(stderr=True)

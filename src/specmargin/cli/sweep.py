@@ -64,12 +64,12 @@ def sweep(
         if path is not None:
             check_new(path, force=force)
     if figure is not None:
-        from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+        from specmargin.figures.files import check_target
 
         check_target(figure, force=force)
-    from specmargin.app.simulation_schema import read_sweep  # noqa: PLC0415 (pydantic)
-    from specmargin.simulator.sweep import make_cells, read_results  # noqa: PLC0415
-    from specmargin.simulator.sweep import sweep as run_all  # noqa: PLC0415
+    from specmargin.app.simulation_schema import read_sweep
+    from specmargin.simulator.sweep import make_cells, read_results
+    from specmargin.simulator.sweep import sweep as run_all
 
     results = output or grid.with_suffix(".jsonl")
     cells = make_cells([cell.description() for cell in read_sweep(grid)], grid.parent)
@@ -87,9 +87,9 @@ def sweep(
 
 def _runner(workers: int | None, ray: str | None) -> Any:
     with needs_extra("simulate"):
-        import numba  # noqa: F401, PLC0415 (said once here, not by every worker)
-    from specmargin.app.serving import run_cell  # noqa: PLC0415
-    from specmargin.simulator.sweep import LocalRunner, RayRunner  # noqa: PLC0415
+        import numba  # noqa: F401 (said once here, not by every worker)
+    from specmargin.app.serving import run_cell
+    from specmargin.simulator.sweep import LocalRunner, RayRunner
 
     if ray is not None:
         return RayRunner(run=run_cell, address=ray, workers=workers)
@@ -119,7 +119,7 @@ def _save(rows: list[dict[str, Any]], parquet: Path | None, figure: Path | None)
     table = [flat(row) for row in rows]
     if parquet is not None:
         with needs_extra("simulate"):
-            import polars as pl  # noqa: PLC0415 (an extra)
+            import polars as pl
 
         try:
             pl.DataFrame(table, infer_schema_length=None).write_parquet(parquet)
@@ -127,8 +127,8 @@ def _save(rows: list[dict[str, Any]], parquet: Path | None, figure: Path | None)
             raise InputError(f"{parquet}: cannot be written ({error.strerror or error})") from None
     if figure is not None:
         with needs_extra("figures"):
-            from specmargin.figures.files import save  # noqa: PLC0415
-            from specmargin.figures.simulation import pareto_figure  # noqa: PLC0415
+            from specmargin.figures.files import save
+            from specmargin.figures.simulation import pareto_figure
 
         records = [_point(row) for row in table if row["error"] is None and row.get("tpot_seconds_p50") is not None]
         if not records:

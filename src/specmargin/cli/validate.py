@@ -105,7 +105,7 @@ def _sources(
     force: bool,
     json: bool,
 ) -> None:
-    from specmargin.cli.validate_sources import compare_sources  # noqa: PLC0415
+    from specmargin.cli.validate_sources import compare_sources
 
     if len(sources) < len(given) or len(sources) > 2:
         raise InputError(f"validate {' '.join(given)}: name parts, or one or two price sources, not both")
@@ -116,15 +116,15 @@ def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) ->
     """Everything that could stop a long run, before it starts."""
     store.data_folder()
     with needs_extra("validate"):
-        import scipy  # noqa: F401, PLC0415 (fits the engine time)
+        import scipy  # noqa: F401 (fits the engine time)
     if Part.SERVED not in chosen and (peer or figure is not None):
         raise InputError("--peer and --plot are about served rows: add `served`")
     if figure is not None:
-        from specmargin.figures.files import check_target  # noqa: PLC0415
+        from specmargin.figures.files import check_target
 
         check_target(figure, force=force)
     if peer:
-        from specmargin.validation.peer import aiconfigurator  # noqa: PLC0415
+        from specmargin.validation.peer import aiconfigurator
 
         aiconfigurator()
 
@@ -133,7 +133,7 @@ def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) ->
 
 
 def _kernels(out: Console) -> list[dict[str, Any]]:
-    from specmargin.validation.kernels import GPUS, kernel_lines  # noqa: PLC0415
+    from specmargin.validation.kernels import GPUS, kernel_lines
 
     lines = [line for gpu in render.tracked("kernels", GPUS) for line in kernel_lines((gpu,))]
     columns = [("gpu", "left"), ("engine", "left"), ("operation", "left"), ("format", "left"), ("held out", "left")]
@@ -164,7 +164,7 @@ def _kernel_remark(line: KernelLine) -> str:
 
 
 def _kernel_misses(out: Console, lines: Sequence[KernelLine]) -> None:
-    from specmargin.validation.kernels import LAWS_TARGET, TABLES_TARGET, reason_of_miss  # noqa: PLC0415
+    from specmargin.validation.kernels import LAWS_TARGET, TABLES_TARGET, reason_of_miss
 
     text = "{} (rows: median ≤ {:.0%}, p90 ≤ {:.0%}; shapes: ≤ {:.0%}, ≤ {:.0%}), and why:"
     missing = [line for line in lines if line.misses()]
@@ -178,7 +178,7 @@ def _kernel_misses(out: Console, lines: Sequence[KernelLine]) -> None:
 
 
 def _kernel_payload(line: KernelLine) -> dict[str, Any]:
-    from specmargin.validation.kernels import reason_of_miss  # noqa: PLC0415
+    from specmargin.validation.kernels import reason_of_miss
 
     values = asdict(line)
     kernel: dict[str, Any] = values.pop("kernel")
@@ -190,7 +190,7 @@ def _kernel_payload(line: KernelLine) -> dict[str, Any]:
 
 
 def _steps(out: Console) -> list[dict[str, Any]]:
-    from specmargin.validation.steps import measured_steps, step_lines  # noqa: PLC0415
+    from specmargin.validation.steps import measured_steps, step_lines
 
     lines = list(step_lines())
     columns = [("verify steps, depth 0 to 7", "left"), ("steps", "right")]
@@ -213,8 +213,8 @@ def _steps(out: Console) -> list[dict[str, Any]]:
 
 
 def _served(out: Console, *, peer: int, seed: int, figure: Path | None) -> dict[str, Any]:
-    from specmargin.validation.report import served_report  # noqa: PLC0415
-    from specmargin.validation.served import served_rows  # noqa: PLC0415
+    from specmargin.validation.report import served_report
+    from specmargin.validation.served import served_rows
 
     rows = served_rows()
     report = served_report(rows, _track)
@@ -267,8 +267,8 @@ def _show_refusals(out: Console, report: ServedReport, *, total: int) -> None:
 
 
 def _peer(out: Console, report: ServedReport, rows: Sequence[ServedRow], *, wanted: int, seed: int) -> PeerReport:
-    from specmargin.validation.peer import aiconfigurator  # noqa: PLC0415
-    from specmargin.validation.report import peer_report  # noqa: PLC0415
+    from specmargin.validation.peer import aiconfigurator
+    from specmargin.validation.report import peer_report
 
     compared = peer_report(report, rows, aiconfigurator(), wanted=wanted, seed=seed, track=_track)
     _show_errors(out, "Beside AIConfigurator, on the same MoE rows", compared.lines)
@@ -282,8 +282,8 @@ def _peer(out: Console, report: ServedReport, rows: Sequence[ServedRow], *, want
 
 
 def _draw(out: Console, report: ServedReport, path: Path) -> None:
-    from specmargin.figures.files import save  # noqa: PLC0415
-    from specmargin.figures.validation import predicted_against_measured  # noqa: PLC0415
+    from specmargin.figures.files import save
+    from specmargin.figures.validation import predicted_against_measured
 
     save(predicted_against_measured(report).chart(), path)
     out.print(f"drawn: {path}", markup=False)

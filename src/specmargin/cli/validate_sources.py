@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
 from specmargin.catalog.prices import KINDS, measured_file, measured_names
-from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, needs_extra
@@ -28,9 +29,9 @@ def compare_sources(
     given: Sequence[str], *, model: str | None, gpu: str, figure: Path | None, force: bool, json: bool
 ) -> None:
     with needs_extra("measure"):
-        from specmargin.validation.sources import common_grid, step_errors  # noqa: PLC0415 (SciPy is an extra)
+        from specmargin.validation.sources import common_grid, step_errors
     if figure is not None:
-        from specmargin.figures.files import check_target  # noqa: PLC0415
+        from specmargin.figures.files import check_target
 
         check_target(figure, force=force)
     for name in given:
@@ -61,8 +62,8 @@ def _check_known(name: str) -> None:
 
 def _scenario(model: str, gpu: str, prices: str) -> Scenario:
     """Drafts for nothing, so that only the price of steps differs."""
-    options = o.ScenarioOptions(model=model, gpu=gpu, prices=prices, drafter="free", acceptance="0.7", context=520)
-    return options.one()[1]
+    request = ScenarioRequest(model=model, gpu=gpu, prices=prices, drafter="free", acceptance="0.7", context=520)
+    return scenario_of(request)[1]
 
 
 def _show(steps: Mapping[str, list[StepErrors]], grid: CommonGrid, names: Sequence[str], model: str) -> None:
@@ -105,8 +106,8 @@ def _payload(steps: Mapping[str, list[StepErrors]], grid: CommonGrid) -> dict[st
 def _draw(measured: Mapping[str, PriceFile], scenarios: Mapping[str, Scenario], path: Path) -> None:
     if not measured:
         raise InputError(f"{path}: there are no measured steps to draw; name a file of `specmargin measure vllm`")
-    from specmargin.figures.files import save  # noqa: PLC0415
-    from specmargin.figures.measured import residual_figure  # noqa: PLC0415
+    from specmargin.figures.files import save
+    from specmargin.figures.measured import residual_figure
 
     file = next(iter(measured))
     save(residual_figure(measured[file], scenarios[file].architecture, scenarios), path)

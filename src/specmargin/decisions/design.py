@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import product
 from typing import assert_never
 
@@ -15,6 +14,7 @@ from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
 from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, best_depths, check_range
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ParallelismError, ScenarioError
+from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
 from specmargin.sources import Source, assumed
 from specmargin.step import Step
@@ -25,13 +25,6 @@ _SHARE_TOLERANCE = 1 / 16  # how far the shared share may be from the one that w
 _MOST_EXPERTS = 4096
 
 Wrapper = Callable[[Sequence[ExpertShape]], Iterable[ExpertShape]]
-
-
-class Hold(StrEnum):
-    """What all variants have in common with the model as it is."""
-
-    ACTIVE = "active"  # parameters of the experts that a token uses, the shared ones among them
-    TOTAL = "total"  # those, and the parameters of all experts together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.errors import ScenarioError
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
+from specmargin.modes import Placement
 from specmargin.prices import memory
 from specmargin.prices.drafters import (
     Drafter,
@@ -25,7 +26,6 @@ from specmargin.prices.drafters import (
 )
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, target_work
-from specmargin.routing.placement import Placement
 from specmargin.routing.profile import UNIFORM, RoutingProfile, expert_counter, remembering
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from specmargin.architecture.types import Architecture
@@ -15,10 +14,10 @@ from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.view import View, scenario_of
+from specmargin.explorer.view import View, priced_scenario
 from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
-from specmargin.hardware.layout import Parallel
+from specmargin.modes import Parallel
 from specmargin.prices.kernels import store
 
 
@@ -96,10 +95,10 @@ def enough_gpus(view: View, error: InputError) -> int | None:
     if not isinstance(error, ParallelismError):
         return None
     for gpus in (2, 4, 8, 16, 32):
-        if gpus <= view.options.gpus:
+        if gpus <= view.request.gpus:
             continue
         try:
-            scenario_of(replace(view.options, gpus=gpus))
+            priced_scenario(view.request.scenario_only().model_copy(update={"gpus": gpus}))
         except InputError:
             continue
         return gpus

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import altair as alt
 
+from specmargin.app.request_schema import ScenarioRequest
 from specmargin.caching import made_once
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import needs_extra
@@ -31,14 +32,16 @@ _DEEPEST = 8
 class Asked:
     """What a simulated day depends on."""
 
-    options: Any
+    request: ScenarioRequest
     batch: int
     peak_tokens_per_second: float
 
 
 def _asked(view: View) -> Asked:
     return Asked(
-        options=view.options, batch=view.batch, peak_tokens_per_second=view.row.no_spec_tokens_per_second * _PEAK
+        request=view.request.scenario_only(),
+        batch=view.batch,
+        peak_tokens_per_second=view.row.no_spec_tokens_per_second * _PEAK,
     )
 
 

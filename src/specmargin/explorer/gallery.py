@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
 from specmargin.catalog.engine_times import find_engine_time
-from specmargin.decisions.design import Hold, Space, explore
+from specmargin.decisions.design import Space, explore
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer import day
@@ -17,6 +17,7 @@ from specmargin.explorer.view import View
 from specmargin.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
 from specmargin.figures.figure import Figure
 from specmargin.figures.words import acceptance_source
+from specmargin.modes import Hold
 from specmargin.prices.kernels import store
 from specmargin.routing.tabulated import coverage_rows
 from specmargin.step import FloatArray

@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from specmargin.app.verbs_schema import ReportRequest
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import KINDS as DRAFTERS
 from specmargin.catalog.drafters import acceptance_names
+from specmargin.catalog.engine_times import engine_time_names
 from specmargin.catalog.lookup import device_names, find_device, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer.uploads import Kind
 from specmargin.formats import ENGINES, find_engine
-from specmargin.hardware.layout import Parallel
-from specmargin.schema import StrictModel
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
 _CURVE = re.compile(r"(length:)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
@@ -36,8 +36,8 @@ def _or_nothing(**schema: Any) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
 
 
-class Query(StrictModel):
-    """One scenario, as the page's address has it."""
+class Query(ReportRequest):
+    """One scenario, as the page's address has it: every field of a request, its names checked."""
 
     model: Annotated[
         Text, Field(description="A bundled name or upload:ID.", json_schema_extra=_either(model_names()))
@@ -46,7 +46,6 @@ class Query(StrictModel):
         "h200"
     )
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
-    parallel: Parallel = Parallel.TP
     engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
     prices: Annotated[
         Text | None,
@@ -55,6 +54,7 @@ class Query(StrictModel):
             json_schema_extra=_or_nothing(enum=list(PRICES)),
         ),
     ] = None
+    engine_time: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=engine_time_names()))] = None
     drafter: Annotated[
         Text | None,
         Field(
@@ -76,12 +76,10 @@ class Query(StrictModel):
             json_schema_extra=_or_nothing(enum=["uniform", *BUNDLED]),
         ),
     ] = None
-    layer: Annotated[int | None, Field(ge=0, le=1000, description="One MoE layer in the figures of routing.")] = None
-    context: Annotated[int, Field(ge=0, le=16_777_216)] = 1024
-    batch: Annotated[int, Field(ge=1, le=65_536, description="The batch that figures mark.")] = 16
-    depth: Annotated[int, Field(ge=0, le=64, description="Deepest draft to consider.")] = 8
     weights: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8", "nvfp4", "mxfp4"]))] = None
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8"]))] = None
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    layer: Annotated[int | None, Field(ge=0, le=1000, description="One MoE layer in the figures of routing.")] = None
 
     @field_validator("model")
     @classmethod
@@ -110,6 +108,11 @@ class Query(StrictModel):
     @classmethod
     def _prices(cls, value: str | None) -> str | None:
         return value if value is None else _one_of("prices", value, PRICES)
+
+    @field_validator("engine_time")
+    @classmethod
+    def _engine_time(cls, value: str | None) -> str | None:
+        return value if value is None else _one_of("engine time", value, tuple(engine_time_names()))
 
     @field_validator("drafter")
     @classmethod

@@ -33,6 +33,7 @@ from specmargin.explorer.view import View, view_of
 from specmargin.figures.figure import Figure
 from specmargin.figures.files import rendered
 from specmargin.figures.theme import THEMES
+from specmargin.schema import complaint
 
 _STATIC = files("specmargin.explorer") / "static"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -96,9 +97,8 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:]) or None
-        message = str(first["msg"]).removeprefix("Value error, ")
-        return _failure(422, message if field is None else f"{field}: {message}", field)
+        loc = first["loc"][1:]  # without where it was in the request
+        return _failure(422, complaint({**first, "loc": loc}), ".".join(map(str, loc)) or None)
 
     @app.exception_handler(HTTPException)
     async def absent(_: Request, error: HTTPException) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from specmargin.decisions.amdahl import amdahl
 from specmargin.decisions.plan import best_depths
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
-from specmargin.explorer.view import View, scenario_of
+from specmargin.explorer.view import View, priced_scenario
 from specmargin.figures.roofline import intensity
 from specmargin.prices.work import Component
 from specmargin.step import Step
@@ -178,7 +178,7 @@ def _fixed(view: View) -> Paragraph:
 def _on_datasheet(view: View) -> str:
     if view.scenario.prices.name == "datasheet":
         return "These are datasheet prices: choose measured ones above to see it."
-    _, other = scenario_of(replace(view.options, prices="datasheet"))
+    _, other = priced_scenario(view.request.scenario_only().model_copy(update={"prices": "datasheet"}))
     depth = view.plan["rows"][0]["depth"]
     grid = other.grid([1], max(view.max_depth, depth, 1))
     theirs = int(best_depths(grid, view.limit)[0])

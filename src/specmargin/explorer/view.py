@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specmargin.app.payload import payload
-from specmargin.app.planning import Answer, Question, answer
-from specmargin.app.scenarios import ScenarioOptions
+from specmargin.app.planning import Answer, answer
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
+from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.plan import PlanRow, plan_rows
@@ -30,16 +32,23 @@ _KEPT = 48
 class View:
     """One scenario, worked out as far as somebody asks."""
 
-    options: ScenarioOptions
-    batch: int
-    max_depth: int
+    request: ReportRequest
     layer: int | None = None
     bank: Upload | None = None
     routing_file: Upload | None = None
 
     @cached_property
     def _pair(self) -> tuple[DraftChoice, Scenario]:
-        return scenario_of(self.options)
+        return priced_scenario(self.request.scenario_only())
+
+    @property
+    def batch(self) -> int:
+        """That figures mark."""
+        return self.request.batch
+
+    @property
+    def max_depth(self) -> int:
+        return self.request.depth
 
     @property
     def choice(self) -> DraftChoice:
@@ -51,7 +60,7 @@ class View:
 
     @property
     def engine(self) -> EngineFormat:
-        return find_engine(self.options.engine)
+        return find_engine(self.request.engine)
 
     @property
     def limit(self) -> int | None:
@@ -60,7 +69,7 @@ class View:
 
     @property
     def answer(self) -> Answer:
-        return _answer(self.options, self.max_depth)
+        return _answer(self.request.scenario_only(), self.max_depth)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -89,7 +98,7 @@ class View:
 
     def with_drafter(self, kind: str) -> View:
         """The same with another drafter and its own bundled acceptance."""
-        return replace(self, options=replace(self.options, drafter=kind, acceptance=None), bank=None)
+        return replace(self, request=self.request.model_copy(update={"drafter": kind, "acceptance": None}), bank=None)
 
     @property
     def rivals(self) -> tuple[str, str] | None:
@@ -112,28 +121,10 @@ def view_of(query: Query, uploads: Uploads) -> View:
     bank, acceptance = _uploaded(query.acceptance, "acceptance", uploads)
     routing_file, routing = _uploaded(query.routing, "routing", uploads)
     _, model = _uploaded(query.model, "config", uploads)
-    options = ScenarioOptions(
-        model=model or query.model,
-        gpu=query.gpu,
-        gpus=query.gpus,
-        parallel=query.parallel,
-        drafter=query.drafter,
-        acceptance=acceptance,
-        routing=routing,
-        context=query.context,
-        weights=query.weights,
-        kv_cache=query.kv_cache,
-        prices=query.prices,
-        engine=query.engine,
-    )
-    return View(
-        options=options,
-        batch=query.batch,
-        max_depth=query.depth,
-        layer=query.layer,
-        bank=bank,
-        routing_file=routing_file,
-    )
+    files = {"model": model or query.model, "acceptance": acceptance, "routing": routing}
+    given = {name: getattr(query, name) for name in ReportRequest.model_fields} | files
+    request = ReportRequest.model_construct(**given)  # checked at the door already
+    return View(request=request, layer=query.layer, bank=bank, routing_file=routing_file)
 
 
 def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
@@ -147,27 +138,27 @@ def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | 
 
 
 @made_once(maxsize=_KEPT)
-def _base(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
-    return options.one()
+def _base(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
+    return scenario_of(request)
 
 
 @made_once(maxsize=_KEPT)
-def scenario_of(options: ScenarioOptions) -> tuple[DraftChoice, Scenario]:
+def priced_scenario(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
     """Moving acceptance or context keeps what was priced: it depends on neither, or is known by its context."""
-    choice, first = _base(replace(options, acceptance=None, context=0))
-    scenario = first.with_context(float(options.context))
+    choice, first = _base(request.model_copy(update={"acceptance": None, "context": 0}))
+    scenario = first.with_context(float(request.context))
     scenario.check_memory()
-    if options.acceptance is None:
+    if request.acceptance is None:
         return choice, scenario
     deepest = choice.drafter.max_depth or 8
-    survival = find_acceptance(options.acceptance, choice, scenario.architecture, max_depth=deepest)
+    survival = find_acceptance(request.acceptance, choice, scenario.architecture, max_depth=deepest)
     return choice, scenario.with_survival(survival)
 
 
 @made_once(maxsize=_KEPT)
-def _answer(options: ScenarioOptions, max_depth: int) -> Answer:
-    choice, scenario = scenario_of(options)
-    return answer(choice, scenario, Question(engine=find_engine(options.engine), max_depth=max_depth))
+def _answer(request: ScenarioRequest, max_depth: int) -> Answer:
+    choice, scenario = priced_scenario(request)
+    return answer(choice, scenario, PlanRequest.model_construct(**request.model_dump(), depth=max_depth))
 
 
 @made_once(maxsize=4)

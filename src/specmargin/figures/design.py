@@ -6,8 +6,9 @@ from typing import Any
 
 import altair as alt
 
-from specmargin.decisions.design import STEP, Design, DesignRow, Hold
+from specmargin.decisions.design import STEP, Design, DesignRow
 from specmargin.figures.figure import Figure, rounded, table
+from specmargin.modes import Hold
 from specmargin.sources import weakest
 
 _CELL = 54  # pixels

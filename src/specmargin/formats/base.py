@@ -9,11 +9,11 @@ import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule
 from specmargin.hardware.device import Device
-from specmargin.hardware.layout import Parallel
+from specmargin.modes import Parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ScheduleRequest:
     """What a format is written from."""
 
     table: DepthTable  # goodput of every batch and depth, relative to the best
@@ -42,7 +42,7 @@ class EngineFormat:
     name: str
     title: str
     position_limit: Callable[[Device], int | None]  # batch × (depth + 1) above which there is no graph
-    write: Callable[[Request], EngineConfig]
+    write: Callable[[ScheduleRequest], EngineConfig]
 
 
 def off(table: DepthTable) -> Schedule:
@@ -60,7 +60,7 @@ def fixed(table: DepthTable, depth: int) -> Schedule:
     return Schedule(ranges=(Range(first=1, last=table.batches, depth=depth),))
 
 
-def unwritten(request: Request, schedule: Schedule) -> EngineConfig | None:
+def unwritten(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
     """The cases in which there is no setting to write: nothing pays, or no engine can do it."""
     if schedule.max_depth == 0:
         several = "" if len(request.batches) == 1 else ", at one depth for all these batches at least"
@@ -78,6 +78,6 @@ def unwritten(request: Request, schedule: Schedule) -> EngineConfig | None:
 _PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>", "model": "<your draft model>"}
 
 
-def drafter_model(request: Request) -> str:
+def drafter_model(request: ScheduleRequest) -> str:
     """What to put where the engine wants the drafter's model; "" for drafters that have none of their own."""
     return request.drafter_model or _PLACEHOLDERS.get(request.drafter_kind, "")

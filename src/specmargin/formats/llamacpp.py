@@ -12,7 +12,7 @@ import shlex
 from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
-    Request,
+    ScheduleRequest,
     drafter_model,
     fixed,
     single_depth,
@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-def write(request: Request) -> EngineConfig:
+def write(request: ScheduleRequest) -> EngineConfig:
     schedule = fixed(request.table, single_depth(request.table, request.batches))
     nothing = unwritten(request, schedule)
     if nothing is not None:

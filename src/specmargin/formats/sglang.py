@@ -15,13 +15,13 @@ from specmargin.decisions.schedule import Range, Schedule, make_schedule
 from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
-    Request,
+    ScheduleRequest,
     drafter_model,
     fixed,
     single_depth,
     unwritten,
 )
-from specmargin.hardware.layout import Parallel
+from specmargin.modes import Parallel
 
 _ALGORITHMS = {"mtp": "EAGLE", "eagle": "EAGLE3", "dflash": "DFLASH", "model": "STANDALONE", "ngram": "NGRAM"}
 _ADAPTIVE = ("mtp", "eagle")
@@ -35,7 +35,7 @@ def graph_batch_sizes(largest: int) -> list[int]:
     return sizes if largest in sizes else [*sizes, largest]
 
 
-def write(request: Request) -> EngineConfig:
+def write(request: ScheduleRequest) -> EngineConfig:
     sizes = graph_batch_sizes(request.table.batches)
     adaptive = request.drafter_kind in _ADAPTIVE and request.parallel is not Parallel.DP_EP
     if adaptive:
@@ -59,7 +59,7 @@ def write(request: Request) -> EngineConfig:
     )
 
 
-def _flags(request: Request, steps: int) -> str:
+def _flags(request: ScheduleRequest, steps: int) -> str:
     model = drafter_model(request)
     path = f" --speculative-draft-model-path {shlex.quote(model)}" if model else ""
     return (

@@ -12,12 +12,12 @@ import json
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
-from specmargin.formats.base import EngineConfig, EngineFormat, Request, drafter_model, unwritten
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_model, unwritten
 
 _TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
 
 
-def write(request: Request) -> EngineConfig:
+def write(request: ScheduleRequest) -> EngineConfig:
     wanted = make_schedule(request.table, min_gain=request.min_gain)
     schedule = _expressible(request, wanted)
     nothing = unwritten(request, schedule)
@@ -42,7 +42,7 @@ def _written(schedule: Schedule) -> list[Range]:
     return entries[:-1] if entries[-1].depth == 0 and len(entries) > 1 else entries
 
 
-def _expressible(request: Request, wanted: Schedule) -> Schedule:
+def _expressible(request: ScheduleRequest, wanted: Schedule) -> Schedule:
     """Among schedules that start at their deepest, the one that loses least over the plan's batches."""
     if wanted.ranges[0].depth == wanted.max_depth:
         return wanted
@@ -66,13 +66,13 @@ def _starting_deepest(table: DepthTable, deepest: int, min_gain: float) -> list[
     return [Schedule(ranges=(*forced, *rest))]
 
 
-def _never_loses(request: Request, schedule: Schedule) -> bool:
+def _never_loses(request: ScheduleRequest, schedule: Schedule) -> bool:
     """Whether every batch of the plan is served at least as fast as with drafting off."""
     rows = [(min(batch, request.table.batches), schedule.depth_at(batch)) for batch in request.batches]
     return all(request.table.relative[b - 1, depth] >= request.table.relative[b - 1, 0] for b, depth in rows)
 
 
-def _worth(request: Request, schedule: Schedule) -> float:
+def _worth(request: ScheduleRequest, schedule: Schedule) -> float:
     batches = [min(batch, request.table.batches) for batch in request.batches]
     relative = [request.table.relative[batch - 1, schedule.depth_at(batch)] for batch in batches]
     return float(np.mean(np.where(np.isfinite(relative), relative, -1e9)))

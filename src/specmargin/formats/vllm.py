@@ -14,14 +14,14 @@ from specmargin.decisions.schedule import make_schedule
 from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
-    Request,
+    ScheduleRequest,
     drafter_model,
     fixed,
     single_depth,
     unwritten,
 )
 from specmargin.hardware.device import Device
-from specmargin.hardware.layout import Parallel
+from specmargin.modes import Parallel
 
 _METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram"}
 
@@ -31,7 +31,7 @@ def position_limit(device: Device) -> int:
     return 1024 if device.name in ("b200", "b300", "gb200", "gb300") else 512
 
 
-def write(request: Request) -> EngineConfig:
+def write(request: ScheduleRequest) -> EngineConfig:
     notes = []
     if request.parallel is Parallel.DP_EP:
         schedule = fixed(request.table, single_depth(request.table, request.batches))

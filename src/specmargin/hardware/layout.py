@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from specmargin.architecture.types import Architecture, GroupedAttention
 from specmargin.errors import ParallelismError
-
-
-class Parallel(StrEnum):
-    TP = "tp"  # everything is split over all GPUs
-    EP = "ep"  # attention is split (tensor parallel), whole experts are spread over the GPUs
-    DP_EP = "dp-ep"  # each GPU has its own sequences, whole experts are spread over the GPUs
+from specmargin.modes import Parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

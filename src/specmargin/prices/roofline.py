@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
 from specmargin.hardware.device import Device
+from specmargin.modes import RooflineForm
 from specmargin.prices.fabric import collective_seconds
 from specmargin.prices.model import WorkPrice
 from specmargin.prices.work import Collective, Work
@@ -20,11 +20,6 @@ from specmargin.sources import datasheet
 from specmargin.step import FloatArray
 
 _ZERO: FloatArray = np.zeros(())  # constants stay 0-dimensional and broadcast: a third of the time of full arrays
-
-
-class RooflineForm(StrEnum):
-    PER_COMPONENT = "per-component"  # kernels run one after another: a max for each
-    WHOLE_STEP = "whole-step"  # one max over the whole step, as some published grids assume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

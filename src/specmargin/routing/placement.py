@@ -9,24 +9,18 @@ capture this is within 2% (tests/published/test_reference_routing.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
 from specmargin.errors import RoutingError
+from specmargin.modes import Placement
 from specmargin.routing.local import LocalRouting
 from specmargin.step import FloatArray, IntArray, Step
 
 _LAYERS_LOOKED_AT = 8
 _RUNS = (1, 2, 4, 8, 16)
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
-
-
-class Placement(StrEnum):
-    CONTIGUOUS = "contiguous"  # the first experts on the first rank: what engines do unless told otherwise
-    ROUND_ROBIN = "round-robin"
-    BALANCED = "balanced"  # by popularity, as an expert load balancer would
 
 
 def rank_by_layer_expert(profile: LocalRouting, placement: Placement, ranks: int) -> IntArray:
@@ -124,7 +118,7 @@ class PlacedRouting:
         """Distinct experts on the busiest rank over those of the whole layer."""
         distinct, share = self._table
         mean = self.profile.mean(self.profile.pool, step)
-        run = step.positions / np.maximum(step.sequences, 1e-9)
+        run = np.maximum(step.positions / np.maximum(step.sequences, 1e-9), 1.0)  # nobody has a run of 1
         place = np.interp(np.log(run), np.log(_RUNS), np.arange(len(_RUNS)))
         low = np.minimum(place.astype(np.int64), len(_RUNS) - 2)
         part = place - low

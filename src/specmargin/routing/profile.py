@@ -9,10 +9,11 @@ import numpy as np
 
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.errors import RoutingError
+from specmargin.modes import Placement
 from specmargin.routing import coverage
 from specmargin.routing.curves import CurveRouting
 from specmargin.routing.local import LocalRouting
-from specmargin.routing.placement import PlacedRouting, Placement
+from specmargin.routing.placement import PlacedRouting
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, ExpertLoad, FloatArray, Step
 

@@ -16,9 +16,9 @@ from specmargin.catalog.engine_times import NO_ENGINE_TIME
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.catalog.prices import find_prices
 from specmargin.decisions.scenario import Scenario
+from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
 from specmargin.prices.model import EngineTime
-from specmargin.prices.roofline import RooflineForm
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import Source, SourceKind
 from specmargin.step import BoolArray, FloatArray, Step

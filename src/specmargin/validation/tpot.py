@@ -18,8 +18,8 @@ from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError
+from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
-from specmargin.prices.roofline import RooflineForm
 from specmargin.step import Step
 from specmargin.validation.served import ServedRow, architecture_of
 

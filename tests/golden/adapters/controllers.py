@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.app.scenarios import ScenarioOptions
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -76,7 +77,8 @@ class LiveController:
 
 def policy_of(drafter: str, sample: FloatArray, *, max_batch: int, max_depth: int) -> str:
     """What `specmargin plan --policy` writes for a drafter of Qwen3.6-35B-A3B on an H200, gated by this sample."""
-    _, scenario = ScenarioOptions(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter).one()
+    request = ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter)
+    _, scenario = scenario_of(request)
     made = make_policy(
         table=scenario_table(scenario, max_batch=max_batch, max_depth=max_depth),
         survival=scenario.survival.at(max_depth),

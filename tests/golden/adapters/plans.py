@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.app.planning import Answer, Question, _config, answer
-from specmargin.app.scenarios import ScenarioOptions
+from specmargin.app.planning import Answer, _config, answer
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenarios_of
+from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.plan import deepest, plan_rows
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule, depth_table
 from specmargin.errors import CatalogError, InputError, ParallelismError
-from specmargin.formats import find_engine
-from specmargin.hardware.layout import Parallel
-from specmargin.prices.roofline import RooflineForm
-from specmargin.routing.placement import Placement
+from specmargin.modes import Parallel, Placement, RooflineForm
 from specmargin.step import ExpertCounter
 from tests.golden.cells import BATCHES, MAX_DEPTH, Cell
 
@@ -114,20 +113,17 @@ def _kind(error: InputError) -> str:
 
 def _planned(cell: Cell) -> Planned:
     gpus, choice, scenario = _scenario_of(cell)
-    engine = find_engine(cell.engine)
     limit = scenario.engine_time.captured_positions
     largest = _WHOLE_BATCH if cell.whole else _LARGEST_BATCH
     # One pass over all batches; the scenario keeps what it has priced.
     scenario.grid(sorted({*range(1, largest + 1), *BATCHES}), deepest(scenario, MAX_DEPTH))
     rows = plan_rows(scenario, BATCHES, max_depth=MAX_DEPTH, position_limit=limit)
     # `answer` also finds out where speculation stops to pay, which takes three times as long as this part of it.
-    question = Question(engine=engine, batches=BATCHES, max_depth=MAX_DEPTH, max_batch=_LARGEST_BATCH)
-    config = _config(choice, scenario, rows, question, limit)
+    config = _config(choice, scenario, rows, _question(cell, _LARGEST_BATCH), limit)
     grid = scenario.grid(BATCHES, deepest(scenario, MAX_DEPTH))
     whole = None
     if cell.whole:
-        asked = Question(engine=engine, batches=BATCHES, max_depth=MAX_DEPTH, max_batch=_WHOLE_BATCH)
-        whole = _whole(answer(choice, scenario, asked))
+        whole = _whole(answer(choice, scenario, _question(cell, _WHOLE_BATCH)))
     return Planned(
         gpus=gpus,
         drafter=scenario.drafter.name,
@@ -149,6 +145,12 @@ def _planned(cell: Cell) -> Planned:
         schedule=_ranges(config.schedule),
         config=_text(config.text, config.file_text),
         whole=whole,
+    )
+
+
+def _question(cell: Cell, max_batch: int) -> PlanRequest:
+    return PlanRequest(
+        model=cell.model, gpu=cell.gpu, engine=cell.engine, batch=BATCHES, depth=MAX_DEPTH, max_batch=max_batch
     )
 
 
@@ -177,10 +179,10 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def _scenario(cell: Cell, gpus: int, options: dict[str, Any]) -> tuple[DraftChoice, Scenario]:
-    asked = ScenarioOptions(
+    asked = ScenarioRequest(
         model=cell.model, gpu=cell.gpu, gpus=gpus, engine=cell.engine, prices=cell.prices, **options
     )
-    ((choice, scenario),) = asked.choices()
+    ((choice, scenario),) = scenarios_of(asked)
     scenario.check_memory()
     # Counting experts is a third of the work and depends on neither GPU, engine nor prices: share it.
     layout = (cell.model, gpus, cell.options)

@@ -181,17 +181,22 @@ def pass_seconds(table: PriceTable, sequences: int, number: int, at: ContextAt) 
 
 @compiled
 def drafting_seconds(table: PriceTable, drafted: IntArray, count: int, at: ContextAt) -> float:
-    """Drafting the first `count` of these depths: pass j runs for the sequences that are still drafting."""
-    deepest = 0
-    for i in range(count):
-        deepest = max(deepest, min(drafted[i], table.effective_by_depth.size - 1))
-    seconds = 0.0
-    for number in range(1, deepest + 1):
-        going = 0
+    """Drafting the first `count` of these depths: pass j runs for the sequences that are still drafting.
+
+    Passes that the same sequences take are priced together, so that equal depths cost what the table says of them.
+    """
+    seconds, passes, deepest = 0.0, 0, table.effective_by_depth.size - 1
+    while True:
+        going, until = 0, deepest
         for i in range(count):
-            going += drafted[i] >= number
-        seconds += pass_seconds(table, going, number, at)
-    return seconds
+            if drafted[i] > passes:
+                going += 1
+                until = min(until, drafted[i])
+        if going == 0 or passes >= deepest:
+            return seconds
+        before = at_context(table.draft_seconds, going, passes, at)
+        seconds += at_context(table.draft_seconds, going, until, at) - before
+        passes = until
 
 
 @compiled

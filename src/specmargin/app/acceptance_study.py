@@ -1,14 +1,14 @@
-"""`specmargin profile acceptance`: how it works and what it shows. The command itself is in `cli/profile.py`."""
+"""What a bank of rounds says: survival, calibration held out by request, and the ladder of policies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
 import numpy as np
-from rich.console import Console
 
 from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.calibration import (
@@ -23,13 +23,13 @@ from specmargin.acceptance.calibration import (
 )
 from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram, joint_table, survival_estimate
 from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
-from specmargin.cli import options as o
-from specmargin.cli import render
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
 from specmargin.errors import AcceptanceError
+from specmargin.modes import RooflineForm
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.study.ladder import CONCURRENCIES, OURS, Contest, LadderRow, ladder
+from specmargin.policies.study.ladder import CONCURRENCIES, Contest, LadderRow, ladder
 from specmargin.policies.tables import scenario_table, study_table
-from specmargin.prices.roofline import RooflineForm
 from specmargin.prices.work import Scope
 
 _SAMPLED = 512
@@ -68,9 +68,9 @@ def prices_of(clock: Clock) -> PriceTable:
         case Clock.STUDY_PASSES:
             return study_table(by_pass=True)
         case Clock.REAL:
-            options = o.ScenarioOptions(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter="mtp")
+            request = ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter="mtp")
         case Clock.POST:
-            options = o.ScenarioOptions(
+            request = ScenarioRequest(
                 model="qwen3.6-35b-a3b",
                 gpu="b200",
                 prices="datasheet",
@@ -81,7 +81,7 @@ def prices_of(clock: Clock) -> PriceTable:
             )
         case _:
             assert_never(clock)
-    _, scenario = options.one()
+    _, scenario = scenario_of(request)
     if clock is Clock.POST:
         scenario = replace(scenario, scope=Scope(sampling=False, state_writes=False, draft_catch_up=False))
     return scenario_table(scenario.with_graphs_for(None), max_batch=max(CONCURRENCIES), max_depth=8)
@@ -126,8 +126,11 @@ def _mean(found: Sequence[Quality]) -> Quality:
     )
 
 
-def run(rounds: Rounds, *, clocks: Sequence[Clock], splits: int) -> dict[str, Any]:
-    """Everything that is shown, in the shape of the JSON."""
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+def study(rounds: Rounds, *, clocks: Sequence[Clock], splits: int, progress: Progress) -> dict[str, Any]:
+    """Everything that is shown, in the shape of the JSON. `progress`: a bar with a name and so many parts."""
     known = rounds.with_confidence()
     if clocks and known is None:
         raise AcceptanceError(f"{rounds.source}: has no confidences, which the ladder needs")
@@ -145,11 +148,11 @@ def run(rounds: Rounds, *, clocks: Sequence[Clock], splits: int) -> dict[str, An
     if known is not None:
         payload["calibrated_rounds"] = known.count
         payload["joint"] = joint_table(known, survival_of(known, Raw())).tolist()
-        with render.progress("calibrating", 1):
+        with progress("calibrating", 1):
             payload["calibration"] = [_line(line) for line in calibration_lines(known, splits=splits)]
         contest = Contest.of(known, seed=0) if clocks else None
         for clock in clocks:
-            with render.progress(f"ladder, {clock}", len(CONCURRENCIES)) as advance:
+            with progress(f"ladder, {clock}", len(CONCURRENCIES)) as advance:
                 assert contest is not None
                 rows = list(ladder(contest, prices_of(clock), advance=lambda: advance(1)))
             payload["ladder"] += [asdict(row) | {"prices": str(clock)} for row in rows]
@@ -194,65 +197,6 @@ def _line(line: CalibrationLine) -> dict[str, Any]:
             f"brier_{name}": quality.brier,
         }
     return found
-
-
-# --- tables ---
-
-
-def show(out: Console, payload: dict[str, Any]) -> None:
-    whole = payload["categories"]["all"]
-    accepted = sum(whole["survival"])
-    out.print(
-        f"{whole['rounds']:,} rounds of {payload['speculator'] or payload['source']}: {accepted:.2f} draft tokens "
-        f"accepted on average, the first with probability {whole['survival'][0]:.3f}.",
-        style="bold",
-    )
-    out.print()
-    _show_survival(out, payload)
-    if payload["calibration"]:
-        left_out = whole["rounds"] - payload["calibrated_rounds"]
-        if left_out:
-            out.print(f"(requests without all their confidences, {left_out:,} rounds, left out)", style="dim")
-        _show_calibration(out, payload["calibration"])
-    for clock in dict.fromkeys(row["prices"] for row in payload["ladder"]):
-        _show_ladder(out, Clock(clock), [row for row in payload["ladder"] if row["prices"] == clock])
-
-
-def _show_survival(out: Console, payload: dict[str, Any]) -> None:
-    depth = len(payload["categories"]["all"]["survival"])
-    columns = [("category", "left"), ("rounds", "right"), *((f"S{d}", "right") for d in range(1, depth + 1))]
-    shown = render.table("survival (product-limit; ± standard error over requests for the first)", columns)
-    for name, found in payload["categories"].items():
-        first = f"{found['survival'][0]:.3f} ± {found['survival_stderr'][0]:.3f}"
-        rest = [f"{value:.3f}" for value in found["survival"][1:]]
-        shown.add_row(name, f"{found['rounds']:,}", first, *rest)
-    out.print(shown)
-    out.print()
-
-
-def _show_calibration(out: Console, lines: Sequence[dict[str, Any]]) -> None:
-    names = ("raw", "isotonic", "logistic", "calibrated")
-    columns = [("depth", "right")]
-    columns += [(f"{name}", "right") for name in names]
-    shown = render.table("expected calibration error (log loss), requests held out", columns)
-    for line in lines:
-        cells = [f"{line[f'ece_{name}']:.4f} ({line[f'log_loss_{name}']:.4f})" for name in names]
-        shown.add_row(str(line["depth"]), *cells)
-    out.print(shown)
-    out.print()
-
-
-def _show_ladder(out: Console, clock: Clock, rows: Sequence[dict[str, Any]]) -> None:
-    concurrencies = list(dict.fromkeys(row["concurrency"] for row in rows))
-    shown = render.table(
-        f"goodput over the best fixed depth, by concurrency: {CLOCKS[clock]}",
-        [("policy", "left"), *((str(number), "right") for number in concurrencies)],
-    )
-    for policy in dict.fromkeys(row["policy"] for row in rows):
-        gains = [f"{row['gain']:+.1%}" for row in rows if row["policy"] == policy]
-        shown.add_row(policy, *gains, style="bold" if policy == OURS else None)
-    out.print(shown)
-    out.print()
 
 
 def ladder_rows(payload: dict[str, Any]) -> list[tuple[str, LadderRow]]:

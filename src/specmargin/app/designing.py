@@ -1,0 +1,27 @@
+"""From a request to the variants of a model's experts that it asks for."""
+
+from __future__ import annotations
+
+from specmargin.app.scenarios import scenario_of
+from specmargin.app.verbs_schema import DesignRequest
+from specmargin.catalog.lookup import find_device
+from specmargin.catalog.prices import law_book
+from specmargin.decisions.design import Design, Space, Wrapper, explore
+from specmargin.modes import Hold
+
+# Equal totals leave few pairs, so more are tried.
+_PER_TOKEN = {Hold.ACTIVE: (2, 4, 8, 16), Hold.TOTAL: tuple(range(1, 21))}
+_SHARES = (0.0, 0.25, 0.5)
+
+
+def explored(request: DesignRequest, *, progress: Wrapper) -> Design:
+    space = Space(
+        hold=request.hold,
+        experts=request.experts,
+        experts_per_token=request.experts_per_token or _PER_TOKEN[request.hold],
+        shared_shares=request.shared if request.shared or request.hold is Hold.TOTAL else _SHARES,
+    )
+    prices = request.prices or ("datasheet" if law_book(find_device(request.gpu)) is None else "laws")
+    _, scenario = scenario_of(request.model_copy(update={"prices": prices}))
+    scenario.check_memory()
+    return explore(scenario, space, batch=request.batch, max_depth=request.depth, progress=progress)

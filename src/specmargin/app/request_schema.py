@@ -1,0 +1,297 @@
+"""What can be asked about a scenario. One field here is an option of the command line, a key of a scenario file, a
+parameter of the web page's address and an argument in Python; its description is the help text of all of them.
+
+Adding an option that all verbs share means adding a field to `ScenarioRequest` and using it in `app/scenarios.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from types import NoneType
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from specmargin.errors import ScenarioError
+from specmargin.modes import Parallel, Placement, RooflineForm
+from specmargin.schema import StrictModel, first_complaint
+
+MAX_BATCH = 65_536
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a field appears on the command line."""
+
+    panel: str | None = None  # of the help page
+    argument: bool = False  # positional, not an option
+    metavar: str | None = None
+    default: str | None = None  # shown in place of a default that depends on the rest
+
+    def as_(self, metavar: str, default: str | None = None) -> Shown:
+        """The same panel, with a name for the value."""
+        return replace(self, metavar=metavar, default=default)
+
+
+MODEL = Shown(panel="Model and GPUs")
+DRAFTS = Shown(panel="Drafter, acceptance and routing")
+PRICES = Shown(panel="Prices and engine")
+LOAD = Shown(panel="Load")
+QUESTION = Shown(panel="Question")
+
+
+# --- numbers as people write them ---
+
+
+def parse_number(given: object) -> object:
+    """`64k` is 65536; k and m mean 1024 and 1,048,576. What is not text is left as it is."""
+    if not isinstance(given, str):
+        return given
+    found = re.fullmatch(r"\s*(-?[0-9]{1,9})([km]?)\s*", given.lower())
+    if found is None:
+        raise ValueError(f"{given!r} is not a whole number such as 512 or 8k")
+    return int(found.group(1)) * {"": 1, "k": 1024, "m": 1_048_576}[found.group(2)]
+
+
+def parse_numbers(given: object, most: int = 4096) -> object:
+    """`1,2,4`, `1-8` or `1,4-6,32`; one number, or a list of them."""
+    if isinstance(given, int):
+        return (given,)
+    if not isinstance(given, str):
+        return given
+    values: set[int] = set()
+    for part in given.split(","):
+        low, dash, high = part.strip().partition("-") if not part.strip().startswith("-") else (part, "", "")
+        try:
+            first, last = (int(str(parse_number(end))) for end in ((low, high) if dash else (low, low)))
+        except ValueError:
+            raise ValueError(f"{part!r} is neither a number nor a range such as 1-8") from None
+        if last < first:
+            raise ValueError(f"the range {part!r} is empty")
+        if last - first >= most or len(values) >= most:
+            raise ValueError(f"at most {most} values, {given!r} has more")
+        values.update(range(first, last + 1))
+    return tuple(sorted(values))
+
+
+def listed(most: int) -> BeforeValidator:
+    """So many numbers at most."""
+    return BeforeValidator(partial(parse_numbers, most=most))
+
+
+def parse_shares(given: object) -> object:
+    """`0,0.25,0.5`, or a list of numbers."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return tuple(sorted({float(part) for part in given.split(",")}))
+    except ValueError:
+        raise ValueError(f"{given!r} is not a list of shares such as 0,0.25,0.5") from None
+
+
+#: After `Field`, so that limits are those of the number and not of its text.
+NUMBER = BeforeValidator(parse_number)
+Numbers = Annotated[tuple[int, ...], BeforeValidator(parse_numbers)]
+
+
+# --- the scenario ---
+
+DrafterField = Annotated[
+    str | None,
+    Field(description="mtp, eagle[:CONFIG], dflash[:CONFIG], ssd[:INNER@HIT], model:MODEL, ngram or free."),
+    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle"),
+]
+ContextField = Annotated[
+    int,
+    Field(ge=0, le=1 << 24, description="Tokens in the cache of each sequence: 1024, 64k."),
+    NUMBER,
+    LOAD.as_("TOKENS"),
+]
+
+
+class ScenarioRequest(StrictModel):
+    """A model on GPUs, a drafter, a load and prices, by names."""
+
+    #: Fields that cannot change the answer of this request, and why: they are refused, not ignored.
+    unused: ClassVar[Mapping[str, str]] = {}
+
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="A bundled name, a config.json, a model folder, or an id in the local hub cache.",
+        ),
+        Shown(panel=MODEL.panel, argument=True),
+    ]
+    gpu: Annotated[
+        str,
+        Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
+        MODEL.as_("GPU"),
+    ]
+    gpus: Annotated[int, Field(description="GPUs that serve one copy of the model."), MODEL.as_("N")] = 1
+    parallel: Annotated[
+        Parallel,
+        Field(
+            description="tp: split everything; ep: tensor-parallel attention, expert-parallel experts; dp-ep: "
+            "data-parallel attention, expert-parallel experts."
+        ),
+        MODEL.as_("LAYOUT"),
+    ] = Parallel.TP
+    placement: Annotated[
+        Placement,
+        Field(
+            description="Experts over ranks: contiguous, round-robin or balanced, where the routing profile knows "
+            "which expert is which."
+        ),
+        MODEL.as_("KIND"),
+    ] = Placement.CONTIGUOUS
+    weights: Annotated[
+        str | None,
+        Field(description="Store linear layers as fp8, nvfp4, mxfp4, int4-g128, q4_k ... instead."),
+        MODEL.as_("PRECISION", "as the model says"),
+    ] = None
+    kv_cache: Annotated[
+        str | None,
+        Field(description="Precision of the KV cache: bf16, fp8."),
+        MODEL.as_("PRECISION", "as the model says"),
+    ] = None
+    memory_utilization: Annotated[
+        float, Field(description="Part of GPU memory that the engine may use."), MODEL.as_("PART")
+    ] = 0.9
+    drafter: DrafterField = None
+    acceptance: Annotated[
+        str | None,
+        Field(
+            description="0.8 (each token), 0.78,0.58,0.44 (survival by depth), length:2.3@4 (accepted drafts at depth "
+            "4), a bank of rounds or a profile of one (PATH or PATH:CATEGORY), or what is bundled (mtp, dflash, "
+            "eagle ..., reference-moe[:CATEGORY])."
+        ),
+        DRAFTS.as_("CURVE", "what is bundled for the drafter or its kind"),
+    ] = None
+    routing: Annotated[
+        str | None,
+        Field(
+            description="How positions choose experts: uniform, a bundled NAME[:CATEGORY], or "
+            "FILE[:CATEGORY[=WEIGHT],...] made by `specmargin profile routing`."
+        ),
+        DRAFTS.as_("PROFILE", "the model's own profile, or one scaled to it"),
+    ] = None
+    context: ContextField = 1024
+    engine: Annotated[
+        str,
+        Field(description="Engine whose kernels and overhead are priced: vllm, sglang, trtllm, llamacpp."),
+        PRICES.as_("NAME"),
+    ] = "vllm"
+    prices: Annotated[
+        str | None,
+        Field(
+            description="datasheet (a roofline), laws (fitted to measured kernels), tables (the kernels themselves; "
+            "needs the extra silicon), FILE.json with your own laws or measured steps (`specmargin measure`), or a "
+            "bundled measurement."
+        ),
+        PRICES.as_("SOURCE", "tables if installed, else laws"),
+    ] = None
+    form: Annotated[
+        RooflineForm,
+        Field(description="One roofline per-component (kernels in sequence), or one over the whole-step."),
+        PRICES.as_("FORM"),
+    ] = RooflineForm.PER_COMPONENT
+    engine_time: Annotated[
+        str | None,
+        Field(description="Time beside the kernels: none, vllm, sglang, trtllm, vllm:slow-host, vllm:piecewise."),
+        PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices"),
+    ] = None
+    graph_limit: Annotated[
+        int | None,
+        Field(ge=1, description="Positions of the largest captured CUDA graph."),
+        PRICES.as_("POSITIONS", "the engine's"),
+    ] = None
+    step_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per step outside the kernels, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    sequence_ms: Annotated[
+        float | None, Field(ge=0, lt=1e6, description="Engine time per step and sequence, in ms."), PRICES.as_("MS")
+    ] = None
+    position_us: Annotated[
+        float | None, Field(ge=0, lt=1e9, description="Engine time per step and position, in µs."), PRICES.as_("µS")
+    ] = None
+    layer_us: Annotated[
+        float | None, Field(ge=0, lt=1e9, description="Fixed kernel time per layer, in µs."), PRICES.as_("µS")
+    ] = None
+    off_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Time per step that speculation takes while configured but off, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+
+    def scenario_only(self) -> ScenarioRequest:
+        """The same scenario without what a verb asks about it: what a cache of scenarios is keyed by."""
+        return ScenarioRequest.model_construct(**{name: getattr(self, name) for name in ScenarioRequest.model_fields})
+
+
+Asked = TypeVar("Asked", bound=ScenarioRequest)
+
+
+def read_request(
+    kind: type[Asked], given: Mapping[str, Any], *, option: Callable[[str], str] = str, source: str = ""
+) -> Asked:
+    """The request, or one clear sentence. `option`: what a field is called where the request came from."""
+    where = f"{source}: " if source else ""
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise ScenarioError(f"{where}{first_complaint(error, name=option)}") from None
+    for field, why in kind.unused.items():
+        if field in request.model_fields_set:
+            raise ScenarioError(f"{where}{option(field)}: {why}; leave it out")
+    return request
+
+
+# --- as options of a command line ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOption:
+    """A field of a request, as a command line shows it."""
+
+    field: str
+    kind: type  # int, float, bool, str or an enumeration; text that only the request can read (64k, 1-8) is str
+    help: str
+    required: bool
+    default: str | None  # None: not shown
+    shown: Shown
+    unused: bool
+
+
+def request_options(kind: type[ScenarioRequest]) -> Iterator[RequestOption]:
+    for name, field in kind.model_fields.items():
+        shown = next((entry for entry in field.metadata if isinstance(entry, Shown)), Shown())
+        read_by_us = any(isinstance(entry, BeforeValidator) for entry in field.metadata)
+        yield RequestOption(
+            field=name,
+            kind=str if read_by_us else _plain_type(field.annotation),
+            help=field.description or "",
+            required=field.is_required(),
+            default=shown.default or _default_text(field.default, required=field.is_required()),
+            shown=shown,
+            unused=name in kind.unused,
+        )
+
+
+def _plain_type(annotation: Any) -> type:
+    kind = next((part for part in get_args(annotation) if part is not NoneType), annotation)
+    plain = isinstance(kind, type) and (kind in (int, float, bool, str) or issubclass(kind, Enum))
+    return kind if plain else str
+
+
+def _default_text(default: Any, *, required: bool) -> str | None:
+    if required or default is None or default is False or default == ():
+        return None
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

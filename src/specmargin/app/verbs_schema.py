@@ -1,0 +1,228 @@
+"""What each verb asks beside its scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from specmargin.app.request_schema import (
+    DRAFTS,
+    LOAD,
+    MAX_BATCH,
+    MAX_DEPTH,
+    MODEL,
+    NUMBER,
+    PRICES,
+    QUESTION,
+    ContextField,
+    DrafterField,
+    Numbers,
+    ScenarioRequest,
+    Shown,
+    listed,
+    parse_shares,
+)
+from specmargin.modes import Hold
+
+_NO_ACCEPTANCE = "no price depends on acceptance"
+_NO_OFF_TIME = "no step with speculation configured but off is priced here"
+DepthField = Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Deepest draft to consider."), QUESTION.as_("N")]
+Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
+BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
+
+
+class PlanRequest(ScenarioRequest):
+    batch: Annotated[
+        Numbers | None,
+        Field(description="Batch sizes: 1,4,16 or 1-64."),
+        LOAD.as_("LIST", "1, 2, 4 ... what fits"),
+    ] = None
+    contexts: Annotated[
+        tuple[int, ...],
+        listed(32),
+        Field(description="Also the best depth at these contexts: 1k,8k,64k."),
+        LOAD.as_("LIST"),
+    ] = ()
+    qps: Annotated[
+        float | None,
+        Field(description="Requests per second, instead of batch sizes (with --isl --osl)."),
+        LOAD.as_("RATE"),
+    ] = None
+    isl: Annotated[int | None, Field(description="Input tokens per request."), NUMBER, LOAD.as_("TOKENS")] = None
+    osl: Annotated[int | None, Field(description="Output tokens per request."), NUMBER, LOAD.as_("TOKENS")] = None
+    tpot_slo: Annotated[
+        float | None, Field(description="Target for the time between tokens, in ms (with --qps)."), LOAD.as_("MS")
+    ] = None
+    depth: DepthField = 8
+    min_gain: Annotated[
+        float,
+        Field(description="Merge neighbouring ranges that differ by less than this part of goodput."),
+        QUESTION.as_("PART"),
+    ] = 0.02
+    max_batch: Annotated[
+        int, Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."), QUESTION.as_("N")
+    ] = 512
+    ignore_graph_limit: Annotated[
+        bool, Field(description="Allow steps without a CUDA graph, at their price."), QUESTION
+    ] = False
+    compare: Annotated[
+        str | None,
+        Field(description="Beside these prices, others: datasheet, laws, tables or FILE.json."),
+        QUESTION.as_("SOURCE"),
+    ] = None
+    gpu_hour_price: Annotated[
+        float | None, Field(ge=0, description="Price of one GPU for an hour, to show money."), QUESTION.as_("PRICE")
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_load(self) -> PlanRequest:
+        given = self.model_fields_set
+        if self.qps is None and given & {"isl", "osl", "tpot_slo"}:
+            raise ValueError("--isl, --osl and --tpot-slo describe a request rate: give --qps too")
+        if self.qps is not None and (self.isl is None or self.osl is None):
+            raise ValueError("--qps needs --isl and --osl (input and output tokens per request)")
+        if self.qps is not None and given & {"batch", "context"}:
+            raise ValueError("--qps decides batch and context itself: leave out --batch and --context")
+        return self
+
+
+class PriceRequest(ScenarioRequest):
+    unused: ClassVar[Mapping[str, str]] = {"acceptance": _NO_ACCEPTANCE, "off_ms": _NO_OFF_TIME}
+
+    batch: BatchField = 1
+    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Draft tokens per sequence."), LOAD.as_("N")] = 0
+
+
+class DuelRequest(ScenarioRequest):
+    unused: ClassVar[Mapping[str, str]] = {
+        "acceptance": "--alpha is the acceptance of the one token in question",
+        "off_ms": _NO_OFF_TIME,
+    }
+
+    alpha: Annotated[float, Field(description="Probability that the draft token is accepted."), QUESTION.as_("P")]
+    batch: Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences decoding already."), LOAD.as_("N")] = 1
+    drafter: DrafterField = "free"
+    context: ContextField = 0
+
+
+class DesignRequest(ScenarioRequest):
+    unused: ClassVar[Mapping[str, str]] = {
+        "placement": "no profile knows the experts of variants, so placing them makes no difference"
+    }
+
+    batch: Annotated[
+        int, Field(ge=1, le=MAX_BATCH, description="The batch that the model is designed for."), QUESTION.as_("N")
+    ] = 32
+    hold: Annotated[
+        Hold,
+        Field(
+            description="active: equal parameters of the experts that a token uses; total: those, and of all experts."
+        ),
+        QUESTION.as_("WHAT"),
+    ] = Hold.ACTIVE
+    experts: Annotated[
+        tuple[int, ...], listed(64), Field(description="Experts per layer to try."), QUESTION.as_("LIST")
+    ] = (
+        64,
+        128,
+        256,
+        512,
+    )
+    experts_per_token: Annotated[
+        tuple[int, ...] | None,
+        listed(64),
+        Field(description="Experts per token to try."),
+        QUESTION.as_("LIST", "2,4,8,16; with --hold total 1-20"),
+    ] = None
+    shared: Annotated[
+        Shares,
+        Field(description="Shared experts' shares of the active width to try; they follow with --hold total."),
+        QUESTION.as_("LIST", "0,0.25,0.5"),
+    ] = ()
+    depth: DepthField = 8
+
+
+class CoverageRequest(ScenarioRequest):
+    """Experts are counted whatever they cost: only with a GPU does the rest of the scenario matter."""
+
+    unused: ClassVar[Mapping[str, str]] = {
+        "acceptance": _NO_ACCEPTANCE,
+        "drafter": "experts of the target are counted, whatever drafts",
+        "off_ms": _NO_OFF_TIME,
+        "memory_utilization": "nothing is held in memory here",
+    }
+
+    gpu: Annotated[
+        str,
+        Field(description="Also what these experts cost on this GPU: the expert share of a step, by Amdahl's rule."),
+        QUESTION.as_("GPU", "none: nothing is priced"),
+    ] = ""
+    positions: Annotated[
+        tuple[int, ...], listed(1024), Field(description="Numbers of positions: 1,2,4 or 1-16."), QUESTION.as_("LIST")
+    ] = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
+    layer: Annotated[
+        int | None, Field(description="One MoE layer (from 0) instead of the mean."), QUESTION.as_("N")
+    ] = None
+    batch: BatchField = 1
+    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Draft tokens of that step."), LOAD.as_("N")] = 3
+
+    @model_validator(mode="after")
+    def _prices_need_a_gpu(self) -> CoverageRequest:
+        idle = self.model_fields_set - {"model", "routing", "positions", "layer"}
+        if not self.gpu and idle:
+            option = f"--{min(idle).replace('_', '-')}"
+            raise ValueError(f"{option} changes the cost of experts, not their number: give --gpu too")
+        return self
+
+
+class SimulateRequest(ScenarioRequest):
+    """A load served by an engine under policies. A scenario file in the place of the model brings all of it."""
+
+    model: Annotated[
+        str,
+        Field(min_length=1, description="A model (with --gpu and a load), or a scenario file."),
+        Shown(panel="Model and GPUs", argument=True, metavar="MODEL|FILE.toml"),
+    ]
+    gpu: Annotated[str, Field(description="A bundled device, or your own as FILE.toml."), MODEL.as_("GPU")] = ""
+    policy: Annotated[
+        str,
+        Field(
+            description="none, off, fixed:K, schedule, gate, controller, one-width, oracle, vllm-adaptive, sglang, "
+            "turbospec, cascade; several with commas are shown side by side."
+        ),
+        QUESTION.as_("NAMES"),
+    ] = "controller,none"
+    qps: Annotated[float | None, Field(description="Requests per second (Poisson)."), LOAD.as_("RATE")] = None
+    users: Annotated[int | None, Field(ge=1, description="Closed loop: so many at once."), LOAD.as_("N")] = None
+    trace: Annotated[str | None, Field(description="Requests of a CSV or JSONL file."), LOAD.as_("FILE")] = None
+    requests: Annotated[int, Field(ge=1, description="How many."), LOAD.as_("N")] = 400
+    burst: Annotated[int, Field(ge=1, description="So many arrive at once, at the same mean rate."), LOAD.as_("N")] = 1
+    isl: Annotated[int, Field(ge=1, description="Prompt tokens."), NUMBER, LOAD.as_("TOKENS")] = 1000
+    osl: Annotated[int, Field(ge=1, description="Output tokens."), NUMBER, LOAD.as_("TOKENS")] = 200
+    bank: Annotated[
+        str | None, Field(description="Rounds to replay; else they are drawn from --acceptance."), DRAFTS.as_("FOLDER")
+    ] = None
+    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Deepest draft."), QUESTION.as_("N")] = 4
+    max_num_seqs: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 256
+    max_num_batched_tokens: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 8192
+    ttft_slo: Annotated[
+        float | None, Field(description="Limit of the time to first token, in ms."), QUESTION.as_("MS")
+    ] = None
+    tpot_slo: Annotated[
+        float | None, Field(description="Limit of the time between tokens, in ms."), QUESTION.as_("MS")
+    ] = None
+    gpu_hour_price: Annotated[
+        float | None, Field(description="Price of one GPU for an hour, to show money."), QUESTION.as_("PRICE")
+    ] = None
+    seed: Annotated[int, Field(ge=0, description="The same seed gives the same bytes."), QUESTION.as_("N")] = 0
+
+
+class ReportRequest(ScenarioRequest):
+    """A report, and the page: a scenario, and the batch that figures mark."""
+
+    batch: Annotated[
+        int, Field(ge=1, le=MAX_BATCH, description="The batch that figures and story speak of."), LOAD.as_("N")
+    ] = 16
+    depth: DepthField = 8

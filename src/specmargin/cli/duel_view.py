@@ -1,0 +1,68 @@
+"""Width against depth, as a table and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specmargin.cli import render
+from specmargin.decisions.duel import Duel, Side
+from specmargin.decisions.scenario import Scenario
+
+
+def show(scenario: Scenario, result: Duel, *, json: bool) -> None:
+    (_emit_json if json else _emit_table)(scenario, result)
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "goodput_tokens_per_second": side.goodput_tokens_per_second,
+        "distinct_experts": side.distinct_experts,
+        "step_seconds": side.step_seconds,
+    }
+
+
+def _sources(scenario: Scenario) -> dict[str, Any]:
+    return {name: source for name, source in scenario.sources.items() if name != "acceptance"}
+
+
+def _emit_json(scenario: Scenario, result: Duel) -> None:
+    render.json_out(
+        {
+            "schema": "specmargin.duel/1",
+            "model": scenario.architecture.name,
+            "gpu": scenario.device.name,
+            "batch": result.batch,
+            "alpha": result.alpha,
+            "context": scenario.context,
+            "routing": scenario.routing.name,
+            "width": _side(result.width),
+            "depth": _side(result.depth),
+            "winner": result.winner,
+            "turning_alpha": result.turning_alpha,
+            "sources": {name: str(source) for name, source in _sources(scenario).items()},
+        }
+    )
+
+
+def _emit_table(scenario: Scenario, result: Duel) -> None:
+    out = render.console()
+    turning = result.turning_alpha
+    until = (
+        f"depth wins above an acceptance of {turning:.3f}"
+        if turning <= 1
+        else "no acceptance makes the draft token worth more"
+    )
+    out.print(
+        f"{result.winner.capitalize()} wins: {scenario.architecture.name} on {scenario.device.name}, batch "
+        f"{result.batch}, acceptance {result.alpha:g}, {scenario.routing.name} routing; {until}.",
+        style="bold",
+    )
+    out.print()
+    columns = [("one more", "left"), ("tok/s", "right"), ("distinct experts", "right"), ("step", "right")]
+    shown = render.table("", columns)
+    for name, side in (("sequence (width)", result.width), ("draft token (depth)", result.depth)):
+        experts = "–" if side.distinct_experts is None else f"{side.distinct_experts:.2f}"
+        shown.add_row(name, f"{side.goodput_tokens_per_second:,.1f}", experts, render.seconds(side.step_seconds))
+    out.print(shown)
+    out.print()
+    render.sources(out, _sources(scenario))

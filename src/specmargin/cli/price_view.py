@@ -1,0 +1,112 @@
+"""The ledger of one step, as a table and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specmargin.cli import render
+from specmargin.decisions.plan import marginal_by_component
+from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.warnings import price_warnings
+from specmargin.prices.drafters import round_seconds
+from specmargin.prices.model import ComponentPrice, StepPrice
+from specmargin.step import Step
+
+
+def show(scenario: Scenario, batch: int, depth: int, *, json: bool) -> None:
+    now, more = scenario.marginal(Step.uniform(batch=batch, depth=depth, context=scenario.context))
+    drafting = scenario.drafting.ledger(scenario.drafter, batch=batch, depth=depth, context=scenario.context)
+    (_emit_json if json else _emit_table)(scenario, batch, depth, now, more, drafting)
+
+
+def _line(line: ComponentPrice, marginal: float | None) -> dict[str, Any]:
+    return {
+        "name": str(line.component),
+        "seconds": float(line.seconds),
+        "bytes": float(line.bytes),
+        "flops": float(line.flops),
+        "marginal_seconds": marginal,
+        "bound_by": str(line.resource()),
+        "source": str(line.source),
+    }
+
+
+def _totals(scenario: Scenario, now: StepPrice, drafting: StepPrice | None) -> tuple[float, float, float]:
+    verify = now.total_seconds
+    draft = drafting.total_seconds if drafting is not None else verify * 0.0
+    return float(verify), float(draft), float(round_seconds(scenario.drafter, verify, draft))
+
+
+def _emit_json(
+    scenario: Scenario, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
+) -> None:
+    verify, draft, whole = _totals(scenario, now, drafting)
+    distinct = scenario.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
+    render.json_out(
+        {
+            "schema": "specmargin.price/1",
+            "model": scenario.architecture.name,
+            "gpu": scenario.device.name,
+            "gpus": scenario.layout.gpus,
+            "parallel": str(scenario.layout.parallel),
+            "batch": batch,
+            "depth": depth,
+            "context": scenario.context,
+            "distinct_experts": None if distinct is None else float(distinct),
+            "components": [
+                _line(line, float(added))
+                for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks)
+            ],
+            "total_seconds": verify,
+            "draft": {
+                "drafter": scenario.drafter.name,
+                "components": [] if drafting is None else [_line(line, None) for line in drafting.components],
+                "total_seconds": draft,
+            },
+            "round_seconds": whole,
+            "prices": scenario.prices.name,
+            "warnings": list(price_warnings(scenario, batch=batch, depth=depth)),
+            "sources": {name: str(source) for name, source in scenario.sources.items() if name != "acceptance"},
+        }
+    )
+
+
+def _emit_table(
+    scenario: Scenario, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
+) -> None:
+    out = render.console()
+    verify, draft, whole = _totals(scenario, now, drafting)
+    positions = batch * (depth + 1)
+    marginal = (float(more.total_seconds) - verify) / scenario.layout.sequence_ranks
+    out.print(
+        f"A step of {batch} sequences × {depth + 1} positions takes {render.seconds(verify)}; one more position adds "
+        f"{render.seconds(marginal)}, {marginal / (verify / positions):.0%} of the average position.",
+        style="bold",
+    )
+    out.print()
+    columns = [("component", "left"), ("time", "right"), ("share", "right"), ("bytes", "right"), ("FLOPs", "right")]
+    title = f"verify step on {scenario.device.title}, {scenario.prices.name} prices"
+    shown = render.table(title, [*columns, ("one more position", "right"), ("bound by", "left")])
+    for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks):
+        shown.add_row(*_cells(line, verify), render.seconds(float(added)), str(line.resource()))
+    out.print(shown)
+    if drafting is not None:
+        out.print()
+        shown = render.table(f"drafting {depth} with {scenario.drafter.name}", [*columns, ("bound by", "left")])
+        for line in drafting.components:
+            shown.add_row(*_cells(line, draft), str(line.resource()))
+        out.print(shown)
+        out.print(f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(whole)}")
+    out.print()
+    render.warnings(out, price_warnings(scenario, batch=batch, depth=depth))
+    render.sources(out, {name: s for name, s in scenario.sources.items() if name != "acceptance"})
+
+
+def _cells(line: ComponentPrice, total: float) -> list[str]:
+    return [
+        str(line.component),
+        render.seconds(float(line.seconds)),
+        f"{float(line.seconds) / total:.0%}",
+        render.amount(float(line.bytes), "B"),
+        render.amount(float(line.flops), ""),
+    ]

@@ -1,0 +1,71 @@
+"""From a request to a command: every field is an option, grouped as the request groups them.
+
+    @command(app, PlanRequest)
+    def plan(request: PlanRequest, json: JsonOption = False) -> None: ...
+
+An option that is not given is not handed on, so that a request knows what was asked for and what is a default.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from specmargin.app.request_schema import RequestOption, ScenarioRequest, read_request, request_options
+
+Asked = TypeVar("Asked", bound=ScenarioRequest)
+
+
+def option_name(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def command(app: typer.Typer, kind: type[Asked]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command whose options are the fields of `kind`, and after them its own."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+        fields = {option.field: _parameter(option) for option in request_options(kind)}
+
+        def run(**given: Any) -> None:
+            request = read_given(kind, {name: given.pop(name) for name in fields})
+            function(request, **given)
+
+        # Keyword-only, so that options without a default may follow those with one.
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*fields.values(), *own)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        app.command()(run)
+        return function
+
+    return register
+
+
+def read_given(kind: type[Asked], given: Mapping[str, Any]) -> Asked:
+    """The request of what was given on the command line."""
+    said = {name: value for name, value in given.items() if value is not None}
+    return read_request(kind, said, option=option_name)
+
+
+def _parameter(option: RequestOption) -> inspect.Parameter:
+    """For Typer to read."""
+    shown = option.shown
+    if shown.argument:
+        info: Any = typer.Argument(metavar=shown.metavar or option.field.upper(), help=option.help)
+    else:
+        info = typer.Option(
+            option_name(option.field),
+            help=option.help,
+            metavar=shown.metavar,
+            show_default=option.default or False,
+            rich_help_panel=shown.panel,
+            hidden=option.unused,
+        )
+    kind: Any = option.kind if option.required else option.kind | None
+    default = inspect.Parameter.empty if option.required else None
+    annotation = Annotated[kind, info]
+    return inspect.Parameter(option.field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

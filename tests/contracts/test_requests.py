@@ -1,0 +1,162 @@
+"""One model of what can be asked: every verb that takes a scenario takes all of it, and ignores nothing.
+
+An option either can change the answer, which is shown here by an example, or is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmargin.app.request_schema import ScenarioRequest, request_options
+from specmargin.app.simulation_schema import SimulationFile
+from specmargin.app.verbs_schema import (
+    CoverageRequest,
+    DesignRequest,
+    DuelRequest,
+    PlanRequest,
+    PriceRequest,
+    ReportRequest,
+    SimulateRequest,
+)
+from specmargin.cli.main import run
+from specmargin.errors import InputError
+from specmargin.explorer.schema import Query
+
+FIELDS = tuple(ScenarioRequest.model_fields)
+REQUESTS: dict[str, type[ScenarioRequest]] = {
+    "plan": PlanRequest,
+    "price": PriceRequest,
+    "duel": DuelRequest,
+    "design": DesignRequest,
+    "coverage": CoverageRequest,
+    "simulate": SimulateRequest,
+    "report": ReportRequest,
+}
+# A question for each verb that every option has something to say about; `report` and the page draw what `plan` says.
+ASKED = {
+    "plan": ["--batch", "1,64", "--depth", "3"],
+    "price": ["--batch", "64", "--depth", "3"],
+    "duel": ["--batch", "300", "--alpha", "0.8"],
+    "design": ["--batch", "64", "--experts", "128", "--experts-per-token", "8", "--shared", "0"],
+    "coverage": ["--batch", "64", "--positions", "1,8"],
+    "simulate": ["--users", "16", "--requests", "24", "--isl", "200", "--osl", "8", "--policy", "off,fixed:2,schedule"],
+}
+BASE = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "gpus": "2", "parallel": "ep", "prices": "laws", "drafter": "mtp"}
+# Another value for each field, and what else must be said for it to matter.
+OTHER: dict[str, dict[str, str]] = {
+    "model": {"model": "qwen3-30b-a3b", "drafter": "eagle"},
+    "gpu": {"gpu": "b200"},
+    "gpus": {"gpus": "4"},
+    "parallel": {"parallel": "dp-ep"},
+    "placement": {"model": "REFERENCE", "drafter": "eagle", "routing": "reference-moe", "placement": "balanced"},
+    "weights": {"weights": "fp8"},
+    "kv_cache": {"kv_cache": "fp8"},
+    "memory_utilization": {"memory_utilization": "0.001"},  # nothing fits
+    "drafter": {"drafter": "eagle"},
+    "acceptance": {"acceptance": "0.3"},
+    "routing": {"routing": "uniform"},
+    "context": {"context": "128k"},
+    "engine": {"engine": "sglang"},
+    "prices": {"prices": "datasheet"},
+    "form": {"prices": "datasheet", "context": "4k", "form": "whole-step"},
+    "engine_time": {"engine_time": "none"},
+    "graph_limit": {"graph_limit": "8"},
+    "step_ms": {"step_ms": "3"},
+    "sequence_ms": {"sequence_ms": "0.5"},
+    "position_us": {"position_us": "20"},
+    "layer_us": {"layer_us": "90"},
+    "off_ms": {"acceptance": "0.001", "off_ms": "2"},
+}
+
+
+def answer(verb: str, scenario: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Any:
+    """What the verb prints as JSON, without the names of what was asked; or the sentence that refuses it."""
+    unused = REQUESTS[verb].unused
+    model, options = scenario["model"], {name: value for name, value in scenario.items() if name != "model"}
+    flags = [word for name, value in options.items() if name not in unused for word in (_flag(name), value)]
+    try:
+        assert run(verb, [model, *flags, *ASKED[verb], "--json"]) == 0
+    except InputError as error:
+        return str(error)
+    return _numbers(json.loads(capsys.readouterr().out))
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def _numbers(value: Any) -> Any:
+    """Only what was worked out: numbers, with the names of their fields."""
+    if isinstance(value, dict):
+        left_out = ("sources", "description", "context", "gpus", "warnings")
+        return {key: _numbers(part) for key, part in value.items() if key not in left_out}
+    if isinstance(value, list):
+        return [_numbers(part) for part in value]
+    return value if isinstance(value, int | float) else None
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("verb", list(ASKED))
+def test_no_option_is_ignored(verb: str, field: str, capsys: pytest.CaptureFixture[str], reference: Path) -> None:
+    changes = {name: value.replace("REFERENCE", str(reference)) for name, value in OTHER[field].items()}
+    if field in REQUESTS[verb].unused:
+        changed = {"model": BASE["model"], "gpu": BASE["gpu"], field: OTHER[field][field]}
+        flags = [word for name, value in changed.items() if name != "model" for word in (_flag(name), value)]
+        with pytest.raises(InputError, match=f"^{_flag(field)}: .*; leave it out$"):
+            run(verb, [changed["model"], *flags, *ASKED[verb], "--json"])
+        return
+    base = BASE | {name: value for name, value in changes.items() if name != field}
+    assert answer(verb, base, capsys) != answer(verb, base | changes, capsys)
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration that the bundled routing profile of the reference MoE was made for: it knows which expert is
+    which, so that placing experts makes a difference."""
+    config = {
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "vocab_size": 4096,
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "moe_intermediate_size": 128,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "num_experts": 64,
+        "num_experts_per_tok": 4,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "max_position_embeddings": 65536,
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "torch_dtype": "bfloat16",
+    }
+    path = tmp_path_factory.mktemp("reference") / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("verb", list(REQUESTS))
+def test_every_verb_has_every_option_and_explains_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {option.field: option for option in request_options(REQUESTS[verb])}
+    assert set(FIELDS) <= set(options)
+    assert all(option.help for option in options.values())
+    assert run(verb, ["--help"]) == 0
+    text = capsys.readouterr().out
+    for option in options.values():
+        if not option.shown.argument:
+            assert (_flag(option.field) in text) is not option.unused, option.field
+
+
+def test_files_and_the_page_ask_for_the_same() -> None:
+    assert SimulationFile.model_fields["scenario"].annotation is ScenarioRequest
+    assert issubclass(Query, ScenarioRequest)
+    assert set(OTHER) == set(FIELDS)
