@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-live bench-live check bench golden readme screenshots clean
+.PHONY: plan test test-live bench-live check bench golden readme screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -39,6 +39,10 @@ readme: $(VENV)/.installed-dev
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/screenshots.py screenshots
+
+# Numba's cache does not see that a function called from another file has changed.
+clean-compiled:
+	find src tests benchmarks -name '*.nbi' -delete -o -name '*.nbc' -delete
 
 clean:
 	rm -rf $(VENV) $(LIVE) .cache screenshots build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -12,6 +13,25 @@ ROOT = Path(__file__).resolve().parents[1]
 
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Once per run: compiled functions are cached by their own file, and would outlive a change of what they call."""
+    if not hasattr(config, "workerinput"):
+        _drop_stale_compiled()
+
+
+def _drop_stale_compiled() -> None:
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    compiled = [text for text in (path.read_bytes() for path in sources) if b"compiling import" in text]
+    digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
+    if kept.is_file() and kept.read_text() == digest:
+        return
+    for ending in ("*.nbi", "*.nbc"):
+        for path in (ROOT / "src").rglob(ending):
+            path.unlink(missing_ok=True)
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(digest)
 
 
 @pytest.fixture(scope="session")
