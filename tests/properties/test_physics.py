@@ -128,7 +128,7 @@ def test_depth_zero_is_plain_decoding(model: str, batch: int, context: int) -> N
     context = min(context, find_model(model).max_context or context)
     setting = scenario(model, "h200", "free", context=context, memory_utilization=1.0)
     grid = setting.grid([batch], 4)
-    assert grid.goodput[0, 0] == grid.none_goodput[0]
+    assert grid.goodput[0, 0] == grid.no_spec_goodput[0]
     assert grid.committed[0] == 1.0
     assert grid.draft_seconds[0, 0] == 0.0
 
@@ -137,7 +137,7 @@ def test_depth_zero_is_plain_decoding(model: str, batch: int, context: int) -> N
 def test_off_differs_from_none_only_by_the_stated_engine_terms(step_s: float, seq_s: float, batch: int) -> None:
     time = EngineTime(off_step_seconds=step_s, off_sequence_seconds=seq_s, source=assumed("test"))
     grid = scenario(engine_time=time).grid([batch], 1)
-    assert np.isclose(grid.round_seconds[0, 0] - grid.none_seconds[0], step_s + seq_s * batch)
+    assert np.isclose(grid.round_seconds[0, 0] - grid.no_spec_seconds[0], step_s + seq_s * batch)
 
 
 @given(batches, st.floats(0, 1))
@@ -164,10 +164,10 @@ def test_break_even_is_a_probability_or_never(ratio: float, depth: int) -> None:
 def test_at_break_even_acceptance_the_depth_equals_no_speculation(batch: int, depth: int) -> None:
     setting = scenario(drafter="mtp")
     grid = setting.grid([batch], depth)
-    even = float(break_even_acceptance(grid.round_seconds[0, depth] / grid.none_seconds[0], depth))
+    even = float(break_even_acceptance(grid.round_seconds[0, depth] / grid.no_spec_seconds[0], depth))
     assume(0.0 < even < 1.0)
     again = scenario(drafter="mtp", acceptance=f"{even:.15f}").grid([batch], depth)
-    assert np.isclose(again.goodput[0, depth], again.none_goodput[0], rtol=1e-6)
+    assert np.isclose(again.goodput[0, depth], again.no_spec_goodput[0], rtol=1e-6)
 
 
 @given(st.floats(0, 1), st.integers(1, 12))

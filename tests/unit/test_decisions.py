@@ -115,7 +115,7 @@ def test_where_it_stops_paying() -> None:
     ((first, last),) = paying_ranges(setting, 4, 4096, None)
     assert first == 1
     grid = setting.grid([last, last + 1, last + 50], 4)
-    gain = grid.goodput[:, 1:].max(axis=1) / grid.none_goodput
+    gain = grid.goodput[:, 1:].max(axis=1) / grid.no_spec_goodput
     assert gain[0] > 1.0
     assert gain[1] <= 1.0
     assert gain[2] <= 1.0
@@ -135,7 +135,7 @@ def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) 
     setting = scenario(drafter="mtp", acceptance=f"{alpha}")
     plan = make_plan(setting, [batch], max_depth=6)
     switch = plan.switch_acceptance
-    gains = setting.grid([batch], 6).goodput[0, 1:].max() > setting.grid([batch], 6).none_goodput[0]
+    gains = setting.grid([batch], 6).goodput[0, 1:].max() > setting.grid([batch], 6).no_spec_goodput[0]
     if switch is None:
         assert not gains
     elif abs(alpha - switch) > 1e-6:
@@ -145,8 +145,8 @@ def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) 
 def test_memory_that_drafts_take_is_part_of_the_verdict() -> None:
     """A state for every draft token: a hybrid model fits a fraction of the sequences, and may serve less when full."""
     plan = make_plan(scenario(drafter="mtp", acceptance="0.78"), [1, 16, 64], max_depth=8)
-    assert plan.largest_batch < 0.5 * plan.plain_largest_batch
-    assert plan.plain_peak_tokens_per_second > plan.peak_tokens_per_second
+    assert plan.largest_batch < 0.5 * plan.no_spec_largest_batch
+    assert plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second
     assert "with a full queue plain decoding serves more" in verdict(plan)
     shallow = make_plan(scenario(drafter="mtp", acceptance="0.78"), [1], max_depth=8, held_depth=1)
     assert shallow.largest_batch > plan.largest_batch
@@ -167,7 +167,7 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
     def gains(setting: Scenario) -> FloatArray:
         grid = setting.grid(batches, 3)
-        return grid.goodput[:, 3] / grid.none_goodput
+        return grid.goodput[:, 3] / grid.no_spec_goodput
 
     assert int(np.argmax(gains(moe))) not in (0, len(batches) - 1)
     assert np.all(np.diff(gains(dense)) <= 1e-9)

@@ -56,7 +56,7 @@ def test_closed_loop_decoding_is_the_closed_form(users: int, policy: str, depth:
     ours = (steps["sequences"] + steps["accepted"])[full].sum() / steps["seconds"][full].sum()
     context = 16 + 240
     grid = base.scenario.grid([users], max(depth, 1), context)
-    expected = float(grid.none_goodput[0]) if policy == "none" else float(grid.goodput[0, depth])
+    expected = float(grid.no_spec_goodput[0]) if policy == "none" else float(grid.goodput[0, depth])
     assert full.sum() > 100
     assert ours == pytest.approx(expected, rel=0.005)
 

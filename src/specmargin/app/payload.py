@@ -46,9 +46,9 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "stops_at_context": plan.stops_at_context,
         "switch_acceptance": plan.switch_acceptance,
         "largest_batch": plan.largest_batch,
-        "no_spec_largest_batch": plan.plain_largest_batch,
+        "no_spec_largest_batch": plan.no_spec_largest_batch,
         "peak_tokens_per_second": plan.peak_tokens_per_second,
-        "no_spec_peak_tokens_per_second": plan.plain_peak_tokens_per_second,
+        "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
         "config_file": best.config.file_text,
         "config_notes": list(best.config.notes),
@@ -59,8 +59,8 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
             {"context": tokens, "rows": [_row_payload(row, price) for row in at.rows]}
             for tokens, at in best.by_context.items()
         ]
-    if best.load is not None and best.plain is not None and best.speculating is not None:
-        found["load"] = _load_payload(best.load, best.plain, best.speculating)
+    if best.load is not None and best.no_spec is not None and best.speculating is not None:
+        found["load"] = _load_payload(best.load, best.no_spec, best.speculating)
     if len(answers) > 1:
         found["ranking"] = [
             {
@@ -98,7 +98,7 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
     return found
 
 
-def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[str, Any]:
+def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
     def side(point: Operating) -> dict[str, Any]:
         return {
             "batch": point.batch,
@@ -112,7 +112,7 @@ def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[
         "requests_per_second": load.requests_per_second,
         "input_tokens": load.input_tokens,
         "output_tokens": load.output_tokens,
-        "no_spec": side(plain),
+        "no_spec": side(no_spec),
         "speculating": side(speculating),
     }
 

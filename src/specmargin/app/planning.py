@@ -36,7 +36,7 @@ class Answer:
     load: Load | None
     warnings: tuple[str, ...]  # about the prices
     routing_effect: RoutingEffect | None  # against uniform routing
-    plain: Operating | None  # where the load settles without speculation
+    no_spec: Operating | None  # where the load settles without speculation
     speculating: Operating | None
 
     @property
@@ -69,11 +69,11 @@ def answer(choice: DraftChoice, scenario: Scenario, request: PlanRequest) -> Ans
     limit = None if request.ignore_graph_limit else scenario.engine_time.captured_positions
     depth = min(request.depth, scenario.drafter.max_depth or request.depth)
     load = load_of(request)
-    plain, speculating = None, None
+    no_spec, speculating = None, None
     if load is not None:
-        plain = settle(scenario, load, max_depth=0, position_limit=limit, speculate=False)
+        no_spec = settle(scenario, load, max_depth=0, position_limit=limit, speculate=False)
         speculating = settle(scenario, load, max_depth=depth, position_limit=limit)
-    batches = _batches(scenario, request, plain, speculating)
+    batches = _batches(scenario, request, no_spec, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
     rows = plan_rows(scenario, batches, max_depth=request.depth, position_limit=limit)
     config = _config(choice, scenario, rows, request, limit)
@@ -95,7 +95,7 @@ def answer(choice: DraftChoice, scenario: Scenario, request: PlanRequest) -> Ans
         load=load,
         warnings=price_warnings(scenario, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         routing_effect=routing_effect(plan),
-        plain=plain,
+        no_spec=no_spec,
         speculating=speculating,
     )
 
@@ -113,13 +113,13 @@ def compared(best: Answer, request: PlanRequest, prices: str) -> Comparison:
 
 
 def _batches(
-    scenario: Scenario, request: PlanRequest, plain: Operating | None, speculating: Operating | None
+    scenario: Scenario, request: PlanRequest, no_spec: Operating | None, speculating: Operating | None
 ) -> list[int]:
-    if plain is not None and speculating is not None:
-        return sorted({plain.batch, speculating.batch})
+    if no_spec is not None and speculating is not None:
+        return sorted({no_spec.batch, speculating.batch})
     if request.batch is not None:
         return list(request.batch)
-    fits = max(scenario.plain_largest_batch, 1)
+    fits = max(scenario.no_spec_largest_batch, 1)
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
@@ -152,5 +152,5 @@ def _scheduled(scenario: Scenario, batches: list[int], config: EngineConfig) -> 
         return tuple(1.0 for _ in batches)
     depths = np.array([config.schedule.depth_at(batch) for batch in batches])
     grid = scenario.grid(batches, int(depths.max()))
-    gained = grid.goodput[np.arange(len(batches)), depths] / grid.none_goodput
+    gained = grid.goodput[np.arange(len(batches)), depths] / grid.no_spec_goodput
     return tuple(float(value) for value in gained)

@@ -73,8 +73,8 @@ def compare(
 def _side(grid: Grid, i: int, depth: int, other_depth: int) -> Side:
     return Side(
         depth=depth,
-        speedup=float(grid.goodput[i, depth] / grid.none_goodput[i]),
-        speedup_of_the_other=float(grid.goodput[i, other_depth] / grid.none_goodput[i]),
+        speedup=float(grid.goodput[i, depth] / grid.no_spec_goodput[i]),
+        speedup_of_the_other=float(grid.goodput[i, other_depth] / grid.no_spec_goodput[i]),
         verify_seconds=float(grid.verify_seconds[i, depth]),
     )
 

@@ -189,7 +189,7 @@ def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth:
         active_parameters=architecture.active_parameters(count_embedding=False),
         depth=depth,
         goodput_tokens_per_second=float(grid.goodput[0, depth]),
-        no_spec_tokens_per_second=float(grid.none_goodput[0]),
+        no_spec_tokens_per_second=float(grid.no_spec_goodput[0]),
         distinct_experts=float(distinct),
         fits=_fits(variant, batch, depth),
     )

@@ -75,11 +75,11 @@ def _settle_at(
     scenario: Scenario, load: Load, share: float, held_depth: int, position_limit: int | None, speculate: bool
 ) -> tuple[Operating | None, float]:
     """Where the load settles in an engine set up for drafts of `held_depth`, and the requests it could serve."""
-    fits = scenario.largest_batch(held_depth) if speculate else scenario.plain_largest_batch
+    fits = scenario.largest_batch(held_depth) if speculate else scenario.no_spec_largest_batch
     largest = min(max(fits, 1), _LARGEST_BATCH)
     grid = scenario.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
     depths = _depths(grid, position_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
-    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.none_seconds
+    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.no_spec_seconds
     wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
     most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
     stable = np.flatnonzero(grid.batches >= wanted)

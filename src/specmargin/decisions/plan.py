@@ -52,9 +52,9 @@ class Plan:
     position_limit: int | None  # positions of a step above which the engine has no graph
     held_depth: int  # the deepest draft that the engine holds memory for
     largest_batch: int  # sequences that fit, with room for drafts of that depth
-    plain_largest_batch: int  # sequences that fit without speculation
+    no_spec_largest_batch: int  # sequences that fit without speculation
     peak_tokens_per_second: float  # the best goodput of any batch that fits
-    plain_peak_tokens_per_second: float  # the same without speculation
+    no_spec_peak_tokens_per_second: float  # the same without speculation
     paying: tuple[tuple[int, int], ...]  # ranges of batch sizes in which some allowed depth pays
     looked_up_to: int  # the largest batch that `paying` covers
     graph_free_paying: tuple[tuple[int, int], ...]  # the same, had the engine a graph for everything
@@ -105,7 +105,7 @@ def make_plan(
     grid = scenario.grid(batches, depth)
     chosen = best_depths(grid, position_limit)
     held = int(chosen.max()) if held_depth is None else held_depth
-    largest, plain_largest = scenario.largest_batch(held), scenario.plain_largest_batch
+    largest, no_spec_largest = scenario.largest_batch(held), scenario.no_spec_largest_batch
     horizon = min(max(largest, 1), _HORIZON)
     return Plan(
         scenario=scenario,
@@ -114,9 +114,9 @@ def make_plan(
         position_limit=position_limit,
         held_depth=held,
         largest_batch=largest,
-        plain_largest_batch=plain_largest,
+        no_spec_largest_batch=no_spec_largest,
         peak_tokens_per_second=_peak(scenario, largest, min(held, depth), position_limit),
-        plain_peak_tokens_per_second=_peak(scenario, plain_largest, 0, None),
+        no_spec_peak_tokens_per_second=_peak(scenario, no_spec_largest, 0, None),
         paying=paying_ranges(scenario, depth, horizon, position_limit),
         looked_up_to=horizon,
         graph_free_paying=paying_ranges(scenario.with_graphs_for(None), depth, horizon, None),
@@ -130,7 +130,7 @@ def _peak(scenario: Scenario, largest: int, depth: int, position_limit: int | No
     batches = np.unique(np.geomspace(1, max(min(largest, MAX_BATCH), 1), 200).round())
     grid = scenario.grid(batches, depth)
     if depth == 0:
-        return float(grid.none_goodput.max())
+        return float(grid.no_spec_goodput.max())
     return float(np.where(allowed_depths(grid, position_limit), grid.goodput, 0.0).max())
 
 
@@ -139,7 +139,7 @@ def switch_acceptance(grid: Grid, position_limit: int | None) -> float | None:
     depths = np.flatnonzero(allowed_depths(grid, position_limit)[0, 1:]) + 1
     if depths.size == 0:
         return None
-    even = break_even_acceptance(grid.round_seconds[0, depths] / grid.none_seconds[0], depths)
+    even = break_even_acceptance(grid.round_seconds[0, depths] / grid.no_spec_seconds[0], depths)
     return None if np.isnan(even).all() else float(np.nanmin(even))
 
 
@@ -180,20 +180,20 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
     communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
     at = np.arange(grid.batches.size)
     even_depth = np.minimum(np.maximum(chosen, 1), grid.depths.size - 1)
-    even = break_even_acceptance(grid.round_seconds[at, even_depth] / grid.none_seconds, even_depth)
+    even = break_even_acceptance(grid.round_seconds[at, even_depth] / grid.no_spec_seconds, even_depth)
 
     def row(i: int) -> PlanRow:
-        depth, goodput, none = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.none_goodput[i])
+        depth, goodput, no_spec = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.no_spec_goodput[i])
         added = [(line, float(seconds[i])) for line, seconds in marginal]
         bound, _ = max(added, key=lambda pair: pair[1])
         return PlanRow(
             batch=int(grid.batches[i]),
             depth=depth,
-            speedup=goodput / none,
+            speedup=goodput / no_spec,
             goodput_tokens_per_second=goodput,
-            no_spec_tokens_per_second=none,
+            no_spec_tokens_per_second=no_spec,
             tpot_seconds=float(grid.tpot_seconds[i, depth]),
-            no_spec_tpot_seconds=float(grid.none_seconds[i]),
+            no_spec_tpot_seconds=float(grid.no_spec_seconds[i]),
             hurdle=goodput * sum(seconds for _, seconds in added),
             hurdle_by_component={line.component: goodput * seconds for line, seconds in added},
             break_even_acceptance=None if np.isnan(even[i]) else float(even[i]),
@@ -232,7 +232,7 @@ def speedup_by_batch(
     grid = scenario.grid(batches, max_depth, context)
     allowed = allowed_depths(grid, position_limit)[:, 1:]
     goodput = np.where(allowed, grid.goodput[:, 1:], 0.0)
-    return np.asarray(goodput.max(axis=1, initial=0.0) / grid.none_goodput)
+    return np.asarray(goodput.max(axis=1, initial=0.0) / grid.no_spec_goodput)
 
 
 def paying_ranges(

@@ -46,7 +46,7 @@ class Grid:
     draft_seconds: FloatArray
     round_seconds: FloatArray
     committed: FloatArray  # tokens a sequence commits in a round, by depth
-    none_seconds: FloatArray  # by batch: an engine without speculation configured
+    no_spec_seconds: FloatArray  # by batch: an engine without speculation configured
     sequence_ranks: int = 1  # GPUs that the sequences are spread over
 
     @property
@@ -60,8 +60,8 @@ class Grid:
         return self.batches[:, np.newaxis] * self.committed / self.round_seconds
 
     @property
-    def none_goodput(self) -> FloatArray:
-        return self.batches / self.none_seconds
+    def no_spec_goodput(self) -> FloatArray:
+        return self.batches / self.no_spec_seconds
 
     @property
     def tpot_seconds(self) -> FloatArray:
@@ -180,11 +180,11 @@ class Scenario:
             raise ScenarioError(f"{self.architecture.name} leaves no memory for sequences")
 
     @cached_property
-    def plain_largest_batch(self) -> int:
+    def no_spec_largest_batch(self) -> int:
         """Sequences that fit in an engine without speculation: no drafter, no room for drafts."""
-        plain = replace(self.memory, drafter_bytes=0.0)
+        no_spec = replace(self.memory, drafter_bytes=0.0)
         own = memory.sequence_bytes(self.architecture.groups, self.context, layout=self.layout, kv=self.kv_precision)
-        return memory.largest_batch(plain, float(own), self.layout)
+        return memory.largest_batch(no_spec, float(own), self.layout)
 
     def verify(self, step: Step, local: Step | None = None) -> StepPrice:
         """The ledger of one step of the target; `local` is the busiest rank's part of it, worked out if not given."""
@@ -236,7 +236,7 @@ class Scenario:
         """Prices of every batch (at the scenario's context, or at one of its own) at every depth to `max_depth`."""
         batch = np.atleast_1d(np.asarray(batches, dtype=np.float64))
         ctx = np.broadcast_to(np.asarray(self.context if context is None else context, np.float64), batch.shape)
-        verify, draft, none = self._seconds(batch, ctx, max_depth)
+        verify, draft, no_spec = self._seconds(batch, ctx, max_depth)
         return Grid(
             batches=batch,
             depths=np.arange(max_depth + 1, dtype=np.float64),
@@ -244,7 +244,7 @@ class Scenario:
             draft_seconds=draft,
             round_seconds=round_seconds(self.drafter, verify, draft),
             committed=1.0 + self.survival.accepted_by_depth(max_depth),
-            none_seconds=none,
+            no_spec_seconds=no_spec,
             sequence_ranks=self.layout.sequence_ranks,
         )
 
@@ -284,14 +284,14 @@ class Scenario:
             self.layout.sequence_ranks
         )
         verify = rest + self.engine_time.launch_seconds(step, self.architecture.layers, rest)
-        none = verify[:, 0].copy()
-        verify[:, 0] += self.off_seconds(batch, context, none)
-        return verify, draft, none
+        no_spec = verify[:, 0].copy()
+        verify[:, 0] += self.off_seconds(batch, context, no_spec)
+        return verify, draft, no_spec
 
-    def off_seconds(self, batch: FloatArray, context: ArrayLike, plain: FloatArray) -> FloatArray:
-        """What speculation that is off adds to these plain steps."""
+    def off_seconds(self, batch: FloatArray, context: ArrayLike, no_spec_seconds: FloatArray) -> FloatArray:
+        """Seconds that configured but disabled speculation adds to steps of an engine without it."""
         step = Step.uniform(batch=batch, depth=0, context=context).divided(self.layout.sequence_ranks)
-        return self.engine_time.off_seconds(step, self.architecture.layers, plain)
+        return self.engine_time.off_seconds(step, self.architecture.layers, no_spec_seconds)
 
     def _rows_of(self, pairs: Sequence[tuple[float, float]], max_depth: int) -> _Rows:
         """Known ones, and the others priced and kept. What is handed out stays whole, whoever else asks meanwhile."""

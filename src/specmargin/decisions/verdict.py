@@ -84,15 +84,15 @@ def _listed(ranges: tuple[tuple[int, int], ...], looked_up_to: int, fits: int) -
 
 def _memory(plan: Plan) -> str:
     """Room for drafts is room that sequences do not get; on models with recurrent states it is a lot."""
-    if not plan.pays or plan.largest_batch >= 0.8 * plan.plain_largest_batch:
+    if not plan.pays or plan.largest_batch >= 0.8 * plan.no_spec_largest_batch:
         return ""
     sentence = (
-        f"Room for drafts costs memory: {_sequences(plan.largest_batch)} fit instead of {plan.plain_largest_batch:,}"
+        f"Room for drafts costs memory: {_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
     )
-    if plan.plain_peak_tokens_per_second > plan.peak_tokens_per_second:
+    if plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second:
         sentence += (
             f", so with a full queue plain decoding serves more "
-            f"({plan.plain_peak_tokens_per_second:,.0f} tokens a second against {plan.peak_tokens_per_second:,.0f})"
+            f"({plan.no_spec_peak_tokens_per_second:,.0f} tokens a second against {plan.peak_tokens_per_second:,.0f})"
         )
     return sentence + "."
 

@@ -47,9 +47,9 @@ def _asked(view: View) -> Asked:
 
 def simulated_day(view: View) -> Figure:
     """Load, depth and speed over the day under the plan's schedule; beside it in words the same day without."""
-    plain, planned = (_played(_asked(view), _Same(view.scenario), policy) for policy in ("none", "schedule"))
+    no_spec, planned = (_played(_asked(view), _Same(view.scenario), policy) for policy in ("none", "schedule"))
     timeline = [row | {"hour": row["hour"] * _SPEED} for row in planned.timeline()]
-    before, after = plain.summary(), planned.summary()
+    before, after = no_spec.summary(), planned.summary()
     return Figure(
         name="day",
         title="A simulated day",

@@ -182,7 +182,7 @@ def _on_datasheet(view: View) -> str:
     depth = view.plan["rows"][0]["depth"]
     grid = other.grid([1], max(view.max_depth, depth, 1))
     theirs = int(best_depths(grid, view.limit)[0])
-    gain = float(grid.goodput[0, theirs] / grid.none_goodput[0])
+    gain = float(grid.goodput[0, theirs] / grid.no_spec_goodput[0])
     ours = view.plan["rows"][0]["speedup"]
     return (
         f"At batch {view.plan['rows'][0]['batch']} the datasheet says draft {theirs} for {gain:.2f}×; measured "

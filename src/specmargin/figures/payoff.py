@@ -21,7 +21,7 @@ MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 def fitting(scenario: Scenario, batches: Sequence[int]) -> list[int]:
     """The batches that fit without speculation; at least two, so that there is a line to draw."""
-    found = [batch for batch in batches if batch <= scenario.plain_largest_batch]
+    found = [batch for batch in batches if batch <= scenario.no_spec_largest_batch]
     return found if len(found) > 1 else list(batches[:2])
 
 
@@ -42,7 +42,7 @@ def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, limit:
     """The best depth at each batch and what it gains; every fixed depth behind it; a mark at `batch`."""
     batches = fitting(scenario, BATCHES)
     grid, chosen = _chosen(scenario, batches, max_depth, limit)
-    gains = np.where(allowed_depths(grid, limit), grid.goodput, np.nan) / grid.none_goodput[:, np.newaxis]
+    gains = np.where(allowed_depths(grid, limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
     best = gains[np.arange(len(batches)), chosen]
     fixed = [
         {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
@@ -118,7 +118,7 @@ def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None 
     where = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
     grid = scenario.grid(batches, deep, where)
     chosen = best_depths(grid, limit)
-    gain = grid.goodput[np.arange(batches.size), chosen] / grid.none_goodput
+    gain = grid.goodput[np.arange(batches.size), chosen] / grid.no_spec_goodput
     largest = {tokens: _largest(scenario, tokens) for tokens in contexts}
     rows = [
         {
@@ -148,7 +148,7 @@ _HIGH = 1.93  # speed-ups from which on a cell is dark enough for light ink
 
 
 def _largest(scenario: Scenario, tokens: int) -> int:
-    return replace(scenario, context=float(tokens)).plain_largest_batch
+    return replace(scenario, context=float(tokens)).no_spec_largest_batch
 
 
 def _context_words(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
@@ -195,7 +195,7 @@ def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
     at = np.arange(len(batches))
     gpus = scenario.layout.gpus
     sides = {
-        "no speculation": (grid.none_goodput / gpus, grid.none_seconds),
+        "no speculation": (grid.no_spec_goodput / gpus, grid.no_spec_seconds),
         f"with {scenario.drafter.name}": (grid.goodput[at, chosen] / gpus, grid.tpot_seconds[at, chosen]),
     }
     rows = [
@@ -227,12 +227,12 @@ def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
 
 
 def _pareto_words(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatArray]]) -> str:
-    (plain, plain_tpot), (fast, fast_tpot) = sides.values()
-    middle = len(plain) // 2
-    wanted = 1.0 / plain_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
+    (no_spec, no_spec_tpot), (fast, fast_tpot) = sides.values()
+    middle = len(no_spec) // 2
+    wanted = 1.0 / no_spec_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
     reached = float(np.interp(-wanted, -1.0 / fast_tpot, fast))
     return (
-        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {plain[middle]:,.0f} "
+        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {no_spec[middle]:,.0f} "
         f"tokens a second without speculation and {reached:,.0f} with it. Numbers beside points: batch."
     )
 

@@ -132,7 +132,7 @@ def _planned(cell: Cell) -> Planned:
                 batch=row.batch,
                 verify_seconds=tuple(grid.verify_seconds[i].tolist()),
                 draft_seconds=tuple(grid.draft_seconds[i].tolist()),
-                plain_seconds=float(grid.none_seconds[i]),
+                plain_seconds=float(grid.no_spec_seconds[i]),
                 best_depth=row.depth,
                 scheduled_depth=config.schedule.depth_at(row.batch),
                 speedup=row.speedup,
@@ -216,9 +216,9 @@ def _whole(found: Answer) -> WholePlan:
         stops_at_context=plan.stops_at_context,
         switch_acceptance=plan.switch_acceptance,
         largest_batch=plan.largest_batch,
-        plain_largest_batch=plan.plain_largest_batch,
+        plain_largest_batch=plan.no_spec_largest_batch,
         peak_tokens_per_second=plan.peak_tokens_per_second,
-        plain_peak_tokens_per_second=plan.plain_peak_tokens_per_second,
+        plain_peak_tokens_per_second=plan.no_spec_peak_tokens_per_second,
     )
 
 
