@@ -69,7 +69,7 @@ def test_with_a_free_drafter_the_hurdle_says_whether_one_more_token_raises_goodp
 def test_graph_limit_is_never_stepped_over() -> None:
     setting = scenario(drafter="mtp", memory_utilization=1.0)
     batches = list(range(1, 600, 7))
-    plan = make_plan(setting, batches, max_depth=8, position_limit=512)
+    plan = make_plan(setting, batches, max_depth=8, graph_limit=512)
     for row in plan.rows:
         assert row.depth == 0 or row.batch * (row.depth + 1) <= 512
     free = make_plan(setting, batches, max_depth=8)
@@ -79,7 +79,7 @@ def test_graph_limit_is_never_stepped_over() -> None:
 def test_graph_limit_counts_what_one_rank_sees() -> None:
     """Data parallelism spreads sequences: 1024 over 8 ranks are 128 each, and 128 × 4 positions have a graph."""
     setting = scenario("deepseek-v3", drafter="mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
-    plan = make_plan(setting, [1024], max_depth=3, position_limit=512)
+    plan = make_plan(setting, [1024], max_depth=3, graph_limit=512)
     assert plan.rows[0].depth > 0
 
 
@@ -174,7 +174,7 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
-    text = verdict(make_plan(scenario(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, position_limit=512))
+    text = verdict(make_plan(scenario(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, graph_limit=512))
     assert text.startswith("Speculate: qwen3.6-35b-a3b on h200 with mtp gains ")
     assert "What would change that: an acceptance below" in text
 
@@ -213,7 +213,7 @@ def test_scenarios_are_checked() -> None:
 def test_a_load_settles_where_littles_law_holds() -> None:
     setting = scenario(drafter="mtp", context=1150)
     load = Load(requests_per_second=4, input_tokens=1000, output_tokens=300)
-    point = settle(setting, load, max_depth=4, position_limit=512)
+    point = settle(setting, load, max_depth=4, graph_limit=512)
     wanted = 4 * 300 * point.tpot_seconds
     assert point.batch - 1 <= wanted <= point.batch
     assert 0 < point.prefill_share < 1
@@ -222,8 +222,8 @@ def test_a_load_settles_where_littles_law_holds() -> None:
 def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
     setting = scenario(drafter="free", context=1150)
     load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
-    plain = settle(setting, load, max_depth=4, position_limit=None, speculate=False)
-    speculating = settle(setting, load, max_depth=4, position_limit=None)
+    plain = settle(setting, load, max_depth=4, graph_limit=None, speculate=False)
+    speculating = settle(setting, load, max_depth=4, graph_limit=None)
     assert speculating.batch <= plain.batch
     assert speculating.tpot_seconds < plain.tpot_seconds
 
@@ -232,8 +232,8 @@ def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
     """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
     setting = scenario(drafter="mtp", acceptance="0.78", context=510)
     load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
-    plain = settle(setting, load, max_depth=0, position_limit=512, speculate=False)
-    speculating = settle(setting, load, max_depth=8, position_limit=512)
+    plain = settle(setting, load, max_depth=0, graph_limit=512, speculate=False)
+    speculating = settle(setting, load, max_depth=8, graph_limit=512)
     assert plain.batch > setting.largest_batch(8)
     assert speculating.batch <= setting.largest_batch(speculating.depth)
 
@@ -266,14 +266,14 @@ def test_prompts_and_decoding_share_a_step() -> None:
 def test_targets_and_overload() -> None:
     setting = scenario(drafter="mtp", context=1150)
     met = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
-    assert settle(setting, met, max_depth=4, position_limit=None).meets_target is True
+    assert settle(setting, met, max_depth=4, graph_limit=None).meets_target is True
     missed = replace(met, tpot_target_seconds=1e-6)
-    assert settle(setting, missed, max_depth=4, position_limit=None).meets_target is False
+    assert settle(setting, missed, max_depth=4, graph_limit=None).meets_target is False
     with pytest.raises(ScenarioError, match="times the prefill"):
-        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, position_limit=None)
+        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, graph_limit=None)
     with pytest.raises(ScenarioError, match="this hardware serves about"):
         slow = scenario("qwen3-30b-a3b", "dgx-spark", "free")
-        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, position_limit=None)
+        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, graph_limit=None)
 
 
 @pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
@@ -322,7 +322,7 @@ def test_bad_duels() -> None:
 
 def test_a_schedule_of_a_real_plan() -> None:
     setting = scenario(drafter="mtp", memory_utilization=1.0)
-    table = depth_table(setting, max_batch=512, max_depth=8, position_limit=512)
+    table = depth_table(setting, max_batch=512, max_depth=8, graph_limit=512)
     schedule = make_schedule(table, min_gain=0.02)
     grid = setting.grid(np.arange(1, 513), 8)
     best = grid.goodput[np.arange(512), best_depths(grid, 512)]

@@ -27,7 +27,7 @@ def test_constant_parts_add_up_by_hand() -> None:
 
 def test_the_cliff_stands_right_after_the_largest_captured_size() -> None:
     """512 captured positions: 128 sequences × (3 + 1) are inside, one more sequence is outside."""
-    time = EngineTime(captured_positions=512, eager_layer_seconds=1e-3)
+    time = EngineTime(graph_limit=512, eager_layer_seconds=1e-3)
     eager = scenario("qwen3-30b-a3b", engine_time=time)
     plain = scenario("qwen3-30b-a3b")
     for batch, extra in ((128, 0.0), (129, 48e-3)):
@@ -46,9 +46,9 @@ def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
 
 
 def test_a_plan_never_steps_over_the_limit_unasked() -> None:
-    time = EngineTime(captured_positions=128, eager_layer_seconds=1e-6)
+    time = EngineTime(graph_limit=128, eager_layer_seconds=1e-6)
     plan = make_plan(
-        scenario("qwen3-30b-a3b", acceptance="0.95", engine_time=time), [32, 64], max_depth=8, position_limit=128
+        scenario("qwen3-30b-a3b", acceptance="0.95", engine_time=time), [32, 64], max_depth=8, graph_limit=128
     )
     assert [row.batch * (row.depth + 1) <= 128 for row in plan.rows] == [True, True]
 
@@ -84,7 +84,7 @@ def test_names_are_suggested() -> None:
 
 
 def test_a_step_never_takes_less_with_more_sequences_whatever_the_graphs() -> None:
-    time = replace(find_engine_time("vllm:piecewise", engine="vllm", prices="laws"), captured_positions=512)
+    time = replace(find_engine_time("vllm:piecewise", engine="vllm", prices="laws"), graph_limit=512)
     step = Step.uniform(batch=np.arange(1, 300), depth=1, context=512.0)
     seconds = scenario("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
     assert (np.diff(seconds) >= -1e-12).all()

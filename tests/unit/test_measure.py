@@ -305,7 +305,7 @@ def test_the_fit_finds_the_prices_that_made_the_steps(fitted: Fitted) -> None:
 
 def test_the_cliff_the_pieces_and_the_price_of_being_off_are_found(fitted: Fitted, model: Architecture) -> None:
     full, pieces = fitted.file.modes["full"], fitted.file.modes["piecewise"]
-    assert full.captured_positions == 512
+    assert full.graph_limit == 512
     assert full.eager_layer_seconds * model.layers == pytest.approx(20e-3, rel=0.1)
     assert full.off_floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
     assert pieces.floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
@@ -385,7 +385,7 @@ def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Pat
     )
     _, scenario = scenario_of(options)
     assert isinstance(scenario.prices, MeasuredPrices)
-    assert scenario.engine_time.captured_positions == 512
+    assert scenario.engine_time.graph_limit == 512
     assert scenario.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
     assert {str(line.source.kind) for line in scenario.verify(Step.uniform(batch=1)).components} == {"measured"}
 

@@ -66,23 +66,23 @@ def load_of(request: PlanRequest) -> Load | None:
 
 
 def answer(choice: DraftChoice, scenario: Scenario, request: PlanRequest) -> Answer:
-    limit = None if request.ignore_graph_limit else scenario.engine_time.captured_positions
+    graph_limit = None if request.ignore_graph_limit else scenario.engine_time.graph_limit
     depth = min(request.depth, scenario.drafter.max_depth or request.depth)
     load = load_of(request)
     no_spec, speculating = None, None
     if load is not None:
-        no_spec = settle(scenario, load, max_depth=0, position_limit=limit, speculate=False)
-        speculating = settle(scenario, load, max_depth=depth, position_limit=limit)
+        no_spec = settle(scenario, load, max_depth=0, graph_limit=graph_limit, speculate=False)
+        speculating = settle(scenario, load, max_depth=depth, graph_limit=graph_limit)
     batches = _batches(scenario, request, no_spec, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
-    rows = plan_rows(scenario, batches, max_depth=request.depth, position_limit=limit)
-    config = _config(choice, scenario, rows, request, limit)
+    rows = plan_rows(scenario, batches, max_depth=request.depth, graph_limit=graph_limit)
+    config = _config(choice, scenario, rows, request, graph_limit)
     # The engine holds memory for the deepest draft of its setting, which is what decides how many sequences fit.
     held = config.schedule.max_depth
-    plan = make_plan(scenario, batches, max_depth=request.depth, position_limit=limit, held_depth=held, rows=rows)
+    plan = make_plan(scenario, batches, max_depth=request.depth, graph_limit=graph_limit, held_depth=held, rows=rows)
     by_context = {
         tokens: make_plan(
-            replace(scenario, context=float(tokens)), batches, max_depth=request.depth, position_limit=limit
+            replace(scenario, context=float(tokens)), batches, max_depth=request.depth, graph_limit=graph_limit
         )
         for tokens in request.contexts
     }
@@ -109,7 +109,7 @@ def compared(best: Answer, request: PlanRequest, prices: str) -> Comparison:
     if other.prices.name == plan.scenario.prices.name:
         raise ScenarioError(f"--compare {prices}: the plan has {prices} prices already; compare it with others")
     batches = [row.batch for row in plan.rows]
-    return compare(plan.scenario, other, batches, max_depth=plan.max_depth, position_limit=plan.position_limit)
+    return compare(plan.scenario, other, batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
 
 
 def _batches(
@@ -124,13 +124,13 @@ def _batches(
 
 
 def _config(
-    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], request: PlanRequest, limit: int | None
+    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], request: PlanRequest, graph_limit: int | None
 ) -> EngineConfig:
     table = depth_table(
         scenario,
         max_batch=request.max_batch,
         max_depth=deepest(scenario, request.depth),
-        position_limit=limit,
+        graph_limit=graph_limit,
     )
     fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
     schedule = ScheduleRequest(

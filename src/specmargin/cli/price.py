@@ -44,5 +44,5 @@ def price(
         from specmargin.figures.files import save
         from specmargin.figures.ledger import ledger_figure
 
-        save(ledger_figure(scenario, limit=scenario.engine_time.captured_positions).chart(), plot)
+        save(ledger_figure(scenario, graph_limit=scenario.engine_time.graph_limit).chart(), plot)
     price_view.show(scenario, request.batch, request.depth, json=json)

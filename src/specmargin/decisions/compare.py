@@ -52,10 +52,10 @@ class Comparison:
 
 
 def compare(
-    ours: Scenario, other: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None
+    ours: Scenario, other: Scenario, batches: Sequence[int], *, max_depth: int, graph_limit: int | None
 ) -> Comparison:
     grids = [side.grid(batches, max_depth) for side in (ours, other)]
-    depths = [best_depths(grid, position_limit) for grid in grids]
+    depths = [best_depths(grid, graph_limit) for grid in grids]
     rows = []
     for i, batch in enumerate(batches):
         mine, theirs = int(depths[0][i]), int(depths[1][i])

@@ -180,7 +180,7 @@ def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth:
     architecture = reshaped(scenario.architecture, shape)
     variant = replace(scenario, architecture=architecture)
     grid = variant.grid([batch], max_depth)
-    depth = int(best_depths(grid, variant.engine_time.captured_positions)[0])
+    depth = int(best_depths(grid, variant.engine_time.graph_limit)[0])
     distinct = variant.distinct_experts(Step.uniform(batch=batch, depth=depth, context=variant.context))
     assert distinct is not None  # it has experts: that is what was reshaped
     return DesignRow(

@@ -49,7 +49,7 @@ class Operating:
 
 
 def settle(
-    scenario: Scenario, load: Load, *, max_depth: int, position_limit: int | None, speculate: bool = True
+    scenario: Scenario, load: Load, *, max_depth: int, graph_limit: int | None, speculate: bool = True
 ) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
@@ -60,7 +60,7 @@ def settle(
     """
     share = _prefill_share(scenario, load)
     settings = range(max_depth + 1) if speculate else [0]
-    points = [_settle_at(scenario, load, share, depth, position_limit, speculate) for depth in settings]
+    points = [_settle_at(scenario, load, share, depth, graph_limit, speculate) for depth in settings]
     found = [point for point, _ in points if point is not None]
     if not found:
         most = max(rate for _, rate in points)
@@ -72,13 +72,13 @@ def settle(
 
 
 def _settle_at(
-    scenario: Scenario, load: Load, share: float, held_depth: int, position_limit: int | None, speculate: bool
+    scenario: Scenario, load: Load, share: float, held_depth: int, graph_limit: int | None, speculate: bool
 ) -> tuple[Operating | None, float]:
     """Where the load settles in an engine set up for drafts of `held_depth`, and the requests it could serve."""
     fits = scenario.largest_batch(held_depth) if speculate else scenario.no_spec_largest_batch
     largest = min(max(fits, 1), _LARGEST_BATCH)
     grid = scenario.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
-    depths = _depths(grid, position_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
+    depths = _depths(grid, graph_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
     tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.no_spec_seconds
     wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
     most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
@@ -110,9 +110,9 @@ def _prefill_share(scenario: Scenario, load: Load) -> float:
     return share
 
 
-def _depths(grid: Grid, position_limit: int | None, load: Load, share: float) -> IntArray:
+def _depths(grid: Grid, graph_limit: int | None, load: Load, share: float) -> IntArray:
     """Best goodput; with a TPOT target, best goodput among the depths that meet it, else the fastest depth."""
-    depths = best_depths(grid, position_limit)
+    depths = best_depths(grid, graph_limit)
     if load.tpot_target_seconds is None:
         return depths
     tpot = grid.tpot_seconds / (1.0 - share)

@@ -49,7 +49,7 @@ class Plan:
     scenario: Scenario
     rows: tuple[PlanRow, ...]
     max_depth: int
-    position_limit: int | None  # positions of a step above which the engine has no graph
+    graph_limit: int | None  # positions of the largest CUDA graph; None: a graph for every step
     held_depth: int  # the deepest draft that the engine holds memory for
     largest_batch: int  # sequences that fit, with room for drafts of that depth
     no_spec_largest_batch: int  # sequences that fit without speculation
@@ -90,7 +90,7 @@ def make_plan(
     batches: Sequence[int],
     *,
     max_depth: int,
-    position_limit: int | None = None,
+    graph_limit: int | None = None,
     held_depth: int | None = None,
     rows: tuple[PlanRow, ...] | None = None,
 ) -> Plan:
@@ -103,7 +103,7 @@ def make_plan(
     check_range("depth", [max_depth], 0, MAX_DEPTH)
     depth = deepest(scenario, max_depth)
     grid = scenario.grid(batches, depth)
-    chosen = best_depths(grid, position_limit)
+    chosen = best_depths(grid, graph_limit)
     held = int(chosen.max()) if held_depth is None else held_depth
     largest, no_spec_largest = scenario.largest_batch(held), scenario.no_spec_largest_batch
     horizon = min(max(largest, 1), _HORIZON)
@@ -111,32 +111,32 @@ def make_plan(
         scenario=scenario,
         rows=_rows(scenario, grid, chosen, largest) if rows is None else _refitted(rows, largest),
         max_depth=depth,
-        position_limit=position_limit,
+        graph_limit=graph_limit,
         held_depth=held,
         largest_batch=largest,
         no_spec_largest_batch=no_spec_largest,
-        peak_tokens_per_second=_peak(scenario, largest, min(held, depth), position_limit),
+        peak_tokens_per_second=_peak(scenario, largest, min(held, depth), graph_limit),
         no_spec_peak_tokens_per_second=_peak(scenario, no_spec_largest, 0, None),
-        paying=paying_ranges(scenario, depth, horizon, position_limit),
+        paying=paying_ranges(scenario, depth, horizon, graph_limit),
         looked_up_to=horizon,
         graph_free_paying=paying_ranges(scenario.with_graphs_for(None), depth, horizon, None),
-        stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
-        switch_acceptance=switch_acceptance(grid, position_limit),
+        stops_at_context=stops_at_context(scenario, int(batches[0]), depth, graph_limit),
+        switch_acceptance=switch_acceptance(grid, graph_limit),
     )
 
 
-def _peak(scenario: Scenario, largest: int, depth: int, position_limit: int | None) -> float:
+def _peak(scenario: Scenario, largest: int, depth: int, graph_limit: int | None) -> float:
     """The best goodput over batches 1..`largest`; goodput is smooth, so a few hundred of them are enough."""
     batches = np.unique(np.geomspace(1, max(min(largest, MAX_BATCH), 1), 200).round())
     grid = scenario.grid(batches, depth)
     if depth == 0:
         return float(grid.no_spec_goodput.max())
-    return float(np.where(allowed_depths(grid, position_limit), grid.goodput, 0.0).max())
+    return float(np.where(allowed_depths(grid, graph_limit), grid.goodput, 0.0).max())
 
 
-def switch_acceptance(grid: Grid, position_limit: int | None) -> float | None:
+def switch_acceptance(grid: Grid, graph_limit: int | None) -> float | None:
     """At the grid's first batch: below this constant acceptance no allowed depth pays; None if none can."""
-    depths = np.flatnonzero(allowed_depths(grid, position_limit)[0, 1:]) + 1
+    depths = np.flatnonzero(allowed_depths(grid, graph_limit)[0, 1:]) + 1
     if depths.size == 0:
         return None
     even = break_even_acceptance(grid.round_seconds[0, depths] / grid.no_spec_seconds[0], depths)
@@ -148,26 +148,26 @@ def deepest(scenario: Scenario, max_depth: int) -> int:
     return max_depth if limit is None else min(max_depth, limit)
 
 
-def allowed_depths(grid: Grid, position_limit: int | None) -> BoolArray:
+def allowed_depths(grid: Grid, graph_limit: int | None) -> BoolArray:
     """True where the engine has a graph for batch × (depth + 1). Depth 0 is always allowed."""
     positions = grid.positions_per_rank
-    within = np.ones(positions.shape, dtype=bool) if position_limit is None else positions <= position_limit
+    within = np.ones(positions.shape, dtype=bool) if graph_limit is None else positions <= graph_limit
     within[:, 0] = True
     return np.asarray(within)
 
 
-def best_depths(grid: Grid, position_limit: int | None = None) -> IntArray:
+def best_depths(grid: Grid, graph_limit: int | None = None) -> IntArray:
     """argmax of goodput over the allowed depths, by batch."""
-    goodput = np.where(allowed_depths(grid, position_limit), grid.goodput, -np.inf)
+    goodput = np.where(allowed_depths(grid, graph_limit), grid.goodput, -np.inf)
     return np.asarray(goodput.argmax(axis=1))
 
 
 def plan_rows(
-    scenario: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None
+    scenario: Scenario, batches: Sequence[int], *, max_depth: int, graph_limit: int | None
 ) -> tuple[PlanRow, ...]:
     """The rows alone, where nobody asks until where it pays."""
     grid = scenario.grid(batches, deepest(scenario, max_depth))
-    chosen = best_depths(grid, position_limit)
+    chosen = best_depths(grid, graph_limit)
     return _rows(scenario, grid, chosen, scenario.largest_batch(int(chosen.max())))
 
 
@@ -225,30 +225,30 @@ def speedup_by_batch(
     scenario: Scenario,
     batches: FloatArray,
     max_depth: int,
-    position_limit: int | None,
+    graph_limit: int | None,
     context: ArrayLike | None = None,
 ) -> FloatArray:
     """Best goodput at depth 1 or more, over an engine without speculation."""
     grid = scenario.grid(batches, max_depth, context)
-    allowed = allowed_depths(grid, position_limit)[:, 1:]
+    allowed = allowed_depths(grid, graph_limit)[:, 1:]
     goodput = np.where(allowed, grid.goodput[:, 1:], 0.0)
     return np.asarray(goodput.max(axis=1, initial=0.0) / grid.no_spec_goodput)
 
 
 def paying_ranges(
-    scenario: Scenario, max_depth: int, horizon: int, position_limit: int | None
+    scenario: Scenario, max_depth: int, horizon: int, graph_limit: int | None
 ) -> tuple[tuple[int, int], ...]:
     """Ranges of batch sizes, up to `horizon`, in which some allowed depth of 1 or more pays."""
     # Two positions a sequence are the least that speculates: beyond half of the graphs' positions none is allowed.
-    reach = horizon if position_limit is None else min(horizon, position_limit // 2 * scenario.layout.sequence_ranks)
+    reach = horizon if graph_limit is None else min(horizon, graph_limit // 2 * scenario.layout.sequence_ranks)
     if max_depth == 0 or reach == 0:
         return ()
     batches = _spread(reach)
-    pays = speedup_by_batch(scenario, batches, max_depth, position_limit) > 1.0
+    pays = speedup_by_batch(scenario, batches, max_depth, graph_limit) > 1.0
     turns = np.flatnonzero(pays[:-1] != pays[1:])
     between = np.concatenate([np.arange(batches[i] + 1, batches[i + 1]) for i in turns] or [np.zeros(0)])
     if between.size:
-        inside = speedup_by_batch(scenario, between, max_depth, position_limit) > 1.0
+        inside = speedup_by_batch(scenario, between, max_depth, graph_limit) > 1.0
         order = np.argsort(np.concatenate([batches, between]))
         batches, pays = np.concatenate([batches, between])[order], np.concatenate([pays, inside])[order]
     starts = np.flatnonzero(np.diff(pays.astype(np.int8), prepend=0) > 0)
@@ -265,7 +265,7 @@ def _spread(reach: int) -> FloatArray:
     return np.concatenate([small, np.unique(np.geomspace(_ONE_BY_ONE + 1, reach, count + 1).round())])
 
 
-def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_limit: int | None) -> int | None:
+def stops_at_context(scenario: Scenario, batch: int, max_depth: int, graph_limit: int | None) -> int | None:
     """The context from which on no depth pays at this batch, to the nearest power of √2.
 
     None where it still pays at the model's limit, and where it pays at no context at all.
@@ -275,7 +275,7 @@ def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_li
         return None
     contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), limit))
     same_batch = np.full(contexts.shape, float(batch))
-    pays = speedup_by_batch(scenario, same_batch, max_depth, position_limit, contexts) > 1.0
+    pays = speedup_by_batch(scenario, same_batch, max_depth, graph_limit, contexts) > 1.0
     if pays[-1] or not pays.any():
         return None
     return int(contexts[np.flatnonzero(pays)[-1] + 1])

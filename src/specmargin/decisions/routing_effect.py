@@ -46,7 +46,7 @@ def routing_effect(plan: Plan) -> RoutingEffect | None:
     batches = [row.batch for row in plan.rows]
     ours = scenario.grid(batches, plan.max_depth)
     uniform = scenario.under_uniform_routing.grid(batches, plan.max_depth)
-    here, there = best_depths(ours, plan.position_limit), best_depths(uniform, plan.position_limit)
+    here, there = best_depths(ours, plan.graph_limit), best_depths(uniform, plan.graph_limit)
     at = np.arange(len(batches))
     best = ours.goodput[at, here]
     return RoutingEffect(

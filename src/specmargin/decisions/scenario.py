@@ -211,13 +211,13 @@ class Scenario:
         """
         ranks = self.layout.sequence_ranks
         more_local = step.divided(ranks).one_position_more()
-        captured = self.engine_time.captured_positions
+        captured = self.engine_time.graph_limit
         roomier = self.with_graphs_for(None if captured is None else captured + 1)
         return self.verify(step), roomier.verify(step.one_position_more(ranks), more_local)
 
     def with_graphs_for(self, positions: int | None) -> Scenario:
         """The same engine with other capture sizes; None: with a graph for every step."""
-        other = replace(self, engine_time=replace(self.engine_time, captured_positions=positions))
+        other = replace(self, engine_time=replace(self.engine_time, graph_limit=positions))
         return self._sharing(other)
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
@@ -308,7 +308,7 @@ class Scenario:
             return {}
         batch, context = (np.array(values)[:, np.newaxis] for values in zip(*pairs, strict=True))
         depth = np.arange(max_depth + 1, dtype=np.float64)
-        calm = replace(self.engine_time, captured_positions=None, floor_layer_seconds=0.0)
+        calm = replace(self.engine_time, graph_limit=None, floor_layer_seconds=0.0)
         rest = (
             replace(self, engine_time=calm)
             .verify(Step.uniform(batch=batch, depth=depth, context=context))

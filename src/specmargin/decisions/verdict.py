@@ -62,10 +62,10 @@ def _until(plan: Plan) -> str:
     if not plan.pays:
         return ""
     sentence = f"It pays {_listed(plan.paying, plan.looked_up_to, plan.largest_batch)}."
-    if plan.position_limit is not None and plan.graph_free_paying != plan.paying:
+    if plan.graph_limit is not None and plan.graph_free_paying != plan.paying:
         beyond = _listed(plan.graph_free_paying, plan.looked_up_to, plan.largest_batch)
         sentence += (
-            f" The engine has graphs for {plan.position_limit} positions a step; "
+            f" The engine has graphs for {plan.graph_limit} positions a step; "
             f"with larger capture sizes it would pay {beyond}."
         )
     return sentence

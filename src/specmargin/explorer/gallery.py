@@ -55,26 +55,28 @@ def figure(name: str, view: View) -> Figure:
 
 
 def _speedup(view: View) -> Figure:
-    return payoff.speedup_figure(view.scenario, batch=view.batch, max_depth=view.max_depth, limit=view.limit)
+    return payoff.speedup_figure(
+        view.scenario, batch=view.batch, max_depth=view.max_depth, graph_limit=view.graph_limit
+    )
 
 
 def _context(view: View) -> Figure:
-    return payoff.context_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+    return payoff.context_figure(view.scenario, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _pareto(view: View) -> Figure:
-    return payoff.pareto_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+    return payoff.pareto_figure(view.scenario, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _ledger(view: View) -> Figure:
-    return ledger.ledger_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+    return ledger.ledger_figure(view.scenario, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _crossover(view: View) -> Figure:
     if view.rivals is None:
         raise DoesNotApplyError("there are no two drafters to compare")
     first, second = (view.with_drafter(kind).scenario for kind in view.rivals)
-    return crossover.crossover_figure(first, second, max_depth=view.max_depth, limit=view.limit)
+    return crossover.crossover_figure(first, second, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 # --- experts ---

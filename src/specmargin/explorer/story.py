@@ -181,7 +181,7 @@ def _on_datasheet(view: View) -> str:
     _, other = priced_scenario(view.request.scenario_only().model_copy(update={"prices": "datasheet"}))
     depth = view.plan["rows"][0]["depth"]
     grid = other.grid([1], max(view.max_depth, depth, 1))
-    theirs = int(best_depths(grid, view.limit)[0])
+    theirs = int(best_depths(grid, view.graph_limit)[0])
     gain = float(grid.goodput[0, theirs] / grid.no_spec_goodput[0])
     ours = view.plan["rows"][0]["speedup"]
     return (

@@ -63,9 +63,9 @@ class View:
         return find_engine(self.request.engine)
 
     @property
-    def limit(self) -> int | None:
-        """Positions of the largest captured graph."""
-        return self.scenario.engine_time.captured_positions
+    def graph_limit(self) -> int | None:
+        """Positions of the largest CUDA graph."""
+        return self.scenario.engine_time.graph_limit
 
     @property
     def answer(self) -> Answer:
@@ -80,7 +80,9 @@ class View:
     def row(self) -> PlanRow:
         """The plan at the batch that figures mark."""
         known = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
-        return known or plan_rows(self.scenario, [self.batch], max_depth=self.max_depth, position_limit=self.limit)[0]
+        return (
+            known or plan_rows(self.scenario, [self.batch], max_depth=self.max_depth, graph_limit=self.graph_limit)[0]
+        )
 
     @property
     def local_routing(self) -> LocalRouting | None:

@@ -15,13 +15,15 @@ _EVEN = 0.02  # of goodput: closer than that nobody wins
 _REACH = 1.5  # ratio at which colours are full
 
 
-def crossover_figure(first: Scenario, second: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def crossover_figure(
+    first: Scenario, second: Scenario, *, max_depth: int = 8, graph_limit: int | None = None
+) -> Figure:
     """Goodput of the second drafter over the first's, at the same batch and depth; each with its own acceptance."""
     batches = fitting(first, MAP_BATCHES)
     deep = min(deepest(first, max_depth), deepest(second, max_depth))
     ours, theirs = first.grid(batches, deep), second.grid(batches, deep)
     ratio = theirs.goodput / ours.goodput
-    allowed = allowed_depths(ours, limit)
+    allowed = allowed_depths(ours, graph_limit)
     names = (first.drafter.name, second.drafter.name)
     rows = [
         {

@@ -27,7 +27,7 @@ KINDS = {
 _KIND_OF = {component: kind for kind, components in KINDS.items() for component in components}
 
 
-def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def ledger_figure(scenario: Scenario, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """The price of one more draft position in committed tokens, by kind of work, at the best depth of each batch.
 
     Seconds times the goodput they are taken from: the survival that the token must have to be worth them.
@@ -35,7 +35,7 @@ def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
     batches = fitting(scenario, MAP_BATCHES)
     deep = deepest(scenario, max_depth)
     grid = scenario.grid(batches, deep)
-    chosen = best_depths(grid, limit)
+    chosen = best_depths(grid, graph_limit)
     goodput = grid.goodput[np.arange(len(batches)), chosen]
     seconds = _marginal_by_kind(scenario, batches, chosen)
     total = np.sum(list(seconds.values()), axis=0)

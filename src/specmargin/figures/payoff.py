@@ -25,10 +25,12 @@ def fitting(scenario: Scenario, batches: Sequence[int]) -> list[int]:
     return found if len(found) > 1 else list(batches[:2])
 
 
-def _chosen(scenario: Scenario, batches: Sequence[int], max_depth: int, limit: int | None) -> tuple[Grid, IntArray]:
+def _chosen(
+    scenario: Scenario, batches: Sequence[int], max_depth: int, graph_limit: int | None
+) -> tuple[Grid, IntArray]:
     """The grid, and the best depth of those that fit in memory."""
     grid = scenario.grid(batches, deepest(scenario, max_depth))
-    chosen = best_depths(grid, limit)
+    chosen = best_depths(grid, graph_limit)
     fits = {depth: scenario.largest_batch(depth) for depth in set(chosen.tolist())}
     return grid, np.array(
         [depth if size <= fits[depth] else 0 for size, depth in zip(batches, chosen.tolist(), strict=True)]
@@ -38,11 +40,11 @@ def _chosen(scenario: Scenario, batches: Sequence[int], max_depth: int, limit: i
 # --- over batch ---
 
 
-def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, limit: int | None = None) -> Figure:
+def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """The best depth at each batch and what it gains; every fixed depth behind it; a mark at `batch`."""
     batches = fitting(scenario, BATCHES)
-    grid, chosen = _chosen(scenario, batches, max_depth, limit)
-    gains = np.where(allowed_depths(grid, limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
+    grid, chosen = _chosen(scenario, batches, max_depth, graph_limit)
+    gains = np.where(allowed_depths(grid, graph_limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
     best = gains[np.arange(len(batches)), chosen]
     fixed = [
         {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
@@ -109,7 +111,7 @@ def _draw_speedup() -> alt.LayerChart:
 # --- over batch and context ---
 
 
-def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def context_figure(scenario: Scenario, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """Speed-up and depth by batch and context; empty where the sequences do not fit in memory."""
     longest = scenario.architecture.max_context or CONTEXTS[-1]
     contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
@@ -117,7 +119,7 @@ def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None 
     batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
     where = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
     grid = scenario.grid(batches, deep, where)
-    chosen = best_depths(grid, limit)
+    chosen = best_depths(grid, graph_limit)
     gain = grid.goodput[np.arange(batches.size), chosen] / grid.no_spec_goodput
     largest = {tokens: _largest(scenario, tokens) for tokens in contexts}
     rows = [
@@ -188,10 +190,10 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
 # --- against the time between tokens ---
 
 
-def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def pareto_figure(scenario: Scenario, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """Goodput a GPU against the speed one user sees, with and without speculation, one point a batch."""
     batches = fitting(scenario, BATCHES)
-    grid, chosen = _chosen(scenario, batches, max_depth, limit)
+    grid, chosen = _chosen(scenario, batches, max_depth, graph_limit)
     at = np.arange(len(batches))
     gpus = scenario.layout.gpus
     sides = {

@@ -37,7 +37,7 @@ class StepTables(NamedTuple):
     prefill_attended: FloatArray
     eager_seconds: float  # that launches take in a step without a graph
     floor_seconds: float  # the least that a step with one takes
-    graph_limit: float  # positions of the largest graph
+    graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
     overlap: float  # hit rate of overlapped drafting; negative where drafting comes after verification
@@ -83,7 +83,7 @@ def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Seque
         prefill_attended=axes[2],
         eager_seconds=engine.eager_layer_seconds * layers,
         floor_seconds=engine.floor_layer_seconds * layers,
-        graph_limit=math.inf if engine.captured_positions is None else float(engine.captured_positions * ranks),
+        graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,
         off_sequence_seconds=engine.off_sequence_seconds / ranks,
         overlap=drafter.hit_rate if isinstance(drafter, OverlappedDrafter) else -1.0,
@@ -92,7 +92,7 @@ def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Seque
 
 def _without_launches(scenario: Scenario) -> Scenario:
     """Graphs end at a cliff that interpolation would smear: it is added by the loop, where it is."""
-    engine = replace(scenario.engine_time, captured_positions=None, floor_layer_seconds=0.0)
+    engine = replace(scenario.engine_time, graph_limit=None, floor_layer_seconds=0.0)
     return replace(scenario, engine_time=engine)
 
 

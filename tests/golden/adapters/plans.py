@@ -113,13 +113,13 @@ def _kind(error: InputError) -> str:
 
 def _planned(cell: Cell) -> Planned:
     gpus, choice, scenario = _scenario_of(cell)
-    limit = scenario.engine_time.captured_positions
+    graph_limit = scenario.engine_time.graph_limit
     largest = _WHOLE_BATCH if cell.whole else _LARGEST_BATCH
     # One pass over all batches; the scenario keeps what it has priced.
     scenario.grid(sorted({*range(1, largest + 1), *BATCHES}), deepest(scenario, MAX_DEPTH))
-    rows = plan_rows(scenario, BATCHES, max_depth=MAX_DEPTH, position_limit=limit)
+    rows = plan_rows(scenario, BATCHES, max_depth=MAX_DEPTH, graph_limit=graph_limit)
     # `answer` also finds out where speculation stops to pay, which takes three times as long as this part of it.
-    config = _config(choice, scenario, rows, _question(cell, _LARGEST_BATCH), limit)
+    config = _config(choice, scenario, rows, _question(cell, _LARGEST_BATCH), graph_limit)
     grid = scenario.grid(BATCHES, deepest(scenario, MAX_DEPTH))
     whole = None
     if cell.whole:
@@ -161,7 +161,7 @@ def goodput_by_batch_depth(cell: Cell) -> FloatArray:
         scenario,
         max_batch=_WHOLE_BATCH,
         max_depth=deepest(scenario, MAX_DEPTH),
-        position_limit=scenario.engine_time.captured_positions,
+        graph_limit=scenario.engine_time.graph_limit,
     ).relative
 
 
