@@ -17,6 +17,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
 from specmargin.cli.measure import _interruptible
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
 from specmargin.measure.points import Kind, Surface, drafter_run, forced_runs, plain_run
@@ -386,15 +387,16 @@ def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Pat
     _, scenario = scenario_of(options)
     assert isinstance(scenario.prices, MeasuredPrices)
     assert scenario.engine_time.graph_limit == 512
-    assert scenario.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
-    assert {str(line.source.kind) for line in scenario.verify(Step.uniform(batch=1)).components} == {"measured"}
+    pricer = Pricer(scenario)
+    assert pricer.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
+    assert {str(line.source.kind) for line in pricer.verify(Step.uniform(batch=1)).components} == {"measured"}
 
 
 def test_other_graphs_are_another_price(fitted: Fitted, tmp_path: Path) -> None:
     path = _written(fitted, tmp_path)
     shared = ScenarioRequest(model="qwen3-30b-a3b", gpu="h200", prices=f"{path}:piecewise", drafter="free")
     step = Step.uniform(batch=1, depth=0, context=512)
-    assert scenario_of(shared)[1].verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
+    assert Pricer(scenario_of(shared)[1]).verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
     with pytest.raises(CatalogError, match="there are: full, piecewise"):
         find_prices(f"{path}:eager", DEVICE, "vllm", RooflineForm.PER_COMPONENT)
 

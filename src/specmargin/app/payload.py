@@ -16,7 +16,7 @@ from specmargin.sources import weakest
 
 def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
-    plan, scenario = best.plan, best.plan.scenario
+    plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     found: dict[str, Any] = {
         "schema": "specmargin.plan/1",
         "model": scenario.architecture.name,
@@ -30,8 +30,8 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "weights": weight_names(scenario),
         "kv_cache": scenario.kv_precision.name,
         "verdict": verdict(plan),
-        "sources": {name: str(source) for name, source in scenario.sources.items()},
-        "weakest_source": str(weakest(scenario.sources.values())),
+        "sources": {name: str(source) for name, source in sources.items()},
+        "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],

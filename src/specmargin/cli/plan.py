@@ -99,8 +99,8 @@ def _draw(best: Answer, path: Path) -> None:
 
     plan = best.plan
     if best.by_context:
-        found = context_figure(plan.scenario, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        found = context_figure(plan.pricer, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
     else:
         batch = plan.best.batch
-        found = speedup_figure(plan.scenario, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        found = speedup_figure(plan.pricer, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
     save(found.chart(), path)

@@ -38,7 +38,7 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None, compa
     if best.by_context:
         _show_contexts(out, best)
     _show_config(out, best, engine)
-    render.sources(out, best.plan.scenario.sources)
+    render.sources(out, best.plan.pricer.sources)
 
 
 def _setting(scenario: Scenario) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 from specmargin.prices.work import Component
 from specmargin.step import Step
@@ -26,12 +26,12 @@ def amdahl_ratio(expert_share: float, expert_ratio: float) -> float:
     return expert_share * expert_ratio + 1.0 - expert_share
 
 
-def amdahl(scenario: Scenario, *, batch: int, depth: int) -> Amdahl:
-    plain, deep = (Step.uniform(batch=batch, depth=at, context=scenario.context) for at in (0, depth))
-    before, after = scenario.verify(plain), scenario.verify(deep)
-    touched = [scenario.distinct_experts(step) for step in (plain, deep)]
+def amdahl(pricer: Pricer, *, batch: int, depth: int) -> Amdahl:
+    plain, deep = (Step.uniform(batch=batch, depth=at, context=pricer.scenario.context) for at in (0, depth))
+    before, after = pricer.verify(plain), pricer.verify(deep)
+    touched = [pricer.distinct_experts(step) for step in (plain, deep)]
     if touched[0] is None or touched[1] is None:
-        raise ScenarioError(f"{scenario.architecture.name} is dense: it has no expert time to split off")
+        raise ScenarioError(f"{pricer.scenario.architecture.name} is dense: it has no expert time to split off")
     share = float(before.share(Component.ROUTED_EXPERTS))
     ratio = float(touched[1] / touched[0])
     return Amdahl(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.plan import best_depths
-from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 from specmargin.step import IntArray, Step
 
@@ -48,9 +48,7 @@ class Operating:
     meets_target: bool | None
 
 
-def settle(
-    scenario: Scenario, load: Load, *, max_depth: int, graph_limit: int | None, speculate: bool = True
-) -> Operating:
+def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | None, speculate: bool = True) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
     Prefill takes its share of time first; what is left decodes. An engine holds memory for the deepest draft it is set
@@ -58,9 +56,9 @@ def settle(
     the target, where there is one). Queueing noise is left out: at high load a real server holds more sequences for a
     while (the simulator shows that).
     """
-    share = _prefill_share(scenario, load)
+    share = _prefill_share(pricer, load)
     settings = range(max_depth + 1) if speculate else [0]
-    points = [_settle_at(scenario, load, share, depth, graph_limit, speculate) for depth in settings]
+    points = [_settle_at(pricer, load, share, depth, graph_limit, speculate) for depth in settings]
     found = [point for point, _ in points if point is not None]
     if not found:
         most = max(rate for _, rate in points)
@@ -72,12 +70,12 @@ def settle(
 
 
 def _settle_at(
-    scenario: Scenario, load: Load, share: float, held_depth: int, graph_limit: int | None, speculate: bool
+    pricer: Pricer, load: Load, share: float, held_depth: int, graph_limit: int | None, speculate: bool
 ) -> tuple[Operating | None, float]:
     """Where the load settles in an engine set up for drafts of `held_depth`, and the requests it could serve."""
-    fits = scenario.largest_batch(held_depth) if speculate else scenario.no_spec_largest_batch
+    fits = pricer.largest_batch(held_depth) if speculate else pricer.no_spec_largest_batch
     largest = min(max(fits, 1), _LARGEST_BATCH)
-    grid = scenario.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
+    grid = pricer.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
     depths = _depths(grid, graph_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
     tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.no_spec_seconds
     wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
@@ -98,9 +96,9 @@ def _settle_at(
     return point, most
 
 
-def _prefill_share(scenario: Scenario, load: Load) -> float:
+def _prefill_share(pricer: Pricer, load: Load) -> float:
     step = Step.prompts(tokens=load.input_tokens)
-    seconds = float(scenario.verify(step).total_seconds) / scenario.layout.sequence_ranks
+    seconds = float(pricer.verify(step).total_seconds) / pricer.scenario.layout.sequence_ranks
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.plan import Plan, best_depths
+from specmargin.decisions.grid import best_depths
+from specmargin.decisions.plan import Plan
 from specmargin.routing.profile import UNIFORM
 
 
@@ -40,12 +41,12 @@ class RoutingEffect:
 
 def routing_effect(plan: Plan) -> RoutingEffect | None:
     """None for a dense model, and where the plan is made with uniform routing already."""
-    scenario = plan.scenario
+    pricer, scenario = plan.pricer, plan.scenario
     if not scenario.architecture.is_moe or scenario.routing is UNIFORM:
         return None
     batches = [row.batch for row in plan.rows]
-    ours = scenario.grid(batches, plan.max_depth)
-    uniform = scenario.under_uniform_routing.grid(batches, plan.max_depth)
+    ours = pricer.grid(batches, plan.max_depth)
+    uniform = pricer.under_uniform_routing().grid(batches, plan.max_depth)
     here, there = best_depths(ours, plan.graph_limit), best_depths(uniform, plan.graph_limit)
     at = np.arange(len(batches))
     best = ours.goodput[at, here]

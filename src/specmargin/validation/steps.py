@@ -15,6 +15,7 @@ from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.engine_times import NO_ENGINE_TIME
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.catalog.prices import find_prices
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
@@ -68,7 +69,7 @@ def step_scenario(prices: str, engine_time: EngineTime) -> Scenario:
 
 def predicted_seconds(steps: MeasuredSteps, prices: str, engine_time: EngineTime = NO_ENGINE_TIME) -> FloatArray:
     grid = Step.uniform(batch=steps.batch, depth=steps.depth, context=_CONTEXT)
-    return step_scenario(prices, engine_time).verify(grid).total_seconds
+    return Pricer(step_scenario(prices, engine_time)).verify(grid).total_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
