@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specmargin.app.measure_schema import MeasureRequest
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.types import Architecture
@@ -469,6 +470,27 @@ def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architectur
     assert json.loads(found.stdout)["errors"]["all"]["held_out_median_error"] < 0.01
     planned = run("plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", str(target), "--batch", "1", "--json")
     assert any("x.json" in text for text in json.loads(planned.stdout)["sources"].values())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--batches", "x", "--batches: 'x' is neither a number nor a range"),
+        ("--batches", "0", "batch"),
+        ("--minutes", "0", "--minutes must be at least 0.1"),
+        ("--steps", "0", "--steps must be at least 1"),
+        ("--drafter", "eagle", "--drafter: 'eagle' is not a JSON object"),
+    ],
+)
+def test_options_are_checked_before_an_engine_is_started(option: str, value: str, said: str, tmp_path: Path) -> None:
+    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), option, value, code=2)
+    assert said in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_surface_needs_no_drafts() -> None:
+    assert MeasureRequest(model="m").surface.depths == (1, 3, 7)
+    assert MeasureRequest.model_validate({"model": "m", "depths": ""}).surface.depths == ()
 
 
 @pytest.mark.parametrize("flag", ["nonsense", "a b=1"])
