@@ -17,7 +17,7 @@ from specmargin.sources import weakest
 def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "schema": "specmargin.plan/1",
         "model": scenario.architecture.name,
         "gpu": scenario.device.name,
@@ -55,14 +55,14 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
     }
     if best.by_context:
-        found["by_context"] = [
+        values["by_context"] = [
             {"context": tokens, "rows": [_row_payload(row, price) for row in at.rows]}
             for tokens, at in best.by_context.items()
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
-        found["load"] = _load_payload(best.load, best.no_spec, best.speculating)
+        values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
     if len(answers) > 1:
-        found["ranking"] = [
+        values["ranking"] = [
             {
                 "drafter": entry.plan.scenario.drafter.name,
                 "mean_speedup": entry.mean_speedup,
@@ -71,11 +71,11 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
             }
             for entry in answers
         ]
-    return found
+    return values
 
 
 def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
-    found = {
+    values = {
         "batch": row.batch,
         "depth": row.depth,
         "speedup": row.speedup,
@@ -94,8 +94,8 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "fits": row.fits,
     }
     if price is not None:
-        found["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
-    return found
+        values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
+    return values
 
 
 def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:

@@ -145,9 +145,9 @@ def _captured(path: str, names: tuple[str, ...]) -> Any:
                 raise ScenarioError(f"{path}: has no category {name!r}{hint}; it has: {', '.join(played.categories)}")
     else:
         categories = ("all",) * played.count
-    found = captured_rounds(categories, played.prompt_by_round, played.accepted_by_round, contest.calibrated, source)
-    found = replace(found, prior=product_limit(contest.learned), sample=contest.calibrated_sample)
-    return found.only(names) if names else found
+    bank = captured_rounds(categories, played.prompt_by_round, played.accepted_by_round, contest.calibrated, source)
+    bank = replace(bank, prior=product_limit(contest.learned), sample=contest.calibrated_sample)
+    return bank.only(names) if names else bank
 
 
 def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -16,10 +16,10 @@ class Amdahl:
 
     batch: int
     depth: int
-    expert_share: float  # f: of the plain step
-    expert_ratio: float  # distinct experts of the deep step over those of the plain one
+    expert_share: float  # f: of the step without drafts
+    expert_ratio: float  # distinct experts with drafts over those without
     predicted_ratio: float
-    priced_ratio: float  # by our prices, where everything grows
+    priced_ratio: float  # by the scenario's prices, where every component grows
 
 
 def amdahl_ratio(expert_share: float, expert_ratio: float) -> float:

@@ -22,13 +22,13 @@ class Side:
 
     @property
     def regret(self) -> float:
-        """Part of goodput that is lost, under these prices, by doing as the other side says."""
+        """Share of goodput lost, under these prices, by following the other side."""
         return 1.0 - self.speedup_of_the_other / self.speedup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What the first side's draft adds to a component, as a part of the whole plain step: the price of depth."""
+    """What the first side's draft adds to a component, relative to a whole step without drafts."""
 
     component: str
     added: float
@@ -88,7 +88,7 @@ def _differences(ours: Pricer, other: Pricer, batch: int, depth: int) -> tuple[D
 
 
 def _added(pricer: Pricer, batch: int, depth: int) -> dict[str, float]:
-    """By component: seconds that drafts of this depth add, over the seconds of a plain step."""
+    """By component: seconds that drafts of this depth add, relative to a step without drafts."""
     context = pricer.scenario.context
     plain, deep = (pricer.verify(Step.uniform(batch=batch, depth=at, context=context)) for at in (0, depth))
     before = {line.component: float(line.seconds) for line in plain.components}

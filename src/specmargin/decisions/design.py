@@ -22,7 +22,7 @@ from specmargin.sources import Source, assumed
 from specmargin.step import Step
 
 STEP = 64  # widths are multiples of it: what kernels tile by, and what published models keep to
-TOLERANCE = 0.02  # how far "equal" may be off, for want of narrower steps
+TOLERANCE = 0.02  # how far "equal" may be off: widths come in steps
 _SHARE_TOLERANCE = 1 / 16  # how far the shared share may be from the one that was asked for
 _MOST_EXPERTS = 4096
 
@@ -60,12 +60,12 @@ class Space:
         pairs = [(n, k) for n, k in product(self.experts, self.experts_per_token) if k < n]
         match self.hold:
             case Hold.ACTIVE:
-                found = [_equal_active(base, n, k, share) for (n, k), share in product(pairs, self.shared_shares)]
+                shapes = [_equal_active(base, n, k, share) for (n, k), share in product(pairs, self.shared_shares)]
             case Hold.TOTAL:
-                found = [_equal_total(base, n, k) for n, k in pairs]
+                shapes = [_equal_total(base, n, k) for n, k in pairs]
             case _:
                 assert_never(self.hold)
-        return tuple(dict.fromkeys(shape for shape in found if shape is not None))
+        return tuple(dict.fromkeys(shape for shape in shapes if shape is not None))
 
 
 def _equal_active(base: ExpertShape, experts: int, per_token: int, share: float) -> ExpertShape | None:
@@ -136,7 +136,7 @@ class Design:
 
     @property
     def left_out(self) -> int:
-        """Combinations that were asked for and cannot be built equal."""
+        """Combinations that cannot be built with equal parameters."""
         return self.space.combinations - len(self.rows)
 
 

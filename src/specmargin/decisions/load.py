@@ -1,4 +1,4 @@
-"""From a request rate to the batch it causes: what to plan for when people know their traffic, not their batch."""
+"""From a request rate to the batch at which it settles: for planning by traffic instead of by batch."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | Non
     share = _prefill_share(pricer, load)
     settings = range(max_depth + 1) if speculate else [0]
     points = [_settle_at(pricer, load, share, depth, graph_limit, speculate) for depth in settings]
-    found = [point for point, _ in points if point is not None]
-    if not found:
+    stable = [point for point, _ in points if point is not None]
+    if not stable:
         most = max(rate for _, rate in points)
         raise ScenarioError(
             f"{load.requests_per_second:g} requests a second do not fit: this hardware serves about {most:.2g}; "
             "lower --qps or add --gpus"
         )
-    return min(found, key=lambda point: (point.meets_target is False, point.tpot_seconds))
+    return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
 
 
 def _settle_at(

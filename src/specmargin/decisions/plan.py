@@ -18,8 +18,8 @@ from specmargin.step import ArrayLike, FloatArray, IntArray, Step
 
 MAX_DEPTH = 64
 MAX_BATCH = 65_536
-_HORIZON = 8192  # the largest batch that is looked at
-_ONE_BY_ONE = 512  # above it every 64th part of the batch, and every batch between two that differ
+_HORIZON = 8192  # the largest batch that is priced
+_ONE_BY_ONE = 512  # every batch up to here; above, about 64 per factor of e, and all between two that differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Plan:
     no_spec_peak_tokens_per_second: float  # the same without speculation
     paying: tuple[tuple[int, int], ...]  # ranges of batch sizes in which some allowed depth pays
     looked_up_to: int  # the largest batch that `paying` covers
-    graph_free_paying: tuple[tuple[int, int], ...]  # the same, had the engine a graph for everything
+    graph_free_paying: tuple[tuple[int, int], ...]  # the same if the engine had a graph for every step
     stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit, or not at all
     switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict turns
 
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def stops_at_batch(self) -> int | None:
-        """The batch from which on no depth pays; None where it pays as far as was looked."""
+        """The batch from which on no depth pays; None where one pays up to `looked_up_to`."""
         if not self.paying:
             return 1
         last = self.paying[-1][1]
@@ -156,7 +156,7 @@ def deepest(scenario: Scenario, max_depth: int) -> int:
 def plan_rows(
     pricer: Pricer, batches: Sequence[int], *, max_depth: int, graph_limit: int | None
 ) -> tuple[PlanRow, ...]:
-    """The rows alone, where nobody asks until where it pays."""
+    """The rows alone, without the ranges in which speculation pays."""
     grid = pricer.grid(batches, deepest(pricer.scenario, max_depth))
     chosen = best_depths(grid, graph_limit)
     return _rows(pricer, grid, chosen, pricer.largest_batch(int(chosen.max())))
@@ -228,7 +228,7 @@ def speedup_by_batch(
 
 def paying_ranges(pricer: Pricer, max_depth: int, horizon: int, graph_limit: int | None) -> tuple[tuple[int, int], ...]:
     """Ranges of batch sizes, up to `horizon`, in which some allowed depth of 1 or more pays."""
-    # Two positions a sequence are the least that speculates: beyond half of the graphs' positions none is allowed.
+    # Speculation takes at least two positions per sequence, so no batch beyond half of the graph limit is allowed.
     reach = horizon if graph_limit is None else min(horizon, graph_limit // 2 * pricer.scenario.layout.sequence_ranks)
     if max_depth == 0 or reach == 0:
         return ()
@@ -246,7 +246,7 @@ def paying_ranges(pricer: Pricer, max_depth: int, horizon: int, graph_limit: int
 
 
 def _spread(reach: int) -> FloatArray:
-    """Batch sizes to look at: all small ones, then some, more and more apart; goodput is smooth there."""
+    """Batch sizes to price: every small one, then some at growing distances, where goodput is smooth."""
     small = np.arange(1, min(reach, _ONE_BY_ONE) + 1, dtype=np.float64)
     if reach <= _ONE_BY_ONE:
         return small

@@ -16,8 +16,8 @@ class RoutingEffectRow:
     batch: int
     depth: int
     uniform_depth: int
-    goodput_gain: float  # over what uniform routing promises, each at its own best depth
-    loss_by_uniform: float  # part of goodput lost by drafting as uniform routing says
+    goodput_gain: float  # over uniform routing, each at its own best depth
+    loss_by_uniform: float  # share of goodput lost by drafting at the depth that is best under uniform routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a user should know about the prices themselves."""
+"""Warnings about the prices themselves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LARGE = 0.1  # of the step
 
 
 def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
-    """Kernels that run far under the device's bandwidth, and large components that nobody measured here."""
+    """Kernels that run far below the device's bandwidth, and large components without a measurement."""
     prices = pricer.scenario.prices
     if not isinstance(prices, SiliconPrices):
         return ()
     step = Step.uniform(batch=batch, depth=depth, context=pricer.scenario.context)
     price = pricer.verify(step)
     total = float(price.total_seconds)
-    slow = [str(found) for found in slow_kernels(prices, pricer.works(step), total)]
+    slow = [str(kernel) for kernel in slow_kernels(prices, pricer.works(step), total)]
     guessed = [
         str(line.component)
         for line in price.components
@@ -35,5 +35,5 @@ def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]
 
 
 def _matters(component: Component, seconds: float, total: float) -> bool:
-    """Routed experts always do: a bound looks small where it is wrong."""
+    """Routed experts always do: where a lower bound is wrong, it looks small."""
     return component is Component.ROUTED_EXPERTS or seconds > _LARGE * total

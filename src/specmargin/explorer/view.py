@@ -93,8 +93,8 @@ class View:
     def local_routing(self) -> LocalRouting | None:
         """Popularity and locality, of one layer where one is chosen."""
         pools = self.scenario.architecture.pools
-        found = self.scenario.routing.local(pools[0]) if pools else None
-        return found if found is None or self.layer is None else one_layer(found, self.layer)
+        local = self.scenario.routing.local(pools[0]) if pools else None
+        return local if local is None or self.layer is None else one_layer(local, self.layer)
 
     @cached_property
     def rounds(self) -> Rounds | None:
@@ -114,13 +114,13 @@ class View:
         return ("mtp" if "mtp" in kinds else "eagle", "dflash") if "dflash" in kinds else None
 
 
-def one_layer(found: LocalRouting, layer: int) -> LocalRouting:
-    at = slice(min(layer, found.layers - 1), min(layer, found.layers - 1) + 1)
+def one_layer(local: LocalRouting, layer: int) -> LocalRouting:
+    at = slice(min(layer, local.layers - 1), min(layer, local.layers - 1) + 1)
     return replace(
-        found,
-        popularity_by_layer_expert=found.popularity_by_layer_expert[at],
-        log_miss_by_run_layer_expert=found.log_miss_by_run_layer_expert[:, at],
-        neighbour_overlap_by_layer=found.neighbour_overlap_by_layer[at],
+        local,
+        popularity_by_layer_expert=local.popularity_by_layer_expert[at],
+        log_miss_by_run_layer_expert=local.log_miss_by_run_layer_expert[:, at],
+        neighbour_overlap_by_layer=local.neighbour_overlap_by_layer[at],
     )
 
 
@@ -136,11 +136,11 @@ def view_of(query: Query, uploads: Uploads) -> View:
 
 def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
     """The file behind `upload:ID[:CATEGORY]`, and the text with its path in place of the id."""
-    found = UPLOAD.fullmatch(text) if text is not None else None
-    if found is None:
+    named = UPLOAD.fullmatch(text) if text is not None else None
+    if named is None:
         return None, text
-    upload = uploads.find(found.group(1), kind)
-    category = f":{found.group(2)}" if found.group(2) else ""
+    upload = uploads.find(named.group(1), kind)
+    category = f":{named.group(2)}" if named.group(2) else ""
     return upload, f"{upload.path}{category}"
 
 

@@ -22,8 +22,8 @@ MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 def fitting(pricer: Pricer, batches: Sequence[int]) -> list[int]:
     """The batches that fit without speculation; at least two, so that there is a line to draw."""
-    found = [batch for batch in batches if batch <= pricer.no_spec_largest_batch]
-    return found if len(found) > 1 else list(batches[:2])
+    fit = [batch for batch in batches if batch <= pricer.no_spec_largest_batch]
+    return fit if len(fit) > 1 else list(batches[:2])
 
 
 def _chosen(pricer: Pricer, batches: Sequence[int], max_depth: int, graph_limit: int | None) -> tuple[Grid, IntArray]:
