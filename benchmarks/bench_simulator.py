@@ -21,6 +21,7 @@ from specmargin.app.serving import serving_of
 from specmargin.app.simulation_schema import read_simulation
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.prices.roofline import Roofline
 from specmargin.routing.profile import UNIFORM
@@ -140,7 +141,8 @@ def ours(requests: int) -> Serving:
     )
     bank = drawn_rounds({"all": survival}, 4)
     engine = EngineSettings(kv_blocks=KV_BLOCKS)
-    return Serving(scenario=scenario, workload=workload, bank=bank, engine=engine, policy="none", max_depth=4)
+    pricer = Pricer(scenario)
+    return Serving(pricer=pricer, workload=workload, bank=bank, engine=engine, policy="none", max_depth=4)
 
 
 def timed(serving: Serving, runs: int) -> tuple[float, int]:

@@ -9,7 +9,7 @@ from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import RoundBank, drawn_rounds
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import Arrivals, FixedLength, Length, Poisson, Workload
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 
 def curve_bank(acceptance: str = "0.7", depth: int = 4, **changes: Any) -> RoundBank:
@@ -26,7 +26,7 @@ def serving(
     scenario_changes: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Serving:
-    found = scenario(model=model, drafter=drafter, **(scenario_changes or {}))
+    priced = pricer(model=model, drafter=drafter, **(scenario_changes or {}))
     workload = Workload(
         arrivals=arrivals or Poisson(requests_per_second=20.0, requests=60),
         prompt=prompt or FixedLength(tokens=100),
@@ -38,4 +38,4 @@ def serving(
         "policy": "none",
         "max_depth": 4,
     }
-    return Serving(scenario=found, workload=workload, **(settings | changes))
+    return Serving(pricer=priced, workload=workload, **(settings | changes))

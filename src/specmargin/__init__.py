@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specmargin.catalog.routing_profiles import find_routing
     from specmargin.decisions.duel import duel
     from specmargin.decisions.plan import Plan, PlanRow, make_plan
+    from specmargin.decisions.pricer import Pricer
     from specmargin.decisions.scenario import Scenario
     from specmargin.decisions.verdict import verdict
     from specmargin.errors import InputError, SpecmarginError
@@ -41,6 +42,7 @@ _HOME = {
     "Plan": "decisions.plan",
     "PlanRow": "decisions.plan",
     "PriceModel": "prices.model",
+    "Pricer": "decisions.pricer",
     "Roofline": "prices.roofline",
     "RooflineForm": "modes",
     "RoutingProfile": "routing.profile",
@@ -75,6 +77,7 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Plan",
     "PlanRow",
     "PriceModel",
+    "Pricer",
     "Roofline",
     "RooflineForm",
     "RoutingProfile",

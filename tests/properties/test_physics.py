@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
 from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.lookup import device_names, find_model, model_names
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ParallelismError
 from specmargin.hardware.layout import Layout
 from specmargin.modes import Parallel, RooflineForm
@@ -18,7 +18,7 @@ from specmargin.prices.roofline import Roofline
 from specmargin.routing import coverage
 from specmargin.sources import assumed
 from specmargin.step import FloatArray, Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 pools = st.integers(1, 512).flatmap(
     lambda n: st.integers(1, n).map(lambda k: ExpertPool(experts=n, experts_per_token=k))
@@ -81,7 +81,7 @@ def test_uniform_variance_is_that_of_a_simulation() -> None:
 def test_a_price_never_falls_with_depth_batch_or_context(
     model: str, gpu: str, batch: int, depth: int, context: int
 ) -> None:
-    setting = scenario(model, gpu)
+    setting = pricer(model, gpu)
     here = setting.verify(Step.uniform(batch=batch, depth=depth, context=context)).total_seconds
     for step in (
         Step.uniform(batch=batch, depth=depth + 1, context=context),
@@ -93,7 +93,7 @@ def test_a_price_never_falls_with_depth_batch_or_context(
 
 @given(models, devices, batches, depths, contexts)
 def test_the_ledger_adds_up(model: str, gpu: str, batch: int, depth: int, context: int) -> None:
-    price = scenario(model, gpu).verify(Step.uniform(batch=batch, depth=depth, context=context))
+    price = pricer(model, gpu).verify(Step.uniform(batch=batch, depth=depth, context=context))
     assert np.isclose(price.total_seconds, sum(float(line.seconds) for line in price.components))
     for line in price.components:
         assert line.seconds >= 0
@@ -104,15 +104,15 @@ def test_the_ledger_adds_up(model: str, gpu: str, batch: int, depth: int, contex
 @given(models, batches, depths)
 def test_whole_step_is_never_dearer_than_kernels_one_after_another(model: str, batch: int, depth: int) -> None:
     step = Step.uniform(batch=batch, depth=depth, context=512)
-    apart = scenario(model, "b200")
-    together = scenario(model, "b200", prices=Roofline(device=apart.device, form=RooflineForm.WHOLE_STEP))
+    apart = pricer(model, "b200")
+    together = pricer(model, "b200", prices=Roofline(device=apart.scenario.device, form=RooflineForm.WHOLE_STEP))
     assert together.verify(step).total_seconds <= apart.verify(step).total_seconds * (1 + 1e-12)
 
 
 @given(models, st.lists(st.tuples(depths, contexts), min_size=1, max_size=12))
 def test_a_ragged_batch_is_priced_like_its_classes(model: str, sequences: list[tuple[int, int]]) -> None:
     """Equal sequences one by one, and the same ones as one class with a count, cost the same."""
-    setting = scenario(model, "h100")
+    setting = pricer(model, "h100")
     depth, context = sequences[0]
     alike = Step.ragged(depths=[depth] * len(sequences), contexts=[context] * len(sequences))
     grouped = Step.uniform(batch=len(sequences), depth=depth, context=context)
@@ -126,9 +126,9 @@ def test_a_ragged_batch_is_priced_like_its_classes(model: str, sequences: list[t
 @given(models, batches, contexts)
 def test_depth_zero_is_plain_decoding(model: str, batch: int, context: int) -> None:
     context = min(context, find_model(model).max_context or context)
-    setting = scenario(model, "h200", "free", context=context, memory_utilization=1.0)
+    setting = pricer(model, "h200", "free", context=context, memory_utilization=1.0)
     grid = setting.grid([batch], 4)
-    assert grid.goodput[0, 0] == grid.none_goodput[0]
+    assert grid.goodput[0, 0] == grid.no_spec_goodput[0]
     assert grid.committed[0] == 1.0
     assert grid.draft_seconds[0, 0] == 0.0
 
@@ -136,14 +136,14 @@ def test_depth_zero_is_plain_decoding(model: str, batch: int, context: int) -> N
 @given(st.floats(0, 0.01), st.floats(0, 0.001), batches)
 def test_off_differs_from_none_only_by_the_stated_engine_terms(step_s: float, seq_s: float, batch: int) -> None:
     time = EngineTime(off_step_seconds=step_s, off_sequence_seconds=seq_s, source=assumed("test"))
-    grid = scenario(engine_time=time).grid([batch], 1)
-    assert np.isclose(grid.round_seconds[0, 0] - grid.none_seconds[0], step_s + seq_s * batch)
+    grid = pricer(engine_time=time).grid([batch], 1)
+    assert np.isclose(grid.round_seconds[0, 0] - grid.no_spec_seconds[0], step_s + seq_s * batch)
 
 
 @given(batches, st.floats(0, 1))
 def test_goodput_rises_with_acceptance(batch: int, alpha: float) -> None:
-    low = scenario(acceptance=f"{alpha * 0.9}").grid([batch], 8).goodput
-    high = scenario(acceptance=f"{alpha}").grid([batch], 8).goodput
+    low = pricer(acceptance=f"{alpha * 0.9}").grid([batch], 8).goodput
+    high = pricer(acceptance=f"{alpha}").grid([batch], 8).goodput
     assert np.all(high >= low * (1 - 1e-12))
 
 
@@ -162,12 +162,12 @@ def test_break_even_is_a_probability_or_never(ratio: float, depth: int) -> None:
 
 @given(batches, st.integers(1, 8))
 def test_at_break_even_acceptance_the_depth_equals_no_speculation(batch: int, depth: int) -> None:
-    setting = scenario(drafter="mtp")
+    setting = pricer(drafter="mtp")
     grid = setting.grid([batch], depth)
-    even = float(break_even_acceptance(grid.round_seconds[0, depth] / grid.none_seconds[0], depth))
+    even = float(break_even_acceptance(grid.round_seconds[0, depth] / grid.no_spec_seconds[0], depth))
     assume(0.0 < even < 1.0)
-    again = scenario(drafter="mtp", acceptance=f"{even:.15f}").grid([batch], depth)
-    assert np.isclose(again.goodput[0, depth], again.none_goodput[0], rtol=1e-6)
+    again = pricer(drafter="mtp", acceptance=f"{even:.15f}").grid([batch], depth)
+    assert np.isclose(again.goodput[0, depth], again.no_spec_goodput[0], rtol=1e-6)
 
 
 @given(st.floats(0, 1), st.integers(1, 12))
@@ -190,14 +190,14 @@ def test_survival_goes_on_past_what_is_known(values: list[float], depth: int) ->
 def test_more_gpus_never_make_the_kernels_slower(model: str, gpus: int, parallel: Parallel, batch: int) -> None:
     """Without collectives, a rank of many never has more to do than the only one."""
     layout = Layout(gpus=gpus, parallel=parallel)
-    single = scenario(model, "h200")
+    single = pricer(model, "h200")
     try:
-        many = scenario(model, "h200", layout=layout)
+        many = pricer(model, "h200", layout=layout)
     except ParallelismError:
         return
     step = Step.uniform(batch=batch, depth=2, context=1024)
 
-    def kernels(setting: Scenario) -> float:
+    def kernels(setting: Pricer) -> float:
         lines = setting.verify(step).components
         return sum(float(line.seconds) for line in lines if line.component != "collectives")
 
@@ -215,7 +215,7 @@ def test_one_more_position_never_makes_a_step_cheaper(
     model: str, gpus: int, parallel: Parallel, batch: int, depth: int
 ) -> None:
     """On any layout: the hurdle of a draft token is never negative."""
-    setting = scenario(model, "h200", layout=Layout(gpus=gpus, parallel=parallel))
+    setting = pricer(model, "h200", layout=Layout(gpus=gpus, parallel=parallel))
     now, more = setting.marginal(Step.uniform(batch=batch, depth=depth, context=1024))
     for before, after in zip(now.components, more.components, strict=True):
         assert after.seconds >= before.seconds * (1 - 1e-12)
@@ -223,7 +223,7 @@ def test_one_more_position_never_makes_a_step_cheaper(
 
 @given(st.sampled_from(list(Parallel)), st.integers(1, 64), st.integers(0, 6))
 def test_equal_sequences_are_spread_like_one_class(parallel: Parallel, batch: int, depth: int) -> None:
-    setting = scenario("deepseek-v3", "h200", layout=Layout(gpus=8, parallel=parallel))
+    setting = pricer("deepseek-v3", "h200", layout=Layout(gpus=8, parallel=parallel))
     one_by_one = Step.ragged(depths=[depth] * batch, contexts=100)
     together = Step.uniform(batch=batch, depth=depth, context=100)
     assert np.isclose(setting.verify(one_by_one).total_seconds, setting.verify(together).total_seconds)

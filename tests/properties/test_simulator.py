@@ -198,7 +198,7 @@ def dense(**changes: Any) -> Serving:
 
 @pytest.mark.parametrize("model", ["qwen3-30b-a3b", "qwen3.6-35b-a3b", "llama-3.1-8b"])
 def test_no_speculation_is_depth_0_with_a_free_drafter_that_takes_no_memory(model: str) -> None:
-    base = replace(dense(), scenario=serving(model=model, drafter="free").scenario)
+    base = replace(dense(), pricer=serving(model=model, drafter="free").pricer)
     none, zero = (simulate(replace(base, policy=name), log_steps=True) for name in ("none", "fixed:0"))
     np.testing.assert_array_equal(none.steps, zero.steps)
     np.testing.assert_array_equal(none.finish, zero.finish)
@@ -222,14 +222,14 @@ def test_off_differs_from_none_by_the_stated_engine_terms_alone() -> None:
 
 def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
     """A drafter's weights, its KV, room for drafts and a recurrent state for each of them."""
-    scenario = serving(model="qwen3.6-35b-a3b", drafter="mtp").scenario
-    budgets = [kv_budget(scenario, EngineSettings(), held_depth=held) for held in (None, 0, 1, 4)]
+    pricer = serving(model="qwen3.6-35b-a3b", drafter="mtp").pricer
+    budgets = [kv_budget(pricer, EngineSettings(), held_depth=held) for held in (None, 0, 1, 4)]
     assert [budget.lookahead_tokens for budget in budgets] == [0, 0, 1, 4]
     room = [budget.blocks / budget.needed(1024) for budget in budgets]
     assert room == sorted(room, reverse=True)
     assert room[0] > 2.5 * room[-1]  # five recurrent states in place of one
-    held = scenario.largest_batch(4)
-    context = scenario.context
+    held = pricer.largest_batch(4)
+    context = pricer.scenario.context
     own = budgets[-1].blocks // budgets[-1].needed(int(context) + 1)
     assert own == pytest.approx(held, rel=0.02)
 
@@ -255,7 +255,7 @@ def test_tables_price_ragged_and_mixed_steps_as_the_scenario_does(depths: list[i
     if prompt:
         ours += float(prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))
         step = step.joined(_prompt(prompt))
-    exact = float(base.scenario.verify(step).total_seconds)
+    exact = float(base.pricer.verify(step).total_seconds)
     assert ours == pytest.approx(exact, rel=0.03)
 
 

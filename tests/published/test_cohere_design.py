@@ -12,6 +12,7 @@ Priced with a graph for every step: vLLM's limit of 512 positions would cut dept
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,7 +37,11 @@ MAX_DEPTH = 8
 def setting(request: pytest.FixtureRequest) -> Scenario:
     model, gpu, prices, routing = request.param
     _, scenario = scenario_of(ScenarioRequest(model=model, gpu=gpu, prices=prices, routing=routing))
-    return scenario.with_graphs_for(None)
+    return _with_every_graph(scenario)
+
+
+def _with_every_graph(scenario: Scenario) -> Scenario:
+    return replace(scenario, engine_time=replace(scenario.engine_time, graph_limit=None))
 
 
 def _rows(scenario: Scenario, shapes: Sequence[ExpertShape], batch: int) -> list[DesignRow]:
@@ -136,7 +141,7 @@ def test_at_equal_total_parameters_goodput_turns_to_routed_experts_beyond_batch_
     ]
     won = {}
     for batch in (64, 128, 256, 512):
-        shared, routed = _rows(scenario.with_graphs_for(None), shapes, batch)
+        shared, routed = _rows(_with_every_graph(scenario), shapes, batch)
         assert routed.speedup > shared.speedup
         won[batch] = routed.goodput_tokens_per_second / shared.goodput_tokens_per_second - 1.0
     assert won[64] < -0.02

@@ -20,6 +20,7 @@ from specmargin.architecture.precision import BF16
 from specmargin.architecture.types import Architecture, DraftHead, Layer, LayerGroup, LinearAttention, total_parameters
 from specmargin.catalog.drafters import bundled_acceptance, find_drafter
 from specmargin.catalog.lookup import bundled_model, find_device
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import HeadDrafter
@@ -155,7 +156,7 @@ def grid_scenario(kind: str, histogram: list[float]) -> Scenario:
 
 
 def _goodput(kind: str, histogram: list[float], max_depth: int) -> FloatArray:
-    return grid_scenario(kind, histogram).grid(CONCURRENCY, max_depth).goodput
+    return Pricer(grid_scenario(kind, histogram)).grid(CONCURRENCY, max_depth).goodput
 
 
 def test_drafters_are_those_of_the_post() -> None:

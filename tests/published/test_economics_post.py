@@ -18,7 +18,7 @@ from specmargin.catalog.lookup import find_device
 from specmargin.prices.attention import traffic
 from specmargin.prices.work import Component
 from specmargin.step import Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer, scenario
 
 B200 = find_device("b200")
 
@@ -51,7 +51,7 @@ def test_projection_and_expert_sizes() -> None:
 
 def test_dense_fp8_turns_compute_bound_at_281_tokens() -> None:
     """Shared experts are a plain fp8 GEMM: 4.5e15 / 8e12 / 2 = 281."""
-    setting = scenario("deepseek-v4-flash", "b200", "free")
+    setting = pricer("deepseek-v4-flash", "b200", "free")
 
     def compute_bound(positions: float) -> bool:
         lines = setting.verify(Step.uniform(batch=positions)).components
@@ -63,9 +63,9 @@ def test_dense_fp8_turns_compute_bound_at_281_tokens() -> None:
 
 def test_mixture_turns_compute_bound_near_10950_tokens() -> None:
     """The post: (256 + 1) · 0.53 · 1125 / (2 · 7), the shared expert stored like the routed ones."""
-    setting = scenario("deepseek-v4-flash", "b200", "free")
-    groups = tuple(replace(group, layer=_shared_like_routed(group.layer)) for group in setting.architecture.groups)
-    setting = replace(setting, architecture=replace(setting.architecture, groups=groups))
+    model = scenario("deepseek-v4-flash", "b200", "free").architecture
+    groups = tuple(replace(group, layer=_shared_like_routed(group.layer)) for group in model.groups)
+    setting = pricer("deepseek-v4-flash", "b200", "free", architecture=replace(model, groups=groups))
 
     def compute_bound(positions: float) -> bool:
         lines = setting.verify(Step.uniform(batch=positions)).components
@@ -90,7 +90,7 @@ def test_lone_token_marginal_price_is_084_to_085_of_the_average() -> None:
     assert round(second / (k + shared), 2) == 0.84
     assert round(float(slope) / (k + shared), 2) == 0.85
     # The same from our ledger: routed and shared experts, in one precision as the post has them.
-    setting = scenario("deepseek-v4-flash", "b200", "free")
+    setting = pricer("deepseek-v4-flash", "b200", "free")
     now, more = setting.marginal(Step.uniform(batch=1))
     routed = {c.component: float(c.bytes) for c in now.components}[Component.ROUTED_EXPERTS]
     added = {c.component: float(c.bytes) for c in more.components}[Component.ROUTED_EXPERTS] - routed

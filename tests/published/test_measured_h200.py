@@ -100,7 +100,7 @@ def test_the_earlier_measurement_agrees_up_to_the_host() -> None:
 
 def test_the_graph_limit_is_a_cliff() -> None:
     file = _file(MOE)
-    assert file.modes["full"].captured_positions == 512
+    assert file.modes["full"].graph_limit == 512
     for row in file.rows:
         inside = row.batch * (row.depth + 1) <= 512
         assert (row.graph != "none") == inside

@@ -19,7 +19,7 @@ from specmargin.routing.local import from_curves
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import assumed
 from specmargin.step import FloatArray, Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 from tests.unit.test_cli import payload
 
 QWEN, FLASH = ExpertPool(experts=256, experts_per_token=8), ExpertPool(experts=256, experts_per_token=6)
@@ -158,7 +158,7 @@ def test_the_interview_question_turns_with_the_profile() -> None:
 
 def test_the_duel_without_a_command_line() -> None:
     routing = bundled_routing("qwen3.6-35b-a3b")
-    assert duel(scenario(gpu="h100", routing=routing), batch=1, alpha=0.9).winner == "depth"
+    assert duel(pricer(gpu="h100", routing=routing), batch=1, alpha=0.9).winner == "depth"
 
 
 # --- Cohere ---

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from specmargin.decisions.pricer import Pricer
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.run import simulate, tables_of
@@ -28,7 +29,7 @@ SHIFTED = {("dflash", 256), ("dflash", 512)}
 
 
 def _serving(kind: str, histogram: list[float], deepest: int, users: int) -> Serving:
-    scenario = grid_scenario(kind, histogram)
+    pricer = Pricer(grid_scenario(kind, histogram))
     workload = Workload(
         arrivals=ClosedLoop(users=users, requests=max(users, 320)),
         prompt=FixedLength(tokens=1),
@@ -36,8 +37,8 @@ def _serving(kind: str, histogram: list[float], deepest: int, users: int) -> Ser
     )
     most = max(CONCURRENCY)
     engine = EngineSettings(max_num_seqs=most, max_num_batched_tokens=most * (deepest + 1), kv_blocks=10_000_000)
-    bank = drawn_rounds({"all": scenario.survival}, deepest)
-    return Serving(scenario=scenario, workload=workload, bank=bank, engine=engine, max_depth=deepest)
+    bank = drawn_rounds({"all": pricer.scenario.survival}, deepest)
+    return Serving(pricer=pricer, workload=workload, bank=bank, engine=engine, max_depth=deepest)
 
 
 def _goodput(serving: Serving, users: int) -> float:
@@ -67,7 +68,7 @@ def test_served_goodput_and_depths_are_the_published_ones(published: Path, kind:
             worst = max(worst, abs(ours[name] / theirs - 1.0))
         adaptive = _goodput(replace(serving, policy="schedule"), users)
         assert adaptive == pytest.approx(cells["adaptive"]["goodput"][place], rel=TOLERANCE), users
-        closed = int(base.scenario.grid([users], deepest).goodput[0].argmax())
+        closed = int(base.pricer.grid([users], deepest).goodput[0].argmax())
         _check_depth(cells["adaptive"]["gstar"][place], ours, closed, known_shift=(kind, users) in SHIFTED)
     assert worst > 0.001  # not a comparison with itself
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from specmargin.app.request_schema import parse_numbers
 from specmargin.cli.main import VERBS
-from specmargin.cli.options import parse_numbers
-from specmargin.errors import ScenarioError
 
 
 def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -225,10 +224,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments: list[str], complai
 
 
 def test_numbers_and_ranges() -> None:
-    assert parse_numbers("1,4-6,2k", "x") == (1, 4, 5, 6, 2048)
-    assert parse_numbers("1m", "x") == (1_048_576,)
-    with pytest.raises(ScenarioError):
-        parse_numbers("", "x")
+    assert parse_numbers("1,4-6,2k") == (1, 4, 5, 6, 2048)
+    assert parse_numbers("1m") == (1_048_576,)
+    with pytest.raises(ValueError, match="neither a number nor a range"):
+        parse_numbers("")
 
 
 def test_closed_and_full_outputs_end_quietly() -> None:

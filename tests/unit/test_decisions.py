@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.lookup import find_device, find_model
-from specmargin.decisions import scenario as scenarios
 from specmargin.decisions.duel import duel
+from specmargin.decisions.grid import best_depths
 from specmargin.decisions.load import Load, settle
-from specmargin.decisions.plan import best_depths, make_plan, paying_ranges
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.plan import make_plan, paying_ranges
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, depth_table, make_schedule
 from specmargin.decisions.verdict import verdict
 from specmargin.errors import AcceptanceError, ParallelismError, ScenarioError, ScheduleError
@@ -26,13 +26,13 @@ from specmargin.prices.model import EngineTime
 from specmargin.routing.profile import UNIFORM, expert_counter, remembering
 from specmargin.sources import assumed
 from specmargin.step import ExpertLoad, FloatArray, Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer, scenario
 
 ROWS = [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_the_plan_is_the_argmax_of_goodput() -> None:
-    setting = scenario(drafter="mtp")
+    setting = pricer(drafter="mtp")
     plan = make_plan(setting, ROWS, max_depth=8)
     for row in plan.rows:
         every = [setting.grid([row.batch], 8).goodput[0, depth] for depth in range(9)]
@@ -42,9 +42,9 @@ def test_the_plan_is_the_argmax_of_goodput() -> None:
 
 
 def test_hurdle_is_marginal_price_times_goodput_and_splits_by_component() -> None:
-    setting = scenario(drafter="mtp")
+    setting = pricer(drafter="mtp")
     row = make_plan(setting, [4], max_depth=8).rows[0]
-    step = Step.uniform(batch=4, depth=row.depth, context=setting.context)
+    step = Step.uniform(batch=4, depth=row.depth, context=setting.scenario.context)
     now, more = setting.marginal(step)
     marginal = float(more.total_seconds - now.total_seconds)
     assert row.hurdle == pytest.approx(marginal * row.goodput_tokens_per_second)
@@ -54,9 +54,9 @@ def test_hurdle_is_marginal_price_times_goodput_and_splits_by_component() -> Non
 @given(batch=st.integers(1, 64), alpha=st.floats(0.05, 0.95))
 def test_with_a_free_drafter_the_hurdle_says_whether_one_more_token_raises_goodput(batch: int, alpha: float) -> None:
     """The definition, checked: a token whose survival clears the hurdle raises goodput, one below lowers it."""
-    setting = scenario(drafter="free", acceptance=f"{alpha}")
+    setting = pricer(drafter="free", acceptance=f"{alpha}")
     depth = 1
-    step = Step.uniform(batch=batch, depth=depth, context=setting.context)
+    step = Step.uniform(batch=batch, depth=depth, context=setting.scenario.context)
     now, more = setting.marginal(step)
     committed = batch * (1 + alpha)
     goodput = committed / float(now.total_seconds)
@@ -67,9 +67,9 @@ def test_with_a_free_drafter_the_hurdle_says_whether_one_more_token_raises_goodp
 
 
 def test_graph_limit_is_never_stepped_over() -> None:
-    setting = scenario(drafter="mtp", memory_utilization=1.0)
+    setting = pricer(drafter="mtp", memory_utilization=1.0)
     batches = list(range(1, 600, 7))
-    plan = make_plan(setting, batches, max_depth=8, position_limit=512)
+    plan = make_plan(setting, batches, max_depth=8, graph_limit=512)
     for row in plan.rows:
         assert row.depth == 0 or row.batch * (row.depth + 1) <= 512
     free = make_plan(setting, batches, max_depth=8)
@@ -78,13 +78,13 @@ def test_graph_limit_is_never_stepped_over() -> None:
 
 def test_graph_limit_counts_what_one_rank_sees() -> None:
     """Data parallelism spreads sequences: 1024 over 8 ranks are 128 each, and 128 × 4 positions have a graph."""
-    setting = scenario("deepseek-v3", drafter="mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
-    plan = make_plan(setting, [1024], max_depth=3, position_limit=512)
+    setting = pricer("deepseek-v3", drafter="mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
+    plan = make_plan(setting, [1024], max_depth=3, graph_limit=512)
     assert plan.rows[0].depth > 0
 
 
 def test_no_speculation_pays_nothing_when_nothing_is_accepted() -> None:
-    plan = make_plan(scenario(drafter="mtp", acceptance="0"), ROWS, max_depth=8)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0"), ROWS, max_depth=8)
     assert not plan.pays
     assert all(row.depth == 0 and row.speedup == 1.0 for row in plan.rows)
     assert plan.stops_at_batch == 1
@@ -94,7 +94,7 @@ def test_no_speculation_pays_nothing_when_nothing_is_accepted() -> None:
 def test_off_may_lose_against_none() -> None:
     """An engine with speculation configured but off is not the same as one without it."""
     time = EngineTime(off_step_seconds=1e-4, source=assumed("test"))
-    plan = make_plan(scenario(drafter="mtp", acceptance="0", engine_time=time), [1], max_depth=4)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0", engine_time=time), [1], max_depth=4)
     assert plan.rows[0].depth == 0
     assert plan.rows[0].speedup < 1.0
     assert not plan.pays
@@ -102,20 +102,20 @@ def test_off_may_lose_against_none() -> None:
 
 def test_fixed_time_makes_depth_cheaper() -> None:
     """The lesson of every measurement: relative to a step with fixed time, drafts cost little."""
-    bare = make_plan(scenario(drafter="mtp"), [1], max_depth=8).rows[0]
+    bare = make_plan(pricer(drafter="mtp"), [1], max_depth=8).rows[0]
     time = EngineTime(step_seconds=2.4e-3, layer_seconds=20e-6, source=assumed("test"))
-    real = make_plan(scenario(drafter="mtp", engine_time=time), [1], max_depth=8).rows[0]
+    real = make_plan(pricer(drafter="mtp", engine_time=time), [1], max_depth=8).rows[0]
     assert real.depth > bare.depth
     assert real.speedup > bare.speedup
     assert real.hurdle < bare.hurdle
 
 
 def test_where_it_stops_paying() -> None:
-    setting = scenario("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
+    setting = pricer("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
     ((first, last),) = paying_ranges(setting, 4, 4096, None)
     assert first == 1
     grid = setting.grid([last, last + 1, last + 50], 4)
-    gain = grid.goodput[:, 1:].max(axis=1) / grid.none_goodput
+    gain = grid.goodput[:, 1:].max(axis=1) / grid.no_spec_goodput
     assert gain[0] > 1.0
     assert gain[1] <= 1.0
     assert gain[2] <= 1.0
@@ -123,7 +123,7 @@ def test_where_it_stops_paying() -> None:
 
 def test_a_mixture_may_pay_in_two_ranges_and_the_verdict_says_so() -> None:
     """At low acceptance it pays alone, not at a few sequences, and again once the experts are all loaded anyway."""
-    plan = make_plan(scenario(drafter="mtp", acceptance="0.62"), [1, 4, 64], max_depth=8)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0.62"), [1, 4, 64], max_depth=8)
     assert len(plan.paying) > 1
     assert [row.depth > 0 for row in plan.rows] == [True, False, True]
     assert "at batch 1 and" in verdict(plan)
@@ -132,10 +132,10 @@ def test_a_mixture_may_pay_in_two_ranges_and_the_verdict_says_so() -> None:
 
 @given(batch=st.integers(1, 256), alpha=st.floats(0.01, 0.99))
 def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) -> None:
-    setting = scenario(drafter="mtp", acceptance=f"{alpha}")
+    setting = pricer(drafter="mtp", acceptance=f"{alpha}")
     plan = make_plan(setting, [batch], max_depth=6)
     switch = plan.switch_acceptance
-    gains = setting.grid([batch], 6).goodput[0, 1:].max() > setting.grid([batch], 6).none_goodput[0]
+    gains = setting.grid([batch], 6).goodput[0, 1:].max() > setting.grid([batch], 6).no_spec_goodput[0]
     if switch is None:
         assert not gains
     elif abs(alpha - switch) > 1e-6:
@@ -144,17 +144,17 @@ def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) 
 
 def test_memory_that_drafts_take_is_part_of_the_verdict() -> None:
     """A state for every draft token: a hybrid model fits a fraction of the sequences, and may serve less when full."""
-    plan = make_plan(scenario(drafter="mtp", acceptance="0.78"), [1, 16, 64], max_depth=8)
-    assert plan.largest_batch < 0.5 * plan.plain_largest_batch
-    assert plan.plain_peak_tokens_per_second > plan.peak_tokens_per_second
+    plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1, 16, 64], max_depth=8)
+    assert plan.largest_batch < 0.5 * plan.no_spec_largest_batch
+    assert plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second
     assert "with a full queue plain decoding serves more" in verdict(plan)
-    shallow = make_plan(scenario(drafter="mtp", acceptance="0.78"), [1], max_depth=8, held_depth=1)
+    shallow = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1], max_depth=8, held_depth=1)
     assert shallow.largest_batch > plan.largest_batch
 
 
 def test_fixed_time_of_layers_is_charged_to_drafters_too() -> None:
     time = EngineTime(layer_seconds=40e-6, source=assumed("test"))
-    bare, timed = (scenario(drafter="model:qwen3-0.6b", engine_time=t).grid([1], 5) for t in (EngineTime(), time))
+    bare, timed = (pricer(drafter="model:qwen3-0.6b", engine_time=t).grid([1], 5) for t in (EngineTime(), time))
     added = timed.draft_seconds[0, 5] - bare.draft_seconds[0, 5]
     assert added == pytest.approx(5 * 28 * 40e-6)
 
@@ -162,32 +162,32 @@ def test_fixed_time_of_layers_is_charged_to_drafters_too() -> None:
 def test_moe_and_dense_differ_in_shape() -> None:
     """A mixture gains most at moderate batch, its experts all loaded, yet memory-bound; a dense model only loses."""
     batches = [1, 4, 16, 64, 256, 1024]
-    moe = scenario("qwen3-30b-a3b", "h200", "free", context=256, memory_utilization=1.0)
-    dense = scenario("llama-3.1-8b", "h200", "free", context=256, memory_utilization=1.0)
+    moe = pricer("qwen3-30b-a3b", "h200", "free", context=256, memory_utilization=1.0)
+    dense = pricer("llama-3.1-8b", "h200", "free", context=256, memory_utilization=1.0)
 
-    def gains(setting: Scenario) -> FloatArray:
+    def gains(setting: Pricer) -> FloatArray:
         grid = setting.grid(batches, 3)
-        return grid.goodput[:, 3] / grid.none_goodput
+        return grid.goodput[:, 3] / grid.no_spec_goodput
 
     assert int(np.argmax(gains(moe))) not in (0, len(batches) - 1)
     assert np.all(np.diff(gains(dense)) <= 1e-9)
 
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
-    text = verdict(make_plan(scenario(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, position_limit=512))
+    text = verdict(make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, graph_limit=512))
     assert text.startswith("Speculate: qwen3.6-35b-a3b on h200 with mtp gains ")
     assert "What would change that: an acceptance below" in text
 
 
 def test_rows_that_do_not_fit_are_marked() -> None:
-    plan = make_plan(scenario(drafter="mtp"), [1, 4096], max_depth=8)
+    plan = make_plan(pricer(drafter="mtp"), [1, 4096], max_depth=8)
     assert [row.fits for row in plan.rows] == [True, False]
-    nothing = make_plan(scenario(drafter="mtp"), [4096], max_depth=8)
+    nothing = make_plan(pricer(drafter="mtp"), [4096], max_depth=8)
     assert "none fits in memory" in verdict(nothing)
 
 
 def test_a_model_too_large_is_refused_with_advice() -> None:
-    setting = scenario("deepseek-v3", "h100", "free")
+    setting = pricer("deepseek-v3", "h100", "free")
     with pytest.raises(ParallelismError, match=r"does not fit: weights need \d+ GB on each of 1 .* try --gpus"):
         make_plan(setting, [1], max_depth=2)
 
@@ -195,7 +195,7 @@ def test_a_model_too_large_is_refused_with_advice() -> None:
 @pytest.mark.parametrize(("batches", "depth"), [([0], 4), ([1], -1), ([1], 65), ([1 << 20], 4)])
 def test_ranges_are_checked(batches: list[int], depth: int) -> None:
     with pytest.raises(ScenarioError, match="must lie in"):
-        make_plan(scenario(), batches, max_depth=depth)
+        make_plan(pricer(), batches, max_depth=depth)
 
 
 def test_scenarios_are_checked() -> None:
@@ -211,36 +211,36 @@ def test_scenarios_are_checked() -> None:
 
 
 def test_a_load_settles_where_littles_law_holds() -> None:
-    setting = scenario(drafter="mtp", context=1150)
+    setting = pricer(drafter="mtp", context=1150)
     load = Load(requests_per_second=4, input_tokens=1000, output_tokens=300)
-    point = settle(setting, load, max_depth=4, position_limit=512)
+    point = settle(setting, load, max_depth=4, graph_limit=512)
     wanted = 4 * 300 * point.tpot_seconds
     assert point.batch - 1 <= wanted <= point.batch
     assert 0 < point.prefill_share < 1
 
 
 def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
-    setting = scenario(drafter="free", context=1150)
+    setting = pricer(drafter="free", context=1150)
     load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
-    plain = settle(setting, load, max_depth=4, position_limit=None, speculate=False)
-    speculating = settle(setting, load, max_depth=4, position_limit=None)
+    plain = settle(setting, load, max_depth=4, graph_limit=None, speculate=False)
+    speculating = settle(setting, load, max_depth=4, graph_limit=None)
     assert speculating.batch <= plain.batch
     assert speculating.tpot_seconds < plain.tpot_seconds
 
 
 def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
     """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
-    setting = scenario(drafter="mtp", acceptance="0.78", context=510)
+    setting = pricer(drafter="mtp", acceptance="0.78", context=510)
     load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
-    plain = settle(setting, load, max_depth=0, position_limit=512, speculate=False)
-    speculating = settle(setting, load, max_depth=8, position_limit=512)
+    plain = settle(setting, load, max_depth=0, graph_limit=512, speculate=False)
+    speculating = settle(setting, load, max_depth=8, graph_limit=512)
     assert plain.batch > setting.largest_batch(8)
     assert speculating.batch <= setting.largest_batch(speculating.depth)
 
 
 def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
     """Prefill is not a verify step: nothing in it is rolled back, and only its last position is sampled."""
-    setting = scenario()
+    setting = pricer()
     prompt = setting.verify(Step.prompts(tokens=8000))
     run = setting.verify(Step.uniform(batch=1, depth=7999))
     for component in ("attention", "lm head", "sampling"):
@@ -253,7 +253,7 @@ def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
 
 
 def test_prompts_and_decoding_share_a_step() -> None:
-    setting = scenario(context=500)
+    setting = pricer(context=500)
     decode, prompt = Step.uniform(batch=8, context=500), Step.prompts(tokens=256)
     both = decode.joined(prompt)
     assert float(both.positions) == 8 + 256
@@ -264,16 +264,16 @@ def test_prompts_and_decoding_share_a_step() -> None:
 
 
 def test_targets_and_overload() -> None:
-    setting = scenario(drafter="mtp", context=1150)
+    setting = pricer(drafter="mtp", context=1150)
     met = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
-    assert settle(setting, met, max_depth=4, position_limit=None).meets_target is True
+    assert settle(setting, met, max_depth=4, graph_limit=None).meets_target is True
     missed = replace(met, tpot_target_seconds=1e-6)
-    assert settle(setting, missed, max_depth=4, position_limit=None).meets_target is False
+    assert settle(setting, missed, max_depth=4, graph_limit=None).meets_target is False
     with pytest.raises(ScenarioError, match="times the prefill"):
-        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, position_limit=None)
+        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, graph_limit=None)
     with pytest.raises(ScenarioError, match="this hardware serves about"):
-        slow = scenario("qwen3-30b-a3b", "dgx-spark", "free")
-        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, position_limit=None)
+        slow = pricer("qwen3-30b-a3b", "dgx-spark", "free")
+        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, graph_limit=None)
 
 
 @pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
@@ -288,7 +288,7 @@ def test_bad_loads(change: dict[str, float]) -> None:
 
 def test_the_interview_question_under_uniform_routing() -> None:
     """Two positions at batch 1, acceptance 0.9, free drafter, no KV: uniform routing says width."""
-    result = duel(scenario("qwen3.6-35b-a3b", "h100", "free", context=0), batch=1, alpha=0.9)
+    result = duel(pricer("qwen3.6-35b-a3b", "h100", "free", context=0), batch=1, alpha=0.9)
     assert result.winner == "width"
     assert result.width.distinct_experts == result.depth.distinct_experts == pytest.approx(15.75)
     assert 0.9 < result.turning_alpha < 1.0  # the second sequence reads a recurrent state of its own
@@ -296,7 +296,7 @@ def test_the_interview_question_under_uniform_routing() -> None:
 
 @given(alpha=st.floats(0, 1), batch=st.integers(1, 256), context=st.sampled_from([0, 1000, 100_000]))
 def test_the_turning_point_is_where_both_are_equal(alpha: float, batch: int, context: int) -> None:
-    setting = scenario("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
+    setting = pricer("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
     result = duel(setting, batch=batch, alpha=alpha)
     assert (result.winner == "depth") == (alpha > result.turning_alpha)
     if 0 <= result.turning_alpha <= 1:
@@ -306,23 +306,23 @@ def test_the_turning_point_is_where_both_are_equal(alpha: float, batch: int, con
 
 def test_a_long_context_turns_the_duel() -> None:
     """The draft token shares its sequence's KV; another sequence brings its own."""
-    assert duel(scenario("qwen3-30b-a3b", "h100", "free", context=40_000), batch=64, alpha=0.9).winner == "depth"
-    assert duel(scenario("qwen3-30b-a3b", "h100", "free", context=0), batch=64, alpha=0.9).winner == "width"
+    assert duel(pricer("qwen3-30b-a3b", "h100", "free", context=40_000), batch=64, alpha=0.9).winner == "depth"
+    assert duel(pricer("qwen3-30b-a3b", "h100", "free", context=0), batch=64, alpha=0.9).winner == "width"
 
 
 def test_bad_duels() -> None:
     with pytest.raises(AcceptanceError, match="alpha"):
-        duel(scenario(), batch=1, alpha=1.5)
+        duel(pricer(), batch=1, alpha=1.5)
     with pytest.raises(ScenarioError, match="batch"):
-        duel(scenario(), batch=0, alpha=0.5)
+        duel(pricer(), batch=0, alpha=0.5)
 
 
 # --- schedules ---
 
 
 def test_a_schedule_of_a_real_plan() -> None:
-    setting = scenario(drafter="mtp", memory_utilization=1.0)
-    table = depth_table(setting, max_batch=512, max_depth=8, position_limit=512)
+    setting = pricer(drafter="mtp", memory_utilization=1.0)
+    table = depth_table(setting, max_batch=512, max_depth=8, graph_limit=512)
     schedule = make_schedule(table, min_gain=0.02)
     grid = setting.grid(np.arange(1, 513), 8)
     best = grid.goodput[np.arange(512), best_depths(grid, 512)]
@@ -354,15 +354,6 @@ def test_devices_fall_back_to_bf16_for_formats_they_lack() -> None:
     a100 = find_device("a100")
     assert a100.rate(Arithmetic.FP8) == a100.rate(Arithmetic.BF16) == 312e12
     assert a100.rate(Arithmetic.FP32) == 156e12
-
-
-def test_what_is_priced_is_handed_out_whole_when_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some batches known and others new, and no room for both: the known ones are not lost on the way."""
-    monkeypatch.setattr(scenarios, "_MOST_KEPT", 5)
-    small, fresh = scenario(drafter="mtp"), scenario(drafter="mtp")
-    small.grid([1, 2, 3, 4], 4)
-    found, wanted = small.grid([3, 4, 5, 6], 4), fresh.grid([3, 4, 5, 6], 4)
-    np.testing.assert_array_equal(found.goodput, wanted.goodput)
 
 
 def test_experts_are_remembered_by_step_and_forgotten_without_harm() -> None:

@@ -16,7 +16,7 @@ from specmargin.decisions.plan import make_plan
 from specmargin.errors import ArchitectureError, ScenarioError
 from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 from tests.unit.test_cli import payload, run
 
 QWEN = shape_of(find_model("qwen3.6-35b-a3b"))
@@ -90,7 +90,7 @@ def test_equal_totals_tie_the_shared_share_to_k_over_n() -> None:
 
 
 def test_the_base_row_is_the_plan() -> None:
-    setting = scenario(drafter="mtp")
+    setting = pricer(drafter="mtp")
     found = explore(setting, ACTIVE, batch=32, max_depth=8)
     row = make_plan(setting, [32], max_depth=8).rows[0]
     assert found.base.depth == row.depth
@@ -102,7 +102,7 @@ def test_the_base_row_is_the_plan() -> None:
 
 
 def test_what_does_not_fit_is_priced_and_said() -> None:
-    found = explore(scenario(), ACTIVE, batch=32, max_depth=4)
+    found = explore(pricer(), ACTIVE, batch=32, max_depth=4)
     too_large = [row for row in found.rows if not row.fits]
     assert {row.parameters > 55e9 for row in too_large} == {True}
     assert all(row.fits for row in found.fitting)
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_priced_and_said() -> None:
 
 
 def test_steps_without_a_graph_are_not_chosen() -> None:
-    setting = scenario().with_graphs_for(100)
+    setting = pricer().with_graph_limit(100).scenario
     assert design_row(setting, QWEN, batch=32, max_depth=8).depth == 2
 
 
@@ -129,7 +129,7 @@ def test_the_routing_of_one_model_says_nothing_of_its_variants() -> None:
     curves = scaled_routing()
     own = ModelRouting(own=curves.local(find_model("qwen3.6-35b-a3b").pools[0]), others=curves)
     with pytest.raises(ScenarioError, match="knows the experts of one model"):
-        explore(scenario(routing=own), ACTIVE, batch=1, max_depth=4)
+        explore(pricer(routing=own), ACTIVE, batch=1, max_depth=4)
 
 
 def test_json() -> None:

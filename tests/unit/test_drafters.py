@@ -21,13 +21,13 @@ from specmargin.errors import AcceptanceError, CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.drafters import FREE, HeadDrafter, OverlappedDrafter, drafter_weight_bytes, round_seconds
 from specmargin.step import FloatArray
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 QWEN = bundled_model("qwen3.6-35b-a3b")
 
 
 def _draft(spec: str, batch: int, depth: int, model: str = "qwen3.6-35b-a3b") -> float:
-    setting = scenario(model, drafter=spec, context=0)
+    setting = pricer(model, drafter=spec, context=0)
     return float(setting.grid([batch], depth).draft_seconds[0, depth])
 
 
@@ -77,7 +77,7 @@ def test_overlapped_drafting_takes_the_longer_and_pays_misses() -> None:
 
 
 def test_drafter_weights_and_kv_count_against_memory() -> None:
-    with_head, without = scenario(drafter="mtp"), scenario(drafter="free")
+    with_head, without = pricer(drafter="mtp"), pricer(drafter="free")
     assert with_head.memory.drafter_bytes == pytest.approx(2 * (844_640_768 - 3 * 2048 - 2 * 2048 - 2 * 256))
     assert with_head.memory.free_bytes < without.memory.free_bytes
     assert with_head.sequence_bytes(0) > without.sequence_bytes(0)
@@ -86,7 +86,7 @@ def test_drafter_weights_and_kv_count_against_memory() -> None:
 
 def test_a_recurrent_model_holds_a_state_for_every_draft_token() -> None:
     """Speculation's hidden price on hybrids: depth 3 keeps four states a sequence, so fewer sequences fit."""
-    setting = scenario(drafter="free")
+    setting = pricer(drafter="free")
     state = 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
     assert setting.sequence_bytes(3) - setting.sequence_bytes(0) == pytest.approx(3 * state, rel=0.01)
 

@@ -13,23 +13,23 @@ from specmargin.errors import CatalogError, ScenarioError
 from specmargin.prices.model import EngineTime
 from specmargin.prices.work import Component
 from specmargin.step import Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 
 def test_constant_parts_add_up_by_hand() -> None:
     """2 ms a step, 50 µs for each of 8 sequences, 10 µs for each of 48 layers: 2.88 ms beside the kernels."""
     step = Step.uniform(batch=8, depth=3, context=512.0)
     time = EngineTime(step_seconds=2e-3, sequence_seconds=50e-6, layer_seconds=10e-6)
-    with_engine = scenario("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
-    kernels = scenario("qwen3-30b-a3b").verify(step).total_seconds
+    with_engine = pricer("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
+    kernels = pricer("qwen3-30b-a3b").verify(step).total_seconds
     assert with_engine - kernels == pytest.approx(2e-3 + 8 * 50e-6 + 48 * 10e-6)
 
 
 def test_the_cliff_stands_right_after_the_largest_captured_size() -> None:
     """512 captured positions: 128 sequences × (3 + 1) are inside, one more sequence is outside."""
-    time = EngineTime(captured_positions=512, eager_layer_seconds=1e-3)
-    eager = scenario("qwen3-30b-a3b", engine_time=time)
-    plain = scenario("qwen3-30b-a3b")
+    time = EngineTime(graph_limit=512, eager_layer_seconds=1e-3)
+    eager = pricer("qwen3-30b-a3b", engine_time=time)
+    plain = pricer("qwen3-30b-a3b")
     for batch, extra in ((128, 0.0), (129, 48e-3)):
         step = Step.uniform(batch=batch, depth=3, context=512.0)
         assert eager.verify(step).total_seconds - plain.verify(step).total_seconds == pytest.approx(extra, abs=1e-12)
@@ -37,8 +37,8 @@ def test_the_cliff_stands_right_after_the_largest_captured_size() -> None:
 
 def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
     """A step is as long as the host needs for its launches, or as long as the GPU needs, whichever is longer."""
-    pieces = scenario("qwen3-30b-a3b", engine_time=EngineTime(floor_layer_seconds=1e-4))
-    plain = scenario("qwen3-30b-a3b")
+    pieces = pricer("qwen3-30b-a3b", engine_time=EngineTime(floor_layer_seconds=1e-4))
+    plain = pricer("qwen3-30b-a3b")
     small, large = (Step.uniform(batch=batch, depth=0, context=512.0) for batch in (1, 512))
     assert pieces.verify(small).total_seconds == pytest.approx(48e-4)
     assert pieces.verify(large).total_seconds == pytest.approx(float(plain.verify(large).total_seconds))
@@ -46,9 +46,9 @@ def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
 
 
 def test_a_plan_never_steps_over_the_limit_unasked() -> None:
-    time = EngineTime(captured_positions=128, eager_layer_seconds=1e-6)
+    time = EngineTime(graph_limit=128, eager_layer_seconds=1e-6)
     plan = make_plan(
-        scenario("qwen3-30b-a3b", acceptance="0.95", engine_time=time), [32, 64], max_depth=8, position_limit=128
+        pricer("qwen3-30b-a3b", acceptance="0.95", engine_time=time), [32, 64], max_depth=8, graph_limit=128
     )
     assert [row.batch * (row.depth + 1) <= 128 for row in plan.rows] == [True, True]
 
@@ -84,8 +84,8 @@ def test_names_are_suggested() -> None:
 
 
 def test_a_step_never_takes_less_with_more_sequences_whatever_the_graphs() -> None:
-    time = replace(find_engine_time("vllm:piecewise", engine="vllm", prices="laws"), captured_positions=512)
+    time = replace(find_engine_time("vllm:piecewise", engine="vllm", prices="laws"), graph_limit=512)
     step = Step.uniform(batch=np.arange(1, 300), depth=1, context=512.0)
-    seconds = scenario("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
+    seconds = pricer("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
     assert (np.diff(seconds) >= -1e-12).all()
     assert seconds[256] - seconds[255] > 0.9 * 48 * time.eager_layer_seconds - 48 * time.floor_layer_seconds

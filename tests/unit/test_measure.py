@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specmargin.app.measure_schema import MeasureRequest
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
 from specmargin.cli.measure import _interruptible
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
 from specmargin.measure.points import Kind, Surface, drafter_run, forced_runs, plain_run
@@ -305,7 +307,7 @@ def test_the_fit_finds_the_prices_that_made_the_steps(fitted: Fitted) -> None:
 
 def test_the_cliff_the_pieces_and_the_price_of_being_off_are_found(fitted: Fitted, model: Architecture) -> None:
     full, pieces = fitted.file.modes["full"], fitted.file.modes["piecewise"]
-    assert full.captured_positions == 512
+    assert full.graph_limit == 512
     assert full.eager_layer_seconds * model.layers == pytest.approx(20e-3, rel=0.1)
     assert full.off_floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
     assert pieces.floor_layer_seconds * model.layers == pytest.approx(11e-3, rel=0.05)
@@ -385,16 +387,17 @@ def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Pat
     )
     _, scenario = scenario_of(options)
     assert isinstance(scenario.prices, MeasuredPrices)
-    assert scenario.engine_time.captured_positions == 512
-    assert scenario.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
-    assert {str(line.source.kind) for line in scenario.verify(Step.uniform(batch=1)).components} == {"measured"}
+    assert scenario.engine_time.graph_limit == 512
+    pricer = Pricer(scenario)
+    assert pricer.verify(Step.uniform(batch=1, depth=0, context=512)).total_seconds == pytest.approx(4.9e-3, rel=0.2)
+    assert {str(line.source.kind) for line in pricer.verify(Step.uniform(batch=1)).components} == {"measured"}
 
 
 def test_other_graphs_are_another_price(fitted: Fitted, tmp_path: Path) -> None:
     path = _written(fitted, tmp_path)
     shared = ScenarioRequest(model="qwen3-30b-a3b", gpu="h200", prices=f"{path}:piecewise", drafter="free")
     step = Step.uniform(batch=1, depth=0, context=512)
-    assert scenario_of(shared)[1].verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
+    assert Pricer(scenario_of(shared)[1]).verify(step).total_seconds == pytest.approx(11e-3, rel=0.05)
     with pytest.raises(CatalogError, match="there are: full, piecewise"):
         find_prices(f"{path}:eager", DEVICE, "vllm", RooflineForm.PER_COMPONENT)
 
@@ -467,6 +470,27 @@ def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architectur
     assert json.loads(found.stdout)["errors"]["all"]["held_out_median_error"] < 0.01
     planned = run("plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", str(target), "--batch", "1", "--json")
     assert any("x.json" in text for text in json.loads(planned.stdout)["sources"].values())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--batches", "x", "--batches: 'x' is neither a number nor a range"),
+        ("--batches", "0", "batch"),
+        ("--minutes", "0", "--minutes must be at least 0.1"),
+        ("--steps", "0", "--steps must be at least 1"),
+        ("--drafter", "eagle", "--drafter: 'eagle' is not a JSON object"),
+    ],
+)
+def test_options_are_checked_before_an_engine_is_started(option: str, value: str, said: str, tmp_path: Path) -> None:
+    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), option, value, code=2)
+    assert said in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_surface_needs_no_drafts() -> None:
+    assert MeasureRequest(model="m").surface.depths == (1, 3, 7)
+    assert MeasureRequest.model_validate({"model": "m", "depths": ""}).surface.depths == ()
 
 
 @pytest.mark.parametrize("flag", ["nonsense", "a b=1"])

@@ -103,7 +103,7 @@ def played(
     faults: list[str] = []
 
     def find(name: str, inputs: PolicyInputs) -> PolicyChoice:
-        table = scenario_table(inputs.scenario, max_batch=inputs.max_batch, max_depth=inputs.max_depth)
+        table = scenario_table(inputs.pricer, max_batch=inputs.max_batch, max_depth=inputs.max_depth)
         ahead = look_ahead(table, inputs.sample(), early_stop=False) if gated else None
         settings = ControllerSettings(candidates=candidates, early_stop=False, gate_steps=8, gate_rest=40)
         own = Controller(table=table, prior_survival=inputs.bank.prior, look_ahead=ahead, settings=settings)

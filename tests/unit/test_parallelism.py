@@ -14,7 +14,7 @@ from specmargin.prices.fabric import collective_seconds
 from specmargin.prices.work import Collective, CollectiveKind, Component, Work, target_work
 from specmargin.routing.profile import UNIFORM, expert_counter
 from specmargin.step import ExpertLoad, Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 
 def _works(model: str, layout: Layout, step: Step) -> list[Work]:
@@ -146,7 +146,7 @@ def test_data_parallel_attention_with_expert_parallelism() -> None:
 
 def test_communication_grows_with_depth_and_is_not_amortised() -> None:
     """Speculation makes expert reads cheaper a token, but every drafted position still travels."""
-    setting = scenario("deepseek-v3", "h200", "mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
+    setting = pricer("deepseek-v3", "h200", "mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
     plain = setting.verify(Step.uniform(batch=256, context=1024)).share(Component.COLLECTIVES)
     deep = setting.verify(Step.uniform(batch=256, depth=3, context=1024)).share(Component.COLLECTIVES)
     assert 0 < plain < deep

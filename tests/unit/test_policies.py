@@ -22,7 +22,7 @@ from specmargin.policies.study.replay import replay
 from specmargin.policies.tables import scenario_table, study_table
 from specmargin.records import fields_of
 from specmargin.step import FloatArray, IntArray, Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 
 def survivals(generator: np.random.Generator, count: int, depth: int) -> FloatArray:
@@ -137,10 +137,12 @@ def test_gates_never_verify_what_was_not_drafted() -> None:
 
 def test_tables_of_a_scenario_agree_with_its_prices() -> None:
     """Equal runs exactly where the table has its points, within 2% between; ragged ones by m(q)."""
-    setting = scenario("qwen3-30b-a3b", routing=bundled_routing("qwen3.6-35b-a3b"), drafter="eagle")
+    setting = pricer("qwen3-30b-a3b", routing=bundled_routing("qwen3.6-35b-a3b"), drafter="eagle")
     table = scenario_table(setting, max_batch=128, max_depth=8)
     for batch, depth in ((1, 0), (4, 3), (16, 8), (50, 2), (128, 5)):
-        exact = float(setting.verify(Step.uniform(batch=batch, depth=depth, context=setting.context)).total_seconds)
+        exact = float(
+            setting.verify(Step.uniform(batch=batch, depth=depth, context=setting.scenario.context)).total_seconds
+        )
         assert table.verify_seconds(np.full(batch, depth)) == pytest.approx(exact, rel=0.03)
 
 

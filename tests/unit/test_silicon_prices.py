@@ -25,7 +25,7 @@ from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step
-from tests.scenarios import scenario
+from tests.scenarios import pricer
 
 FORM = RooflineForm.PER_COMPONENT
 
@@ -36,7 +36,7 @@ def prices_of(spec: str | None, gpu: str = "h200", engine: str = "vllm") -> Pric
 
 def priced(prices: PriceModel, model: str = "qwen3-30b-a3b", gpu: str = "h200", **changes: Any) -> StepPrice:
     step = Step.uniform(batch=8, depth=3, context=1024.0)
-    return scenario(model, gpu, prices=prices, **changes).verify(step)
+    return pricer(model, gpu, prices=prices, **changes).verify(step)
 
 
 def source_of(price: StepPrice, component: Component) -> str:
@@ -116,7 +116,7 @@ def test_all_to_all_is_measured_at_the_sizes_that_were() -> None:
     other = Layout(gpus=4, attention_copies=4, expert_split=1)
     step = Step.uniform(batch=64, depth=1, context=1024.0)
     for layout, kind in ((measured, "silicon"), (other, "datasheet")):
-        spread = scenario("deepseek-v3", "h200", prices=prices_of("laws"), layout=layout)
+        spread = pricer("deepseek-v3", "h200", prices=prices_of("laws"), layout=layout)
         assert source_of(spread.verify(step), Component.COLLECTIVES).startswith(kind)
 
 
@@ -143,7 +143,7 @@ def test_tables_give_back_what_was_measured() -> None:
         measured = rows.filter(pl.col("num_tokens") == tokens)["seconds"].min()
         assert measured is not None
         step = Step.uniform(batch=tokens, depth=0, context=64.0)
-        line = seconds_of(scenario("qwen3-30b-a3b", prices=prices_of("tables")).verify(step), Component.ROUTED_EXPERTS)
+        line = seconds_of(pricer("qwen3-30b-a3b", prices=prices_of("tables")).verify(step), Component.ROUTED_EXPERTS)
         # Uniform routing touches fewer experts than the table's balanced one, never more.
         assert 0.75 * model.layers * float(measured) < line <= 1.02 * model.layers * float(measured)  # type: ignore[arg-type]
 
@@ -170,7 +170,7 @@ def test_a_shape_that_nobody_measured_follows_the_law_and_says_so() -> None:
     groups = tuple(replace(group, layer=narrow(group.layer)) for group in unmeasured.groups)
     odd = replace(unmeasured, groups=groups)
     step = Step.uniform(batch=8, depth=0, context=64.0)
-    label = source_of(scenario("qwen3-30b-a3b", prices=prices, architecture=odd).verify(step), Component.ROUTED_EXPERTS)
+    label = source_of(pricer("qwen3-30b-a3b", prices=prices, architecture=odd).verify(step), Component.ROUTED_EXPERTS)
     assert "law" in label
     assert "table of vllm (" not in label
 
@@ -312,10 +312,10 @@ def test_wrong_names_are_refused() -> None:
 
 def test_a_kernel_far_under_the_bandwidth_is_warned_about_with_what_is_faster() -> None:
     """H200, vLLM, plain fp8 experts: 0.6 TB/s of 4.8 (silicon.md)."""
-    bad = scenario(
+    bad = pricer(
         "qwen3-30b-a3b", prices=prices_of("laws"), architecture=find_model("qwen3-30b-a3b", weights=_precision("fp8"))
     )
-    good = scenario("qwen3-30b-a3b", prices=prices_of("laws"))
+    good = pricer("qwen3-30b-a3b", prices=prices_of("laws"))
     (warning,) = price_warnings(bad, batch=8, depth=1)
     assert "of the device's bandwidth" in warning
     assert "would take" in warning
@@ -335,7 +335,7 @@ def test_measured_prices_never_fall_with_depth_or_batch(model: str, parallel: Pa
     """Tables may dip by a percent between two measured sizes, where their correction is interpolated."""
     batch = np.array([1, 2, 4, 8, 16, 32, 64, 128])[:, np.newaxis]
     step = Step.uniform(batch=batch, depth=np.arange(9), context=2048.0)
-    spread = scenario(model, "b200", prices=prices_of(spec, gpu="b200"), layout=Layout(gpus=8, parallel=parallel))
+    spread = pricer(model, "b200", prices=prices_of(spec, gpu="b200"), layout=Layout(gpus=8, parallel=parallel))
     seconds = spread.verify(step).total_seconds
     slack = 1e-9 if spec == "laws" else 0.01 * seconds[:-1].max()
     assert (np.diff(seconds, axis=0) >= -slack).all()
@@ -348,7 +348,7 @@ def test_prices_do_not_depend_on_what_was_priced_before() -> None:
 
     def seconds(order: list[str]) -> dict[str, float]:
         prices = _fresh_tables()
-        return {m: float(scenario(m, prices=prices).verify(step).total_seconds) for m in order}
+        return {m: float(pricer(m, prices=prices).verify(step).total_seconds) for m in order}
 
     models = ["qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"]
     assert seconds(models) == seconds(models[::-1])

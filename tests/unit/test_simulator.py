@@ -11,6 +11,7 @@ import pytest
 
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.routing_profiles import find_routing
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 from specmargin.simulator.engine import EngineSettings, KvBudget
 from specmargin.simulator.results import Result, Slo
@@ -55,8 +56,8 @@ def test_closed_loop_decoding_is_the_closed_form(users: int, policy: str, depth:
     # The last round of a request is cut at its end: 480 tokens are a little less than what it accepted.
     ours = (steps["sequences"] + steps["accepted"])[full].sum() / steps["seconds"][full].sum()
     context = 16 + 240
-    grid = base.scenario.grid([users], max(depth, 1), context)
-    expected = float(grid.none_goodput[0]) if policy == "none" else float(grid.goodput[0, depth])
+    grid = base.pricer.grid([users], max(depth, 1), context)
+    expected = float(grid.no_spec_goodput[0]) if policy == "none" else float(grid.goodput[0, depth])
     assert full.sum() > 100
     assert ours == pytest.approx(expected, rel=0.005)
 
@@ -175,9 +176,9 @@ def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
         workload=Workload(arrivals=workload.arrivals, prompt=workload.prompt, output=workload.output),
     )
     routing = tuple(find_routing(f"qwen3.6-35b-a3b:{name}", base.scenario.architecture) for name in ("all", "coding"))
-    own = replace(base.scenario, routing=routing[0])
+    own = Pricer(replace(base.scenario, routing=routing[0]))
     mixed = replace(
-        base, scenario=own, workload=workload, bank=drawn_rounds(curves, 4), category_routing=routing, tables=None
+        base, pricer=own, workload=workload, bank=drawn_rounds(curves, 4), category_routing=routing, tables=None
     )
     result = simulate(mixed)
     easy = result.requests.category == 0

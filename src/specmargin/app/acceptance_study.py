@@ -25,6 +25,7 @@ from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram,
 from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenario_of
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError
 from specmargin.modes import RooflineForm
 from specmargin.policies.kernel.prices import PriceTable
@@ -84,7 +85,8 @@ def prices_of(clock: Clock) -> PriceTable:
     _, scenario = scenario_of(request)
     if clock is Clock.POST:
         scenario = replace(scenario, scope=Scope(sampling=False, state_writes=False, draft_catch_up=False))
-    return scenario_table(scenario.with_graphs_for(None), max_batch=max(CONCURRENCIES), max_depth=8)
+    pricer = Pricer(scenario).with_graph_limit(None)
+    return scenario_table(pricer, max_batch=max(CONCURRENCIES), max_depth=8)
 
 
 def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[CalibrationLine]:

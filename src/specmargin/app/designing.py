@@ -7,6 +7,7 @@ from specmargin.app.verbs_schema import DesignRequest
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import law_book
 from specmargin.decisions.design import Design, Space, Wrapper, explore
+from specmargin.decisions.pricer import Pricer
 from specmargin.modes import Hold
 
 # Equal totals leave few pairs, so more are tried.
@@ -23,5 +24,6 @@ def explored(request: DesignRequest, *, progress: Wrapper) -> Design:
     )
     prices = request.prices or ("datasheet" if law_book(find_device(request.gpu)) is None else "laws")
     _, scenario = scenario_of(request.model_copy(update={"prices": prices}))
-    scenario.check_memory()
-    return explore(scenario, space, batch=request.batch, max_depth=request.depth, progress=progress)
+    pricer = Pricer(scenario)
+    pricer.check_memory()
+    return explore(pricer, space, batch=request.batch, max_depth=request.depth, progress=progress)

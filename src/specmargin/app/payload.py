@@ -16,8 +16,8 @@ from specmargin.sources import weakest
 
 def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
-    plan, scenario = best.plan, best.plan.scenario
-    found: dict[str, Any] = {
+    plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
+    values: dict[str, Any] = {
         "schema": "specmargin.plan/1",
         "model": scenario.architecture.name,
         "gpu": scenario.device.name,
@@ -30,8 +30,8 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "weights": weight_names(scenario),
         "kv_cache": scenario.kv_precision.name,
         "verdict": verdict(plan),
-        "sources": {name: str(source) for name, source in scenario.sources.items()},
-        "weakest_source": str(weakest(scenario.sources.values())),
+        "sources": {name: str(source) for name, source in sources.items()},
+        "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
@@ -46,23 +46,23 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "stops_at_context": plan.stops_at_context,
         "switch_acceptance": plan.switch_acceptance,
         "largest_batch": plan.largest_batch,
-        "no_spec_largest_batch": plan.plain_largest_batch,
+        "no_spec_largest_batch": plan.no_spec_largest_batch,
         "peak_tokens_per_second": plan.peak_tokens_per_second,
-        "no_spec_peak_tokens_per_second": plan.plain_peak_tokens_per_second,
+        "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
         "config_file": best.config.file_text,
         "config_notes": list(best.config.notes),
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
     }
     if best.by_context:
-        found["by_context"] = [
+        values["by_context"] = [
             {"context": tokens, "rows": [_row_payload(row, price) for row in at.rows]}
             for tokens, at in best.by_context.items()
         ]
-    if best.load is not None and best.plain is not None and best.speculating is not None:
-        found["load"] = _load_payload(best.load, best.plain, best.speculating)
+    if best.load is not None and best.no_spec is not None and best.speculating is not None:
+        values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
     if len(answers) > 1:
-        found["ranking"] = [
+        values["ranking"] = [
             {
                 "drafter": entry.plan.scenario.drafter.name,
                 "mean_speedup": entry.mean_speedup,
@@ -71,11 +71,11 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
             }
             for entry in answers
         ]
-    return found
+    return values
 
 
 def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
-    found = {
+    values = {
         "batch": row.batch,
         "depth": row.depth,
         "speedup": row.speedup,
@@ -94,11 +94,11 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "fits": row.fits,
     }
     if price is not None:
-        found["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
-    return found
+        values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
+    return values
 
 
-def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[str, Any]:
+def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
     def side(point: Operating) -> dict[str, Any]:
         return {
             "batch": point.batch,
@@ -112,7 +112,7 @@ def _load_payload(load: Load, plain: Operating, speculating: Operating) -> dict[
         "requests_per_second": load.requests_per_second,
         "input_tokens": load.input_tokens,
         "output_tokens": load.output_tokens,
-        "no_spec": side(plain),
+        "no_spec": side(no_spec),
         "speculating": side(speculating),
     }
 

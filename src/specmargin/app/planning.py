@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.compare import Comparison, compare
 from specmargin.decisions.load import Load, Operating, settle
 from specmargin.decisions.plan import Plan, PlanRow, check_range, deepest, make_plan, plan_rows
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
-from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import depth_table
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
@@ -36,7 +36,7 @@ class Answer:
     load: Load | None
     warnings: tuple[str, ...]  # about the prices
     routing_effect: RoutingEffect | None  # against uniform routing
-    plain: Operating | None  # where the load settles without speculation
+    no_spec: Operating | None  # where the load settles without speculation
     speculating: Operating | None
 
     @property
@@ -49,7 +49,7 @@ def answers(request: PlanRequest) -> list[Answer]:
     """One for each drafter that was asked for, the best first."""
     load = load_of(request)
     asked = request if load is None else request.model_copy(update={"context": round(load.mean_context)})
-    made = [answer(choice, scenario, asked) for choice, scenario in scenarios_of(asked)]
+    made = [answer(choice, Pricer(scenario), asked) for choice, scenario in scenarios_of(asked)]
     return sorted(made, key=lambda one: -one.mean_speedup)
 
 
@@ -65,37 +65,35 @@ def load_of(request: PlanRequest) -> Load | None:
     )
 
 
-def answer(choice: DraftChoice, scenario: Scenario, request: PlanRequest) -> Answer:
-    limit = None if request.ignore_graph_limit else scenario.engine_time.captured_positions
-    depth = min(request.depth, scenario.drafter.max_depth or request.depth)
+def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
+    graph_limit = None if request.ignore_graph_limit else pricer.scenario.engine_time.graph_limit
+    depth = deepest(pricer.scenario, request.depth)
     load = load_of(request)
-    plain, speculating = None, None
+    no_spec, speculating = None, None
     if load is not None:
-        plain = settle(scenario, load, max_depth=0, position_limit=limit, speculate=False)
-        speculating = settle(scenario, load, max_depth=depth, position_limit=limit)
-    batches = _batches(scenario, request, plain, speculating)
+        no_spec = settle(pricer, load, max_depth=0, graph_limit=graph_limit, speculate=False)
+        speculating = settle(pricer, load, max_depth=depth, graph_limit=graph_limit)
+    batches = _batches(pricer, request, no_spec, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
-    rows = plan_rows(scenario, batches, max_depth=request.depth, position_limit=limit)
-    config = _config(choice, scenario, rows, request, limit)
+    rows = plan_rows(pricer, batches, max_depth=request.depth, graph_limit=graph_limit)
+    config = _config(choice, pricer, rows, request, graph_limit)
     # The engine holds memory for the deepest draft of its setting, which is what decides how many sequences fit.
     held = config.schedule.max_depth
-    plan = make_plan(scenario, batches, max_depth=request.depth, position_limit=limit, held_depth=held, rows=rows)
+    plan = make_plan(pricer, batches, max_depth=request.depth, graph_limit=graph_limit, held_depth=held, rows=rows)
     by_context = {
-        tokens: make_plan(
-            replace(scenario, context=float(tokens)), batches, max_depth=request.depth, position_limit=limit
-        )
+        tokens: make_plan(pricer.with_context(float(tokens)), batches, max_depth=request.depth, graph_limit=graph_limit)
         for tokens in request.contexts
     }
     return Answer(
         choice=choice,
         plan=plan,
         config=config,
-        scheduled_speedups=_scheduled(scenario, batches, config),
+        scheduled_speedups=_scheduled(pricer, batches, config),
         by_context=by_context,
         load=load,
-        warnings=price_warnings(scenario, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
+        warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         routing_effect=routing_effect(plan),
-        plain=plain,
+        no_spec=no_spec,
         speculating=speculating,
     )
 
@@ -109,28 +107,28 @@ def compared(best: Answer, request: PlanRequest, prices: str) -> Comparison:
     if other.prices.name == plan.scenario.prices.name:
         raise ScenarioError(f"--compare {prices}: the plan has {prices} prices already; compare it with others")
     batches = [row.batch for row in plan.rows]
-    return compare(plan.scenario, other, batches, max_depth=plan.max_depth, position_limit=plan.position_limit)
+    return compare(plan.pricer, Pricer(other), batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
 
 
 def _batches(
-    scenario: Scenario, request: PlanRequest, plain: Operating | None, speculating: Operating | None
+    pricer: Pricer, request: PlanRequest, no_spec: Operating | None, speculating: Operating | None
 ) -> list[int]:
-    if plain is not None and speculating is not None:
-        return sorted({plain.batch, speculating.batch})
+    if no_spec is not None and speculating is not None:
+        return sorted({no_spec.batch, speculating.batch})
     if request.batch is not None:
         return list(request.batch)
-    fits = max(scenario.plain_largest_batch, 1)
+    fits = max(pricer.no_spec_largest_batch, 1)
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
 def _config(
-    choice: DraftChoice, scenario: Scenario, rows: tuple[PlanRow, ...], request: PlanRequest, limit: int | None
+    choice: DraftChoice, pricer: Pricer, rows: tuple[PlanRow, ...], request: PlanRequest, graph_limit: int | None
 ) -> EngineConfig:
     table = depth_table(
-        scenario,
+        pricer,
         max_batch=request.max_batch,
-        max_depth=deepest(scenario, request.depth),
-        position_limit=limit,
+        max_depth=deepest(pricer.scenario, request.depth),
+        graph_limit=graph_limit,
     )
     fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
     schedule = ScheduleRequest(
@@ -139,18 +137,18 @@ def _config(
         drafter_kind=choice.kind,
         drafter_model=choice.model,
         overlapped=isinstance(choice.drafter, OverlappedDrafter),
-        parallel=scenario.layout.parallel,
+        parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle=rows[0].hurdle,
     )
     return find_engine(request.engine).write(schedule)
 
 
-def _scheduled(scenario: Scenario, batches: list[int], config: EngineConfig) -> tuple[float, ...]:
+def _scheduled(pricer: Pricer, batches: list[int], config: EngineConfig) -> tuple[float, ...]:
     """Speed-up of the setting as it is written; 1 where nothing is configured."""
     if not config.text:
         return tuple(1.0 for _ in batches)
     depths = np.array([config.schedule.depth_at(batch) for batch in batches])
-    grid = scenario.grid(batches, int(depths.max()))
-    gained = grid.goodput[np.arange(len(batches)), depths] / grid.none_goodput
+    grid = pricer.grid(batches, int(depths.max()))
+    gained = grid.goodput[np.arange(len(batches)), depths] / grid.no_spec_goodput
     return tuple(float(value) for value in gained)

@@ -22,9 +22,9 @@ _MOST_ROUNDS = 512  # of a sample: more would not change the look-ahead
 
 def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch: int, force: bool) -> str:
     """Write the file; returns what to tell the user about it."""
-    scenario = best.plan.scenario
+    pricer, scenario = best.plan.pricer, best.plan.scenario
     depth = best.plan.max_depth
-    table = scenario_table(scenario, max_batch=max_batch, max_depth=depth)
+    table = scenario_table(pricer, max_batch=max_batch, max_depth=depth)
     calibrator, sample = _confidence(acceptance)
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     file = make_policy(
@@ -35,7 +35,7 @@ def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch:
         drafter=best.choice.kind,
         device=scenario.device.name,
         context=scenario.context,
-        sources={name: str(source) for name, source in scenario.sources.items()},
+        sources={name: str(source) for name, source in pricer.sources.items()},
         calibrator=calibrator,
         sample=sample,
     )

@@ -114,11 +114,15 @@ ContextField = Annotated[
 ]
 
 
-class ScenarioRequest(StrictModel):
-    """A model on GPUs, a drafter, a load and prices, by names."""
+class Request(StrictModel):
+    """What can be asked of a command: every field is an option."""
 
     #: Fields that cannot change the answer of this request, and why: they are refused, not ignored.
     unused: ClassVar[Mapping[str, str]] = {}
+
+
+class ScenarioRequest(Request):
+    """A model on GPUs, a drafter, a load and prices, by names."""
 
     model: Annotated[
         str,
@@ -236,7 +240,7 @@ class ScenarioRequest(StrictModel):
         return ScenarioRequest.model_construct(**{name: getattr(self, name) for name in ScenarioRequest.model_fields})
 
 
-Asked = TypeVar("Asked", bound=ScenarioRequest)
+Asked = TypeVar("Asked", bound=Request)
 
 
 def read_request(
@@ -270,7 +274,7 @@ class RequestOption:
     unused: bool
 
 
-def request_options(kind: type[ScenarioRequest]) -> Iterator[RequestOption]:
+def request_options(kind: type[Request]) -> Iterator[RequestOption]:
     for name, field in kind.model_fields.items():
         shown = next((entry for entry in field.metadata if isinstance(entry, Shown)), Shown())
         read_by_us = any(isinstance(entry, BeforeValidator) for entry in field.metadata)

@@ -40,10 +40,10 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     steps = prices if isinstance(prices, MeasuredPrices) else None
     if steps is not None:
         steps.check(target, layout)
-    limit = engine.position_limit(device) if steps is None else steps.engine_time.captured_positions
+    graph_limit = engine.graph_limit(device) if steps is None else steps.engine_time.graph_limit
     engine_time = replace(
         _engine_time(request, prices, engine.name),
-        captured_positions=limit if request.graph_limit is None else request.graph_limit,
+        graph_limit=graph_limit if request.graph_limit is None else request.graph_limit,
     )
     return [
         (

@@ -14,6 +14,7 @@ from specmargin.app.simulation_schema import SimulationFile, parse_simulation, r
 from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.catalog.drafters import DraftChoice, find_acceptance
 from specmargin.catalog.routing_profiles import find_routing
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError, nearest_names, needs_extra
 
@@ -79,14 +80,15 @@ def serving_of(described: SimulationFile, folder: Path) -> Any:
     with needs_extra("simulate"):
         from specmargin.simulator.serving import Serving  # noqa: PLC0415 (Numba is an extra)
 
-    choice, scenario = _scenario(described.scenario, folder)
+    choice, pricer = _pricer(described.scenario, folder)
+    scenario = pricer.scenario
     depth = min(described.max_depth, scenario.drafter.max_depth or described.max_depth)
     workload = described.workload.workload(folder)
     kinds = described.workload.categories
     own_routing = any(kind.routing is not None for kind in kinds)
     routing = tuple(find_routing(kind.routing, scenario.architecture) for kind in kinds) if own_routing else ()
     return Serving(
-        scenario=scenario,
+        pricer=pricer,
         workload=workload,
         bank=_rounds(described, choice, scenario, depth, folder),
         policy=described.policy,
@@ -98,12 +100,13 @@ def serving_of(described: SimulationFile, folder: Path) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _scenario(request: ScenarioRequest, folder: Path) -> tuple[DraftChoice, Scenario]:
-    """Cells of a sweep share it; so do, by way of it, their tables."""
+def _pricer(request: ScenarioRequest, folder: Path) -> tuple[DraftChoice, Pricer]:
+    """Cells of a sweep share it, and through it their tables."""
     acceptance = request.acceptance
     if acceptance is not None and (folder / acceptance).exists():
         acceptance = str(folder / acceptance)
-    return scenario_of(request.model_copy(update={"acceptance": acceptance}))
+    choice, scenario = scenario_of(request.model_copy(update={"acceptance": acceptance}))
+    return choice, Pricer(scenario)
 
 
 def _rounds(described: SimulationFile, choice: DraftChoice, scenario: Scenario, depth: int, folder: Path) -> Any:
@@ -142,9 +145,9 @@ def _captured(path: str, names: tuple[str, ...]) -> Any:
                 raise ScenarioError(f"{path}: has no category {name!r}{hint}; it has: {', '.join(played.categories)}")
     else:
         categories = ("all",) * played.count
-    found = captured_rounds(categories, played.prompt_by_round, played.accepted_by_round, contest.calibrated, source)
-    found = replace(found, prior=product_limit(contest.learned), sample=contest.calibrated_sample)
-    return found.only(names) if names else found
+    bank = captured_rounds(categories, played.prompt_by_round, played.accepted_by_round, contest.calibrated, source)
+    bank = replace(bank, prior=product_limit(contest.learned), sample=contest.calibrated_sample)
+    return bank.only(names) if names else bank
 
 
 def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from specmargin.catalog.lookup import find_model
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.cli import render
 from specmargin.decisions.amdahl import Amdahl, amdahl
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.routing import coverage as maths
 from specmargin.routing.profile import RoutingProfile
@@ -135,7 +136,7 @@ def _print(
 def _amdahl(request: CoverageRequest) -> Amdahl:
     """Drafts for nothing: only the target's experts are in question."""
     _, scenario = scenario_of(request.model_copy(update={"drafter": "free", "acceptance": "1"}))
-    return amdahl(scenario, batch=request.batch, depth=request.depth)
+    return amdahl(Pricer(scenario), batch=request.batch, depth=request.depth)
 
 
 def _effective(pool: ExpertPool, profile: RoutingProfile) -> str:

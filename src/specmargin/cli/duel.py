@@ -24,7 +24,9 @@ def duel(request: DuelRequest, json: o.JsonOption = False) -> None:
     from specmargin.app.scenarios import scenario_of
     from specmargin.cli import duel_view
     from specmargin.decisions.duel import duel as decide
+    from specmargin.decisions.pricer import Pricer
 
     _, scenario = scenario_of(request)
-    scenario.check_memory()
-    duel_view.show(scenario, decide(scenario, batch=request.batch, alpha=request.alpha), json=json)
+    pricer = Pricer(scenario)
+    pricer.check_memory()
+    duel_view.show(pricer, decide(pricer, batch=request.batch, alpha=request.alpha), json=json)

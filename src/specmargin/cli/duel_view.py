@@ -6,11 +6,11 @@ from typing import Any
 
 from specmargin.cli import render
 from specmargin.decisions.duel import Duel, Side
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 
 
-def show(scenario: Scenario, result: Duel, *, json: bool) -> None:
-    (_emit_json if json else _emit_table)(scenario, result)
+def show(pricer: Pricer, result: Duel, *, json: bool) -> None:
+    (_emit_json if json else _emit_table)(pricer, result)
 
 
 def _side(side: Side) -> dict[str, Any]:
@@ -21,11 +21,12 @@ def _side(side: Side) -> dict[str, Any]:
     }
 
 
-def _sources(scenario: Scenario) -> dict[str, Any]:
-    return {name: source for name, source in scenario.sources.items() if name != "acceptance"}
+def _sources(pricer: Pricer) -> dict[str, Any]:
+    return {name: source for name, source in pricer.sources.items() if name != "acceptance"}
 
 
-def _emit_json(scenario: Scenario, result: Duel) -> None:
+def _emit_json(pricer: Pricer, result: Duel) -> None:
+    scenario = pricer.scenario
     render.json_out(
         {
             "schema": "specmargin.duel/1",
@@ -39,13 +40,13 @@ def _emit_json(scenario: Scenario, result: Duel) -> None:
             "depth": _side(result.depth),
             "winner": result.winner,
             "turning_alpha": result.turning_alpha,
-            "sources": {name: str(source) for name, source in _sources(scenario).items()},
+            "sources": {name: str(source) for name, source in _sources(pricer).items()},
         }
     )
 
 
-def _emit_table(scenario: Scenario, result: Duel) -> None:
-    out = render.console()
+def _emit_table(pricer: Pricer, result: Duel) -> None:
+    out, scenario = render.console(), pricer.scenario
     turning = result.turning_alpha
     until = (
         f"depth wins above an acceptance of {turning:.3f}"
@@ -65,4 +66,4 @@ def _emit_table(scenario: Scenario, result: Duel) -> None:
         shown.add_row(name, f"{side.goodput_tokens_per_second:,.1f}", experts, render.seconds(side.step_seconds))
     out.print(shown)
     out.print()
-    render.sources(out, _sources(scenario))
+    render.sources(out, _sources(pricer))

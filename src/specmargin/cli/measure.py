@@ -6,19 +6,19 @@ import ast
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from specmargin.app.measure_schema import MeasureRequest
 from specmargin.catalog.lookup import find_model
 from specmargin.cli import measure_gpu_view, measure_view, render
 from specmargin.cli import options as o
+from specmargin.cli.requests import command
 from specmargin.errors import InputError, needs_extra
 from specmargin.files import check_new, write_text
 from specmargin.measure.gpu.shapes import Shapes, shapes_of
-from specmargin.measure.points import Surface
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, Watcher, measure_steps
@@ -29,96 +29,52 @@ ROWS = 260  # records of `measure gpu`, about: for its bar
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
-class Clock(StrEnum):
-    WALL = "wall"
-    CPU = "cpu"
-
-
 @app.callback()
 def _measure() -> None:
     """Prices from your own engine (vllm) or bare GPU (gpu), for --prices FILE."""
 
 
-@app.command()
+@command(app, MeasureRequest)
 def vllm(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="A bundled name, a config.json, a model folder, or an id in the local hub cache."
-        ),
-    ],
+    request: MeasureRequest,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the price file, FILE.json.")],
-    batches: Annotated[str, typer.Option("--batches", help="Batch sizes.")] = "1,2,4,8,16,32,64,128",
-    depths: Annotated[
-        str, typer.Option("--depths", help="Draft depths, beside 0; an engine each with full graphs.")
-    ] = ("1,3,7"),
-    contexts: Annotated[
-        str, typer.Option("--contexts", help="Tokens a sequence; every batch at the first, a few at the others.")
-    ] = "512,4k",
-    long_batches: Annotated[
-        str | None, typer.Option("--long-batches", help="The few batches at the other contexts. Default: three.")
-    ] = None,
     flags: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any engine argument, such as load_format=dummy."),
     ] = None,
-    drafter: Annotated[
-        str | None,
-        typer.Option("--drafter", help="Your speculative_config as JSON, to time its passes: {'method': 'eagle', …}."),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="A JSON list of prompts (texts, or lists of token ids). Default: random tokens."),
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling.")] = 1.0,
-    clock: Annotated[
-        Clock,
-        typer.Option(help="cpu: processor time, for a CPU engine with one thread beside other work; wall: else."),
-    ] = Clock.WALL,
-    steps: Annotated[int, typer.Option(min=1, help="Timed steps a point and repeat.")] = 5,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns that the points of a batch take.")] = 3,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Start nothing after this long; what is there is fitted.")] = (
-        10.0
-    ),
     fit_only: Annotated[bool, typer.Option("--fit-only", help="Start no engine: fit the rows that are there.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start anew over an earlier measurement.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Discard an earlier measurement and start again.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Step times of your own vLLM, and a price file fitted to them.
 
-    Starts the engine without speculation and with forced drafts (strangers, and repeats of one token, which separate
-    experts from positions), times its steps from inside, and fits kernels and engine time. Rows are kept as they come
-    in FILE.rows.jsonl: run it again to resume. Examples:
+    Starts the engine without speculation and with forced drafts (independent tokens, and repeats of one token, which
+    separate experts from positions), times its steps from inside, and fits kernels and engine time. Every row is
+    written to FILE.rows.jsonl at once: run the command again to resume. Examples:
 
       specmargin measure vllm Qwen/Qwen3-30B-A3B -o mine.json --set load_format=dummy
 
       specmargin plan qwen3-30b-a3b --gpu h200 --prices mine.json
     """
     check_new(output, force=force)
-    surface = Surface(
-        batches=tuple(o.parse_numbers(batches, "--batches")),
-        depths=tuple(o.parse_numbers(depths, "--depths")) if depths else (),
-        contexts=tuple(o.parse_numbers(contexts, "--contexts")),
-        long_batches=tuple(o.parse_numbers(long_batches, "--long-batches")) if long_batches else (),
-    )
-    architecture = find_model(model)
+    architecture = find_model(request.model)
     order = Order(
-        model=model,
-        surface=surface,
+        model=request.model,
+        surface=request.surface,
         engine_args=_flags(flags or []),
-        speculative=None if drafter is None else _mapping(drafter, "--drafter"),
-        prompts=() if prompts is None else read_prompts(prompts, model),
+        speculative=None if request.drafter is None else _mapping(request.drafter, "--drafter"),
+        prompts=() if request.prompts is None else read_prompts(Path(request.prompts), request.model),
         routes=architecture.is_moe,
-        temperature=temperature,
-        clock=str(clock),
-        steps=steps,
-        repeats=repeats,
+        temperature=request.temperature,
+        clock=str(request.clock),
+        steps=request.steps,
+        repeats=request.repeats,
     )
     records, log = Records(path=output.with_suffix(".rows.jsonl")), output.with_suffix(".log")
     records.begin(order.header(), fresh=force and not fit_only)
     if not fit_only:
         with _interruptible(records), _watching() as watch:
-            measure_steps(order, records, deadline=time.time() + 60.0 * minutes, log=log, watch=watch)
+            measure_steps(order, records, deadline=time.time() + 60.0 * request.minutes, log=log, watch=watch)
     method = str((order.speculative or {}).get("method", ""))
     with needs_extra("measure"):
         from specmargin.measure.pricing import price_file

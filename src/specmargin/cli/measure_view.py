@@ -58,9 +58,9 @@ def _show_graphs(fitted: Fitted) -> None:
     layers = fitted.file.model.layers
     for mode, time in fitted.file.modes.items():
         parts = [f"graphs {mode}"]
-        if time.captured_positions:
+        if time.graph_limit:
             cliff = time.eager_layer_seconds * layers * 1e3
-            parts.append(f"captured to {time.captured_positions} positions, beyond it {cliff:.3g} ms more")
+            parts.append(f"captured to {time.graph_limit} positions, beyond it {cliff:.3g} ms more")
         if time.floor_layer_seconds:
             parts.append(f"no step under {time.floor_layer_seconds * layers * 1e3:.3g} ms")
         if time.off_floor_layer_seconds:

@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from specmargin.app import request_schema
-from specmargin.errors import ScenarioError
-
 OUTPUT = "Output"
 
 JsonOption = Annotated[
@@ -24,13 +21,3 @@ def check_plot(plot: Path | None, *, force: bool) -> None:
         from specmargin.figures.files import check_target
 
         check_target(plot, force=force)
-
-
-def parse_numbers(text: str, name: str) -> tuple[int, ...]:
-    """`1,2,4`, `1-8` or `1,4-6,32` of an option that is not part of a request."""
-    try:
-        numbers = request_schema.parse_numbers(text)
-    except ValueError as error:
-        raise ScenarioError(f"{name}: {error}") from None
-    assert isinstance(numbers, tuple)
-    return numbers

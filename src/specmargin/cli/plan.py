@@ -65,23 +65,23 @@ def plan(
     from specmargin.formats import find_engine
 
     o.check_plot(plot, force=force)
-    found = answers(request)
-    comparison = None if request.compare is None else compared(found[0], request, request.compare)
+    made = answers(request)
+    comparison = None if request.compare is None else compared(made[0], request, request.compare)
     if output is not None:
-        setting = found[0].config
+        setting = made[0].config
         write_text(output, setting.file_text or f"{setting.text}\n", force=force)
         if setting.file_name:  # the flags that are shown name the file that was written
             text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
-            found[0] = replace(found[0], config=replace(setting, text=text, file_name=str(output)))
+            made[0] = replace(made[0], config=replace(setting, text=text, file_name=str(output)))
     if plot is not None:
-        _draw(found[0], plot)
-    written = None if policy is None else _policy(policy, found[0], request, force=force)
+        _draw(made[0], plot)
+    written = None if policy is None else _policy(policy, made[0], request, force=force)
     engine = find_engine(request.engine)
     if json:
         beside = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
-        render.json_out(payload(found, engine, request.gpu_hour_price) | beside)
+        render.json_out(payload(made, engine, request.gpu_hour_price) | beside)
     else:
-        plan_view.show(found, engine, request.gpu_hour_price, comparison)
+        plan_view.show(made, engine, request.gpu_hour_price, comparison)
         if written is not None:
             typer.echo(f"Wrote {written}.")
 
@@ -99,8 +99,8 @@ def _draw(best: Answer, path: Path) -> None:
 
     plan = best.plan
     if best.by_context:
-        found = context_figure(plan.scenario, max_depth=plan.max_depth, limit=plan.position_limit)
+        figure = context_figure(plan.pricer, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
     else:
         batch = plan.best.batch
-        found = speedup_figure(plan.scenario, batch=batch, max_depth=plan.max_depth, limit=plan.position_limit)
-    save(found.chart(), path)
+        figure = speedup_figure(plan.pricer, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+    save(figure.chart(), path)

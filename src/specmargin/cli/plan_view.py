@@ -24,8 +24,8 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None, compa
     best = answers[0]
     out.print(verdict(best.plan), style="bold", markup=False)
     out.print()
-    if best.load is not None and best.plain is not None and best.speculating is not None:
-        _show_load(out, best.load, best.plain, best.speculating)
+    if best.load is not None and best.no_spec is not None and best.speculating is not None:
+        _show_load(out, best.load, best.no_spec, best.speculating)
     if len(answers) > 1:
         _show_ranking(out, answers)
     _show_rows(out, best.plan, price)
@@ -38,7 +38,7 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None, compa
     if best.by_context:
         _show_contexts(out, best)
     _show_config(out, best, engine)
-    render.sources(out, best.plan.scenario.sources)
+    render.sources(out, best.plan.pricer.sources)
 
 
 def _setting(scenario: Scenario) -> str:
@@ -82,7 +82,7 @@ def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
     if any(not row.fits for row in plan.rows):
         out.print(
             f"(in brackets: more sequences than the {plan.largest_batch:,} that fit with room for drafts of "
-            f"{plan.held_depth}; {plan.plain_largest_batch:,} fit without)",
+            f"{plan.held_depth}; {plan.no_spec_largest_batch:,} fit without)",
             style="dim",
         )
     out.print(
@@ -136,13 +136,13 @@ def _show_contexts(out: Console, best: Answer) -> None:
     out.print()
 
 
-def _show_load(out: Console, load: Load, plain: Operating, speculating: Operating) -> None:
+def _show_load(out: Console, load: Load, no_spec: Operating, speculating: Operating) -> None:
     tokens = f"{load.input_tokens} + {load.output_tokens} tokens"
     title = f"{load.requests_per_second:g} requests/s of {tokens} (times include the prefill of others)"
     columns = [("", "left"), ("batch", "right"), ("draft", "right"), ("ms/token", "right"), ("prefill", "right")]
     target = load.tpot_target_seconds
     shown = render.table(title, [*columns, *([("target", "left")] if target is not None else [])])
-    for name, point in (("no speculation", plain), ("speculating", speculating)):
+    for name, point in (("no speculation", no_spec), ("speculating", speculating)):
         cells = [
             name,
             str(point.batch),

@@ -36,13 +36,15 @@ def price(
     """
     from specmargin.app.scenarios import scenario_of
     from specmargin.cli import price_view
+    from specmargin.decisions.pricer import Pricer
 
     o.check_plot(plot, force=force)
     _, scenario = scenario_of(request)
-    scenario.check_memory()
+    pricer = Pricer(scenario)
+    pricer.check_memory()
     if plot is not None:
         from specmargin.figures.files import save
         from specmargin.figures.ledger import ledger_figure
 
-        save(ledger_figure(scenario, limit=scenario.engine_time.captured_positions).chart(), plot)
-    price_view.show(scenario, request.batch, request.depth, json=json)
+        save(ledger_figure(pricer, graph_limit=scenario.engine_time.graph_limit).chart(), plot)
+    price_view.show(pricer, request.batch, request.depth, json=json)

@@ -6,6 +6,7 @@ from typing import Any
 
 from specmargin.cli import render
 from specmargin.decisions.plan import marginal_by_component
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.warnings import price_warnings
 from specmargin.prices.drafters import round_seconds
@@ -13,10 +14,10 @@ from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.step import Step
 
 
-def show(scenario: Scenario, batch: int, depth: int, *, json: bool) -> None:
-    now, more = scenario.marginal(Step.uniform(batch=batch, depth=depth, context=scenario.context))
-    drafting = scenario.drafting.ledger(scenario.drafter, batch=batch, depth=depth, context=scenario.context)
-    (_emit_json if json else _emit_table)(scenario, batch, depth, now, more, drafting)
+def show(pricer: Pricer, batch: int, depth: int, *, json: bool) -> None:
+    now, more = pricer.marginal(Step.uniform(batch=batch, depth=depth, context=pricer.scenario.context))
+    drafting = pricer.draft_ledger(batch, depth)
+    (_emit_json if json else _emit_table)(pricer, batch, depth, now, more, drafting)
 
 
 def _line(line: ComponentPrice, marginal: float | None) -> dict[str, Any]:
@@ -38,10 +39,11 @@ def _totals(scenario: Scenario, now: StepPrice, drafting: StepPrice | None) -> t
 
 
 def _emit_json(
-    scenario: Scenario, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
+    pricer: Pricer, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
 ) -> None:
+    scenario = pricer.scenario
     verify, draft, whole = _totals(scenario, now, drafting)
-    distinct = scenario.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
+    distinct = pricer.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     render.json_out(
         {
             "schema": "specmargin.price/1",
@@ -65,15 +67,16 @@ def _emit_json(
             },
             "round_seconds": whole,
             "prices": scenario.prices.name,
-            "warnings": list(price_warnings(scenario, batch=batch, depth=depth)),
-            "sources": {name: str(source) for name, source in scenario.sources.items() if name != "acceptance"},
+            "warnings": list(price_warnings(pricer, batch=batch, depth=depth)),
+            "sources": {name: str(source) for name, source in pricer.sources.items() if name != "acceptance"},
         }
     )
 
 
 def _emit_table(
-    scenario: Scenario, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
+    pricer: Pricer, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
 ) -> None:
+    scenario = pricer.scenario
     out = render.console()
     verify, draft, whole = _totals(scenario, now, drafting)
     positions = batch * (depth + 1)
@@ -98,8 +101,8 @@ def _emit_table(
         out.print(shown)
         out.print(f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(whole)}")
     out.print()
-    render.warnings(out, price_warnings(scenario, batch=batch, depth=depth))
-    render.sources(out, {name: s for name, s in scenario.sources.items() if name != "acceptance"})
+    render.warnings(out, price_warnings(pricer, batch=batch, depth=depth))
+    render.sources(out, {name: s for name, s in pricer.sources.items() if name != "acceptance"})
 
 
 def _cells(line: ComponentPrice, total: float) -> list[str]:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from specmargin.app.request_schema import RequestOption, ScenarioRequest, read_request, request_options
+from specmargin.app.request_schema import Request, RequestOption, read_request, request_options
 
-Asked = TypeVar("Asked", bound=ScenarioRequest)
+Asked = TypeVar("Asked", bound=Request)
 
 
 def option_name(field: str) -> str:

@@ -90,7 +90,7 @@ def _payload(described: SimulationFile, results: list[Result]) -> dict[str, Any]
             {"policy": name} | result.summary(slo, price) | {"seconds_by_component": result.seconds_by_component()}
         )
     first = {key: value for key, value in runs[0].items() if key != "policy"}
-    sources = {name: str(source) for name, source in results[0].serving.scenario.sources.items()}
+    sources = {name: str(source) for name, source in results[0].serving.pricer.sources.items()}
     return {
         "schema": SCHEMA,
         "model": described.scenario.model,
@@ -129,7 +129,7 @@ def _show(out: Console, described: SimulationFile, results: list[Result]) -> Non
     out.print(shown)
     out.print()
     _show_time(out, results)
-    notes = {name: source for name, source in results[0].serving.scenario.sources.items() if name != "acceptance"}
+    notes = {name: source for name, source in results[0].serving.pricer.sources.items() if name != "acceptance"}
     render.sources(out, notes)
     out.print(f"  rounds: {results[0].serving.bank.source}", style="dim", markup=False)
     out.print(f"  engine: {ASSUMPTIONS}", style="dim", markup=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 from specmargin.prices.work import Component
 from specmargin.step import Step
@@ -16,22 +16,22 @@ class Amdahl:
 
     batch: int
     depth: int
-    expert_share: float  # f: of the plain step
-    expert_ratio: float  # distinct experts of the deep step over those of the plain one
+    expert_share: float  # f: of the step without drafts
+    expert_ratio: float  # distinct experts with drafts over those without
     predicted_ratio: float
-    priced_ratio: float  # by our prices, where everything grows
+    priced_ratio: float  # by the scenario's prices, where every component grows
 
 
 def amdahl_ratio(expert_share: float, expert_ratio: float) -> float:
     return expert_share * expert_ratio + 1.0 - expert_share
 
 
-def amdahl(scenario: Scenario, *, batch: int, depth: int) -> Amdahl:
-    plain, deep = (Step.uniform(batch=batch, depth=at, context=scenario.context) for at in (0, depth))
-    before, after = scenario.verify(plain), scenario.verify(deep)
-    touched = [scenario.distinct_experts(step) for step in (plain, deep)]
+def amdahl(pricer: Pricer, *, batch: int, depth: int) -> Amdahl:
+    plain, deep = (Step.uniform(batch=batch, depth=at, context=pricer.scenario.context) for at in (0, depth))
+    before, after = pricer.verify(plain), pricer.verify(deep)
+    touched = [pricer.distinct_experts(step) for step in (plain, deep)]
     if touched[0] is None or touched[1] is None:
-        raise ScenarioError(f"{scenario.architecture.name} is dense: it has no expert time to split off")
+        raise ScenarioError(f"{pricer.scenario.architecture.name} is dense: it has no expert time to split off")
     share = float(before.share(Component.ROUTED_EXPERTS))
     ratio = float(touched[1] / touched[0])
     return Amdahl(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from specmargin.decisions.plan import best_depths
-from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
 from specmargin.step import Step
 
 
@@ -23,13 +22,13 @@ class Side:
 
     @property
     def regret(self) -> float:
-        """Part of goodput that is lost, under these prices, by doing as the other side says."""
+        """Share of goodput lost, under these prices, by following the other side."""
         return 1.0 - self.speedup_of_the_other / self.speedup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What the first side's draft adds to a component, as a part of the whole plain step: the price of depth."""
+    """What the first side's draft adds to a component, relative to a whole step without drafts."""
 
     component: str
     added: float
@@ -52,10 +51,10 @@ class Comparison:
 
 
 def compare(
-    ours: Scenario, other: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None
+    ours: Pricer, other: Pricer, batches: Sequence[int], *, max_depth: int, graph_limit: int | None
 ) -> Comparison:
     grids = [side.grid(batches, max_depth) for side in (ours, other)]
-    depths = [best_depths(grid, position_limit) for grid in grids]
+    depths = [best_depths(grid, graph_limit) for grid in grids]
     rows = []
     for i, batch in enumerate(batches):
         mine, theirs = int(depths[0][i]), int(depths[1][i])
@@ -67,38 +66,33 @@ def compare(
                 differences=_differences(ours, other, batch, mine or theirs),
             )
         )
-    return Comparison(ours=ours, other=other, rows=tuple(rows))
+    return Comparison(ours=ours.scenario, other=other.scenario, rows=tuple(rows))
 
 
 def _side(grid: Grid, i: int, depth: int, other_depth: int) -> Side:
     return Side(
         depth=depth,
-        speedup=float(grid.goodput[i, depth] / grid.none_goodput[i]),
-        speedup_of_the_other=float(grid.goodput[i, other_depth] / grid.none_goodput[i]),
+        speedup=float(grid.goodput[i, depth] / grid.no_spec_goodput[i]),
+        speedup_of_the_other=float(grid.goodput[i, other_depth] / grid.no_spec_goodput[i]),
         verify_seconds=float(grid.verify_seconds[i, depth]),
     )
 
 
-def _differences(ours: Scenario, other: Scenario, batch: int, depth: int) -> tuple[Difference, ...]:
+def _differences(ours: Pricer, other: Pricer, batch: int, depth: int) -> tuple[Difference, ...]:
     sides = [_added(side, batch, max(depth, 1)) for side in (ours, other)]
-    found = [
+    differences = [
         Difference(component=name, added=sides[0].get(name, 0.0), other_added=sides[1].get(name, 0.0))
         for name in dict.fromkeys([*sides[0], *sides[1]])
     ]
-    return tuple(sorted(found, key=lambda d: -abs(d.added - d.other_added)))
+    return tuple(sorted(differences, key=lambda d: -abs(d.added - d.other_added)))
 
 
-def _added(scenario: Scenario, batch: int, depth: int) -> dict[str, float]:
-    """By component: seconds that drafts of this depth add, over the seconds of a plain step."""
-    plain, deep = (scenario.verify(Step.uniform(batch=batch, depth=at, context=scenario.context)) for at in (0, depth))
+def _added(pricer: Pricer, batch: int, depth: int) -> dict[str, float]:
+    """By component: seconds that drafts of this depth add, relative to a step without drafts."""
+    context = pricer.scenario.context
+    plain, deep = (pricer.verify(Step.uniform(batch=batch, depth=at, context=context)) for at in (0, depth))
     before = {line.component: float(line.seconds) for line in plain.components}
     whole = float(plain.total_seconds)
     after = {line.component: float(line.seconds) for line in deep.components}
-    found = {str(name): (after.get(name, 0.0) - before.get(name, 0.0)) / whole for name in {**before, **after}}
-    draft = scenario.drafting.seconds(
-        scenario.drafter,
-        batch=np.array(float(batch)),
-        depth=np.array(float(depth)),
-        context=np.array(scenario.context),
-    )
-    return found | {"drafting": float(draft) / whole}
+    added = {str(name): (after.get(name, 0.0) - before.get(name, 0.0)) / whole for name in {**before, **after}}
+    return added | {"drafting": float(pricer.draft_seconds(batch, depth, context)) / whole}

@@ -11,7 +11,9 @@ from itertools import product
 from typing import assert_never
 
 from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
-from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, best_depths, check_range
+from specmargin.decisions.grid import best_depths
+from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, check_range
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ParallelismError, ScenarioError
 from specmargin.modes import Hold
@@ -20,7 +22,7 @@ from specmargin.sources import Source, assumed
 from specmargin.step import Step
 
 STEP = 64  # widths are multiples of it: what kernels tile by, and what published models keep to
-TOLERANCE = 0.02  # how far "equal" may be off, for want of narrower steps
+TOLERANCE = 0.02  # how far "equal" may be off: widths come in steps
 _SHARE_TOLERANCE = 1 / 16  # how far the shared share may be from the one that was asked for
 _MOST_EXPERTS = 4096
 
@@ -58,12 +60,12 @@ class Space:
         pairs = [(n, k) for n, k in product(self.experts, self.experts_per_token) if k < n]
         match self.hold:
             case Hold.ACTIVE:
-                found = [_equal_active(base, n, k, share) for (n, k), share in product(pairs, self.shared_shares)]
+                shapes = [_equal_active(base, n, k, share) for (n, k), share in product(pairs, self.shared_shares)]
             case Hold.TOTAL:
-                found = [_equal_total(base, n, k) for n, k in pairs]
+                shapes = [_equal_total(base, n, k) for n, k in pairs]
             case _:
                 assert_never(self.hold)
-        return tuple(dict.fromkeys(shape for shape in found if shape is not None))
+        return tuple(dict.fromkeys(shape for shape in shapes if shape is not None))
 
 
 def _equal_active(base: ExpertShape, experts: int, per_token: int, share: float) -> ExpertShape | None:
@@ -126,6 +128,7 @@ class Design:
     batch: int
     base: DesignRow
     rows: tuple[DesignRow, ...]
+    sources: dict[str, Source]
 
     @property
     def fitting(self) -> tuple[DesignRow, ...]:
@@ -133,25 +136,15 @@ class Design:
 
     @property
     def left_out(self) -> int:
-        """Combinations that were asked for and cannot be built equal."""
+        """Combinations that cannot be built with equal parameters."""
         return self.space.combinations - len(self.rows)
 
-    @property
-    def sources(self) -> dict[str, Source]:
-        """As of the model itself, but nobody captured how variants route, and nobody trained them."""
-        name = self.scenario.architecture.name
-        found = self.scenario.sources
-        routing = found["routing"]
-        return found | {
-            "routing": assumed(f"scaled to the experts of every variant: {routing.detail}"),
-            "variants": assumed(f"{name} with other experts; its drafter and acceptance kept, quality not predicted"),
-        }
 
-
-def explore(scenario: Scenario, space: Space, *, batch: int, max_depth: int, progress: Wrapper = iter) -> Design:
+def explore(pricer: Pricer, space: Space, *, batch: int, max_depth: int, progress: Wrapper = iter) -> Design:
     """Price every variant of the space at one batch."""
     check_range("--batch", [batch], 1, MAX_BATCH)
     check_range("--depth", [max_depth], 0, MAX_DEPTH)
+    scenario = pricer.scenario
     if isinstance(scenario.routing, ModelRouting):
         raise ScenarioError(
             f"routing profile {scenario.routing.name} knows the experts of one model; "
@@ -172,16 +165,26 @@ def explore(scenario: Scenario, space: Space, *, batch: int, max_depth: int, pro
         batch=batch,
         base=design_row(scenario, base, batch=batch, max_depth=depth),
         rows=tuple(sorted(rows, key=lambda row: -row.goodput_tokens_per_second)),
+        sources=_sources(pricer),
     )
+
+
+def _sources(pricer: Pricer) -> dict[str, Source]:
+    """Those of the model itself, except for routing: variants were neither captured nor trained."""
+    sources, name = pricer.sources, pricer.scenario.architecture.name
+    return sources | {
+        "routing": assumed(f"scaled to the experts of every variant: {sources['routing'].detail}"),
+        "variants": assumed(f"{name} with other experts; its drafter and acceptance kept, quality not predicted"),
+    }
 
 
 def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth: int) -> DesignRow:
     """The scenario's model with experts of this shape, whether or not it fits in memory."""
     architecture = reshaped(scenario.architecture, shape)
-    variant = replace(scenario, architecture=architecture)
+    variant = Pricer(replace(scenario, architecture=architecture))
     grid = variant.grid([batch], max_depth)
-    depth = int(best_depths(grid, variant.engine_time.captured_positions)[0])
-    distinct = variant.distinct_experts(Step.uniform(batch=batch, depth=depth, context=variant.context))
+    depth = int(best_depths(grid, scenario.engine_time.graph_limit)[0])
+    distinct = variant.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     assert distinct is not None  # it has experts: that is what was reshaped
     return DesignRow(
         shape=shape,
@@ -189,13 +192,13 @@ def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth:
         active_parameters=architecture.active_parameters(count_embedding=False),
         depth=depth,
         goodput_tokens_per_second=float(grid.goodput[0, depth]),
-        no_spec_tokens_per_second=float(grid.none_goodput[0]),
+        no_spec_tokens_per_second=float(grid.no_spec_goodput[0]),
         distinct_experts=float(distinct),
         fits=_fits(variant, batch, depth),
     )
 
 
-def _fits(variant: Scenario, batch: int, depth: int) -> bool:
+def _fits(variant: Pricer, batch: int, depth: int) -> bool:
     try:
         return variant.largest_batch(depth) >= batch
     except ParallelismError:  # the weights alone are too large

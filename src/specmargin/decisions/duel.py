@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from specmargin.decisions.plan import MAX_BATCH, check_range
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError
 from specmargin.prices.drafters import round_seconds
 from specmargin.step import Step
@@ -33,38 +31,38 @@ class Duel:
         return "depth" if self.depth.goodput_tokens_per_second > self.width.goodput_tokens_per_second else "width"
 
 
-def duel(scenario: Scenario, *, batch: int, alpha: float) -> Duel:
-    """`batch` plain sequences get one more position: as sequence batch + 1, or as one draft token of one of them."""
+def duel(pricer: Pricer, *, batch: int, alpha: float) -> Duel:
+    """One more position beside `batch` plain sequences: another sequence, or a draft token of one of them."""
     check_range("batch", [batch], 1, MAX_BATCH)
     if not 0.0 <= alpha <= 1.0:
         raise AcceptanceError(f"--alpha must lie in 0..1, got {alpha:g}")
+    scenario = pricer.scenario
     plain = Step.uniform(batch=batch, depth=0, context=scenario.context)
     wider = Step.uniform(batch=batch + 1, depth=0, context=scenario.context)
     deeper = plain.one_position_more()
-    draft = scenario.drafting.seconds(
-        scenario.drafter, batch=np.asarray(1.0), depth=np.asarray(1.0), context=np.asarray(scenario.context)
-    )
-    width_seconds = float(scenario.verify(wider).total_seconds)
+    width_seconds = float(pricer.verify(wider).total_seconds)
     more_local = plain.divided(scenario.layout.sequence_ranks).one_position_more()
-    depth_seconds = float(round_seconds(scenario.drafter, scenario.verify(deeper, more_local).total_seconds, draft))
+    verify_seconds = pricer.verify(deeper, more_local).total_seconds
+    draft_seconds = pricer.draft_seconds(1, 1, scenario.context)
+    depth_seconds = float(round_seconds(scenario.drafter, verify_seconds, draft_seconds))
     width_goodput = (batch + 1) / width_seconds
     return Duel(
         batch=batch,
         alpha=alpha,
         width=Side(
             goodput_tokens_per_second=width_goodput,
-            distinct_experts=_distinct(scenario, wider),
+            distinct_experts=_distinct(pricer, wider),
             step_seconds=width_seconds,
         ),
         depth=Side(
             goodput_tokens_per_second=(batch + alpha) / depth_seconds,
-            distinct_experts=_distinct(scenario, deeper),
+            distinct_experts=_distinct(pricer, deeper),
             step_seconds=depth_seconds,
         ),
         turning_alpha=width_goodput * depth_seconds - batch,
     )
 
 
-def _distinct(scenario: Scenario, step: Step) -> float | None:
-    distinct = scenario.distinct_experts(step)
+def _distinct(pricer: Pricer, step: Step) -> float | None:
+    distinct = pricer.distinct_experts(step)
     return None if distinct is None else float(distinct)

@@ -1,4 +1,4 @@
-"""From a request rate to the batch it causes: what to plan for when people know their traffic, not their batch."""
+"""From a request rate to the batch at which it settles: for planning by traffic instead of by batch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.plan import best_depths
-from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 from specmargin.step import IntArray, Step
 
@@ -48,9 +48,7 @@ class Operating:
     meets_target: bool | None
 
 
-def settle(
-    scenario: Scenario, load: Load, *, max_depth: int, position_limit: int | None, speculate: bool = True
-) -> Operating:
+def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | None, speculate: bool = True) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
     Prefill takes its share of time first; what is left decodes. An engine holds memory for the deepest draft it is set
@@ -58,28 +56,28 @@ def settle(
     the target, where there is one). Queueing noise is left out: at high load a real server holds more sequences for a
     while (the simulator shows that).
     """
-    share = _prefill_share(scenario, load)
+    share = _prefill_share(pricer, load)
     settings = range(max_depth + 1) if speculate else [0]
-    points = [_settle_at(scenario, load, share, depth, position_limit, speculate) for depth in settings]
-    found = [point for point, _ in points if point is not None]
-    if not found:
+    points = [_settle_at(pricer, load, share, depth, graph_limit, speculate) for depth in settings]
+    stable = [point for point, _ in points if point is not None]
+    if not stable:
         most = max(rate for _, rate in points)
         raise ScenarioError(
             f"{load.requests_per_second:g} requests a second do not fit: this hardware serves about {most:.2g}; "
             "lower --qps or add --gpus"
         )
-    return min(found, key=lambda point: (point.meets_target is False, point.tpot_seconds))
+    return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
 
 
 def _settle_at(
-    scenario: Scenario, load: Load, share: float, held_depth: int, position_limit: int | None, speculate: bool
+    pricer: Pricer, load: Load, share: float, held_depth: int, graph_limit: int | None, speculate: bool
 ) -> tuple[Operating | None, float]:
     """Where the load settles in an engine set up for drafts of `held_depth`, and the requests it could serve."""
-    fits = scenario.largest_batch(held_depth) if speculate else scenario.plain_largest_batch
+    fits = pricer.largest_batch(held_depth) if speculate else pricer.no_spec_largest_batch
     largest = min(max(fits, 1), _LARGEST_BATCH)
-    grid = scenario.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
-    depths = _depths(grid, position_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
-    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.none_seconds
+    grid = pricer.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
+    depths = _depths(grid, graph_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
+    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.no_spec_seconds
     wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
     most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
     stable = np.flatnonzero(grid.batches >= wanted)
@@ -98,9 +96,9 @@ def _settle_at(
     return point, most
 
 
-def _prefill_share(scenario: Scenario, load: Load) -> float:
+def _prefill_share(pricer: Pricer, load: Load) -> float:
     step = Step.prompts(tokens=load.input_tokens)
-    seconds = float(scenario.verify(step).total_seconds) / scenario.layout.sequence_ranks
+    seconds = float(pricer.verify(step).total_seconds) / pricer.scenario.layout.sequence_ranks
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(
@@ -110,9 +108,9 @@ def _prefill_share(scenario: Scenario, load: Load) -> float:
     return share
 
 
-def _depths(grid: Grid, position_limit: int | None, load: Load, share: float) -> IntArray:
+def _depths(grid: Grid, graph_limit: int | None, load: Load, share: float) -> IntArray:
     """Best goodput; with a TPOT target, best goodput among the depths that meet it, else the fastest depth."""
-    depths = best_depths(grid, position_limit)
+    depths = best_depths(grid, graph_limit)
     if load.tpot_target_seconds is None:
         return depths
     tpot = grid.tpot_seconds / (1.0 - share)

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specmargin.acceptance.survival import break_even_acceptance
-from specmargin.decisions.economics import gpu_hours_per_million_tokens
-from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.decisions.grid import Grid, allowed_depths, best_depths
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
 from specmargin.prices.model import ComponentPrice, Resource, StepPrice
 from specmargin.prices.work import Component
-from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
+from specmargin.step import ArrayLike, FloatArray, IntArray, Step
 
 MAX_DEPTH = 64
 MAX_BATCH = 65_536
-_HORIZON = 8192  # the largest batch that is looked at
-_ONE_BY_ONE = 512  # above it every 64th part of the batch, and every batch between two that differ
+_HORIZON = 8192  # the largest batch that is priced
+_ONE_BY_ONE = 512  # every batch up to here; above, about 64 per factor of e, and all between two that differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +47,24 @@ class PlanRow:
 class Plan:
     """Rows by batch, and where speculation pays."""
 
-    scenario: Scenario
+    pricer: Pricer
     rows: tuple[PlanRow, ...]
     max_depth: int
-    position_limit: int | None  # positions of a step above which the engine has no graph
+    graph_limit: int | None  # positions of the largest CUDA graph; None: a graph for every step
     held_depth: int  # the deepest draft that the engine holds memory for
     largest_batch: int  # sequences that fit, with room for drafts of that depth
-    plain_largest_batch: int  # sequences that fit without speculation
+    no_spec_largest_batch: int  # sequences that fit without speculation
     peak_tokens_per_second: float  # the best goodput of any batch that fits
-    plain_peak_tokens_per_second: float  # the same without speculation
+    no_spec_peak_tokens_per_second: float  # the same without speculation
     paying: tuple[tuple[int, int], ...]  # ranges of batch sizes in which some allowed depth pays
     looked_up_to: int  # the largest batch that `paying` covers
-    graph_free_paying: tuple[tuple[int, int], ...]  # the same, had the engine a graph for everything
+    graph_free_paying: tuple[tuple[int, int], ...]  # the same if the engine had a graph for every step
     stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit, or not at all
     switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict turns
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.pricer.scenario
 
     @property
     def pays(self) -> bool:
@@ -67,7 +72,7 @@ class Plan:
 
     @property
     def stops_at_batch(self) -> int | None:
-        """The batch from which on no depth pays; None where it pays as far as was looked."""
+        """The batch from which on no depth pays; None where one pays up to `looked_up_to`."""
         if not self.paying:
             return 1
         last = self.paying[-1][1]
@@ -86,11 +91,11 @@ def check_range(name: str, values: Sequence[int], low: int, high: int) -> None:
 
 
 def make_plan(
-    scenario: Scenario,
+    pricer: Pricer,
     batches: Sequence[int],
     *,
     max_depth: int,
-    position_limit: int | None = None,
+    graph_limit: int | None = None,
     held_depth: int | None = None,
     rows: tuple[PlanRow, ...] | None = None,
 ) -> Plan:
@@ -101,99 +106,85 @@ def make_plan(
     """
     check_range("batch", batches, 1, MAX_BATCH)
     check_range("depth", [max_depth], 0, MAX_DEPTH)
-    depth = deepest(scenario, max_depth)
-    grid = scenario.grid(batches, depth)
-    chosen = best_depths(grid, position_limit)
+    depth = deepest(pricer.scenario, max_depth)
+    grid = pricer.grid(batches, depth)
+    chosen = best_depths(grid, graph_limit)
     held = int(chosen.max()) if held_depth is None else held_depth
-    largest, plain_largest = scenario.largest_batch(held), scenario.plain_largest_batch
+    largest, no_spec_largest = pricer.largest_batch(held), pricer.no_spec_largest_batch
     horizon = min(max(largest, 1), _HORIZON)
     return Plan(
-        scenario=scenario,
-        rows=_rows(scenario, grid, chosen, largest) if rows is None else _refitted(rows, largest),
+        pricer=pricer,
+        rows=_rows(pricer, grid, chosen, largest) if rows is None else _refitted(rows, largest),
         max_depth=depth,
-        position_limit=position_limit,
+        graph_limit=graph_limit,
         held_depth=held,
         largest_batch=largest,
-        plain_largest_batch=plain_largest,
-        peak_tokens_per_second=_peak(scenario, largest, min(held, depth), position_limit),
-        plain_peak_tokens_per_second=_peak(scenario, plain_largest, 0, None),
-        paying=paying_ranges(scenario, depth, horizon, position_limit),
+        no_spec_largest_batch=no_spec_largest,
+        peak_tokens_per_second=_peak(pricer, largest, min(held, depth), graph_limit),
+        no_spec_peak_tokens_per_second=_peak(pricer, no_spec_largest, 0, None),
+        paying=paying_ranges(pricer, depth, horizon, graph_limit),
         looked_up_to=horizon,
-        graph_free_paying=paying_ranges(scenario.with_graphs_for(None), depth, horizon, None),
-        stops_at_context=stops_at_context(scenario, int(batches[0]), depth, position_limit),
-        switch_acceptance=switch_acceptance(grid, position_limit),
+        graph_free_paying=paying_ranges(pricer.with_graph_limit(None), depth, horizon, None),
+        stops_at_context=stops_at_context(pricer, int(batches[0]), depth, graph_limit),
+        switch_acceptance=switch_acceptance(grid, graph_limit),
     )
 
 
-def _peak(scenario: Scenario, largest: int, depth: int, position_limit: int | None) -> float:
+def _peak(pricer: Pricer, largest: int, depth: int, graph_limit: int | None) -> float:
     """The best goodput over batches 1..`largest`; goodput is smooth, so a few hundred of them are enough."""
     batches = np.unique(np.geomspace(1, max(min(largest, MAX_BATCH), 1), 200).round())
-    grid = scenario.grid(batches, depth)
+    grid = pricer.grid(batches, depth)
     if depth == 0:
-        return float(grid.none_goodput.max())
-    return float(np.where(allowed_depths(grid, position_limit), grid.goodput, 0.0).max())
+        return float(grid.no_spec_goodput.max())
+    return float(np.where(allowed_depths(grid, graph_limit), grid.goodput, 0.0).max())
 
 
-def switch_acceptance(grid: Grid, position_limit: int | None) -> float | None:
+def switch_acceptance(grid: Grid, graph_limit: int | None) -> float | None:
     """At the grid's first batch: below this constant acceptance no allowed depth pays; None if none can."""
-    depths = np.flatnonzero(allowed_depths(grid, position_limit)[0, 1:]) + 1
+    depths = np.flatnonzero(allowed_depths(grid, graph_limit)[0, 1:]) + 1
     if depths.size == 0:
         return None
-    even = break_even_acceptance(grid.round_seconds[0, depths] / grid.none_seconds[0], depths)
+    even = break_even_acceptance(grid.round_seconds[0, depths] / grid.no_spec_seconds[0], depths)
     return None if np.isnan(even).all() else float(np.nanmin(even))
 
 
 def deepest(scenario: Scenario, max_depth: int) -> int:
-    limit = scenario.drafter.max_depth
-    return max_depth if limit is None else min(max_depth, limit)
-
-
-def allowed_depths(grid: Grid, position_limit: int | None) -> BoolArray:
-    """True where the engine has a graph for batch × (depth + 1). Depth 0 is always allowed."""
-    positions = grid.positions_per_rank
-    within = np.ones(positions.shape, dtype=bool) if position_limit is None else positions <= position_limit
-    within[:, 0] = True
-    return np.asarray(within)
-
-
-def best_depths(grid: Grid, position_limit: int | None = None) -> IntArray:
-    """argmax of goodput over the allowed depths, by batch."""
-    goodput = np.where(allowed_depths(grid, position_limit), grid.goodput, -np.inf)
-    return np.asarray(goodput.argmax(axis=1))
+    most = scenario.drafter.max_depth
+    return max_depth if most is None else min(max_depth, most)
 
 
 def plan_rows(
-    scenario: Scenario, batches: Sequence[int], *, max_depth: int, position_limit: int | None
+    pricer: Pricer, batches: Sequence[int], *, max_depth: int, graph_limit: int | None
 ) -> tuple[PlanRow, ...]:
-    """The rows alone, where nobody asks until where it pays."""
-    grid = scenario.grid(batches, deepest(scenario, max_depth))
-    chosen = best_depths(grid, position_limit)
-    return _rows(scenario, grid, chosen, scenario.largest_batch(int(chosen.max())))
+    """The rows alone, without the ranges in which speculation pays."""
+    grid = pricer.grid(batches, deepest(pricer.scenario, max_depth))
+    chosen = best_depths(grid, graph_limit)
+    return _rows(pricer, grid, chosen, pricer.largest_batch(int(chosen.max())))
 
 
-def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tuple[PlanRow, ...]:
+def _rows(pricer: Pricer, grid: Grid, chosen: IntArray, largest: int) -> tuple[PlanRow, ...]:
     """Every row at once: the ledger at the chosen depths, and with one more position."""
-    step = Step.uniform(batch=grid.batches, depth=chosen, context=scenario.context)
-    now, more = scenario.marginal(step)
-    marginal = marginal_by_component(now, more, positions=scenario.layout.sequence_ranks)
-    distinct = scenario.distinct_experts(step)
+    step = Step.uniform(batch=grid.batches, depth=chosen, context=pricer.scenario.context)
+    now, more = pricer.marginal(step)
+    marginal = marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks)
+    distinct = pricer.distinct_experts(step)
     communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
     at = np.arange(grid.batches.size)
     even_depth = np.minimum(np.maximum(chosen, 1), grid.depths.size - 1)
-    even = break_even_acceptance(grid.round_seconds[at, even_depth] / grid.none_seconds, even_depth)
+    even = break_even_acceptance(grid.round_seconds[at, even_depth] / grid.no_spec_seconds, even_depth)
 
     def row(i: int) -> PlanRow:
-        depth, goodput, none = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.none_goodput[i])
+        depth, goodput, no_spec = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.no_spec_goodput[i])
         added = [(line, float(seconds[i])) for line, seconds in marginal]
         bound, _ = max(added, key=lambda pair: pair[1])
         return PlanRow(
             batch=int(grid.batches[i]),
             depth=depth,
-            speedup=goodput / none,
+            speedup=goodput / no_spec,
             goodput_tokens_per_second=goodput,
-            no_spec_tokens_per_second=none,
+            no_spec_tokens_per_second=no_spec,
             tpot_seconds=float(grid.tpot_seconds[i, depth]),
-            no_spec_tpot_seconds=float(grid.none_seconds[i]),
+            no_spec_tpot_seconds=float(grid.no_spec_seconds[i]),
             hurdle=goodput * sum(seconds for _, seconds in added),
             hurdle_by_component={line.component: goodput * seconds for line, seconds in added},
             break_even_acceptance=None if np.isnan(even[i]) else float(even[i]),
@@ -202,7 +193,7 @@ def _rows(scenario: Scenario, grid: Grid, chosen: IntArray, largest: int) -> tup
             bound_component=bound.component,
             bound_resource=bound.resource(i),
             communication_share=float(communication[i]),
-            gpu_hours_per_million_tokens=gpu_hours_per_million_tokens(goodput, scenario.layout.gpus),
+            gpu_hours_per_million_tokens=pricer.scenario.layout.gpus * 1e6 / goodput / 3600.0,
             fits=int(grid.batches[i]) <= largest,
         )
 
@@ -222,33 +213,31 @@ def marginal_by_component(
 
 
 def speedup_by_batch(
-    scenario: Scenario,
+    pricer: Pricer,
     batches: FloatArray,
     max_depth: int,
-    position_limit: int | None,
+    graph_limit: int | None,
     context: ArrayLike | None = None,
 ) -> FloatArray:
     """Best goodput at depth 1 or more, over an engine without speculation."""
-    grid = scenario.grid(batches, max_depth, context)
-    allowed = allowed_depths(grid, position_limit)[:, 1:]
+    grid = pricer.grid(batches, max_depth, context)
+    allowed = allowed_depths(grid, graph_limit)[:, 1:]
     goodput = np.where(allowed, grid.goodput[:, 1:], 0.0)
-    return np.asarray(goodput.max(axis=1, initial=0.0) / grid.none_goodput)
+    return np.asarray(goodput.max(axis=1, initial=0.0) / grid.no_spec_goodput)
 
 
-def paying_ranges(
-    scenario: Scenario, max_depth: int, horizon: int, position_limit: int | None
-) -> tuple[tuple[int, int], ...]:
+def paying_ranges(pricer: Pricer, max_depth: int, horizon: int, graph_limit: int | None) -> tuple[tuple[int, int], ...]:
     """Ranges of batch sizes, up to `horizon`, in which some allowed depth of 1 or more pays."""
-    # Two positions a sequence are the least that speculates: beyond half of the graphs' positions none is allowed.
-    reach = horizon if position_limit is None else min(horizon, position_limit // 2 * scenario.layout.sequence_ranks)
+    # Speculation takes at least two positions per sequence, so no batch beyond half of the graph limit is allowed.
+    reach = horizon if graph_limit is None else min(horizon, graph_limit // 2 * pricer.scenario.layout.sequence_ranks)
     if max_depth == 0 or reach == 0:
         return ()
     batches = _spread(reach)
-    pays = speedup_by_batch(scenario, batches, max_depth, position_limit) > 1.0
+    pays = speedup_by_batch(pricer, batches, max_depth, graph_limit) > 1.0
     turns = np.flatnonzero(pays[:-1] != pays[1:])
     between = np.concatenate([np.arange(batches[i] + 1, batches[i + 1]) for i in turns] or [np.zeros(0)])
     if between.size:
-        inside = speedup_by_batch(scenario, between, max_depth, position_limit) > 1.0
+        inside = speedup_by_batch(pricer, between, max_depth, graph_limit) > 1.0
         order = np.argsort(np.concatenate([batches, between]))
         batches, pays = np.concatenate([batches, between])[order], np.concatenate([pays, inside])[order]
     starts = np.flatnonzero(np.diff(pays.astype(np.int8), prepend=0) > 0)
@@ -257,7 +246,7 @@ def paying_ranges(
 
 
 def _spread(reach: int) -> FloatArray:
-    """Batch sizes to look at: all small ones, then some, more and more apart; goodput is smooth there."""
+    """Batch sizes to price: every small one, then some at growing distances, where goodput is smooth."""
     small = np.arange(1, min(reach, _ONE_BY_ONE) + 1, dtype=np.float64)
     if reach <= _ONE_BY_ONE:
         return small
@@ -265,17 +254,17 @@ def _spread(reach: int) -> FloatArray:
     return np.concatenate([small, np.unique(np.geomspace(_ONE_BY_ONE + 1, reach, count + 1).round())])
 
 
-def stops_at_context(scenario: Scenario, batch: int, max_depth: int, position_limit: int | None) -> int | None:
+def stops_at_context(pricer: Pricer, batch: int, max_depth: int, graph_limit: int | None) -> int | None:
     """The context from which on no depth pays at this batch, to the nearest power of √2.
 
     None where it still pays at the model's limit, and where it pays at no context at all.
     """
-    limit = scenario.architecture.max_context or 1_048_576
+    longest = pricer.scenario.architecture.max_context or 1_048_576
     if max_depth == 0:
         return None
-    contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), limit))
+    contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), longest))
     same_batch = np.full(contexts.shape, float(batch))
-    pays = speedup_by_batch(scenario, same_batch, max_depth, position_limit, contexts) > 1.0
+    pays = speedup_by_batch(pricer, same_batch, max_depth, graph_limit, contexts) > 1.0
     if pays[-1] or not pays.any():
         return None
     return int(contexts[np.flatnonzero(pays)[-1] + 1])

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.plan import Plan, best_depths
+from specmargin.decisions.grid import best_depths
+from specmargin.decisions.plan import Plan
 from specmargin.routing.profile import UNIFORM
 
 
@@ -15,8 +16,8 @@ class RoutingEffectRow:
     batch: int
     depth: int
     uniform_depth: int
-    goodput_gain: float  # over what uniform routing promises, each at its own best depth
-    loss_by_uniform: float  # part of goodput lost by drafting as uniform routing says
+    goodput_gain: float  # over uniform routing, each at its own best depth
+    loss_by_uniform: float  # share of goodput lost by drafting at the depth that is best under uniform routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,13 @@ class RoutingEffect:
 
 def routing_effect(plan: Plan) -> RoutingEffect | None:
     """None for a dense model, and where the plan is made with uniform routing already."""
-    scenario = plan.scenario
+    pricer, scenario = plan.pricer, plan.scenario
     if not scenario.architecture.is_moe or scenario.routing is UNIFORM:
         return None
     batches = [row.batch for row in plan.rows]
-    ours = scenario.grid(batches, plan.max_depth)
-    uniform = scenario.under_uniform_routing.grid(batches, plan.max_depth)
-    here, there = best_depths(ours, plan.position_limit), best_depths(uniform, plan.position_limit)
+    ours = pricer.grid(batches, plan.max_depth)
+    uniform = pricer.under_uniform_routing().grid(batches, plan.max_depth)
+    here, there = best_depths(ours, plan.graph_limit), best_depths(uniform, plan.graph_limit)
     at = np.arange(len(batches))
     best = ours.goodput[at, here]
     return RoutingEffect(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.plan import allowed_depths
-from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.decisions.grid import Grid, allowed_depths
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScheduleError
 from specmargin.step import BoolArray, FloatArray, IntArray
 
@@ -54,8 +54,8 @@ class DepthTable:
     relative: FloatArray
 
     @classmethod
-    def of(cls, grid: Grid, position_limit: int | None) -> DepthTable:
-        goodput = np.where(allowed_depths(grid, position_limit), grid.goodput, -np.inf)
+    def of(cls, grid: Grid, graph_limit: int | None) -> DepthTable:
+        goodput = np.where(allowed_depths(grid, graph_limit), grid.goodput, -np.inf)
         return cls(relative=goodput / goodput.max(axis=1, keepdims=True))
 
     @property
@@ -67,8 +67,8 @@ class DepthTable:
         return DepthTable(relative=self.relative[:, : max_depth + 1])
 
 
-def depth_table(scenario: Scenario, *, max_batch: int, max_depth: int, position_limit: int | None) -> DepthTable:
-    return DepthTable.of(scenario.grid(np.arange(1, max_batch + 1), max_depth), position_limit)
+def depth_table(pricer: Pricer, *, max_batch: int, max_depth: int, graph_limit: int | None) -> DepthTable:
+    return DepthTable.of(pricer.grid(np.arange(1, max_batch + 1), max_depth), graph_limit)
 
 
 def make_schedule(table: DepthTable, *, min_gain: float, boundaries: Sequence[int] | None = None) -> Schedule:

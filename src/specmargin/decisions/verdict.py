@@ -62,10 +62,10 @@ def _until(plan: Plan) -> str:
     if not plan.pays:
         return ""
     sentence = f"It pays {_listed(plan.paying, plan.looked_up_to, plan.largest_batch)}."
-    if plan.position_limit is not None and plan.graph_free_paying != plan.paying:
+    if plan.graph_limit is not None and plan.graph_free_paying != plan.paying:
         beyond = _listed(plan.graph_free_paying, plan.looked_up_to, plan.largest_batch)
         sentence += (
-            f" The engine has graphs for {plan.position_limit} positions a step; "
+            f" The engine has graphs for {plan.graph_limit} positions a step; "
             f"with larger capture sizes it would pay {beyond}."
         )
     return sentence
@@ -84,15 +84,15 @@ def _listed(ranges: tuple[tuple[int, int], ...], looked_up_to: int, fits: int) -
 
 def _memory(plan: Plan) -> str:
     """Room for drafts is room that sequences do not get; on models with recurrent states it is a lot."""
-    if not plan.pays or plan.largest_batch >= 0.8 * plan.plain_largest_batch:
+    if not plan.pays or plan.largest_batch >= 0.8 * plan.no_spec_largest_batch:
         return ""
     sentence = (
-        f"Room for drafts costs memory: {_sequences(plan.largest_batch)} fit instead of {plan.plain_largest_batch:,}"
+        f"Room for drafts costs memory: {_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
     )
-    if plan.plain_peak_tokens_per_second > plan.peak_tokens_per_second:
+    if plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second:
         sentence += (
             f", so with a full queue plain decoding serves more "
-            f"({plan.plain_peak_tokens_per_second:,.0f} tokens a second against {plan.peak_tokens_per_second:,.0f})"
+            f"({plan.no_spec_peak_tokens_per_second:,.0f} tokens a second against {plan.peak_tokens_per_second:,.0f})"
         )
     return sentence + "."
 

@@ -1,8 +1,8 @@
-"""What a user should know about the prices themselves."""
+"""Warnings about the prices themselves."""
 
 from __future__ import annotations
 
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.prices.kernels.advice import slow_kernels
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.work import Component
@@ -12,15 +12,15 @@ from specmargin.step import Step
 _LARGE = 0.1  # of the step
 
 
-def price_warnings(scenario: Scenario, *, batch: int, depth: int) -> tuple[str, ...]:
-    """Kernels that run far under the device's bandwidth, and large components that nobody measured here."""
-    prices = scenario.prices
+def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
+    """Kernels that run far below the device's bandwidth, and large components without a measurement."""
+    prices = pricer.scenario.prices
     if not isinstance(prices, SiliconPrices):
         return ()
-    step = Step.uniform(batch=batch, depth=depth, context=scenario.context)
-    price = scenario.verify(step)
+    step = Step.uniform(batch=batch, depth=depth, context=pricer.scenario.context)
+    price = pricer.verify(step)
     total = float(price.total_seconds)
-    slow = [str(found) for found in slow_kernels(prices, scenario.works(step), total)]
+    slow = [str(kernel) for kernel in slow_kernels(prices, pricer.works(step), total)]
     guessed = [
         str(line.component)
         for line in price.components
@@ -28,12 +28,12 @@ def price_warnings(scenario: Scenario, *, batch: int, depth: int) -> tuple[str, 
     ]
     if guessed:
         slow.append(
-            f"nobody measured {' and '.join(guessed)} on {scenario.device.name} in this format: "
+            f"nobody measured {' and '.join(guessed)} on {pricer.scenario.device.name} in this format: "
             "priced by the datasheet, a lower bound, beside measured components"
         )
     return tuple(slow)
 
 
 def _matters(component: Component, seconds: float, total: float) -> bool:
-    """Routed experts always do: a bound looks small where it is wrong."""
+    """Routed experts always do: where a lower bound is wrong, it looks small."""
     return component is Component.ROUTED_EXPERTS or seconds > _LARGE * total

@@ -14,7 +14,7 @@ from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.view import View, priced_scenario
+from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
 from specmargin.modes import Parallel
@@ -86,7 +86,7 @@ def here(view: View) -> dict[str, Any]:
         "max_context": architecture.max_context,
         "prices": scenario.prices.name,
         "routing": scenario.routing.name if architecture.is_moe else None,
-        "sources": {name: str(source) for name, source in scenario.sources.items()},
+        "sources": {name: str(source) for name, source in view.pricer.sources.items()},
     }
 
 
@@ -98,7 +98,7 @@ def enough_gpus(view: View, error: InputError) -> int | None:
         if gpus <= view.request.gpus:
             continue
         try:
-            priced_scenario(view.request.scenario_only().model_copy(update={"gpus": gpus}))
+            pricer_of(view.request.scenario_only().model_copy(update={"gpus": gpus}))
         except InputError:
             continue
         return gpus

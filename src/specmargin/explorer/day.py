@@ -9,7 +9,7 @@ import altair as alt
 
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.caching import made_once
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import needs_extra
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure
@@ -47,9 +47,9 @@ def _asked(view: View) -> Asked:
 
 def simulated_day(view: View) -> Figure:
     """Load, depth and speed over the day under the plan's schedule; beside it in words the same day without."""
-    plain, planned = (_played(_asked(view), _Same(view.scenario), policy) for policy in ("none", "schedule"))
+    no_spec, planned = (_played(_asked(view), view.pricer, policy) for policy in ("none", "schedule"))
     timeline = [row | {"hour": row["hour"] * _SPEED} for row in planned.timeline()]
-    before, after = plain.summary(), planned.summary()
+    before, after = no_spec.summary(), planned.summary()
     return Figure(
         name="day",
         title="A simulated day",
@@ -59,7 +59,7 @@ def simulated_day(view: View) -> Figure:
             f"{after['tpot_seconds']['p50'] * 1e3:.2f} ms, without speculation "
             f"{before['tpot_seconds']['p50'] * 1e3:.2f} ms."
         ),
-        source=f"Specmargin's simulator (modelled, load assumed); {price_source(view.scenario)}",
+        source=f"Specmargin's simulator (modelled, load assumed); {price_source(view.pricer)}",
         tables={},
         draw=_Drawn(day_figure("", timeline, hours=24.0)),
         shape=(hash(_asked(view)),),
@@ -69,7 +69,7 @@ def simulated_day(view: View) -> Figure:
 def policies(view: View) -> Figure:
     """The same requests under several policies."""
     names = ("none", "off", "fixed:1", f"fixed:{max(view.row.depth, 2)}", "schedule")
-    results = [_played(_asked(view), _Same(view.scenario), name) for name in dict.fromkeys(names)]
+    results = [_played(_asked(view), view.pricer, name) for name in dict.fromkeys(names)]
     rows = [result.policy_row() for result in results]
     best = min(rows, key=lambda row: row["tpot_p50_seconds"])
     return Figure(
@@ -80,7 +80,7 @@ def policies(view: View) -> Figure:
             f"({best['tpot_p50_seconds'] * 1e3:.2f} ms). Rounds are drawn from the acceptance curve, so that nobody "
             f"knows more of a round than the curve says; drop a bank and see the ladder for what confidence adds."
         ),
-        source=f"Specmargin's simulator (modelled, load assumed); {price_source(view.scenario)}",
+        source=f"Specmargin's simulator (modelled, load assumed); {price_source(view.pricer)}",
         tables={},
         draw=_Drawn(policies_figure("", rows)),
         shape=(hash(_asked(view)),),
@@ -97,21 +97,8 @@ class _Drawn:
         return self.chart
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Same:
-    """A scenario that a cache does not compare: what is asked says all."""
-
-    scenario: Scenario
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same)
-
-
 @made_once(maxsize=32)
-def _played(asked: Asked, priced: _Same, policy: str) -> Result:
+def _played(asked: Asked, pricer: Pricer, policy: str) -> Result:
     with needs_extra("simulate"):
         from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415 (Numba is an extra)
         from specmargin.simulator.run import simulate  # noqa: PLC0415
@@ -122,14 +109,14 @@ def _played(asked: Asked, priced: _Same, policy: str) -> Result:
     arrivals = RateSchedule(
         hours=tuple(hour / _SPEED for hour in _HOURS), requests_per_second=tuple(part * peak for part in _SHAPE)
     )
-    depth = min(_DEEPEST, priced.scenario.drafter.max_depth or _DEEPEST)
+    depth = min(_DEEPEST, pricer.scenario.drafter.max_depth or _DEEPEST)
     return simulate(
         Serving(
-            scenario=priced.scenario,
+            pricer=pricer,
             workload=Workload(
                 arrivals=arrivals, prompt=FixedLength(tokens=_PROMPT), output=FixedLength(tokens=_OUTPUT)
             ),
-            bank=drawn_rounds({"all": priced.scenario.survival}, depth),
+            bank=drawn_rounds({"all": pricer.scenario.survival}, depth),
             policy=policy,
             max_depth=depth,
         )

@@ -10,7 +10,7 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
 from specmargin.catalog.engine_times import find_engine_time
 from specmargin.decisions.design import Space, explore
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer import day
 from specmargin.explorer.view import View
@@ -55,26 +55,26 @@ def figure(name: str, view: View) -> Figure:
 
 
 def _speedup(view: View) -> Figure:
-    return payoff.speedup_figure(view.scenario, batch=view.batch, max_depth=view.max_depth, limit=view.limit)
+    return payoff.speedup_figure(view.pricer, batch=view.batch, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _context(view: View) -> Figure:
-    return payoff.context_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+    return payoff.context_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _pareto(view: View) -> Figure:
-    return payoff.pareto_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+    return payoff.pareto_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _ledger(view: View) -> Figure:
-    return ledger.ledger_figure(view.scenario, max_depth=view.max_depth, limit=view.limit)
+    return ledger.ledger_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 def _crossover(view: View) -> Figure:
     if view.rivals is None:
         raise DoesNotApplyError("there are no two drafters to compare")
-    first, second = (view.with_drafter(kind).scenario for kind in view.rivals)
-    return crossover.crossover_figure(first, second, max_depth=view.max_depth, limit=view.limit)
+    first, second = (view.with_drafter(kind).pricer for kind in view.rivals)
+    return crossover.crossover_figure(first, second, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
 
 # --- experts ---
@@ -234,27 +234,24 @@ _SEQUENCES = 1500  # played a concurrency: a quarter of what `profile acceptance
 
 
 def _ladder(view: View) -> Figure:
-    rows = _ladder_rows(_Same(_with_confidence(view)), _Same(view.scenario))
+    rows = _ladder_rows(_Same(_with_confidence(view)), view.pricer)
     title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
     return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
 
 
 @made_once(maxsize=8)
-def _ladder_rows(bank: _Same[Rounds], priced: _Same[Scenario]) -> list[LadderRow]:
+def _ladder_rows(bank: _Same[Rounds], pricer: Pricer) -> list[LadderRow]:
     """Every policy on the same batches of the bank, at the prices of the scenario."""
     from specmargin.policies.study.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
     from specmargin.policies.study.ladder import ladder as played  # noqa: PLC0415
     from specmargin.policies.tables import scenario_table  # noqa: PLC0415
 
-    prices = scenario_table(
-        priced.thing.with_graphs_for(None), max_batch=max(_CONCURRENCIES), max_depth=bank.thing.depth
-    )
+    prices = scenario_table(pricer.with_graph_limit(None), max_batch=max(_CONCURRENCIES), max_depth=bank.thing.depth)
     return list(played(Contest.of(bank.thing, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES))
 
 
 def _design(view: View) -> Figure:
     _pool(view)
-    scenario = view.scenario
     if view.routing_file is not None:
         raise DoesNotApplyError(
             "variants of a model need routing curves that scale: choose a bundled profile or uniform"
@@ -262,7 +259,7 @@ def _design(view: View) -> Figure:
     space = Space(
         hold=Hold.ACTIVE, experts=[64, 128, 256, 512], experts_per_token=[2, 4, 8, 16], shared_shares=(0.0, 0.25, 0.5)
     )
-    return design.design_figure(explore(scenario, space, batch=view.batch, max_depth=view.max_depth))
+    return design.design_figure(explore(view.pricer, space, batch=view.batch, max_depth=view.max_depth))
 
 
 @made_once(maxsize=1)

@@ -15,10 +15,10 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 from specmargin.decisions.amdahl import amdahl
-from specmargin.decisions.plan import best_depths
+from specmargin.decisions.grid import best_depths
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
-from specmargin.explorer.view import View, priced_scenario
+from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.roofline import intensity
 from specmargin.prices.work import Component
 from specmargin.step import Step
@@ -76,8 +76,8 @@ def _depth(view: View) -> int:
 def _tax(view: View) -> Paragraph:
     scenario, batch, depth = view.scenario, view.batch, _depth(view)
     pool = scenario.architecture.pools[0]
-    split = amdahl(scenario, batch=batch, depth=depth)
-    plain, deep = (scenario.distinct_experts(Step.uniform(batch=batch, depth=at)) for at in (0, depth))
+    split = amdahl(view.pricer, batch=batch, depth=depth)
+    plain, deep = (view.pricer.distinct_experts(Step.uniform(batch=batch, depth=at)) for at in (0, depth))
     text = (
         f"{scenario.architecture.name} asks {pool.experts_per_token} of {pool.experts} experts a token. At batch "
         f"{batch} a plain step touches {_number(plain)} of them in a layer; with drafts of {depth} it touches "
@@ -118,7 +118,7 @@ def _effect(view: View) -> str:
 def _attention(view: View) -> Paragraph:
     scenario, batch, depth = view.scenario, view.batch, _depth(view)
     step = Step.uniform(batch=batch, depth=depth, context=scenario.context)
-    now, more = scenario.marginal(step)
+    now, more = view.pricer.marginal(step)
     seconds = {line.component: float(line.seconds) for line in now.components}
     later = {line.component: float(line.seconds) for line in more.components}
     added = {name: later.get(name, 0.0) - value for name, value in seconds.items()}
@@ -160,8 +160,7 @@ def _kinds(scenario: Scenario) -> str:
 
 
 def _fixed(view: View) -> Paragraph:
-    scenario = view.scenario
-    plain = scenario.verify(Step.uniform(batch=1, depth=0, context=scenario.context))
+    plain = view.pricer.verify(Step.uniform(batch=1, depth=0, context=view.scenario.context))
     total = float(plain.total_seconds)
     own = sum(float(line.seconds) for line in plain.components if line.component in _FIXED)
     kernels = sum(float(line.fixed_seconds) for line in plain.components if line.component not in _FIXED)
@@ -178,11 +177,11 @@ def _fixed(view: View) -> Paragraph:
 def _on_datasheet(view: View) -> str:
     if view.scenario.prices.name == "datasheet":
         return "These are datasheet prices: choose measured ones above to see it."
-    _, other = priced_scenario(view.request.scenario_only().model_copy(update={"prices": "datasheet"}))
+    _, other = pricer_of(view.request.scenario_only().model_copy(update={"prices": "datasheet"}))
     depth = view.plan["rows"][0]["depth"]
     grid = other.grid([1], max(view.max_depth, depth, 1))
-    theirs = int(best_depths(grid, view.limit)[0])
-    gain = float(grid.goodput[0, theirs] / grid.none_goodput[0])
+    theirs = int(best_depths(grid, view.graph_limit)[0])
+    gain = float(grid.goodput[0, theirs] / grid.no_spec_goodput[0])
     ours = view.plan["rows"][0]["speedup"]
     return (
         f"At batch {view.plan['rows'][0]['batch']} the datasheet says draft {theirs} for {gain:.2f}×; measured "
@@ -210,7 +209,7 @@ def _hurdle(view: View) -> Paragraph:
 
 def _policies(view: View) -> Paragraph:
     depth = max(view.max_depth, 1)
-    grid = view.scenario.grid([1], depth)
+    grid = view.pricer.grid([1], depth)
     best = float(grid.goodput[0].max())
     curve = np.concatenate([[1.0], view.scenario.survival.at(depth), [0.0]])
     share = curve[:-1] - curve[1:]

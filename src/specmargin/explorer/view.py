@@ -14,6 +14,7 @@ from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.plan import PlanRow, plan_rows
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import needs_extra
 from specmargin.explorer.schema import UPLOAD, Query
@@ -38,8 +39,8 @@ class View:
     routing_file: Upload | None = None
 
     @cached_property
-    def _pair(self) -> tuple[DraftChoice, Scenario]:
-        return priced_scenario(self.request.scenario_only())
+    def _pair(self) -> tuple[DraftChoice, Pricer]:
+        return pricer_of(self.request.scenario_only())
 
     @property
     def batch(self) -> int:
@@ -55,17 +56,21 @@ class View:
         return self._pair[0]
 
     @property
-    def scenario(self) -> Scenario:
+    def pricer(self) -> Pricer:
         return self._pair[1]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.pricer.scenario
 
     @property
     def engine(self) -> EngineFormat:
         return find_engine(self.request.engine)
 
     @property
-    def limit(self) -> int | None:
-        """Positions of the largest captured graph."""
-        return self.scenario.engine_time.captured_positions
+    def graph_limit(self) -> int | None:
+        """Positions of the largest CUDA graph."""
+        return self.scenario.engine_time.graph_limit
 
     @property
     def answer(self) -> Answer:
@@ -80,14 +85,16 @@ class View:
     def row(self) -> PlanRow:
         """The plan at the batch that figures mark."""
         known = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
-        return known or plan_rows(self.scenario, [self.batch], max_depth=self.max_depth, position_limit=self.limit)[0]
+        if known is not None:
+            return known
+        return plan_rows(self.pricer, [self.batch], max_depth=self.max_depth, graph_limit=self.graph_limit)[0]
 
     @property
     def local_routing(self) -> LocalRouting | None:
         """Popularity and locality, of one layer where one is chosen."""
         pools = self.scenario.architecture.pools
-        found = self.scenario.routing.local(pools[0]) if pools else None
-        return found if found is None or self.layer is None else one_layer(found, self.layer)
+        local = self.scenario.routing.local(pools[0]) if pools else None
+        return local if local is None or self.layer is None else one_layer(local, self.layer)
 
     @cached_property
     def rounds(self) -> Rounds | None:
@@ -107,13 +114,13 @@ class View:
         return ("mtp" if "mtp" in kinds else "eagle", "dflash") if "dflash" in kinds else None
 
 
-def one_layer(found: LocalRouting, layer: int) -> LocalRouting:
-    at = slice(min(layer, found.layers - 1), min(layer, found.layers - 1) + 1)
+def one_layer(local: LocalRouting, layer: int) -> LocalRouting:
+    at = slice(min(layer, local.layers - 1), min(layer, local.layers - 1) + 1)
     return replace(
-        found,
-        popularity_by_layer_expert=found.popularity_by_layer_expert[at],
-        log_miss_by_run_layer_expert=found.log_miss_by_run_layer_expert[:, at],
-        neighbour_overlap_by_layer=found.neighbour_overlap_by_layer[at],
+        local,
+        popularity_by_layer_expert=local.popularity_by_layer_expert[at],
+        log_miss_by_run_layer_expert=local.log_miss_by_run_layer_expert[:, at],
+        neighbour_overlap_by_layer=local.neighbour_overlap_by_layer[at],
     )
 
 
@@ -129,36 +136,37 @@ def view_of(query: Query, uploads: Uploads) -> View:
 
 def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
     """The file behind `upload:ID[:CATEGORY]`, and the text with its path in place of the id."""
-    found = UPLOAD.fullmatch(text) if text is not None else None
-    if found is None:
+    named = UPLOAD.fullmatch(text) if text is not None else None
+    if named is None:
         return None, text
-    upload = uploads.find(found.group(1), kind)
-    category = f":{found.group(2)}" if found.group(2) else ""
+    upload = uploads.find(named.group(1), kind)
+    category = f":{named.group(2)}" if named.group(2) else ""
     return upload, f"{upload.path}{category}"
 
 
 @made_once(maxsize=_KEPT)
-def _base(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
-    return scenario_of(request)
+def _base(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
+    choice, scenario = scenario_of(request)
+    return choice, Pricer(scenario)
 
 
 @made_once(maxsize=_KEPT)
-def priced_scenario(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
-    """Moving acceptance or context keeps what was priced: it depends on neither, or is known by its context."""
-    choice, first = _base(request.model_copy(update={"acceptance": None, "context": 0}))
-    scenario = first.with_context(float(request.context))
-    scenario.check_memory()
+def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
+    """Requests that differ in acceptance or context share what was priced."""
+    choice, base = _base(request.model_copy(update={"acceptance": None, "context": 0}))
+    pricer = base.with_context(float(request.context))
+    pricer.check_memory()
     if request.acceptance is None:
-        return choice, scenario
+        return choice, pricer
     deepest = choice.drafter.max_depth or 8
-    survival = find_acceptance(request.acceptance, choice, scenario.architecture, max_depth=deepest)
-    return choice, scenario.with_survival(survival)
+    survival = find_acceptance(request.acceptance, choice, pricer.scenario.architecture, max_depth=deepest)
+    return choice, pricer.with_survival(survival)
 
 
 @made_once(maxsize=_KEPT)
 def _answer(request: ScenarioRequest, max_depth: int) -> Answer:
-    choice, scenario = priced_scenario(request)
-    return answer(choice, scenario, PlanRequest.model_construct(**request.model_dump(), depth=max_depth))
+    choice, pricer = pricer_of(request)
+    return answer(choice, pricer, PlanRequest.model_construct(**request.model_dump(), depth=max_depth))
 
 
 @made_once(maxsize=4)

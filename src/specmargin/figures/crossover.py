@@ -5,7 +5,9 @@ from __future__ import annotations
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.plan import allowed_depths, deepest
+from specmargin.decisions.grid import allowed_depths
+from specmargin.decisions.plan import deepest
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.figures.figure import Figure, rounded, table
 from specmargin.figures.payoff import MAP_BATCHES, fitting
@@ -15,14 +17,14 @@ _EVEN = 0.02  # of goodput: closer than that nobody wins
 _REACH = 1.5  # ratio at which colours are full
 
 
-def crossover_figure(first: Scenario, second: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """Goodput of the second drafter over the first's, at the same batch and depth; each with its own acceptance."""
     batches = fitting(first, MAP_BATCHES)
-    deep = min(deepest(first, max_depth), deepest(second, max_depth))
+    deep = min(deepest(side.scenario, max_depth) for side in (first, second))
     ours, theirs = first.grid(batches, deep), second.grid(batches, deep)
     ratio = theirs.goodput / ours.goodput
-    allowed = allowed_depths(ours, limit)
-    names = (first.drafter.name, second.drafter.name)
+    allowed = allowed_depths(ours, graph_limit)
+    names = (first.scenario.drafter.name, second.scenario.drafter.name)
     rows = [
         {
             "batch": batch,
@@ -36,12 +38,12 @@ def crossover_figure(first: Scenario, second: Scenario, *, max_depth: int = 8, l
         for depth in range(1, deep + 1)
         if allowed[i, depth]
     ]
-    kinds = dict.fromkeys(str(side.survival.source.kind) for side in (first, second))
+    kinds = dict.fromkeys(str(side.scenario.survival.source.kind) for side in (first, second))
     best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (ours, theirs)]
     return Figure(
         name="crossover",
         title=f"{names[0]} against {names[1]}",
-        takeaway=_words(first, batches, best[1] / best[0], names),
+        takeaway=_words(first.scenario, batches, best[1] / best[0], names),
         source=f"{price_source(first)}; acceptance: each its own ({' and '.join(kinds)})",
         tables={"cells": rows},
         draw=_draw,

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.plan import best_depths, deepest, marginal_by_component
+from specmargin.decisions.grid import best_depths
+from specmargin.decisions.plan import deepest, marginal_by_component
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.figures.figure import Figure, rounded, table
 from specmargin.figures.payoff import MAP_BATCHES, fitting
@@ -27,24 +29,24 @@ KINDS = {
 _KIND_OF = {component: kind for kind, components in KINDS.items() for component in components}
 
 
-def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def ledger_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """The price of one more draft position in committed tokens, by kind of work, at the best depth of each batch.
 
     Seconds times the goodput they are taken from: the survival that the token must have to be worth them.
     """
-    batches = fitting(scenario, MAP_BATCHES)
-    deep = deepest(scenario, max_depth)
-    grid = scenario.grid(batches, deep)
-    chosen = best_depths(grid, limit)
+    batches = fitting(pricer, MAP_BATCHES)
+    deep = deepest(pricer.scenario, max_depth)
+    grid = pricer.grid(batches, deep)
+    chosen = best_depths(grid, graph_limit)
     goodput = grid.goodput[np.arange(len(batches)), chosen]
-    seconds = _marginal_by_kind(scenario, batches, chosen)
+    seconds = _marginal_by_kind(pricer, batches, chosen)
     total = np.sum(list(seconds.values()), axis=0)
-    survival = scenario.survival.at(deep + 1)[chosen]
+    survival = pricer.scenario.survival.at(deep + 1)[chosen]
     return Figure(
         name="ledger",
         title="The price of one more draft token",
-        takeaway=_words(scenario, batches, seconds, goodput),
-        source=price_source(scenario),
+        takeaway=_words(pricer.scenario, batches, seconds, goodput),
+        source=price_source(pricer),
         tables={
             "rows": [
                 {
@@ -69,11 +71,11 @@ def ledger_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
     )
 
 
-def _marginal_by_kind(scenario: Scenario, batches: Sequence[int], depths: IntArray) -> dict[str, FloatArray]:
-    step = Step.uniform(batch=np.array(batches, dtype=np.float64), depth=depths, context=scenario.context)
-    now, more = scenario.marginal(step)
+def _marginal_by_kind(pricer: Pricer, batches: Sequence[int], depths: IntArray) -> dict[str, FloatArray]:
+    step = Step.uniform(batch=np.array(batches, dtype=np.float64), depth=depths, context=pricer.scenario.context)
+    now, more = pricer.marginal(step)
     seconds: dict[str, FloatArray] = {kind: np.zeros(len(batches)) for kind in KINDS}
-    for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks):
+    for line, added in marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks):
         seconds[_KIND_OF[line.component]] = seconds[_KIND_OF[line.component]] + added
     return seconds
 

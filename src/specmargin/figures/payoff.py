@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.plan import allowed_depths, best_depths, deepest
-from specmargin.decisions.scenario import Grid, Scenario
+from specmargin.decisions.grid import Grid, allowed_depths, best_depths
+from specmargin.decisions.plan import deepest
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
 from specmargin.figures.words import machine, price_source, setting
 from specmargin.step import FloatArray, IntArray
@@ -19,17 +20,17 @@ CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-def fitting(scenario: Scenario, batches: Sequence[int]) -> list[int]:
+def fitting(pricer: Pricer, batches: Sequence[int]) -> list[int]:
     """The batches that fit without speculation; at least two, so that there is a line to draw."""
-    found = [batch for batch in batches if batch <= scenario.plain_largest_batch]
-    return found if len(found) > 1 else list(batches[:2])
+    fit = [batch for batch in batches if batch <= pricer.no_spec_largest_batch]
+    return fit if len(fit) > 1 else list(batches[:2])
 
 
-def _chosen(scenario: Scenario, batches: Sequence[int], max_depth: int, limit: int | None) -> tuple[Grid, IntArray]:
+def _chosen(pricer: Pricer, batches: Sequence[int], max_depth: int, graph_limit: int | None) -> tuple[Grid, IntArray]:
     """The grid, and the best depth of those that fit in memory."""
-    grid = scenario.grid(batches, deepest(scenario, max_depth))
-    chosen = best_depths(grid, limit)
-    fits = {depth: scenario.largest_batch(depth) for depth in set(chosen.tolist())}
+    grid = pricer.grid(batches, deepest(pricer.scenario, max_depth))
+    chosen = best_depths(grid, graph_limit)
+    fits = {depth: pricer.largest_batch(depth) for depth in set(chosen.tolist())}
     return grid, np.array(
         [depth if size <= fits[depth] else 0 for size, depth in zip(batches, chosen.tolist(), strict=True)]
     )
@@ -38,11 +39,11 @@ def _chosen(scenario: Scenario, batches: Sequence[int], max_depth: int, limit: i
 # --- over batch ---
 
 
-def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, limit: int | None = None) -> Figure:
+def speedup_figure(pricer: Pricer, *, batch: int, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """The best depth at each batch and what it gains; every fixed depth behind it; a mark at `batch`."""
-    batches = fitting(scenario, BATCHES)
-    grid, chosen = _chosen(scenario, batches, max_depth, limit)
-    gains = np.where(allowed_depths(grid, limit), grid.goodput, np.nan) / grid.none_goodput[:, np.newaxis]
+    batches = fitting(pricer, BATCHES)
+    grid, chosen = _chosen(pricer, batches, max_depth, graph_limit)
+    gains = np.where(allowed_depths(grid, graph_limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
     best = gains[np.arange(len(batches)), chosen]
     fixed = [
         {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
@@ -62,8 +63,8 @@ def speedup_figure(scenario: Scenario, *, batch: int, max_depth: int = 8, limit:
     return Figure(
         name="speedup",
         title="How deep to draft, and what it gains",
-        takeaway=_speedup_words(scenario, batches, best, chosen),
-        source=price_source(scenario),
+        takeaway=_speedup_words(pricer.scenario, batches, best, chosen),
+        source=price_source(pricer),
         tables={
             "best": rows,
             "fixed": fixed,
@@ -109,17 +110,17 @@ def _draw_speedup() -> alt.LayerChart:
 # --- over batch and context ---
 
 
-def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """Speed-up and depth by batch and context; empty where the sequences do not fit in memory."""
-    longest = scenario.architecture.max_context or CONTEXTS[-1]
+    longest = pricer.scenario.architecture.max_context or CONTEXTS[-1]
     contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
-    deep = deepest(scenario, max_depth)
+    deep = deepest(pricer.scenario, max_depth)
     batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
     where = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
-    grid = scenario.grid(batches, deep, where)
-    chosen = best_depths(grid, limit)
-    gain = grid.goodput[np.arange(batches.size), chosen] / grid.none_goodput
-    largest = {tokens: _largest(scenario, tokens) for tokens in contexts}
+    grid = pricer.grid(batches, deep, where)
+    chosen = best_depths(grid, graph_limit)
+    gain = grid.goodput[np.arange(batches.size), chosen] / grid.no_spec_goodput
+    largest = {tokens: _largest(pricer, tokens) for tokens in contexts}
     rows = [
         {
             "batch": int(size),
@@ -136,8 +137,8 @@ def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None 
     return Figure(
         name="context",
         title="Speed-up over batch and context",
-        takeaway=_context_words(scenario, rows),
-        source=price_source(scenario),
+        takeaway=_context_words(pricer.scenario, rows),
+        source=price_source(pricer),
         tables={"cells": rows},
         draw=_draw_context,
         shape=(tuple(map(_short, contexts)),),
@@ -147,8 +148,8 @@ def context_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None 
 _HIGH = 1.93  # speed-ups from which on a cell is dark enough for light ink
 
 
-def _largest(scenario: Scenario, tokens: int) -> int:
-    return replace(scenario, context=float(tokens)).plain_largest_batch
+def _largest(pricer: Pricer, tokens: int) -> int:
+    return pricer.with_context(float(tokens)).no_spec_largest_batch
 
 
 def _context_words(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
@@ -188,15 +189,15 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
 # --- against the time between tokens ---
 
 
-def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None = None) -> Figure:
+def pareto_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """Goodput a GPU against the speed one user sees, with and without speculation, one point a batch."""
-    batches = fitting(scenario, BATCHES)
-    grid, chosen = _chosen(scenario, batches, max_depth, limit)
+    batches = fitting(pricer, BATCHES)
+    grid, chosen = _chosen(pricer, batches, max_depth, graph_limit)
     at = np.arange(len(batches))
-    gpus = scenario.layout.gpus
+    gpus = pricer.scenario.layout.gpus
     sides = {
-        "no speculation": (grid.none_goodput / gpus, grid.none_seconds),
-        f"with {scenario.drafter.name}": (grid.goodput[at, chosen] / gpus, grid.tpot_seconds[at, chosen]),
+        "no speculation": (grid.no_spec_goodput / gpus, grid.no_spec_seconds),
+        f"with {pricer.scenario.drafter.name}": (grid.goodput[at, chosen] / gpus, grid.tpot_seconds[at, chosen]),
     }
     rows = [
         {
@@ -214,8 +215,8 @@ def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
     return Figure(
         name="pareto",
         title="Goodput against the speed of one sequence",
-        takeaway=_pareto_words(scenario, sides),
-        source=price_source(scenario),
+        takeaway=_pareto_words(pricer.scenario, sides),
+        source=price_source(pricer),
         tables={
             "points": rows,
             "sizes": [row | {"text": f"{row['batch']}"} for row in rows if row["batch"] in shown],
@@ -227,12 +228,12 @@ def pareto_figure(scenario: Scenario, *, max_depth: int = 8, limit: int | None =
 
 
 def _pareto_words(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatArray]]) -> str:
-    (plain, plain_tpot), (fast, fast_tpot) = sides.values()
-    middle = len(plain) // 2
-    wanted = 1.0 / plain_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
+    (no_spec, no_spec_tpot), (fast, fast_tpot) = sides.values()
+    middle = len(no_spec) // 2
+    wanted = 1.0 / no_spec_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
     reached = float(np.interp(-wanted, -1.0 / fast_tpot, fast))
     return (
-        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {plain[middle]:,.0f} "
+        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {no_spec[middle]:,.0f} "
         f"tokens a second without speculation and {reached:,.0f} with it. Numbers beside points: batch."
     )
 

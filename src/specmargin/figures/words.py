@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.sources import Source, weakest
 
@@ -18,10 +19,10 @@ def machine(scenario: Scenario) -> str:
     return f"{scenario.architecture.name} on {count}{scenario.device.name}, {scenario.drafter.name}"
 
 
-def price_source(scenario: Scenario) -> str:
-    """Which prices, and the weakest link of the chain."""
-    sources = dict(scenario.sources)
-    return f"Specmargin, {scenario.prices.name} prices; weakest input: {short(weakest(sources.values()))}"
+def price_source(pricer: Pricer) -> str:
+    """Which prices, and the weakest source among their inputs."""
+    weak = short(weakest(pricer.sources.values()))
+    return f"Specmargin, {pricer.scenario.prices.name} prices; weakest input: {weak}"
 
 
 def routing_source(scenario: Scenario) -> str:

@@ -41,7 +41,7 @@ class EngineConfig:
 class EngineFormat:
     name: str
     title: str
-    position_limit: Callable[[Device], int | None]  # batch × (depth + 1) above which there is no graph
+    graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     write: Callable[[ScheduleRequest], EngineConfig]
 
 

@@ -45,4 +45,4 @@ def write(request: ScheduleRequest) -> EngineConfig:
     return EngineConfig(text=text, schedule=schedule, notes=(note,))
 
 
-FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", position_limit=lambda _: None, write=write)
+FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write)

@@ -77,4 +77,4 @@ def _key(entry: Range, sizes: list[int]) -> int:
     return next(size for size in sizes if size >= entry.first)
 
 
-FORMAT = EngineFormat(name="sglang", title="SGLang", position_limit=lambda _: None, write=write)
+FORMAT = EngineFormat(name="sglang", title="SGLang", graph_limit=lambda _: None, write=write)

@@ -78,4 +78,4 @@ def _worth(request: ScheduleRequest, schedule: Schedule) -> float:
     return float(np.mean(np.where(np.isfinite(relative), relative, -1e9)))
 
 
-FORMAT = EngineFormat(name="trtllm", title="TensorRT-LLM", position_limit=lambda _: None, write=write)
+FORMAT = EngineFormat(name="trtllm", title="TensorRT-LLM", graph_limit=lambda _: None, write=write)

@@ -26,7 +26,7 @@ from specmargin.modes import Parallel
 _METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram"}
 
 
-def position_limit(device: Device) -> int:
+def graph_limit(device: Device) -> int:
     """vLLM's default `max_cudagraph_capture_size`: 1024 on data-centre Blackwell, 512 elsewhere."""
     return 1024 if device.name in ("b200", "b300", "gb200", "gb300") else 512
 
@@ -52,4 +52,4 @@ def write(request: ScheduleRequest) -> EngineConfig:
     return EngineConfig(text=text, schedule=schedule, notes=tuple(notes))
 
 
-FORMAT = EngineFormat(name="vllm", title="vLLM", position_limit=position_limit, write=write)
+FORMAT = EngineFormat(name="vllm", title="vLLM", graph_limit=graph_limit, write=write)

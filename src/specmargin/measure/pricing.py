@@ -58,7 +58,7 @@ def price_file(
     if not rows:
         raise InputError("nothing was measured yet; run `specmargin measure vllm` again to go on")
     plain = engines.get("none") or next(iter(engines.values()))
-    largest = max(plain["capture_sizes"], default=0) or None
+    graph_limit = max(plain["capture_sizes"], default=0) or None
     mode = _mode(plain["graph_mode"])
     noisy = is_noisy(rows) or not plain["gpu"]  # a CPU is never alone with one process
     kept, rows = rows, usable(rows, model, mode, noisy=noisy)
@@ -70,7 +70,7 @@ def price_file(
     base, measured = fitted_rows(rows, model, mode)
     fit = fit_steps(measured)
     judgement = judge(measured, fit)
-    time = _graphs(fit, rows, steps, layers=model.layers, largest=largest)
+    time = _graphs(fit, rows, steps, layers=model.layers, graph_limit=graph_limit)
     modes = {mode: time} | _pieces(fit, time, rows, steps, layers=model.layers, mode=mode)
     drafted = [row for row in rows if row["run"] == "drafter" and row["depth"] > 0]
     draft = fit_drafter(drafted, drafter_method or "draft_model") if drafted else None
@@ -150,10 +150,10 @@ def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool)
 StepsOf = Callable[[Sequence[Row]], Steps]
 
 
-def _graphs(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, largest: int | None) -> EngineTime:
+def _graphs(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, graph_limit: int | None) -> EngineTime:
     """The cliff beyond the largest captured size, and what speculation costs while it is off."""
-    time = replace(fit.time, captured_positions=largest)
-    beyond = [r for r in rows if largest and r["batch"] * (r["depth"] + 1) > largest and r["graph"] == "none"]
+    time = replace(fit.time, graph_limit=graph_limit)
+    beyond = [r for r in rows if graph_limit and r["batch"] * (r["depth"] + 1) > graph_limit and r["graph"] == "none"]
     if beyond:
         time = replace(time, eager_layer_seconds=eager_layer_seconds(fit, steps(beyond), layers))
     off = [row for row in rows if row["kind"] == "off" and row["run"] != "pieces"]
@@ -210,7 +210,7 @@ def _conditions(engine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _engine_fields(time: EngineTime) -> EngineFields:
-    values = {name: getattr(time, name) for name in EngineFields.model_fields}
+    values = {field.alias or name: getattr(time, name) for name, field in EngineFields.model_fields.items()}
     return EngineFields(**_rounded(values))
 
 

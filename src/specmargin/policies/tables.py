@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.prices.drafters import HeadDrafter
@@ -60,22 +61,23 @@ def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> P
     )
 
 
-def scenario_table(scenario: Scenario, *, max_batch: int, max_depth: int) -> PriceTable:
-    """A scenario's own prices; contexts are taken to be alike. Depth 0 is speculation configured but off."""
+def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int) -> PriceTable:
+    """A scenario's own prices, with all sequences at its context. Depth 0 is speculation configured but off."""
+    scenario = pricer.scenario
     batch = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(16, max_batch, 40).round(), [max_batch]]))
     depth = np.arange(max_depth + 1.0)
     step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=scenario.context)
-    total = np.array(scenario.verify(step).total_seconds)
-    total[:, 0] += scenario.off_seconds(batch, scenario.context, total[:, 0])
+    total = np.array(pricer.verify(step).total_seconds)
+    total[:, 0] += pricer.off_seconds(batch, scenario.context, total[:, 0])
     effective = effective_positions(scenario, depth)
     # One entry per position: experts take a fixed time, and a coarser table is 10% off for a lone sequence.
     positions = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
-    experts = expert_seconds(scenario, positions)
+    experts = expert_seconds(pricer, positions)
     # Whatever is not the experts of independent positions is the rest, so that equal depths are priced exactly.
     rest = total - np.interp(batch[:, np.newaxis] * effective, positions, experts)
     every = np.arange(max_batch + 1.0)
     by_pass = not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None)
-    one_pass = _pass_seconds(scenario, batch, max_batch, max_depth, by_pass=by_pass)
+    one_pass = _pass_seconds(pricer, batch, max_batch, max_depth, by_pass=by_pass)
     return PriceTable.of(
         rest_seconds=np.stack([np.interp(every, batch, column) for column in rest.T], axis=1),
         draft_seconds=drafting_by_depth(one_pass, max_depth, by_pass=by_pass),
@@ -92,22 +94,19 @@ def effective_positions(scenario: Scenario, depth: FloatArray) -> FloatArray:
     return depth + 1.0 if local is None else np.concatenate([[1.0], local.effective_positions(depth[1:] + 1.0)])
 
 
-def expert_seconds(scenario: Scenario, positions: FloatArray) -> FloatArray:
+def expert_seconds(pricer: Pricer, positions: FloatArray) -> FloatArray:
     """Routed experts of so many independent positions."""
-    step = Step.uniform(batch=np.maximum(positions, 1.0), depth=0, context=scenario.context)
-    for line in scenario.verify(step).components:
+    step = Step.uniform(batch=np.maximum(positions, 1.0), depth=0, context=pricer.scenario.context)
+    for line in pricer.verify(step).components:
         if line.component is Component.ROUTED_EXPERTS:
             return np.asarray(line.seconds * np.minimum(positions, 1.0))
     return np.zeros_like(positions)
 
 
-def _pass_seconds(
-    scenario: Scenario, batch: FloatArray, max_batch: int, max_depth: int, *, by_pass: bool
-) -> FloatArray:
+def _pass_seconds(pricer: Pricer, batch: FloatArray, max_batch: int, max_depth: int, *, by_pass: bool) -> FloatArray:
     """One pass (or the block) at every batch size: experts of a draft head are soon covered, so no line fits."""
     shape = np.ones_like(batch)
-    depth, context = max_depth * shape, scenario.context * shape
-    whole = scenario.drafting.seconds(scenario.drafter, batch=batch, depth=depth, context=context)
+    whole = pricer.draft_seconds(batch, max_depth * shape, pricer.scenario.context * shape)
     each: FloatArray = np.interp(np.arange(max_batch + 1.0), batch, whole / max_depth if by_pass else whole)
     each[0] = 0.0
     return each

@@ -42,7 +42,7 @@ class EngineFields(StrictModel):
     off_step_seconds: NonNegativeFloat = 0.0
     off_sequence_seconds: NonNegativeFloat = 0.0
     off_floor_layer_seconds: NonNegativeFloat = 0.0
-    captured_positions: PositiveInt | None = None
+    graph_limit: PositiveInt | None = Field(default=None, alias="captured_positions")
     eager_layer_seconds: NonNegativeFloat = 0.0
     floor_layer_seconds: NonNegativeFloat = 0.0
 

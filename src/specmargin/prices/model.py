@@ -53,7 +53,7 @@ class EngineTime:
 
     `verify_step_seconds` is what a step takes longer once it verifies any draft at all (rejection sampling and its
     preparation). `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of
-    more than `captured_positions` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs
+    more than `graph_limit` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs
     of pieces only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer. An engine
     that has full graphs for its drafts alone runs in pieces while speculation is off: `off_floor_layer_seconds`.
     """
@@ -65,7 +65,7 @@ class EngineTime:
     verify_step_seconds: float = 0.0
     off_step_seconds: float = 0.0
     off_sequence_seconds: float = 0.0
-    captured_positions: int | None = None  # None: whatever the step, there is a graph for it
+    graph_limit: int | None = None  # positions of the largest CUDA graph; None: a graph for every step
     eager_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
     off_floor_layer_seconds: float = 0.0
@@ -88,9 +88,9 @@ class EngineTime:
     def launch_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
         """What launching costs beside the `rest` of the step: nothing inside a graph."""
         waiting = np.maximum(self.floor_layer_seconds * layers - rest, 0.0)
-        if self.captured_positions is None:
+        if self.graph_limit is None:
             return np.asarray(waiting)
-        beyond = step.positions > self.captured_positions
+        beyond = step.positions > self.graph_limit
         return np.asarray(np.where(beyond, self.eager_layer_seconds * layers, waiting))
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
-from specmargin.prices.memory import sequence_bytes
 
 _FAR = 1 << 20  # tokens: beyond every window, where a cache grows by whole tokens or not at all
 
@@ -46,16 +45,17 @@ class KvBudget:
         return -(-(tokens + self.lookahead_tokens) // self.block_tokens) + self.blocks_per_sequence
 
 
-def kv_budget(scenario: Scenario, settings: EngineSettings, *, held_depth: int | None) -> KvBudget:
+def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | None) -> KvBudget:
     """`held_depth`: drafts that the engine makes room for; None: an engine without speculation."""
-    free = scenario.memory.free_bytes + (scenario.memory.drafter_bytes if held_depth is None else 0.0)
-    growing, fixed = _bytes_of_a_sequence(scenario, held_depth)
+    free = pricer.memory.free_bytes + (pricer.memory.drafter_bytes if held_depth is None else 0.0)
+    growing, fixed = _bytes_of_a_sequence(pricer, held_depth)
     if growing > 0:
         unit, per_sequence, block_tokens = growing * settings.block_tokens, 0, settings.block_tokens
         per_sequence = int(np.ceil(fixed / unit - 1e-9))
     else:  # nothing grows: a sequence is one block
         unit, per_sequence, block_tokens = max(fixed, 1.0), 0, _FAR * _FAR
-    blocks = int(free * scenario.layout.sequence_ranks // unit) if settings.kv_blocks is None else settings.kv_blocks
+    ranks = pricer.scenario.layout.sequence_ranks
+    blocks = int(free * ranks // unit) if settings.kv_blocks is None else settings.kv_blocks
     return KvBudget(
         blocks=max(blocks, 0),
         blocks_per_sequence=per_sequence,
@@ -64,16 +64,8 @@ def kv_budget(scenario: Scenario, settings: EngineSettings, *, held_depth: int |
     )
 
 
-def _bytes_of_a_sequence(scenario: Scenario, held_depth: int | None) -> tuple[float, float]:
-    """Bytes a token, and bytes that a sequence holds whatever its length. Sliding windows count as full."""
-    near, far = (_sequence_bytes(scenario, held_depth, tokens) for tokens in (_FAR, 2 * _FAR))
-    a_token = (far - near) / _FAR
-    return a_token, max(near - a_token * (_FAR + 1 + (held_depth or 0)), 0.0)
-
-
-def _sequence_bytes(scenario: Scenario, held_depth: int | None, tokens: int) -> float:
-    if held_depth is None:
-        kv, layout = scenario.kv_precision, scenario.layout
-        return float(sequence_bytes(scenario.architecture.groups, tokens, layout=layout, kv=kv))
-    long = replace(scenario.architecture, max_context=None)
-    return replace(scenario, architecture=long, context=float(tokens)).sequence_bytes(held_depth)
+def _bytes_of_a_sequence(pricer: Pricer, held_depth: int | None) -> tuple[float, float]:
+    """Bytes per token, and bytes that a sequence holds whatever its length. Sliding windows count as full."""
+    near, far = (pricer.sequence_bytes(held_depth, tokens) for tokens in (_FAR, 2 * _FAR))
+    per_token = (far - near) / _FAR
+    return per_token, max(near - per_token * (_FAR + 1 + (held_depth or 0)), 0.0)

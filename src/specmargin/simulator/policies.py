@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from specmargin.caching import IdentityCache
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel.prices import PriceTable
@@ -40,15 +40,15 @@ class PolicyChoice:
 class PolicyInputs:
     """What policies are made from."""
 
-    scenario: Scenario
+    pricer: Pricer
     bank: RoundBank
     max_batch: int
     max_depth: int
 
     def table(self) -> PriceTable:
-        key = (id(self.scenario), self.max_batch, self.max_depth)
-        make = partial(scenario_table, self.scenario, max_batch=self.max_batch, max_depth=self.max_depth)
-        return _PRICES.get(key, self.scenario, make)
+        key = (id(self.pricer), self.max_batch, self.max_depth)
+        make = partial(scenario_table, self.pricer, max_batch=self.max_batch, max_depth=self.max_depth)
+        return _PRICES.get(key, self.pricer, make)
 
     def look_ahead(self) -> LookAhead:
         """The slowest thing to work out (seconds), and the same for all runs with these prices and signals."""

@@ -134,7 +134,7 @@ class Result:
             tables = self.serving.tables
             contexts = self._contexts if tables is None else tables.prices.contexts
             step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=contexts[context])
-            price = self.serving.scenario.verify(step)
+            price = self.serving.pricer.verify(step)
             seconds = self.cells[batch, depth, context]
             own = [line for line in price.components if str(line.component) != "launches"]
             total = sum((line.seconds for line in own), start=np.zeros(batch.size))

@@ -49,12 +49,12 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
     check(serving, serving.policy)
     requests = draw(serving.workload, serving.seed)
     held = check_policy(serving.policy, serving.max_depth)
-    kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
+    kv = kv_budget(serving.pricer, serving.engine, held_depth=held)
     tables = serving.tables or tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
     starts = bank.starts(requests.category, np.random.default_rng([serving.seed, 5]))
     inputs = PolicyInputs(
-        scenario=serving.scenario, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
+        pricer=serving.pricer, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
     )
     choice = find_policy(serving.policy, inputs)
     kernel = choice.policy.kernel() if serving.compiled else None
@@ -83,7 +83,7 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
 def check(serving: Serving, policy: str) -> None:
     """Refuse an unknown policy, or an engine that could hold no sequence, before any work is done."""
     held = check_policy(policy, serving.max_depth)
-    kv = kv_budget(serving.scenario, serving.engine, held_depth=held)
+    kv = kv_budget(serving.pricer, serving.engine, held_depth=held)
     if kv.blocks < kv.needed(1):
         name = serving.scenario.architecture.name
         raise ScenarioError(f"policy {policy}: {name} leaves {kv.blocks} KV blocks, not enough for one sequence")
@@ -113,8 +113,8 @@ def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
         prefill_tokens=serving.engine.max_num_batched_tokens,
     )
     routing = serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
-    key = (id(serving.scenario), limits, tuple(id(profile) for profile in routing))
-    return _TABLES.get(key, (serving.scenario, routing), lambda: step_tables(serving.scenario, limits, routing))
+    key = (id(serving.pricer), limits, tuple(id(profile) for profile in routing))
+    return _TABLES.get(key, (serving.pricer, routing), lambda: step_tables(serving.pricer, limits, routing))
 
 
 # --- a run under way ---

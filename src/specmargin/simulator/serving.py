@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
 from specmargin.routing.profile import RoutingProfile
@@ -15,7 +16,7 @@ from specmargin.simulator.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    scenario: Scenario
+    pricer: Pricer
     workload: Workload
     bank: RoundBank
     policy: str = "none"
@@ -23,7 +24,7 @@ class Serving:
     max_depth: int = 4
     seed: int = 0
     category_routing: tuple[RoutingProfile, ...] = ()
-    tables: StepTables | None = None  # of an earlier run in the same scenario, to save time
+    tables: StepTables | None = None  # of an earlier run with the same pricer, to save time
     compiled: bool = True  # False: every policy decides in Python
 
     def __post_init__(self) -> None:
@@ -37,3 +38,7 @@ class Serving:
         limit = self.scenario.drafter.max_depth
         if limit is not None and self.max_depth > limit:
             raise ScenarioError(f"drafter {self.scenario.drafter.name} drafts at most {limit} tokens")
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.pricer.scenario

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import effective_positions, expert_seconds
@@ -37,7 +38,7 @@ class StepTables(NamedTuple):
     prefill_attended: FloatArray
     eager_seconds: float  # that launches take in a step without a graph
     floor_seconds: float  # the least that a step with one takes
-    graph_limit: float  # positions of the largest graph
+    graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
     overlap: float  # hit rate of overlapped drafting; negative where drafting comes after verification
@@ -53,13 +54,14 @@ class TableLimits:
     prefill_tokens: int
 
 
-def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> StepTables:
+def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> StepTables:
     """`category_routing`: one for each category."""
-    bare = _without_launches(scenario)
+    # Graphs end at a cliff that interpolation would smooth: the loop adds launches where they are.
+    scenario, bare = pricer.scenario, pricer.without_launches()
     batches, depths, contexts = _batches(limits.sequences), np.arange(limits.depth + 1.0), context_axis(limits.context)
     shape = (batches[:, np.newaxis, np.newaxis], depths[:, np.newaxis], contexts)
     decode = bare.verify(Step.uniform(batch=shape[0], depth=shape[1], context=shape[2])).total_seconds
-    draft = bare.drafting.seconds(bare.drafter, batch=shape[0], depth=shape[1], context=shape[2])
+    draft = bare.draft_seconds(*shape)
     effective = effective_positions(scenario, depths)
     positions = np.arange(np.ceil(limits.sequences * float(effective[-1])) + 2.0)
     experts = expert_seconds(bare, positions)
@@ -83,17 +85,11 @@ def step_tables(scenario: Scenario, limits: TableLimits, category_routing: Seque
         prefill_attended=axes[2],
         eager_seconds=engine.eager_layer_seconds * layers,
         floor_seconds=engine.floor_layer_seconds * layers,
-        graph_limit=math.inf if engine.captured_positions is None else float(engine.captured_positions * ranks),
+        graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,
         off_sequence_seconds=engine.off_sequence_seconds / ranks,
         overlap=drafter.hit_rate if isinstance(drafter, OverlappedDrafter) else -1.0,
     )
-
-
-def _without_launches(scenario: Scenario) -> Scenario:
-    """Graphs end at a cliff that interpolation would smear: it is added by the loop, where it is."""
-    engine = replace(scenario.engine_time, captured_positions=None, floor_layer_seconds=0.0)
-    return replace(scenario, engine_time=engine)
 
 
 def _batches(largest: int) -> FloatArray:
@@ -138,7 +134,7 @@ def _in_positions_of(base: LocalRouting, other: LocalRouting | None, depths: Flo
     return np.asarray(np.exp(np.interp(touched, positions, np.log(widths))))
 
 
-def _prefill(scenario: Scenario, limits: TableLimits) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
+def _prefill(pricer: Pricer, limits: TableLimits) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
     """What P prompt tokens add to a step of so many decoding positions, by the tokens that each of them attends to."""
     most = limits.sequences * (limits.depth + 1.0)
     positions = np.concatenate([[0.0], 2.0 ** np.arange(np.ceil(np.log2(max(most, 2.0))) + 1)])
@@ -149,8 +145,8 @@ def _prefill(scenario: Scenario, limits: TableLimits) -> tuple[FloatArray, tuple
     # One piece of P tokens after a context, or several short prompts: whatever gives that mean.
     length = np.maximum(np.minimum(piece, 2.0 * mean), 1.0)
     prompts = Step.prompts(count=piece / length, tokens=length, context=np.maximum(mean - piece / 2.0, 0.0))
-    beside = Step.uniform(batch=decoding, depth=0, context=scenario.context)
-    alone = scenario.verify(prompts).total_seconds
-    both = scenario.verify(beside.joined(prompts)).total_seconds - scenario.verify(beside).total_seconds
+    beside = Step.uniform(batch=decoding, depth=0, context=pricer.scenario.context)
+    alone = pricer.verify(prompts).total_seconds
+    both = pricer.verify(beside.joined(prompts)).total_seconds - pricer.verify(beside).total_seconds
     seconds = np.where(decoding > 0, np.maximum(both, 0.0), alone)
     return np.ascontiguousarray(seconds), (positions, tokens, attended)

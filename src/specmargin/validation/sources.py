@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.architecture.types import Architecture
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.measure.fit import Steps
 from specmargin.measure.pricing import Row, fitted_rows, usable
@@ -74,7 +75,7 @@ class CommonGrid:
 
 
 def common_grid(scenarios: Mapping[str, Scenario], batches: Sequence[int], max_depth: int) -> CommonGrid:
-    grids = {name: scenario.grid(batches, max_depth) for name, scenario in scenarios.items()}
+    grids = {name: Pricer(scenario).grid(batches, max_depth) for name, scenario in scenarios.items()}
     return CommonGrid(
         batches=np.asarray(batches, dtype=np.int64),
         depths=np.arange(max_depth + 1),

@@ -15,6 +15,7 @@ from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.engine_times import NO_ENGINE_TIME
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.catalog.prices import find_prices
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
@@ -23,7 +24,7 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import Source, SourceKind
 from specmargin.step import BoolArray, FloatArray, Step
 
-CAPTURED = 512  # positions of the largest captured graph in these runs
+GRAPH_LIMIT = 512  # positions of the largest CUDA graph in these runs
 _PROMPT = 512
 _CONTEXT = _PROMPT + 8.0  # half of the tokens that were generated while it was timed
 _FILE = "vllm-h200-qwen3-30b-a3b"
@@ -38,7 +39,7 @@ class MeasuredSteps:
 
     @property
     def captured(self) -> BoolArray:
-        return np.asarray(self.batch * (self.depth + 1.0) <= CAPTURED)
+        return np.asarray(self.batch * (self.depth + 1.0) <= GRAPH_LIMIT)
 
 
 def measured_steps(run: str = "") -> MeasuredSteps:
@@ -68,7 +69,7 @@ def step_scenario(prices: str, engine_time: EngineTime) -> Scenario:
 
 def predicted_seconds(steps: MeasuredSteps, prices: str, engine_time: EngineTime = NO_ENGINE_TIME) -> FloatArray:
     grid = Step.uniform(batch=steps.batch, depth=steps.depth, context=_CONTEXT)
-    return step_scenario(prices, engine_time).verify(grid).total_seconds
+    return Pricer(step_scenario(prices, engine_time)).verify(grid).total_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def measured_engine_time(prices: str) -> MeasuredTime:
     time = EngineTime(
         step_seconds=best[0],
         sequence_seconds=best[1],
-        captured_positions=CAPTURED,
+        graph_limit=GRAPH_LIMIT,
         eager_layer_seconds=float(np.median(beyond)) / layers,
         source=Source(kind=SourceKind.MEASURED, detail=f"{steps.conditions['engine']}; {steps.conditions['measure']}"),
     )

@@ -16,6 +16,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError
 from specmargin.modes import RooflineForm
@@ -92,14 +93,15 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         layout=row.layout,
         context=0.0,
     )
+    pricer = Pricer(scenario)
     copies = row.layout.sequence_ranks  # every group of GPUs decodes its share and prefills a prompt of its own
     sequences = math.ceil(row.concurrency / copies)
     decode = Step.uniform(batch=sequences * copies, context=row.input_tokens + row.output_tokens / 2.0)
-    decode_seconds = float(scenario.verify(decode).total_seconds)
+    decode_seconds = float(pricer.verify(decode).total_seconds)
     chunks = math.ceil(row.input_tokens / _CHUNK_TOKENS)
     earlier = row.input_tokens * (chunks - 1.0) / (2.0 * chunks)  # of the chunks before, on average
     prompts = Step.prompts(count=copies, tokens=row.input_tokens / chunks, context=earlier)
-    added = float(scenario.verify(decode.joined(prompts)).total_seconds) - decode_seconds
+    added = float(pricer.verify(decode.joined(prompts)).total_seconds) - decode_seconds
     return Prediction(
         row=row,
         decode_seconds=decode_seconds,

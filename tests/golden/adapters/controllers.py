@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenario_of
+from specmargin.decisions.pricer import Pricer
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -79,15 +80,16 @@ def policy_of(drafter: str, sample: FloatArray, *, max_batch: int, max_depth: in
     """What `specmargin plan --policy` writes for a drafter of Qwen3.6-35B-A3B on an H200, gated by this sample."""
     request = ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter)
     _, scenario = scenario_of(request)
+    pricer = Pricer(scenario)
     made = make_policy(
-        table=scenario_table(scenario, max_batch=max_batch, max_depth=max_depth),
+        table=scenario_table(pricer, max_batch=max_batch, max_depth=max_depth),
         survival=scenario.survival.at(max_depth),
         schedule=[(1, max_batch, 1)],
         model=scenario.architecture.name,
         drafter=drafter,
         device=scenario.device.name,
         context=scenario.context,
-        sources={name: str(source) for name, source in scenario.sources.items()},
+        sources={name: str(source) for name, source in pricer.sources.items()},
         sample=sample,
     )
     return policy_text(made)

@@ -16,7 +16,7 @@ from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.plan import deepest, plan_rows
-from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule, depth_table
 from specmargin.errors import CatalogError, InputError, ParallelismError
 from specmargin.modes import Parallel, Placement, RooflineForm
@@ -112,18 +112,19 @@ def _kind(error: InputError) -> str:
 
 
 def _planned(cell: Cell) -> Planned:
-    gpus, choice, scenario = _scenario_of(cell)
-    limit = scenario.engine_time.captured_positions
+    gpus, choice, pricer = _pricer_of(cell)
+    scenario = pricer.scenario
+    graph_limit = scenario.engine_time.graph_limit
     largest = _WHOLE_BATCH if cell.whole else _LARGEST_BATCH
-    # One pass over all batches; the scenario keeps what it has priced.
-    scenario.grid(sorted({*range(1, largest + 1), *BATCHES}), deepest(scenario, MAX_DEPTH))
-    rows = plan_rows(scenario, BATCHES, max_depth=MAX_DEPTH, position_limit=limit)
+    # One pass over all batches; the pricer keeps what it has priced.
+    pricer.grid(sorted({*range(1, largest + 1), *BATCHES}), deepest(scenario, MAX_DEPTH))
+    rows = plan_rows(pricer, BATCHES, max_depth=MAX_DEPTH, graph_limit=graph_limit)
     # `answer` also finds out where speculation stops to pay, which takes three times as long as this part of it.
-    config = _config(choice, scenario, rows, _question(cell, _LARGEST_BATCH), limit)
-    grid = scenario.grid(BATCHES, deepest(scenario, MAX_DEPTH))
+    config = _config(choice, pricer, rows, _question(cell, _LARGEST_BATCH), graph_limit)
+    grid = pricer.grid(BATCHES, deepest(scenario, MAX_DEPTH))
     whole = None
     if cell.whole:
-        whole = _whole(answer(choice, scenario, _question(cell, _WHOLE_BATCH)))
+        whole = _whole(answer(choice, pricer, _question(cell, _WHOLE_BATCH)))
     return Planned(
         gpus=gpus,
         drafter=scenario.drafter.name,
@@ -132,7 +133,7 @@ def _planned(cell: Cell) -> Planned:
                 batch=row.batch,
                 verify_seconds=tuple(grid.verify_seconds[i].tolist()),
                 draft_seconds=tuple(grid.draft_seconds[i].tolist()),
-                plain_seconds=float(grid.none_seconds[i]),
+                plain_seconds=float(grid.no_spec_seconds[i]),
                 best_depth=row.depth,
                 scheduled_depth=config.schedule.depth_at(row.batch),
                 speedup=row.speedup,
@@ -156,19 +157,19 @@ def _question(cell: Cell, max_batch: int) -> PlanRequest:
 
 def goodput_by_batch_depth(cell: Cell) -> FloatArray:
     """From batch 1 on, relative to the best; −inf where a depth has no graph. Not recorded: it tells ties."""
-    _, _, scenario = _scenario_of(cell)
+    _, _, pricer = _pricer_of(cell)
     return depth_table(
-        scenario,
+        pricer,
         max_batch=_WHOLE_BATCH,
-        max_depth=deepest(scenario, MAX_DEPTH),
-        position_limit=scenario.engine_time.captured_positions,
+        max_depth=deepest(pricer.scenario, MAX_DEPTH),
+        graph_limit=pricer.scenario.engine_time.graph_limit,
     ).relative
 
 
-def _scenario_of(cell: Cell) -> tuple[int, DraftChoice, Scenario]:
+def _pricer_of(cell: Cell) -> tuple[int, DraftChoice, Pricer]:
     options = _options(cell.options)
     gpus = int(options.pop("gpus", 0)) or _fewest_gpus(cell.model, cell.gpu, cell.options)
-    return gpus, *_scenario(cell, gpus, options)
+    return gpus, *_pricer(cell, gpus, options)
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -178,16 +179,17 @@ def _options(text: str) -> dict[str, Any]:
     return {name: _TYPES.get(name, str)(value) for name, value in zip(names, words[1::2], strict=True)}
 
 
-def _scenario(cell: Cell, gpus: int, options: dict[str, Any]) -> tuple[DraftChoice, Scenario]:
+def _pricer(cell: Cell, gpus: int, options: dict[str, Any]) -> tuple[DraftChoice, Pricer]:
     asked = ScenarioRequest(
         model=cell.model, gpu=cell.gpu, gpus=gpus, engine=cell.engine, prices=cell.prices, **options
     )
     ((choice, scenario),) = scenarios_of(asked)
-    scenario.check_memory()
     # Counting experts is a third of the work and depends on neither GPU, engine nor prices: share it.
     layout = (cell.model, gpus, cell.options)
-    vars(scenario)["count_experts"] = _COUNTERS.setdefault(layout, scenario.count_experts)
-    return choice, scenario
+    pricer = Pricer(scenario, count_experts=_COUNTERS.get(layout))
+    pricer.check_memory()
+    _COUNTERS[layout] = pricer.count_experts
+    return choice, pricer
 
 
 @cache
@@ -198,7 +200,7 @@ def _fewest_gpus(model: str, gpu: str, options: str) -> int:
     cell = Cell(model=model, gpu=gpu, engine="vllm", prices="datasheet", options=options)
     for gpus in _GPUS[:-1] if alone else _GPUS[1:-1]:
         try:
-            _scenario(cell, gpus, given)
+            _pricer(cell, gpus, given)
         except ParallelismError:
             continue
         return gpus
@@ -216,9 +218,9 @@ def _whole(found: Answer) -> WholePlan:
         stops_at_context=plan.stops_at_context,
         switch_acceptance=plan.switch_acceptance,
         largest_batch=plan.largest_batch,
-        plain_largest_batch=plan.plain_largest_batch,
+        plain_largest_batch=plan.no_spec_largest_batch,
         peak_tokens_per_second=plan.peak_tokens_per_second,
-        plain_peak_tokens_per_second=plan.plain_peak_tokens_per_second,
+        plain_peak_tokens_per_second=plan.no_spec_peak_tokens_per_second,
     )
 
 

@@ -1,0 +1,64 @@
+"""What pricers keep, and share where it stays valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from specmargin.decisions.scenario import Scenario
+from specmargin.prices.drafters import DraftPricing
+from specmargin.prices.memory import MemoryBudget
+from specmargin.routing.profile import expert_counter, remembering
+from specmargin.sources import Source
+from specmargin.step import ExpertCounter, FloatArray
+
+Point = tuple[float, float]  # batch and context
+Row = tuple[FloatArray, FloatArray]  # by depth: seconds of a step without its launches, and of drafting
+_MOST_ROWS = 20_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Memo:
+    """Shared by pricers whose scenarios differ in acceptance, context or launches: nothing here depends on those.
+
+    Several threads may fill it at once. Entries are stored whole and never changed, so at worst two threads work out
+    the same one.
+    """
+
+    count_experts: ExpertCounter
+    drafting: DraftPricing
+    row_by_point: dict[Point, Row] = field(default_factory=dict)
+    price_sources_by_context: dict[float, dict[str, Source]] = field(default_factory=dict)
+    budget: MemoryBudget | None = None
+    under_uniform_routing: Memo | None = None
+
+    @classmethod
+    def of(cls, scenario: Scenario, count_experts: ExpertCounter | None = None) -> Memo:
+        ranks = scenario.layout.expert_ranks
+        count = count_experts or remembering(expert_counter(scenario.routing, ranks, scenario.placement))
+        drafting = DraftPricing(
+            model=scenario.prices,
+            layout=scenario.layout,
+            kv=scenario.kv_precision,
+            count_experts=count,
+            scope=scenario.scope,
+            layer_seconds=scenario.engine_time.layer_seconds,
+            measured=scenario.draft_time,
+        )
+        return cls(count_experts=count, drafting=drafting)
+
+    def rows(
+        self, points: Sequence[Point], max_depth: int, price: Callable[[Sequence[Point]], dict[Point, Row]]
+    ) -> dict[Point, Row]:
+        """Kept rows that reach `max_depth`; the others are priced and kept.
+
+        The result does not refer to what is kept: another thread may clear it meanwhile.
+        """
+        kept = self.row_by_point
+        known = {point: row for point in points if (row := kept.get(point)) is not None and row[0].size > max_depth}
+        missing = [point for point in dict.fromkeys(points) if point not in known]
+        priced = price(missing) if missing else {}
+        if len(kept) + len(priced) > _MOST_ROWS:
+            kept.clear()
+        kept.update(priced)
+        return known | priced

@@ -1,0 +1,225 @@
+"""What follows from a scenario: prices of steps and grids, what fits in memory, and where each price comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from specmargin.acceptance.survival import Survival
+from specmargin.decisions.grid import Grid
+from specmargin.decisions.memo import Memo, Point, Row
+from specmargin.decisions.scenario import Scenario
+from specmargin.prices import memory
+from specmargin.prices.drafters import drafter_sequence_bytes, drafter_weight_bytes, round_seconds
+from specmargin.prices.model import StepPrice, ledger
+from specmargin.prices.work import Component, Work, target_work
+from specmargin.routing.profile import UNIFORM
+from specmargin.sources import Source
+from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
+
+_OF_ENGINE_TIME = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
+
+
+class Pricer:
+    """Prices one scenario and keeps what it has worked out; the pricers that its methods return share what stays valid.
+
+    `count_experts`: the counter of another pricer with the same model, routing and layout, to share its counts.
+    """
+
+    __slots__ = ("_memo", "scenario")
+
+    def __init__(
+        self, scenario: Scenario, *, count_experts: ExpertCounter | None = None, _memo: Memo | None = None
+    ) -> None:
+        self.scenario: Final = scenario
+        self._memo: Final = Memo.of(scenario, count_experts) if _memo is None else _memo
+
+    # --- pricers of a changed scenario ---
+
+    def with_survival(self, survival: Survival) -> Pricer:
+        """With another acceptance. No price depends on it."""
+        return self._sharing(replace(self.scenario, survival=survival))
+
+    def with_context(self, context: float) -> Pricer:
+        """With another context. Prices are kept by context, and the number of experts does not depend on it."""
+        return self._sharing(replace(self.scenario, context=context))
+
+    def with_graph_limit(self, graph_limit: int | None) -> Pricer:
+        """With other CUDA graphs; None: with one for every step. Prices are kept without launches."""
+        engine_time = replace(self.scenario.engine_time, graph_limit=graph_limit)
+        return self._sharing(replace(self.scenario, engine_time=engine_time))
+
+    def without_launches(self) -> Pricer:
+        """With a CUDA graph for every step, and no step that waits for the host to launch its pieces."""
+        engine_time = replace(self.scenario.engine_time, graph_limit=None, floor_layer_seconds=0.0)
+        return self._sharing(replace(self.scenario, engine_time=engine_time))
+
+    def under_uniform_routing(self) -> Pricer:
+        """With experts drawn evenly, to compare with. Its prices differ, so they have a memo of their own."""
+        scenario, memo = replace(self.scenario, routing=UNIFORM), self._memo
+        if memo.under_uniform_routing is None:
+            memo.under_uniform_routing = Memo.of(scenario)
+        return Pricer(scenario, _memo=memo.under_uniform_routing)
+
+    def _sharing(self, scenario: Scenario) -> Pricer:
+        """For a scenario whose kernels cost the same."""
+        return Pricer(scenario, _memo=self._memo)
+
+    # --- memory ---
+
+    @property
+    def memory(self) -> memory.MemoryBudget:
+        """Raises ParallelismError where the weights do not fit."""
+        if self._memo.budget is None:
+            scenario = self.scenario
+            self._memo.budget = memory.budget(
+                scenario.architecture,
+                scenario.device,
+                scenario.layout,
+                drafter_bytes=drafter_weight_bytes(scenario.drafter, scenario.layout),
+                utilization=scenario.memory_utilization,
+            )
+        return self._memo.budget
+
+    def check_memory(self) -> None:
+        """Refuse a model whose weights do not fit."""
+        _ = self.memory
+
+    def sequence_bytes(self, depth: int | None, context: float | None = None) -> float:
+        """KV and states of one sequence on one GPU, with room for `depth` draft tokens and with the drafter's KV.
+
+        None: in an engine without speculation.
+        """
+        scenario = self.scenario
+        tokens, layout, kv = scenario.context if context is None else context, scenario.layout, scenario.kv_precision
+        own = memory.sequence_bytes(scenario.architecture.groups, tokens, layout=layout, kv=kv, depth=depth or 0)
+        if depth is None:
+            return float(own)
+        return float(own + drafter_sequence_bytes(scenario.drafter, tokens, layout=layout, kv=kv, depth=depth))
+
+    def largest_batch(self, depth: int) -> int:
+        """Sequences that fit when the engine holds room for `depth` draft tokens of each."""
+        return memory.largest_batch(self.memory, self.sequence_bytes(depth), self.scenario.layout)
+
+    @property
+    def no_spec_largest_batch(self) -> int:
+        """Sequences that fit in an engine without speculation: no drafter, no room for drafts."""
+        budget = replace(self.memory, drafter_bytes=0.0)
+        return memory.largest_batch(budget, self.sequence_bytes(None), self.scenario.layout)
+
+    # --- steps ---
+
+    @property
+    def count_experts(self) -> ExpertCounter:
+        return self._memo.count_experts
+
+    def distinct_experts(self, step: Step) -> FloatArray | None:
+        """Mean over the layers that route; None for a dense model."""
+        groups = self.scenario.architecture.expert_groups
+        if not groups:
+            return None
+        load = self.count_experts(self.scenario.architecture.pools, step)
+        layers = sum(group.count for group, _ in groups)
+        total = np.zeros_like(step.positions)
+        for (group, _), distinct in zip(groups, load.distinct_by_group, strict=True):
+            total = total + group.count * distinct
+        return np.asarray(total / layers)
+
+    def works(self, step: Step, local: Step | None = None) -> list[Work]:
+        """What a step of the target has to do, before it is priced."""
+        scenario = self.scenario
+        return target_work(
+            scenario.architecture,
+            step,
+            self.count_experts(scenario.architecture.pools, step),
+            layout=scenario.layout,
+            kv=scenario.kv_precision,
+            scope=scenario.scope,
+            local=local,
+        )
+
+    def verify(self, step: Step, local: Step | None = None) -> StepPrice:
+        """The ledger of one step of the target; `local` is the busiest rank's part of it, worked out if not given."""
+        scenario = self.scenario
+        local = step.divided(scenario.layout.sequence_ranks) if local is None else local
+        works, layers = self.works(step, local), scenario.architecture.layers
+        return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, layers=layers)
+
+    def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
+        """The step, and the same step with one more position of one sequence; inside a graph both, or neither.
+
+        Ranks with sequences of their own run in lockstep, so each of them adds one: `sequence_ranks` positions more.
+        """
+        ranks, graph_limit = self.scenario.layout.sequence_ranks, self.scenario.engine_time.graph_limit
+        roomier = self.with_graph_limit(None if graph_limit is None else graph_limit + 1)
+        more, more_local = step.one_position_more(ranks), step.divided(ranks).one_position_more()
+        return self.verify(step), roomier.verify(more, more_local)
+
+    def draft_seconds(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike) -> FloatArray:
+        """Seconds of drafting `depth` tokens for each of `batch` sequences."""
+        sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
+        return self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+
+    def draft_ledger(self, batch: int, depth: int) -> StepPrice | None:
+        """The components of drafting at the scenario's context; None where drafting costs nothing."""
+        return self._memo.drafting.ledger(
+            self.scenario.drafter, batch=batch, depth=depth, context=self.scenario.context
+        )
+
+    def off_seconds(self, batch: FloatArray, context: ArrayLike, no_spec_seconds: FloatArray) -> FloatArray:
+        """Seconds that speculation adds per step while configured but off, to steps of an engine without it."""
+        step = Step.uniform(batch=batch, depth=0, context=context).divided(self.scenario.layout.sequence_ranks)
+        return self.scenario.engine_time.off_seconds(step, self.scenario.architecture.layers, no_spec_seconds)
+
+    # --- sources ---
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """Where each input comes from, and the price of each component of a step without drafts."""
+        return self.scenario.input_sources | self._price_sources()
+
+    def _price_sources(self) -> dict[str, Source]:
+        context, known = self.scenario.context, self._memo.price_sources_by_context
+        if context not in known:
+            price = self.verify(Step.uniform(batch=1, depth=0, context=context))
+            lines = [line for line in price.components if line.component not in _OF_ENGINE_TIME]
+            known[context] = {str(line.component): line.source for line in lines}
+        return known[context]
+
+    # --- grids ---
+
+    def grid(self, batches: ArrayLike, max_depth: int, context: ArrayLike | None = None) -> Grid:
+        """Prices of every batch (at the scenario's context, or at one of its own) at every depth to `max_depth`."""
+        scenario = self.scenario
+        batch = np.atleast_1d(np.asarray(batches, dtype=np.float64))
+        contexts = np.broadcast_to(
+            np.asarray(scenario.context if context is None else context, np.float64), batch.shape
+        )
+        points = list(zip(batch.tolist(), contexts.tolist(), strict=True))
+        rows = self._memo.rows(points, max_depth, lambda missing: self._price(missing, max_depth))
+        rest, draft = (np.array([rows[point][part][: max_depth + 1] for point in points]) for part in (0, 1))
+        depths = np.arange(max_depth + 1.0)
+        local = Step.uniform(batch=batch[:, np.newaxis], depth=depths).divided(scenario.layout.sequence_ranks)
+        verify = rest + scenario.engine_time.launch_seconds(local, scenario.architecture.layers, rest)
+        no_spec = verify[:, 0].copy()
+        verify[:, 0] += self.off_seconds(batch, contexts, no_spec)
+        return Grid(
+            batches=batch,
+            depths=depths,
+            verify_seconds=verify,
+            draft_seconds=draft,
+            round_seconds=round_seconds(scenario.drafter, verify, draft),
+            committed=1.0 + scenario.survival.accepted_by_depth(max_depth),
+            no_spec_seconds=no_spec,
+            sequence_ranks=scenario.layout.sequence_ranks,
+        )
+
+    def _price(self, points: Sequence[Point], max_depth: int) -> dict[Point, Row]:
+        batch, context = (np.array(values)[:, np.newaxis] for values in zip(*points, strict=True))
+        depth = np.arange(max_depth + 1.0)
+        rest = self.without_launches().verify(Step.uniform(batch=batch, depth=depth, context=context)).total_seconds
+        draft = self.draft_seconds(batch, depth, context)
+        return {point: (rest[i], draft[i]) for i, point in enumerate(points)}
