@@ -12,6 +12,7 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
+    from specmargin.app.python import PlanResult, plan
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
     from specmargin.catalog.drafters import find_acceptance, find_drafter
@@ -40,6 +41,7 @@ _HOME = {
     "Layout": "hardware.layout",
     "Parallel": "modes",
     "Plan": "decisions.plan",
+    "PlanResult": "app.python",
     "PlanRow": "decisions.plan",
     "PriceModel": "prices.model",
     "Pricer": "decisions.pricer",
@@ -62,6 +64,7 @@ _HOME = {
     "load_architecture": "architecture.reader",
     "make_plan": "decisions.plan",
     "parse_acceptance": "acceptance.survival",
+    "plan": "app.python",
     "read_architecture": "architecture.reader",
     "verdict": "decisions.verdict",
 }
@@ -75,6 +78,7 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Layout",
     "Parallel",
     "Plan",
+    "PlanResult",
     "PlanRow",
     "PriceModel",
     "Pricer",
@@ -98,6 +102,7 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "load_architecture",
     "make_plan",
     "parse_acceptance",
+    "plan",
     "read_architecture",
     "verdict",
 ]
