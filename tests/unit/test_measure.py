@@ -171,9 +171,9 @@ class _Config:
 
 def test_forced_drafts_are_random_or_repeated_tokens_of_the_wanted_depth() -> None:
     drafts = ForcedDrafts(_Config())
-    WANTED.depth, WANTED.alike = 5, True
+    WANTED.depth, WANTED.repeated = 5, True
     assert drafts.propose([[3, 9], []]) == [[9] * 5, []]
-    WANTED.alike = False
+    WANTED.repeated = False
     (tokens,) = drafts.propose([[9]])
     assert len(tokens) == 5
     assert len(set(tokens)) > 1

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from specmargin.architecture.types import GroupedAttention, LatentAttention
 from specmargin.errors import InputError
 from specmargin.measure.gpu import kernels
 from specmargin.measure.gpu.shapes import ExpertShape, Shapes
+from specmargin.measure.nvidia_smi import nvidia_smi
 
 _DEVICE = "cuda"
 _WORST_ERROR = 0.02  # relative, of bf16 against float64
@@ -115,16 +114,9 @@ def _gpu_record() -> Record:
         "l2_bytes": properties.L2_cache_size,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "driver": smi("driver_version"),
+        "driver": nvidia_smi("driver_version"),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-
-
-def smi(fields: str) -> str:
-    with suppress(OSError, subprocess.SubprocessError):
-        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
-    return ""
 
 
 def _random(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -166,7 +158,7 @@ def ceilings(bench: Bench, when: str) -> Iterator[Record]:
     yield from bench.timed("product", product, when=when, operations=2.0 * 8192.0**3)
     for graphs in (True, False):
         yield from bench.timed("launch", launch, graph=graphs, when=when, graphs=graphs)
-    clocks = smi("clocks.sm,clocks.mem,temperature.gpu,clocks_throttle_reasons.active")
+    clocks = nvidia_smi("clocks.sm,clocks.mem,temperature.gpu,clocks_throttle_reasons.active")
     yield {"record": "clocks", "when": when, "clocks": clocks}
 
 

@@ -19,7 +19,7 @@ class Wanted:
     """The drafts of the next steps: set by the probe, read by the proposer in the engine."""
 
     depth: int = 0
-    alike: bool = False
+    repeated: bool = False
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
 
@@ -39,7 +39,7 @@ class ForcedDrafts:
         return [self._draft(tokens) if tokens else [] for tokens in sampled_token_ids]
 
     def _draft(self, tokens: list[int]) -> list[int]:
-        if WANTED.alike:
+        if WANTED.repeated:
             return [int(tokens[-1])] * WANTED.depth
         drawn: list[int] = WANTED.random.integers(0, self._vocabulary, WANTED.depth).tolist()
         return drawn

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from specmargin.measure.nvidia_smi import nvidia_smi
 from specmargin.measure.vllm.forced import CLASS_PATH, WANTED
 from specmargin.measure.vllm.hooks import DraftClock, ExpertCounter, GraphMode
 from specmargin.measure.vllm.versions import check_version
@@ -131,7 +131,7 @@ class Probe:
         return self._core_seconds, self.clock() - begin
 
     def want(self, point: dict[str, Any]) -> None:
-        WANTED.depth, WANTED.alike = point["depth"], point["kind"] == "alike"
+        WANTED.depth, WANTED.repeated = point["depth"], point["kind"] == "alike"
         if self.job["kind"] == "drafter":
             self.core.scheduler.dynamic_sd_lookup = [point["depth"]] * (self.job["max_sequences"] + 1)
 
@@ -301,20 +301,12 @@ def _gpu() -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         return {"gpu": "", "driver": "", "cuda": ""}
-    return {"gpu": torch.cuda.get_device_name(), "driver": _smi("driver_version"), "cuda": torch.version.cuda}
-
-
-def _smi(field: str) -> str:
-    """One field of nvidia-smi, or an empty string."""
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
-    return ""
+    return {"gpu": torch.cuda.get_device_name(), "driver": nvidia_smi("driver_version"), "cuda": torch.version.cuda}
 
 
 def _clocks() -> dict[str, str]:
     names = ("clocks.sm", "clocks.mem", "clocks_throttle_reasons.active", "temperature.gpu")
-    return {name: _smi(name) for name in names}
+    return {name: nvidia_smi(name) for name in names}
 
 
 def main(path: str) -> int:
