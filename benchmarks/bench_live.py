@@ -1,4 +1,4 @@
-"""What a step of the live driver takes: drafts in, both decisions, the outcome; beside a step of a plain schedule.
+"""Time per step of the live driver (drafts, both decisions, outcome), compared with a plain schedule.
 
 python benchmarks/bench_live.py
 """
@@ -34,7 +34,7 @@ def main() -> None:
             adaptive = _microseconds(_driver({"mode": "adaptive", "policy": str(policy)}), batch)
             schedule = _microseconds(_driver({"mode": "schedule", "schedule": [[1, 32, 2]]}), batch)
             print(
-                f"{batch:3d} sequences: adaptive {adaptive:5.0f} µs a step, schedule {schedule:5.0f}, "
+                f"{batch:3d} sequences: adaptive {adaptive:5.0f} µs per step, schedule {schedule:5.0f}, "
                 f"ratio {adaptive / schedule:.1f}"
             )
 
@@ -57,12 +57,12 @@ def _microseconds(driver: Driver, batch: int) -> float:
     names = [f"request {i}" for i in range(batch)]
     for name in names:
         driver.add(name, None)
-    held, taken = [2] * batch, []
+    drafted, seconds_by_step = [2] * batch, []
     for _ in range(STEPS):
-        confidence = generator.random((batch, max(held[0], 1))).astype(np.float32)
+        confidence = generator.random((batch, max(drafted[0], 1))).astype(np.float32)
         started = time.perf_counter()
         driver.drafts(names, confidence)
-        verified = driver.verify(names, held) or held
+        verified = driver.verify(names, drafted) or drafted
         depth = driver.draft_depth(names)
         step = StepDone(
             request_ids=names,
@@ -73,10 +73,10 @@ def _microseconds(driver: Driver, batch: int) -> float:
             seconds=0.008 + 0.0003 * batch,
         )
         driver.done(step, depth or 0)
-        taken.append(time.perf_counter() - started)
-        held = [depth or 0] * batch
-    # Learning comes every few steps: means of as many, and the median of those.
-    return 1e6 * float(np.median(np.reshape(taken, (-1, driver.learn_every)).mean(axis=1)))
+        seconds_by_step.append(time.perf_counter() - started)
+        drafted = [depth or 0] * batch
+    # The driver learns every few steps: median of means over so many steps.
+    return 1e6 * float(np.median(np.reshape(seconds_by_step, (-1, driver.learn_every)).mean(axis=1)))
 
 
 if __name__ == "__main__":

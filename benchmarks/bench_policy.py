@@ -1,6 +1,6 @@
-"""One decision of the policy: calibrating a batch's confidences and gating its drafts, in microseconds.
+"""Time of one policy decision: calibrating the confidences of a batch and gating its drafts, in microseconds.
 
-Printed beside plain NumPy doing the same, and as a share of a step of 5 ms.
+Compared with plain NumPy, and as a share of a step of 5 ms.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ def main() -> None:
             gate.verify(gate.draft(d.size), calibrator.survival(c[n % 50], h[n % 50]), d)
 
         decide(0)
-        taken = np.empty(repeats)
+        seconds = np.empty(repeats)
         for n in range(repeats):
             start = time.perf_counter()
             decide(n)
-            taken[n] = time.perf_counter() - start
+            seconds[n] = time.perf_counter() - start
         start = time.perf_counter()
         for n in range(20):
             plain(model, table, gate.look_ahead.rate(batch), confidence[n], history[n])
-        slow = (time.perf_counter() - start) / 20
-        p50, p99 = np.quantile(taken, [0.5, 0.99]) * 1e6
+        plain_seconds = (time.perf_counter() - start) / 20
+        p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1e6
         print(
             f"{batch} sequences × {DEPTH}: median {p50:.1f} µs, 99th percentile {p99:.1f} µs, "
-            f"{p99 * 1e-6 / STEP_SECONDS:.2%} of a 5 ms step; plain NumPy {slow * 1e6:.0f} µs "
-            f"({slow * 1e6 / p50:.0f} times)"
+            f"{p99 * 1e-6 / STEP_SECONDS:.2%} of a 5 ms step; plain NumPy {plain_seconds * 1e6:.0f} µs "
+            f"({plain_seconds * 1e6 / p50:.0f} times)"
         )
 
 
 def plain(model: Logistic, table: PriceTable, rate: float, confidence: FloatArray, history: FloatArray) -> IntArray:
     """The same decision with sorting and cumulative sums."""
-    at = logit(confidence)
+    logits = logit(confidence)
     d, w = model.depths, model.weights
-    z = w[:d] + (w[d] + w[d + 1 : 2 * d + 1]) * at / 4.0
-    z = z + (hats(at.ravel()) @ w[2 * d + 1 : -4]).reshape(at.shape) + history[:, np.newaxis] * w[-4]
+    z = w[:d] + (w[d] + w[d + 1 : 2 * d + 1]) * logits / 4.0
+    z = z + (hats(logits.ravel()) @ w[2 * d + 1 : -4]).reshape(logits.shape) + history[:, np.newaxis] * w[-4]
     survival = np.cumprod(sigmoid(z), axis=1)
     flat = survival.ravel()
     order = np.argsort(-flat, kind="stable")
@@ -68,8 +68,8 @@ def plain(model: Logistic, table: PriceTable, rate: float, confidence: FloatArra
     step = np.diff(table.effective_by_depth)[order % d]
     positions = (batch + np.concatenate([[0.0], np.cumsum(step)])) / table.expert_step
     experts = np.interp(positions, np.arange(table.expert_seconds.size), table.expert_seconds)
-    kept = int((np.concatenate([[0.0], np.cumsum(flat[order])]) - rate * (rest + experts)).argmax())
-    return np.bincount(order[:kept] // d, minlength=batch)
+    verified = int((np.concatenate([[0.0], np.cumsum(flat[order])]) - rate * (rest + experts)).argmax())
+    return np.bincount(order[:verified] // d, minlength=batch)
 
 
 if __name__ == "__main__":

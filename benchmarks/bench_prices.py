@@ -1,4 +1,4 @@
-"""How many (batch, depth) step prices a second, against a plain Python loop over the same formulas.
+"""(batch, depth) step prices per second, compared with a plain Python loop over the same formulas.
 
 Run: make bench
 """
@@ -44,8 +44,8 @@ def main() -> None:
         pricer.verify(Step.uniform(batch=1 + index % 64, depth=index % 8, context=1024)).total_seconds.item()
     looped = ONE_BY_ONE / (time.perf_counter() - started)
 
-    print(f"step prices from one NumPy call: {vectorised / 1e6:6.2f} million a second ({BATCHES} × {DEPTHS} grid)")
-    print(f"one step a call:                 {looped / 1e6:6.4f} million a second")
+    print(f"step prices from one NumPy call: {vectorised / 1e6:6.2f} million per second ({BATCHES} × {DEPTHS} grid)")
+    print(f"one step per call:               {looped / 1e6:6.4f} million per second")
     print(f"ratio:                           {vectorised / looped:6.0f}")
 
 

@@ -1,4 +1,4 @@
-"""Counting a capture, and the coverage of a ragged batch, each beside plain NumPy in the same run."""
+"""Counting a capture, and the coverage of a ragged batch, each compared with plain NumPy in the same run."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ def main() -> None:
         captures = open_captures([str(path)])
         count(open_captures([str(path)]), experts=EXPERTS, longest_run=RUN)  # compiles
         seconds = _best(lambda: count(captures, experts=EXPERTS, longest_run=RUN), 3)
-    ours = experts.nbytes / seconds / 1e6
+    counted = experts.nbytes / seconds / 1e6
     looped = experts[:LOOPED].nbytes / _best(lambda: _plain(experts[:LOOPED]), 1) / 1e6
-    print(f"counting: {ours:.0f} MB/s on one core, {ours / looped:.0f} times a plain NumPy loop ({looped:.2f} MB/s)")
+    print(
+        f"counting: {counted:.0f} MB/s on one core, {counted / looped:.0f} times a plain NumPy loop ({looped:.2f} MB/s)"
+    )
 
     profile = bundled_routing("qwen3.6-35b-a3b").local(ExpertPool(experts=EXPERTS, experts_per_token=K))
     depths = generator.integers(0, 9, 256)
     step = Step.ragged(depths=depths.astype(np.float64), contexts=0)
-    ours = _best(lambda: profile.mean_by_layer(step), 50)
+    profile_seconds = _best(lambda: profile.mean_by_layer(step), 50)
     hit = -np.expm1(-profile.log_miss_by_run_layer_expert)
-    theirs = _best(lambda: _product(hit, depths), 3)
+    product_seconds = _best(lambda: _product(hit, depths), 3)
     print(
-        f"coverage of 256 ragged sequences, {LAYERS} layers × {EXPERTS} experts: {ours * 1e6:.0f} µs, "
-        f"{theirs / ours:.0f} times as fast as the plain product ({theirs * 1e6:.0f} µs)"
+        f"coverage of 256 ragged sequences, {LAYERS} layers × {EXPERTS} experts: {profile_seconds * 1e6:.0f} µs, "
+        f"{product_seconds / profile_seconds:.0f} times as fast as the plain product ({product_seconds * 1e6:.0f} µs)"
     )
 
 
 def _best(run: Callable[[], object], times: int) -> float:
-    found = []
+    seconds = []
     for _ in range(times):
         start = time.perf_counter()
         run()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def _plain(experts: ExpertIds) -> FloatArray:
-    """Hits of every expert within the first 1, 2, … positions of each run, with sets as NumPy has them."""
+    """Hits of every expert within the first 1, 2, … positions of each run, with np.unique."""
     hits = np.zeros((RUN, LAYERS, EXPERTS))
     for start in range(0, experts.shape[0], RUN):
         for layer in range(LAYERS):

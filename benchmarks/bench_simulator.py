@@ -1,7 +1,7 @@
-"""The simulator beside inference-lab's WebAssembly build, on the same workload in the same run; then large ones.
+"""The simulator compared with inference-lab's WebAssembly build on the same workload, then larger workloads.
 
 Llama-3-70B on an H100-class device, Poisson 5/s, lognormal lengths (ln-mean 6.9 and 5.3, sd 0.7 and 0.8): the peer's
-own example. Simulated output tokens a wall second, best of several runs after warm-up. The peer needs Node and npm.
+own example. Simulated output tokens per wall second, best of several runs after warm-up. The peer needs Node and npm.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def peer_config(requests: int) -> str:
 
 
 def peer(requests: int, runs: int, timeout: float) -> tuple[float, int] | str:
-    """Seconds and tokens, or why there are none."""
+    """Seconds and tokens, or the reason why the peer was not measured."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "node and npm are not installed: the peer is not measured"
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def peer(requests: int, runs: int, timeout: float) -> tuple[float, int] | str:
             return f"npm cannot install {PEER}: the peer is not measured"
     (FOLDER / "run.mjs").write_text(PEER_SCRIPT)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["node", "run.mjs", str(runs)],
             cwd=FOLDER,
             input=peer_config(requests),
@@ -113,15 +113,15 @@ def peer(requests: int, runs: int, timeout: float) -> tuple[float, int] | str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"not done in {timeout:.0f} s"
-    if done.returncode:
-        return "fails: " + (done.stderr.strip().splitlines() or ["no message"])[-1][:100]
-    found = json.loads(done.stdout)
-    return found["seconds"], found["tokens"]
+        return f"not finished within {timeout:.0f} s"
+    if process.returncode:
+        return "failed: " + (process.stderr.strip().splitlines() or ["no message"])[-1][:100]
+    measured = json.loads(process.stdout)
+    return measured["seconds"], measured["tokens"]
 
 
-def ours(requests: int) -> Serving:
-    """The same shapes and device; like the peer's, its memory has room for weights and 64 GB of KV."""
+def same_workload(requests: int) -> Serving:
+    """The peer's workload, shapes and device; memory holds the weights and 64 GB of KV, as the peer assumes."""
     device = replace(find_device("h100-sxm"), memory_bytes=240e9)
     model = find_model("llama-3.1-70b")  # the shapes of Llama-3-70B
     choice = find_drafter("free", model)
@@ -155,26 +155,28 @@ def timed(serving: Serving, runs: int) -> tuple[float, int]:
 
 
 def report_speed() -> float | None:
-    serving = with_tables(ours(400))
+    serving = with_tables(same_workload(400))
     timed(serving, 2)
     seconds, tokens = timed(serving, RUNS)
     speed = tokens / seconds
     print(f"specmargin    400 requests: {tokens:,} tokens in {seconds * 1e3:.1f} ms, {speed / 1e6:.1f} M/s")
-    found = peer(400, RUNS, 120.0)
-    if isinstance(found, str):
-        print(f"inference-lab: {found}")
+    measured = peer(400, RUNS, 120.0)
+    if isinstance(measured, str):
+        print(f"inference-lab: {measured}")
         return None
-    theirs = found[1] / found[0]
-    print(f"inference-lab 400 requests: {found[1]:,} tokens in {found[0] * 1e3:.1f} ms, {theirs / 1e6:.2f} M/s")
-    print(f"ratio: {speed / theirs:.1f} times as many simulated tokens a second")
+    peer_speed = measured[1] / measured[0]
+    print(
+        f"inference-lab 400 requests: {measured[1]:,} tokens in {measured[0] * 1e3:.1f} ms, {peer_speed / 1e6:.2f} M/s"
+    )
+    print(f"ratio: {speed / peer_speed:.1f} times as many simulated tokens per second")
     large = peer(4000, 1, 60.0)
-    said = large if isinstance(large, str) else f"{large[0]:.1f} s, {large[1] / large[0] / 1e6:.2f} M/s"
-    print(f"inference-lab 4,000 requests: {said}")
-    return speed / theirs
+    large_text = large if isinstance(large, str) else f"{large[0]:.1f} s, {large[1] / large[0] / 1e6:.2f} M/s"
+    print(f"inference-lab 4,000 requests: {large_text}")
+    return speed / peer_speed
 
 
 def report_large() -> None:
-    serving = with_tables(ours(40_000))
+    serving = with_tables(same_workload(40_000))
     seconds, tokens = timed(serving, 1)
     print(f"specmargin 40,000 requests: {tokens:,} tokens in {seconds:.2f} s, {tokens / seconds / 1e6:.1f} M/s")
     for policy in ("fixed:2", "schedule", "controller"):
@@ -183,41 +185,41 @@ def report_large() -> None:
 
 
 def report_first_call() -> float:
-    """A fresh process, compiled code from the cache. Its own seconds of CPU: others may be busy on this machine."""
-    code = "import bench_simulator as b; b.simulate(b.ours(400))"
+    """CPU seconds of a fresh process with compiled code from the cache; wall time would include other work."""
+    code = "import bench_simulator as b; b.simulate(b.same_workload(400))"
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(
-        f"first call in a fresh process, imports and tables included: {seconds:.2f} s of CPU, {wall:.2f} s on the wall"
+        f"first call in a fresh process, imports and tables included: {seconds:.2f} s of CPU, {wall:.2f} s of wall time"
     )
     return seconds
 
 
 def report_day() -> float:
-    """The example's day, against the others hour by hour; captured rounds are looked for in SPECMARGIN_REFERENCE."""
+    """The day of examples/day.toml, by hour and policy; captured rounds are read from SPECMARGIN_REFERENCE."""
     path = ROOT / "examples" / "day.toml"
     bank = Path(os.environ.get("SPECMARGIN_REFERENCE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    described = read_simulation(path).model_copy(update={"bank": str(bank) if bank.is_dir() else None})
-    serving = with_tables(serving_of(described, path.parent))
+    simulation = read_simulation(path).model_copy(update={"bank": str(bank) if bank.is_dir() else None})
+    serving = with_tables(serving_of(simulation, path.parent))
     start = time.perf_counter()
-    ours = simulate(replace(serving, policy="controller"))
+    controller = simulate(replace(serving, policy="controller"))
     seconds = time.perf_counter() - start
-    found = ours.summary()
-    print(f"a day, controller: {found['requests']:,} requests, {found['steps']:,} steps in {seconds:.1f} s")
+    summary = controller.summary()
+    print(f"a day, controller: {summary['requests']:,} requests, {summary['steps']:,} steps in {seconds:.1f} s")
     print(f"  rounds: {serving.bank.source}")
     others = {name: simulate(replace(serving, policy=name)) for name in ("none", *(f"fixed:{k}" for k in range(1, 5)))}
-    for name, result in {"controller": ours, **others}.items():
+    for name, result in {"controller": controller, **others}.items():
         median = result.summary()["tpot_seconds"]["p50"] * 1e3
-        print(f"  {name:10} {result.busy_goodput:,.1f} tokens a busy second, median TPOT {median:.2f} ms")
-    best = [min(hours) for hours in zip(*(_hours(result) for result in others.values()), strict=True)]
-    gains = [theirs / mine - 1.0 for theirs, mine in zip(best, _hours(ours), strict=True)]
-    print(f"  median TPOT against the best of them in each hour: {min(gains):+.1%} to {max(gains):+.1%}")
+        print(f"  {name:10} {result.busy_goodput:,.1f} tokens per busy second, median TPOT {median:.2f} ms")
+    best = [min(hours) for hours in zip(*(_hourly_tpot(result) for result in others.values()), strict=True)]
+    gains = [other / own - 1.0 for other, own in zip(best, _hourly_tpot(controller), strict=True)]
+    print(f"  median TPOT against the best other policy of each hour: {min(gains):+.1%} to {max(gains):+.1%}")
     return seconds
 
 
-def _hours(result: Result) -> list[float]:
+def _hourly_tpot(result: Result) -> list[float]:
     return [row["tpot_p50"] for row in result.hourly()]
 
 

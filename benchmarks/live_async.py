@@ -1,9 +1,9 @@
-"""What async scheduling is worth with speculation, and what our scheduler changes in either, on this GPU.
+"""Throughput with and without async scheduling, for vLLM's speculation and for the plug-in's, on this GPU.
 
     python benchmarks/live_async.py TARGET --draft DRAFT [--policy FILE] [--set load_format=dummy]
 
-Confidence gating needs async scheduling off. Every contestant is a whole engine of its own, all of them alive at once;
-they take turns with the same prompts, and ratios are taken within a turn. Tokens of greedy answers are compared too.
+Confidence gating needs async scheduling off. Every contestant is a separate engine, and all of them run at the same
+time. They take turns with the same prompts, and ratios are computed within a turn. Greedy outputs are compared too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCHEDULING = {"async": True, "sync": False}
 
 
 def contestant(name: str, options: argparse.Namespace, log: Path) -> Child:
-    """An engine: `none`, `fixed` (vLLM's own speculation) or `adaptive` (ours), with async scheduling or without."""
+    """`none`, `fixed` (vLLM's speculation) or `adaptive` (the plug-in's), with or without async scheduling."""
     kind, scheduling, *runner = name.split()
     arguments: dict[str, Any] = {"model": options.target, "async_scheduling": _SCHEDULING[scheduling], **options.set}
     if kind != "none":
@@ -45,12 +45,12 @@ def main() -> None:
     started = {
         name: contestant(name, options, folder / f"{name.replace(' ', '-')}.log") for name in options.contestants
     }
-    ready = {name: one for name, one in started.items() if one.read() is not None}
+    ready = {name: child for name, child in started.items() if child.read() is not None}
     for name in started.keys() - ready.keys():
         print(f"{name}: did not start, see {started[name].log.name}")
     if not ready:
         sys.exit("No engine started.")
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {
+    answers: dict[str, dict[int, list[dict[str, Any]]]] = {
         name: {batch: [] for batch in options.batches} for name in ready
     }
     shuffled = random.Random(options.seed)
@@ -61,13 +61,13 @@ def main() -> None:
                 for name in shuffled.sample(list(ready), len(ready)):
                     answer = ready[name].ask({"prompts": prompts, "tokens": options.tokens})
                     if turn:
-                        found[name][batch].append(answer)
+                        answers[name][batch].append(answer)
     finally:
-        for one in started.values():
-            one.close()
-    print(report(found, options))
+        for child in started.values():
+            child.close()
+    print(report(answers, options))
     if options.output is not None:
-        options.output.write_text(json.dumps(found))
+        options.output.write_text(json.dumps(answers))
 
 
 def _prompt(options: argparse.Namespace, shuffled: random.Random) -> list[int]:
@@ -76,22 +76,26 @@ def _prompt(options: argparse.Namespace, shuffled: random.Random) -> list[int]:
     return [shuffled.randrange(100, 4000) for _ in range(64)]
 
 
-def report(found: dict[str, dict[int, list[dict[str, Any]]]], options: argparse.Namespace) -> str:
-    """Markdown: tokens a second, each over the first contestant, tokens a draft brings, and equal answers."""
-    first = next(iter(found))
-    lines = ["| engine | " + " | ".join(f"{batch} sequences" for batch in options.batches) + " | as the first's |"]
+def report(answers: dict[str, dict[int, list[dict[str, Any]]]], options: argparse.Namespace) -> str:
+    """Markdown: tokens per second, their ratio to the first contestant, and the number of equal outputs."""
+    first = next(iter(answers))
+    lines = [
+        "| engine | "
+        + " | ".join(f"{batch} sequences" for batch in options.batches)
+        + " | outputs equal to the first |"
+    ]
     lines += ["| --- |" + " ---: |" * (len(options.batches) + 1)]
-    for name, by_batch in found.items():
+    for name, by_batch in answers.items():
         cells = []
         same = total = 0
         for batch, turns in by_batch.items():
             rates = [batch * options.tokens / turn["seconds"] for turn in turns]
-            base = [batch * options.tokens / turn["seconds"] for turn in found[first][batch]]
+            base = [batch * options.tokens / turn["seconds"] for turn in answers[first][batch]]
             logs = [math.log(a / b) for a, b in zip(rates, base, strict=True)]
             half = 2.0 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
             cells.append(f"{statistics.median(rates):,.0f} ({math.exp(statistics.fmean(logs)):.3f} ±{half:.3f})")
-            for own, theirs in zip(turns, found[first][batch], strict=True):
-                same += sum(a == b for a, b in zip(own["tokens"], theirs["tokens"], strict=True))
+            for own, reference in zip(turns, answers[first][batch], strict=True):
+                same += sum(a == b for a, b in zip(own["tokens"], reference["tokens"], strict=True))
                 total += batch
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {same} of {total} |")
     return "\n".join(lines)
@@ -102,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("target", help="the model, as vLLM takes it")
     parser.add_argument("--draft", required=True, help="its draft model")
     parser.add_argument("--depth", type=int, default=3)
-    parser.add_argument("--policy", help="for `adaptive`: the file that plan --policy wrote")
+    parser.add_argument("--policy", help="for `adaptive`: a policy file (plan --policy)")
     parser.add_argument("--prompts", type=Path, help="JSON: lists of token ids by category; default: random tokens")
     parser.add_argument("--contestants", type=lambda text: text.split(","), default=["fixed async", "fixed sync"])
     parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 32])

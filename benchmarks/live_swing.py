@@ -2,14 +2,15 @@
 
     make bench-live            (or: python benchmarks/live_swing.py --minutes 30)
 
-The machine is noisy: it changes its speed twofold every few seconds. So contestants take turns of a fifth of a second,
-the controller runs between any two others and each of them is held against its turns just before and after; every ratio
-is taken within one block of turns, and it goes on until the 95% interval of each is within ±5% (--within), or the time
-is up. Who is far behind in a phase plays fewer rounds of it. Few sequences differ by their text more than policies do:
-up to eight, every turn of a round begins with the same ones, somewhere in their answers; more of them go on from turn
-to turn. Steps that hold prompts are not counted. Speculation off, every fixed depth, the schedule and the controller
-run in one engine and differ in the policy alone; no speculation is an engine of its own. Schedule and controller come
-from `specmargin plan`, with prices from `specmargin measure vllm` and the acceptance and routing of the reference bank.
+The machine is noisy: its speed changes by up to 2× every few seconds. Therefore contestants take turns of 0.2 seconds,
+the controller runs between any two others, and each of them is compared with the controller's turns just before and
+after. Every ratio is computed within one block of turns. The benchmark runs until the 95% interval of each ratio is
+within ±5% (--within) or the time limit is reached. Contestants that are far behind in a phase play fewer rounds of it.
+With few sequences the text matters more than the policy: up to eight, every turn of a round begins with the same
+sequences, at random points of their outputs; larger batches continue from turn to turn. Steps that contain prompts are
+not counted. Speculation off, every fixed depth, the schedule and the controller run in one engine and differ only in
+the policy; no speculation is a separate engine. Schedule and controller come from `specmargin plan`, with prices from
+`specmargin measure vllm` and the acceptance and routing of the reference bank.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ from benchmarks.live.talking import Child  # noqa: E402
 DEEPEST = 7
 FIXED = (1, 2, 3, 5, 7)
 PHASES = ((1, "cpp"), (4, "python"), (16, "cpp"), (32, "prose"), (8, "python"), (1, "prose"))
-TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # of a phase, in the whole swing
-ROUNDS = 6  # in a block, which is one repeat: a turn of every contestant, the controller's between any two
-BLOCKS = 4  # of a phase
-FAR_BEHIND = 0.9  # of the controller's tokens a second: who makes less plays one round in three
+TOKENS = {1: 300, 4: 700, 8: 1200, 16: 1800, 32: 2600}  # per phase of the whole swing, by concurrency
+ROUNDS = 6  # per block, which is one repeat; a round is a turn of every contestant, the controller's between any two
+BLOCKS = 4  # per phase
+FAR_BEHIND = 0.9  # of the controller's tokens per second: below it a contestant plays one round in three
 SLICE_SECONDS = 0.2
-SAME_TEXT = 8  # sequences up to which all turns of a round begin with the same ones
+SAME_TEXT = 8  # sequences up to which all turns of a round begin with the same sequences
 ANSWER_TOKENS = 96
 _ENVIRONMENT = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
-Turn = dict[str, Any]  # what an engine counted
-Interval = tuple[float, float, float]  # mean, and from where to where it may be
+Turn = dict[str, Any]  # counters of an engine
+Interval = tuple[float, float, float]  # mean, low, high
 
 
 class Engine:
-    """The other end of `benchmarks.live.engine`."""
+    """The client of `benchmarks.live.engine`."""
 
     def __init__(self, pair: Pair, *, speculative: bool, log: Path) -> None:
         arguments: dict[str, Any] = {
@@ -71,7 +72,7 @@ class Engine:
         if speculative:
             drafter = {"method": "draft_model", "model": str(pair.draft), "num_speculative_tokens": DEEPEST}
             arguments |= {"speculative_config": drafter}
-            arguments |= {"additional_config": {"specmargin": {"mode": "observe"}}}  # until the contestants come
+            arguments |= {"additional_config": {"specmargin": {"mode": "observe"}}}  # until the contestants are added
         job = {"engine": arguments, "depth": DEEPEST}
         self._child = Child("benchmarks.live.engine", job, log=log, environment=_ENVIRONMENT)
         if self._child.read() is None:
@@ -96,25 +97,25 @@ class Engine:
 
 @dataclass
 class Swing:
-    """What was counted, by contestant, block of turns and phase; `beside` is the controller's in the turns around."""
+    """Counters by contestant, block of turns and phase; `beside` holds the controller's in the adjacent turns."""
 
-    found: dict[str, list[list[Turn]]] = field(default_factory=dict)  # contestant → blocks → phases
+    turns: dict[str, list[list[Turn]]] = field(default_factory=dict)  # contestant → blocks → phases
     clock: str = "wall"
 
     @property
     def others(self) -> list[str]:
-        return [name for name in self.found if name != "adaptive"]
+        return [name for name in self.turns if name != "adaptive"]
 
     @property
     def repeats(self) -> int:
-        return min((len(rows) for rows in self.found.values()), default=0)
+        return min((len(rows) for rows in self.turns.values()), default=0)
 
     def rate(self, name: str, phase: int) -> list[float]:
-        return [self._rate(row[phase]) for row in self.found[name]]
+        return [self._rate(row[phase]) for row in self.turns[name]]
 
     def beside(self, name: str, phase: int) -> list[float]:
-        """The controller's, in the turns around those of `name`."""
-        return [self._rate(row[phase]["beside"]) for row in self.found[name]]
+        """Rates of the controller in the turns adjacent to those of `name`."""
+        return [self._rate(row[phase]["beside"]) for row in self.turns[name]]
 
     def _rate(self, turns: Turn) -> float:
         return float(turns["tokens"] / self.seconds(turns))
@@ -123,7 +124,7 @@ class Swing:
         return float(turns[f"{self.clock}_seconds"])
 
     def over(self, name: str, phase: int | None = None) -> Interval:
-        """The controller over `name`, in one phase or over the whole swing."""
+        """Ratio of the controller to `name`, in one phase or over the whole swing."""
         if phase is not None:
             return interval(self.beside(name, phase), self.rate(name, phase))
         phases = range(len(PHASES))
@@ -136,14 +137,14 @@ class Swing:
 
 
 def whole(by_phase: Sequence[Sequence[float]]) -> list[float]:
-    """Tokens a second over a swing in which every phase has so many tokens to make, by block."""
+    """Tokens per second over a swing in which every phase generates `TOKENS`, by block."""
     tokens = [TOKENS[concurrency] for concurrency, _ in PHASES]
     swings = zip(*by_phase, strict=True)
-    return [sum(tokens) / sum(made / rate for made, rate in zip(tokens, rates, strict=True)) for rates in swings]
+    return [sum(tokens) / sum(count / rate for count, rate in zip(tokens, rates, strict=True)) for rates in swings]
 
 
 def interval(over: Sequence[float], under: Sequence[float]) -> Interval:
-    """Mean ratio and its 95% interval, from pairs of one block, in logarithms."""
+    """Mean ratio and its 95% interval, from the log ratios of paired blocks."""
     logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
@@ -155,7 +156,7 @@ def interval(over: Sequence[float], under: Sequence[float]) -> Interval:
 def main() -> None:
     options = _options()
     if options.read is not None:
-        print(report(Swing(found=json.loads(options.read.read_text()), clock=options.clock)))
+        print(report(Swing(turns=json.loads(options.read.read_text()), clock=options.clock)))
         return
     if reference_folder() is None:
         sys.exit("The swing needs the reference MoE: set SPECMARGIN_REFERENCE_MOE (examples/reference_moe makes one).")
@@ -175,18 +176,18 @@ def main() -> None:
             engine.close()
     print(f"{(time.monotonic() - started) / 60.0:.0f} minutes, {cpu_dtype()}.\n\n{report(swing)}")
     if options.output is not None:
-        options.output.write_text(json.dumps(swing.found))
+        options.output.write_text(json.dumps(swing.turns))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=30.0, help="time after which no swing is begun")
-    parser.add_argument("--within", type=float, default=0.05, help="half an interval with which it is content")
-    parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: measured first")
-    parser.add_argument("--output", type=Path, help="write every measurement there, as JSON")
-    parser.add_argument("--read", type=Path, help="only print the tables of a run that --output wrote")
+    parser.add_argument("--minutes", type=float, default=30.0, help="time after which no new swing starts")
+    parser.add_argument("--within", type=float, default=0.05, help="target half-width of the intervals")
+    parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: measure one first")
+    parser.add_argument("--output", type=Path, help="write all measurements to this file, as JSON")
+    parser.add_argument("--read", type=Path, help="only print the tables of a file written by --output")
     parser.add_argument(
-        "--clock", choices=("wall", "processor"), default="wall", help="processor: for a machine that does other things"
+        "--clock", choices=("wall", "processor"), default="wall", help="processor: for a machine with other load"
     )
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -199,12 +200,12 @@ def _swing(
     settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
     settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
     settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
-    swing = Swing(found={name: [] for name in ("none", *settings)}, clock=clock)
+    swing = Swing(turns={name: [] for name in ("none", *settings)}, clock=clock)
     shuffled, swings = random.Random(seed), 0
-    for name, given in settings.items():
-        engines[True].contestant(name, given)
-    while not swings or (time.monotonic() < until and not _narrow(swing, within)):
-        blocks: list[dict[str, list[Turn]]] = [{name: [] for name in swing.found} for _ in range(BLOCKS)]
+    for name, values in settings.items():
+        engines[True].contestant(name, values)
+    while not swings or (time.monotonic() < until and not _is_precise(swing, within)):
+        blocks: list[dict[str, list[Turn]]] = [{name: [] for name in swing.turns} for _ in range(BLOCKS)]
         for phase, (concurrency, category) in enumerate(PHASES):
             prompts = [shuffled.choice(pair.prompts[category]) for _ in range(64)]
             answers = engines[False].answers(prompts[:32])
@@ -212,17 +213,19 @@ def _swing(
                 engine.phase(prompts, concurrency)
             behind = [name for name in swing.others if swings and swing.over(name, phase)[0] > 1.0 / FAR_BEHIND]
             for block in blocks:
-                turns: dict[str, list[Turn]] = {name: [] for name in swing.found}
+                turns: dict[str, list[Turn]] = {name: [] for name in swing.turns}
                 for number in range(ROUNDS):
-                    begin = _somewhere(prompts, answers, concurrency, shuffled) if concurrency <= SAME_TEXT else None
+                    begin = (
+                        _partial_outputs(prompts, answers, concurrency, shuffled) if concurrency <= SAME_TEXT else None
+                    )
                     players = [name for name in swing.others if number % 3 == 0 or name not in behind]
                     for name, turn in _round(engines, shuffled.sample(players, len(players)), begin):
                         turns[name].append(turn)
-                for name, taken in turns.items():
-                    block[name].append(_total(taken))
+                for name, own_turns in turns.items():
+                    block[name].append(_total(own_turns))
         for block in blocks:
             for name, row in block.items():
-                swing.found[name].append(row)
+                swing.turns[name].append(row)
         swings += 1
         print(f"{swings} swings, {max(until - time.monotonic(), 0.0) / 60.0:.0f} minutes left", flush=True)
     return swing
@@ -231,7 +234,7 @@ def _swing(
 def _round(
     engines: dict[bool, Engine], players: Sequence[str], begin: list[list[int]] | None
 ) -> Iterator[tuple[str, Turn]]:
-    """Turns of the controller and of each of the others in between, which know what it did before and after them."""
+    """Turns of the players, with turns of the controller between them, whose adjacent counters are in `beside`."""
     before = engines[True].slice("adaptive", begin)
     yield "adaptive", before
     for name in players:
@@ -243,53 +246,53 @@ def _round(
 
 
 def _total(turns: Sequence[Turn]) -> Turn:
-    """Their sums."""
-    found: Turn = {key: sum(turn[key] for turn in turns) for key in turns[0] if key != "beside"}
+    """Sums of the counters."""
+    total: Turn = {key: sum(turn[key] for turn in turns) for key in turns[0] if key != "beside"}
     if "beside" in turns[0]:
-        found["beside"] = _total([turn["beside"] for turn in turns])
-    return found
+        total["beside"] = _total([turn["beside"] for turn in turns])
+    return total
 
 
-def _somewhere(
+def _partial_outputs(
     prompts: Sequence[list[int]], answers: Sequence[list[int]], count: int, shuffled: random.Random
 ) -> list[list[int]]:
-    """So many sequences, each somewhere in its answer."""
+    """`count` random sequences, each cut at a random point of its output."""
     chosen = [shuffled.randrange(len(answers)) for _ in range(count)]
     return [prompts[i] + answers[i][: shuffled.randrange(ANSWER_TOKENS)] for i in chosen]
 
 
-def _narrow(swing: Swing, within: float) -> bool:
-    """All ratios are known to that."""
+def _is_precise(swing: Swing, within: float) -> bool:
+    """Whether the half-widths of all intervals are below `within`."""
     if swing.repeats < 3:
         return False
-    found = [swing.over(swing.best_fixed(phase), phase) for phase in range(len(PHASES))]
-    found += [swing.over(name) for name in swing.others]
-    return all(high / low <= (1.0 + within) ** 2 for _, low, high in found)
+    intervals = [swing.over(swing.best_fixed(phase), phase) for phase in range(len(PHASES))]
+    intervals += [swing.over(name) for name in swing.others]
+    return all(high / low <= (1.0 + within) ** 2 for _, low, high in intervals)
 
 
 def report(swing: Swing) -> str:
-    """Markdown, as it stands in docs/live.md."""
-    names = list(swing.found)
-    how = f"tokens a second by the {swing.clock} clock, ratios with 95% intervals"
-    lines = [f"{swing.repeats} blocks of {ROUNDS} turns of {SLICE_SECONDS} s a phase; {how}.", ""]
+    """Markdown, as in docs/live.md."""
+    names = list(swing.turns)
+    units = f"tokens per second by the {swing.clock} clock, ratios with 95% intervals"
+    lines = [f"{swing.repeats} blocks of {ROUNDS} turns of {SLICE_SECONDS} s per phase; {units}.", ""]
     lines += ["| phase | " + " | ".join(names) + " | best K | adaptive over it |"]
     lines += ["| --- |" + " ---: |" * len(names) + " --- | ---: |"]
     for phase, (concurrency, category) in enumerate(PHASES):
         best = swing.best_fixed(phase)
         rates = " | ".join(f"{statistics.fmean(swing.rate(name, phase)):,.0f}" for name in names)
-        ratio = _shown(swing.over(best, phase))
+        ratio = _interval_text(swing.over(best, phase))
         lines += [f"| {concurrency}, {category} | {rates} | {best} | {ratio} |"]
     by_name = {name: whole([swing.rate(name, phase) for phase in range(len(PHASES))]) for name in names}
     rates = " | ".join(f"{statistics.fmean(by_name[name]):,.0f}" for name in names)
     lines += [f"| whole swing | {rates} | | |", ""]
-    lines += ["| adaptive over | whole swing | positions a token, theirs | ours |", "| --- | ---: | ---: | ---: |"]
+    lines += ["| adaptive over | whole swing | its positions per token | adaptive |", "| --- | ---: | ---: | ---: |"]
     for name in swing.others:
         positions = f"{_positions(swing, name):.2f} | {_positions(swing, 'adaptive'):.2f}"
-        lines += [f"| {name} | {_shown(swing.over(name))} | {positions} |"]
+        lines += [f"| {name} | {_interval_text(swing.over(name))} | {positions} |"]
     lines += ["", *_steps_table(swing)]
-    phases = [p for row in swing.found["adaptive"] for p in row]
+    phases = [p for row in swing.turns["adaptive"] for p in row]
     for concurrency in (1, 32):
-        own = [p for row in swing.found["adaptive"] for p, (c, _) in zip(row, PHASES, strict=True) if c == concurrency]
+        own = [p for row in swing.turns["adaptive"] for p, (c, _) in zip(row, PHASES, strict=True) if c == concurrency]
         share = sum(p["counted_decision_seconds"] for p in own) / sum(p["counted_step_seconds"] for p in own)
         lines += ["", f"Decisions take {share:.2%} of the step time at {concurrency} sequences."]
     lines += ["", f"Faults: {sum(p['faults'] for p in phases):.0f}."]
@@ -297,10 +300,17 @@ def report(swing: Swing) -> str:
 
 
 def _steps_table(swing: Swing) -> list[str]:
-    """Where the time goes: milliseconds a step of an engine without speculation and with speculation off, of the best
-    fixed depth and of ours; tokens a step; positions verified a token, and those of fixed depths with as many steps."""
-    columns = ["none, ms a step", "off, ms", "best K, ms", "adaptive, ms", "best K, tokens a step", "adaptive, tokens"]
-    columns += ["adaptive, positions a token", "fixed depths, at as many steps"]
+    """Milliseconds per step of an engine without speculation, with speculation off, of the best fixed depth and of the
+    controller; tokens per step; verified positions per token, and those of fixed depths with as many steps."""
+    columns = [
+        "none, ms per step",
+        "off, ms",
+        "best K, ms",
+        "adaptive, ms",
+        "best K, tokens per step",
+        "adaptive, tokens",
+    ]
+    columns += ["adaptive, positions per token", "fixed depths, at as many steps"]
     lines = ["| phase | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for phase, (concurrency, category) in enumerate(PHASES):
         best = swing.best_fixed(phase)
@@ -312,12 +322,12 @@ def _steps_table(swing: Swing) -> list[str]:
 
 
 def _tokens(swing: Swing, name: str, phase: int) -> float:
-    rows = [row[phase] for row in swing.found[name]]
+    rows = [row[phase] for row in swing.turns[name]]
     return float(sum(row["tokens"] for row in rows) / sum(row["steps"] for row in rows))
 
 
 def _fixed_positions(swing: Swing, phase: int) -> float:
-    """Positions a token of fixed depths that make as many tokens a step as the controller: between two of them."""
+    """Positions per token of fixed depths, interpolated at the tokens per step of the controller."""
     fixed = [("off", 0), *((f"fixed {depth}", depth) for depth in FIXED)]
     points = sorted((_tokens(swing, name, phase), _positions(swing, name, phase)) for name, _ in fixed)
     tokens, positions = np.array(points).T
@@ -325,13 +335,13 @@ def _fixed_positions(swing: Swing, phase: int) -> float:
 
 
 def _milliseconds(swing: Swing, name: str, phase: int) -> float:
-    rows = [row[phase] for row in swing.found[name]]
+    rows = [row[phase] for row in swing.turns[name]]
     return float(1e3 * sum(map(swing.seconds, rows)) / sum(row["steps"] for row in rows))
 
 
 def _positions(swing: Swing, name: str, phase: int | None = None) -> float:
-    """Verified a committed token, in one phase or in all."""
-    rows = [one for row in swing.found[name] for one in (row if phase is None else [row[phase]])]
+    """Verified positions per committed token, in one phase or in all."""
+    rows = [one for row in swing.turns[name] for one in (row if phase is None else [row[phase]])]
     if "counted_verify_positions" not in rows[0]:
         return 1.0
     return float(
@@ -339,8 +349,8 @@ def _positions(swing: Swing, name: str, phase: int | None = None) -> float:
     )
 
 
-def _shown(found: Interval) -> str:
-    mean, low, high = found
+def _interval_text(interval: Interval) -> str:
+    mean, low, high = interval
     return f"{mean:.3f} ({low:.3f} to {high:.3f})"
 
 

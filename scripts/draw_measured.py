@@ -1,4 +1,4 @@
-"""The figures of docs/measure.md, from the catalog's measurements: python scripts/draw_measured.py FOLDER"""
+"""Draw the figures of docs/measure.md from the measurements in the catalog: python scripts/draw_measured.py FOLDER"""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def main(folder: Path) -> None:
 
 
 def _file(name: str) -> PriceFile:
-    found = measured_file(name)
-    if found is None:
+    file = measured_file(name)
+    if file is None:
         raise CatalogError(f"{name} is not in the catalog")
-    return found
+    return file
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Fit what engines take beside their kernels, and write it to the catalog.
+"""Fit the engine time beyond kernels, and write it to the catalog.
 
     python scripts/fit_engine_time.py            # needs: pip install 'specmargin[silicon]' scipy
 
-Two sources: served measurements that come with aiconfigurator-core (many models, GPUs and hosts; no drafts), and our
-own verify steps of one engine on one slow host. Fit the laws first: engine time is what they leave unexplained.
+Two sources: served measurements of aiconfigurator-core (many models, GPUs and hosts; no speculation), and the verify
+steps in the catalog, of one engine on one slow host. Fit the laws first: engine time is what they leave unexplained.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def main() -> None:
     for prices in ("laws", "tables"):
         predictions = predict(rows, prices, progress=lambda part: track(part, description="served rows"))
         slow = measured_engine_time(prices)
-        entries += [_served(fit, prices, slow.time) for fit in engine_fits(predictions.found)]
-        entries.append(_measured("vllm:slow-host", prices, slow.time, _slow_host(slow)))
+        entries += [_served(fit, prices, slow.time) for fit in engine_fits(predictions.rows)]
+        entries.append(_measured("vllm:slow-host", prices, slow.time, _slow_host_detail(slow)))
         pieces = piecewise_engine_time(slow.time)
         floor = f"graphs of pieces: no step under {pieces.floor_layer_seconds * 1e3:.2f} ms a layer; else "
-        entries.append(_measured("vllm:piecewise", prices, pieces, floor + _slow_host(slow)))
+        entries.append(_measured("vllm:piecewise", prices, pieces, floor + _slow_host_detail(slow)))
     body = ",\n".join("    " + json.dumps(entry, ensure_ascii=False) for entry in entries)
     TARGET.write_text(
         f'{{\n  "schema": "specmargin.engine-times/1",\n  "times": [\n{body}\n  ]\n}}\n', encoding="utf-8"
@@ -46,7 +46,7 @@ def _served(fit: EngineFit, prices: str, slow: EngineTime) -> dict[str, Any]:
         f"{fit.engine}: {_micro(fit.layer_seconds)} a layer ({low[2] * 1e6:.0f} to {high[2] * 1e6:.0f}), "
         f"{_micro(fit.sequence_seconds)} a sequence ({low[1] * 1e6:.0f} to {high[1] * 1e6:.0f}), "
         f"{_micro(fit.step_seconds)} a step, fitted to {fit.rows} served measurements "
-        f"(ranges: any one model on one GPU left out); {_launching(fit, slow)}"
+        f"(ranges: any one model on one GPU left out); {_eager_detail(fit, slow)}"
     )
     return {
         "name": fit.engine,
@@ -60,14 +60,14 @@ def _served(fit: EngineFit, prices: str, slow: EngineTime) -> dict[str, Any]:
     }
 
 
-def _launching(fit: EngineFit, slow: EngineTime) -> str:
-    """Served rows do not say what a step without a graph costs."""
+def _eager_detail(fit: EngineFit, slow: EngineTime) -> str:
+    """Served rows do not contain the cost of a step without a graph."""
     if fit.engine == "vllm":
         return f"without a graph {slow.eager_layer_seconds * 1e3:.2f} ms a layer, measured on one slow host"
     return "steps without a graph not measured"
 
 
-def _slow_host(measured: MeasuredTime) -> str:
+def _slow_host_detail(measured: MeasuredTime) -> str:
     time, step, sequence = measured.time, measured.step_range, measured.sequence_range
     return (
         f"{time.step_seconds * 1e3:.1f} ms a step ({step[0] * 1e3:.1f} to {step[1] * 1e3:.1f}) and "

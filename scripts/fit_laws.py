@@ -31,8 +31,8 @@ from specmargin.prices.kernels.terms import BYTES, fused, gemm_shape, gemm_terms
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"
-MEMORY_BOUND = 256  # positions up to which errors are judged
-# A module that takes this many times as long as another engine's, at its very smallest, was timed outside a CUDA graph.
+MEMORY_BOUND = 256  # positions up to which errors are evaluated
+# A module whose smallest time is this many times that of another engine was timed outside a CUDA graph.
 LAUNCH_BOUND = 1.4
 Entry = dict[str, Any]
 
@@ -67,7 +67,7 @@ def _line(entry: Entry) -> str:
 
 
 def _text(entries: list[Entry], kernels: dict[str, Any]) -> str:
-    """One law a line: short to read in a diff."""
+    """One law per line, for readable diffs."""
     lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
     shapes = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in kernels.items())
     head = f'{{\n  "schema": "specmargin.laws/1",\n  "source": {json.dumps(store.release())},\n'
@@ -94,7 +94,7 @@ def _entry(gpu: str, engine: str, operation: str, dtype: str, variant: str, law:
 
 
 def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
-    """The engine's own GEMMs; where its table is launch-bound, another engine's on the same GPU."""
+    """GEMMs of the engine; where its table is launch-bound, those of another engine on the same GPU."""
     for dtype in BYTES:
         for source in (engine, *(other for other in store.ENGINES if other != engine)):
             table = store.load(store.SYSTEMS[gpu], "gemm", source, "gemm_perf")
@@ -119,11 +119,11 @@ def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
     for dtype in BYTES:
         for plain in (False, True):
-            found = _newest_experts(gpu, engine, dtype, bandwidth, plain=plain)
-            if found is None:
+            newest = _newest_experts(gpu, engine, dtype, bandwidth, plain=plain)
+            if newest is None:
                 continue
-            table, rows, note = found
-            _note_kernels(kernels.setdefault(f"{gpu}/{engine}/{dtype}", {"shapes": {}}), rows)
+            table, rows, note = newest
+            _record_kernels(kernels.setdefault(f"{gpu}/{engine}/{dtype}", {"shapes": {}}), rows)
             for key, part in sorted(rows.partition_by(["kernel", "spread"], as_dict=True).items()):
                 kernel, spread = key
                 shape = features.shape_numbers(part, features.EXPERT_SHAPE)
@@ -144,22 +144,22 @@ def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
 
 
 def _is_triton(kernel: str) -> bool:
-    """Triton falls back to an untuned configuration where experts are crowded; other kernels do not."""
+    """Triton falls back to an untuned configuration at many pairs per expert; other kernels do not."""
     return "triton" in kernel or kernel.endswith("fused_moe")
 
 
-def _note_kernels(noted: dict[str, Any], rows: pl.DataFrame) -> None:
-    """Which kernel an engine runs for a shape, and which it runs most."""
+def _record_kernels(recorded: dict[str, Any], rows: pl.DataFrame) -> None:
+    """Record the kernel of each shape, and the most frequent one as default."""
     by_shape = rows.select([*features.MODEL_SHAPE, "kernel"]).unique(maintain_order=True)
-    noted["shapes"] |= {shape_key(*shape): _short(kernel) for *shape, kernel in by_shape.rows()}
-    noted.setdefault("default", _short(rows["kernel"].mode().sort()[0]))
+    recorded["shapes"] |= {shape_key(*shape): _short(kernel) for *shape, kernel in by_shape.rows()}
+    recorded.setdefault("default", _short(rows["kernel"].mode().sort()[0]))
 
 
 def _newest_experts(
     gpu: str, engine: str, dtype: str, bandwidth: float, *, plain: bool
 ) -> tuple[store.Table, pl.DataFrame, str] | None:
     """The newest version with at least ten shapes in this dtype; else with four (a format that one model has)."""
-    for wanted in (10, 4):
+    for min_shapes in (10, 4):
         for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
             table = store.table(path)
             expert = features.expert_rows(table, dtype, bandwidth=bandwidth)
@@ -167,7 +167,7 @@ def _newest_experts(
                 continue
             rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1)
             rows = rows.filter(features.matrices_expression() == (2.0 if plain else 3.0))
-            if rows.select(features.EXPERT_SHAPE).unique().height >= wanted:
+            if rows.select(features.EXPERT_SHAPE).unique().height >= min_shapes:
                 note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
                 return table, rows, note
     return None
@@ -201,7 +201,7 @@ def _attention(gpu: str, engine: str) -> Iterator[Entry]:
 
 
 def _prefill(gpu: str, engine: str) -> Iterator[Entry]:
-    """Attention of whole prompts: how fast it computes."""
+    """Attention of whole prompts, for its compute rate."""
     table = store.load(store.SYSTEMS[gpu], "attention", engine, "context_attention_perf")
     if table is None:
         return
@@ -218,7 +218,7 @@ def _prefill(gpu: str, engine: str) -> Iterator[Entry]:
 
 
 def _modules(gpu: str, engine: str, gemms: dict[str, Law]) -> Iterator[Entry]:
-    """MLA, DSA, CSA, HCA: what a measured module takes beyond its GEMMs, which are priced on their own."""
+    """MLA, DSA, CSA, HCA: time of a measured module beyond its GEMMs, which are priced separately."""
     for kind, module in MODULES.items():
         table = store.load(store.SYSTEMS[gpu], module.operation, engine, module.file)
         layer = _layer(module.model, kind)
@@ -288,7 +288,7 @@ def _module_terms(
 
 
 def _gemm_seconds(law: Law, matrices: tuple[Matrix, ...], m: FloatArray, ranks: int, dtype: str) -> FloatArray:
-    """As the price model runs them: fused, and block-diagonal products as one kernel."""
+    """As in the price model: fused, and block-diagonal products as one kernel."""
     total = np.zeros(m.size)
     for group in fused(matrices):
         n, k = gemm_shape(group, ranks)
@@ -322,38 +322,46 @@ def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:
     rows = collectives.all_reduce_rows(table)
     for key, part in sorted(rows.partition_by(["num_gpus"], as_dict=True).items()):
         sizes, seconds = part["bytes"].to_numpy(), part["seconds"].to_numpy()
-        kept = np.arange(0, sizes.size, 2)
-        nothing = Evidence(version=f"{engine} {table.version}", rows=sizes.size, shapes=1, median_error=0, p90_error=0)
-        points = _rising(seconds[kept])
-        curve = Curve(sizes=tuple(float(size) for size in sizes[kept]), seconds_at=points, evidence=nothing)
-        errors = np.abs(curve.seconds(sizes[1::2]) / seconds[1::2] - 1.0)  # on the points that were left out
+        every_other = np.arange(0, sizes.size, 2)
+        no_errors = Evidence(
+            version=f"{engine} {table.version}", rows=sizes.size, shapes=1, median_error=0, p90_error=0
+        )
+        points = _monotonic(seconds[every_other])
+        curve = Curve(sizes=tuple(float(size) for size in sizes[every_other]), seconds_at=points, evidence=no_errors)
+        errors = np.abs(curve.seconds(sizes[1::2]) / seconds[1::2] - 1.0)  # on the held-out points
         median, p90 = (round(float(np.quantile(errors, q)), 4) for q in (0.5, 0.9))
-        evidence = replace(nothing, median_error=median, p90_error=p90)
+        evidence = replace(no_errors, median_error=median, p90_error=p90)
         yield _entry(gpu, engine, "all-reduce", "bfloat16", f"{key[0]}", replace(curve, evidence=evidence))
 
 
 def _all_to_all(gpu: str, engine: str) -> Iterator[Entry]:
-    """A point an octave: the median over shapes; judged on shapes left out one at a time.
+    """One point per octave, the median over shapes; errors are leave-one-shape-out.
 
-    Own measurements, unless they were timed outside a CUDA graph: DeepEP's kernels are the same in every engine.
+    Uses the engine's own measurements unless they were timed outside a CUDA graph; then those of another engine, whose
+    DeepEP kernels are the same.
     """
     tables = [(e, collectives.all_to_all_rows(store.SYSTEMS[gpu], e)) for e in store.ENGINES]
-    found = [(e, *table) for e, table in tables if table is not None]
-    for ranks in sorted({ranks for _, _, rows in found for ranks in rows["ranks"].unique()}):
-        parts = {(e, version): rows.filter(pl.col("ranks") == ranks) for e, version, rows in found}
-        at = {key: part for key, part in parts.items() if part.height > 0}
-        least = {key: _floor(part) for key, part in at.items()}
-        best = min(least, key=lambda key: least[key])
-        own = next((key for key in at if key[0] == engine), best)
-        chosen = own if least[own] <= LAUNCH_BOUND * least[best] else best
+    measured = [(e, *table) for e, table in tables if table is not None]
+    for ranks in sorted({ranks for _, _, rows in measured for ranks in rows["ranks"].unique()}):
+        parts = {(e, version): rows.filter(pl.col("ranks") == ranks) for e, version, rows in measured}
+        rows_by_source = {key: part for key, part in parts.items() if part.height > 0}
+        smallest_seconds = {key: _smallest_message_seconds(part) for key, part in rows_by_source.items()}
+        best = min(smallest_seconds, key=lambda key: smallest_seconds[key])
+        own = next((key for key in rows_by_source if key[0] == engine), best)
+        chosen = own if smallest_seconds[own] <= LAUNCH_BOUND * smallest_seconds[best] else best
         note = "" if chosen[0] == engine else f"measured with {chosen[0]}"
         yield _entry(
-            gpu, engine, "all-to-all", "bfloat16", f"{int(ranks)}", _all_to_all_curve(chosen, at[chosen], note)
+            gpu,
+            engine,
+            "all-to-all",
+            "bfloat16",
+            f"{int(ranks)}",
+            _all_to_all_curve(chosen, rows_by_source[chosen], note),
         )
 
 
-def _floor(rows: pl.DataFrame) -> float:
-    """Seconds of the smallest messages."""
+def _smallest_message_seconds(rows: pl.DataFrame) -> float:
+    """Median time of the smallest messages."""
     return float(np.median(rows.sort("bytes")["seconds"].to_numpy()[:10]))
 
 
@@ -361,8 +369,8 @@ def _all_to_all_curve(chosen: tuple[str, str], rows: pl.DataFrame, note: str) ->
     sizes, seconds = rows["bytes"].to_numpy(), rows["seconds"].to_numpy()
     shape = features.shape_numbers(rows, ["hidden_size", "topk", "num_experts"])
     errors = []
-    for one in np.unique(shape):
-        seen, unseen = shape != one, shape == one
+    for held_out in np.unique(shape):
+        seen, unseen = shape != held_out, shape == held_out
         errors.append(np.abs(_octaves(sizes[seen], seconds[seen]).seconds(sizes[unseen]) / seconds[unseen] - 1.0))
     median, p90 = (round(float(np.quantile(np.concatenate(errors), q)), 4) for q in (0.5, 0.9))
     evidence = Evidence(
@@ -377,15 +385,17 @@ def _all_to_all_curve(chosen: tuple[str, str], rows: pl.DataFrame, note: str) ->
 
 
 def _octaves(sizes: FloatArray, seconds: FloatArray) -> Curve:
-    octave = np.round(np.log2(sizes)).astype(int)
-    known = np.unique(octave)
-    medians = np.array([np.median(seconds[octave == one]) for one in known])
-    nothing = Evidence(version="", rows=0, shapes=0, median_error=0, p90_error=0)
-    return Curve(sizes=tuple(float(2.0**one) for one in known), seconds_at=_rising(medians), evidence=nothing)
+    octave_by_row = np.round(np.log2(sizes)).astype(int)
+    octaves = np.unique(octave_by_row)
+    medians = np.array([np.median(seconds[octave_by_row == octave]) for octave in octaves])
+    no_evidence = Evidence(version="", rows=0, shapes=0, median_error=0, p90_error=0)
+    return Curve(
+        sizes=tuple(float(2.0**octave) for octave in octaves), seconds_at=_monotonic(medians), evidence=no_evidence
+    )
 
 
-def _rising(seconds: FloatArray) -> tuple[float, ...]:
-    """More bytes never take less time: a size where an engine picks a bad algorithm costs as much as the next one."""
+def _monotonic(seconds: FloatArray) -> tuple[float, ...]:
+    """Monotonic times: where an engine picks a slow algorithm, a size is priced like the next larger one."""
     return tuple(float(f"{value:.3g}") for value in np.minimum.accumulate(seconds[::-1])[::-1])
 
 

@@ -1,9 +1,9 @@
-"""Fit the bundled routing profiles to published curves: four numbers a layer and category.
+"""Fit the bundled routing profiles to published curves: four numbers per layer and category.
 
     python scripts/fit_routing.py PUBLISHED       # the folder with the published curves; needs scipy
 
-Popularity is fitted to the experts that 2 to 256 strangers touch under the published shares; m(2) and the growth of
-m(q) to the published depth curve. The published numbers themselves are not kept.
+Popularity is fitted to the distinct experts of 2 to 256 independent tokens under the published shares; m(2) and the
+growth of m(q) to the published depth curve. The published numbers themselves are not stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specmargin.routing.curves import effective_positions, popularity, strangers
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "routing"
-STRANGERS = np.array([2, 4, 8, 16, 64, 256])
+INDEPENDENT_TOKENS = np.array([2, 4, 8, 16, 64, 256])
 MODELS = {
     "qwen3.6-35b-a3b": ("", ExpertPool(experts=256, experts_per_token=8), (1, 2, 3, 4, 6, 8, 12, 16)),
     "deepseek-v4-flash": ("deepseek-v4-flash/", ExpertPool(experts=256, experts_per_token=6), (1, 2, 3, 4)),
@@ -57,36 +57,36 @@ def fit_category(
     growth = np.array([fit_growth(m, runs) for m in wanted.T])
     numbers = np.round(np.concatenate([shape, growth], axis=1), 4)
     effective = effective_positions(numbers[:, 2], numbers[:, 3])[np.array(runs) - 1]
-    found = distinct_of(popularity(numbers[:, 0], numbers[:, 1], pool), effective)
-    depth_error = np.abs(found.mean(axis=1) / depth.mean(axis=0) - 1.0).max()
+    predicted = distinct_experts(popularity(numbers[:, 0], numbers[:, 1], pool), effective)
+    depth_error = np.abs(predicted.mean(axis=1) / depth.mean(axis=0) - 1.0).max()
     width_error = np.abs(coverage(fitted, 16.0).mean() / coverage(p, 16.0).mean() - 1.0)
     return numbers, {"depth_error": round(float(depth_error), 4), "width_error": round(float(width_error), 4)}
 
 
 def fit_popularity(p: FloatArray, pool: ExpertPool) -> FloatArray:
-    known = np.array([coverage(p[np.newaxis], t)[0] for t in STRANGERS])
+    published = np.array([coverage(p[np.newaxis], t)[0] for t in INDEPENDENT_TOKENS])
 
     def residuals(logs: FloatArray) -> FloatArray:
-        made = popularity(np.exp(logs[:1]), np.exp(logs[1:]), pool)
-        return np.asarray(np.array([coverage(made, t)[0] for t in STRANGERS]) / known - 1.0)
+        fitted = popularity(np.exp(logs[:1]), np.exp(logs[1:]), pool)
+        return np.asarray(np.array([coverage(fitted, t)[0] for t in INDEPENDENT_TOKENS]) / published - 1.0)
 
     return np.asarray(np.exp(least_squares(residuals, [1.0, 0.0], bounds=(-3.0, 4.0)).x))
 
 
 def fit_growth(m: FloatArray, runs: tuple[int, ...]) -> FloatArray:
-    """m(2) as it is; beyond it a power of the run."""
+    """m(2) as published; beyond it a power of the run length."""
     second = float(m[runs.index(2)])
     longer = np.array([run for run in runs if run > 2])
     logs = np.log(np.array([m[runs.index(run)] for run in longer]) / second)
-    steps = np.log(longer / 2.0)
-    return np.array([second, float(np.clip((logs @ steps) / (steps @ steps), 0.0, 1.0))])
+    log_lengths = np.log(longer / 2.0)
+    return np.array([second, float(np.clip((logs @ log_lengths) / (log_lengths @ log_lengths), 0.0, 1.0))])
 
 
 def coverage(p: FloatArray, positions: float) -> FloatArray:
     return np.asarray((1.0 - (1.0 - p) ** positions).sum(axis=1))
 
 
-def distinct_of(p: FloatArray, effective_by_run_layer: FloatArray) -> FloatArray:
+def distinct_experts(p: FloatArray, effective_by_run_layer: FloatArray) -> FloatArray:
     return np.array([(1.0 - (1.0 - p) ** m[:, np.newaxis]).sum(axis=1) for m in effective_by_run_layer])
 
 

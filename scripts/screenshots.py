@@ -1,4 +1,4 @@
-"""Every figure in light and dark, and the pages as a browser shows them, into a folder: to look at them all.
+"""Save every figure in light and dark, and screenshots of the pages, to a folder for visual review.
 
     python scripts/screenshots.py OUTDIR [--model NAME] [--gpu NAME] [--bank FOLDER]
 
@@ -33,19 +33,19 @@ _DRAWN = """card => card.hidden || card.querySelector('.chart svg, .nothing butt
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("folder", type=Path)
-    asked.add_argument("--model", default="qwen3.6-35b-a3b")
-    asked.add_argument("--gpu", default="h200")
-    asked.add_argument("--bank", type=Path)
-    given = asked.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="qwen3.6-35b-a3b")
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--bank", type=Path)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     uploads = Uploads()
-    acceptance = None if given.bank is None else f"upload:{_bank(uploads, given.bank)}"
-    view = view_of(Query(model=given.model, gpu=given.gpu, acceptance=acceptance), uploads)
-    draw(view, given.folder)
+    acceptance = None if options.bank is None else f"upload:{_bank(uploads, options.bank)}"
+    view = view_of(Query(model=options.model, gpu=options.gpu, acceptance=acceptance), uploads)
+    draw(view, options.folder)
     uploads.close()
-    pages(given.folder)
+    pages(options.folder)
 
 
 def _bank(uploads: Uploads, folder: Path) -> str:
@@ -56,20 +56,20 @@ def _bank(uploads: Uploads, folder: Path) -> str:
 def draw(view: View, folder: Path) -> None:
     for name in GALLERY:
         try:
-            found = figure(name, view)
+            drawn = figure(name, view)
         except DoesNotApplyError as error:
             print(f"{name}: {error}")
             continue
         for theme in (LIGHT, DARK):
-            save(found.chart(theme), folder / f"{name}-{theme.name}.png")
+            save(drawn.chart(theme), folder / f"{name}-{theme.name}.png")
         print(name)
 
 
 def pages(folder: Path) -> None:
-    """The pages themselves, whole, in both looks and two widths."""
+    """Full-page screenshots, in both themes and two widths."""
     browser_path = chromium()
     if browser_path is None:
-        print("no Chromium: run scripts/setup_browser.py for pictures of the pages")
+        print("no Chromium found; run scripts/setup_browser.py to get screenshots of the pages")
         return
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
@@ -94,14 +94,14 @@ def pages(folder: Path) -> None:
 
 @contextmanager
 def _served() -> Iterator[str]:
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(make_app(), log_level="error"))
-    thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.05)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
     thread.join(timeout=10)
 

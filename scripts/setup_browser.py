@@ -1,7 +1,7 @@
-"""What the browser tests need: a Chromium and axe-core. Found where they are; installed where that is possible.
+"""Find or install what the browser tests need: Chromium and axe-core.
 
 `make test` runs this first. Chromium comes from the distribution (apt-get, as root), axe-core from npm into `.cache/`.
-Where neither is possible the tests say so and are skipped, or fail where CI is set.
+Where neither is possible the tests are skipped with a message, or fail if CI is set.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 def chromium() -> str | None:
     """SPECMARGIN_CHROMIUM, or the first browser on the path."""
-    given = os.environ.get("SPECMARGIN_CHROMIUM")
-    return given or next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    configured = os.environ.get("SPECMARGIN_CHROMIUM")
+    return configured or next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
 def axe() -> Path | None:
@@ -53,7 +53,7 @@ def main() -> int:
         install_chromium()
     if axe() is None:
         install_axe()
-    print(f"browser: {chromium() or 'none'}; axe-core: {'there' if axe() else 'none'}")
+    print(f"browser: {chromium() or 'none'}; axe-core: {'installed' if axe() else 'none'}")
     return 0
 
 

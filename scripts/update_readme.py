@@ -1,4 +1,4 @@
-"""Put real output where the documentation shows it: the README's first screen, the tables of docs/design-space.md.
+"""Update command output in the documentation: the first screen of the README, the tables of docs/design-space.md.
 
 Run it whenever a price changes: make readme
 """
@@ -24,7 +24,7 @@ def main() -> None:
     _design_tables(ROOT / "docs" / "design-space.md")
 
 
-def _printed(arguments: str) -> str:
+def _output(arguments: str) -> str:
     command = [sys.executable, "-m", "specmargin.cli.main", *shlex.split(arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -32,8 +32,8 @@ def _printed(arguments: str) -> str:
 def _first_screen(readme: Path) -> None:
     command = re.search(r"^plan:.*\n\t\$\(BIN\)/specmargin (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     if command is None:
-        sys.exit("the Makefile has no plan")
-    lines = "\n".join(line.rstrip() for line in _printed(command[1]).rstrip().splitlines())
+        sys.exit("the Makefile has no target `plan`")
+    lines = "\n".join(line.rstrip() for line in _output(command[1]).rstrip().splitlines())
     block = re.compile(r"(```console\n\$ make plan\n).*?(\n```)", re.DOTALL)
     readme.write_text(block.sub(lambda match: match[1] + lines + match[2], readme.read_text(), count=1))
 
@@ -47,7 +47,7 @@ def _table(match: re.Match[str]) -> str:
     lines = []
     for line in body.splitlines():
         batch = line.strip("|").split("|")[0].strip()
-        rows = json.loads(_printed(f"design {command.replace('BATCH', batch)} --json"))["rows"]
+        rows = json.loads(_output(f"design {command.replace('BATCH', batch)} --json"))["rows"]
         by_name = {_name(row, heading): row for row in rows}
         cells = [
             f"{r['speedup']:.2f}× {r['goodput_tokens_per_second']:,.0f}"

@@ -1,4 +1,4 @@
-"""The engines of `rounds.py`: models of the catalog with dummy weights, their drafters, and what is measured in each.
+"""The jobs of `rounds.py`: catalog models with dummy weights, their drafters, and the points to measure.
 
 python -m benchmarks.gpu.jobs FOLDER [--layers N]     writes model folders and phase-1.json, phase-2.json, …
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 CATALOG = Path(__file__).resolve().parents[2] / "src" / "specmargin" / "catalog" / "models"
 GIGABYTE = 10**9
-# What the catalog leaves out because no price depends on it, and vLLM wants to know.
-MORE: dict[str, dict[str, Any]] = {
+# Fields that vLLM needs and the catalog omits because no price depends on them.
+EXTRA_CONFIG: dict[str, dict[str, Any]] = {
     "qwen3-30b-a3b": {
         "architectures": ["Qwen3MoeForCausalLM"],
         "intermediate_size": 6144,
@@ -52,25 +52,25 @@ HEADS = {
 VOCABULARY = {"qwen3-30b-a3b": 151_936, "llama-3.1-8b": 128_256, "qwen3.6-35b-a3b": 248_320}
 DEPTHS = [0, 1, 2, 3, 5, 7]
 BATCHES = [1, 4, 16, 64, 128, 256]
-FIRST_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+V1_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 
 
 def model_folder(folder: Path, name: str, layers: int | None) -> str:
-    config = json.loads((CATALOG / f"{name}.json").read_text())["config"] | MORE[name]
+    config = json.loads((CATALOG / f"{name}.json").read_text())["config"] | EXTRA_CONFIG[name]
     if layers is not None:
         config["num_hidden_layers"] = layers
     return _written(folder / name, config)
 
 
 def head_folder(folder: Path, name: str, layers: int | None) -> str:
-    of = json.loads((CATALOG / f"{name}.json").read_text())["config"]
-    count = layers or of["num_hidden_layers"]
+    target = json.loads((CATALOG / f"{name}.json").read_text())["config"]
+    count = layers or target["num_hidden_layers"]
     config = HEADS[name] | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,
         "num_key_value_heads": 8,
-        "vocab_size": of["vocab_size"],
+        "vocab_size": target["vocab_size"],
         "draft_vocab_size": 32_000,
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
@@ -92,9 +92,9 @@ def _written(folder: Path, config: dict[str, Any]) -> str:
 
 
 def speculation(folder: Path, model: str, depths: list[int], layers: int | None) -> dict[str, Any]:
-    """A table that names every depth, so that each has its graphs; which one is used is decided while measuring.
+    """A table with every depth, so that graphs are captured for each; the measurement sets the depth that is used.
 
-    A single depth needs no table, and vLLM's first runner would lose its full graphs with one.
+    A single depth needs no table, and with one vLLM's V1 model runner would lose its full graphs.
     """
     deepest = max(depths)
     table = [[i, i, depth] for i, depth in enumerate(sorted(depths, reverse=True), start=1)]
@@ -132,7 +132,7 @@ def job(
         "max_model_len": 4096,
         "max_num_seqs": max(batches),
         "enable_prefix_caching": False,
-        "gpu_memory_utilization": 0.05,  # what is free when it starts; KV is given in bytes
+        "gpu_memory_utilization": 0.05,  # only checked against free memory at start; KV is set in bytes
         "disable_log_stats": True,
         "kv_cache_memory_bytes": int(kv_gigabytes * GIGABYTE),
         "compilation_config": {"cudagraph_capture_sizes": sizes},
@@ -159,51 +159,55 @@ def job(
 
 
 def plans(folder: Path, layers: int | None = None) -> list[dict[str, Any]]:
-    """Engines of one phase fit in 139 GiB together, and start side by side."""
+    """The engines of one phase start side by side and fit in 139 GiB together."""
     moe, dense, hybrid = "qwen3-30b-a3b", "llama-3.1-8b", "qwen3.6-35b-a3b"
     few = [1, 64, 256]
 
-    def of(name: str, model: str, **more: Any) -> dict[str, Any]:
-        given = {"depths": DEPTHS, "batches": BATCHES, "layers": layers} | more
-        return job(folder, name, model, **given)
+    def grid_job(name: str, model: str, **changes: Any) -> dict[str, Any]:
+        options = {"depths": DEPTHS, "batches": BATCHES, "layers": layers} | changes
+        return job(folder, name, model, **options)
 
     return [
         _phase(
-            of("moe-eagle3", moe, kv_gigabytes=14.5, prompt_tokens=128),
-            of("dense-eagle3", dense, kv_gigabytes=18, prompt_tokens=96),
+            grid_job("moe-eagle3", moe, kv_gigabytes=14.5, prompt_tokens=128),
+            grid_job("dense-eagle3", dense, kv_gigabytes=18, prompt_tokens=96),
         ),
         _phase(
-            of("moe-none", moe, kv_gigabytes=8, prompt_tokens=128, speculative=False),
-            of("moe-count", moe, kv_gigabytes=4, prompt_tokens=128, count=True, batches=[1, 4, 16, 64]),
+            grid_job("moe-none", moe, kv_gigabytes=8, prompt_tokens=128, speculative=False),
+            grid_job("moe-count", moe, kv_gigabytes=4, prompt_tokens=128, count=True, batches=[1, 4, 16, 64]),
         ),
         _phase(
-            of("hybrid-mtp", hybrid, kv_gigabytes=24, prompt_tokens=128, depths=[0, 1, 2, 3], batches=[1, 4, 16, 64]),
-            of(
+            grid_job(
+                "hybrid-mtp", hybrid, kv_gigabytes=24, prompt_tokens=128, depths=[0, 1, 2, 3], batches=[1, 4, 16, 64]
+            ),
+            grid_job(
                 "dense-first-runner",
                 dense,
                 kv_gigabytes=13,
                 prompt_tokens=64,
                 depths=[3],
                 batches=[1, 64, 128],
-                environment=FIRST_RUNNER,
+                environment=V1_RUNNER,
             ),
         ),
         _phase(
-            of("hybrid-none", hybrid, kv_gigabytes=10, prompt_tokens=128, batches=[1, 4, 16, 64], speculative=False),
-            of("dense-sync", dense, kv_gigabytes=15, prompt_tokens=64, batches=few, async_scheduling=False),
-            of("dense-none", dense, kv_gigabytes=8, prompt_tokens=96, speculative=False),
+            grid_job(
+                "hybrid-none", hybrid, kv_gigabytes=10, prompt_tokens=128, batches=[1, 4, 16, 64], speculative=False
+            ),
+            grid_job("dense-sync", dense, kv_gigabytes=15, prompt_tokens=64, batches=few, async_scheduling=False),
+            grid_job("dense-none", dense, kv_gigabytes=8, prompt_tokens=96, speculative=False),
         ),
         _phase(
-            of(
+            grid_job(
                 "dense-none-first-runner",
                 dense,
                 kv_gigabytes=8,
                 prompt_tokens=64,
                 batches=few,
                 speculative=False,
-                environment=FIRST_RUNNER,
+                environment=V1_RUNNER,
             ),
-            of(
+            grid_job(
                 "dense-none-sync",
                 dense,
                 kv_gigabytes=8,
@@ -212,7 +216,7 @@ def plans(folder: Path, layers: int | None = None) -> list[dict[str, Any]]:
                 speculative=False,
                 async_scheduling=False,
             ),
-            of("dense-eagle3-room", dense, kv_gigabytes=45, prompt_tokens=96, batches=[64, 128, 256]),
+            grid_job("dense-eagle3-room", dense, kv_gigabytes=45, prompt_tokens=96, batches=[64, 128, 256]),
         ),
     ]
 

@@ -1,13 +1,13 @@
 """Seconds of whole speculative rounds of a real vLLM on a GPU, by batch and depth.
 
     python -m benchmarks.gpu.rounds engine JOB.json RESULT.json    one engine
-    python -m benchmarks.gpu.rounds phases PLAN.json FOLDER        engines that start side by side, measured in turns
+    python -m benchmarks.gpu.rounds phases PLAN.json FOLDER        engines that start side by side, measured one by one
 
-Exactly `batch` sequences decode all through a window. The engine core runs inside this process and is stepped without
+Exactly `batch` sequences decode throughout a window. The engine core runs inside this process and is stepped without
 the front end, which a server runs in another process. Depths take turns in one engine, through the table that vLLM's
-dynamic speculation looks up, so that a slow second hits all of them alike. Draft tokens are replaced by random ones
-(independent tokens, whatever dummy weights would propose), which takes one small kernel per round; acceptance is vLLM's
-synthetic one. With `count` the engine runs eagerly, and distinct experts are counted instead of seconds.
+dynamic speculation looks up, so that noise affects all of them alike. Draft tokens are replaced by random ones
+(independent tokens, whatever dummy weights would propose), which takes one small kernel per round; acceptance is
+synthetic, by vLLM. With `count` the engine runs eagerly, and distinct experts are counted instead of seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Engine:
         worker = self.core.model_executor.driver_worker
         self.runner = getattr(worker, "worker", worker).model_runner
         self.counter = ExpertCounter(self.runner.model) if job.get("count") else None
-        self.named = 0
+        self.requests_added = 0
 
     # --- sequences ---
 
@@ -58,15 +58,15 @@ class Engine:
         generator = np.random.default_rng([7, batch])
         endless = SamplingParams(temperature=0.0, max_tokens=30_000, ignore_eos=True, detokenize=False)
         for _ in range(batch):
-            self.named += 1
+            self.requests_added += 1
             prompt = generator.integers(100, self.vocabulary - 100, prompt_tokens).tolist()
-            self.engine.add_request(str(self.named), {"prompt_token_ids": prompt}, endless)
+            self.engine.add_request(str(self.requests_added), {"prompt_token_ids": prompt}, endless)
         self.want(0)
         until = time.monotonic() + 60.0
         while any(r.num_computed_tokens <= r.num_prompt_tokens for r in self.requests()):
             self.rounds(1)
             if time.monotonic() > until:
-                raise TimeoutError(f"{batch} sequences do not decode together: too little room for KV?")
+                raise TimeoutError(f"{batch} sequences do not decode together; the KV cache is probably too small")
 
     def requests(self) -> list[Any]:
         return list(self.core.scheduler.requests.values())
@@ -87,7 +87,7 @@ class Engine:
             self.core.scheduler.dynamic_sd_lookup = [depth] * (sequences + 1)
 
     def _step(self) -> int:
-        """Tokens that came back; −1 where nothing did (with async scheduling the first step only fills the queue)."""
+        """Tokens returned; −1 without output (with async scheduling the first step only fills the queue)."""
         outputs, executed = self.core.step_fn()
         self.core.post_step(model_executed=executed)
         if not outputs:
@@ -95,17 +95,17 @@ class Engine:
         return sum(len(one.new_token_ids) for batch in outputs.values() for one in batch.outputs)
 
     def rounds(self, count: int) -> tuple[float, int]:
-        """Seconds and tokens of so many rounds that came back."""
+        """Seconds and tokens of `count` rounds with output."""
         begun, done, tokens = time.perf_counter(), 0, 0
         while done < count:
-            came = self._step()
-            if came >= 0:
-                done, tokens = done + 1, tokens + came
+            new_tokens = self._step()
+            if new_tokens >= 0:
+                done, tokens = done + 1, tokens + new_tokens
         return time.perf_counter() - begun, tokens
 
     def measure(self, batch: int, depths: list[int], prompt_tokens: int) -> list[dict[str, Any]]:
         self.fill(batch, prompt_tokens)
-        kept: dict[int, list[tuple[float, float, float]]] = {depth: [] for depth in depths}
+        samples: dict[int, list[tuple[float, float, float]]] = {depth: [] for depth in depths}
         sizes: dict[int, int] = {}
         for turn in range(TURNS):
             for depth in depths[turn % len(depths) :] + depths[: turn % len(depths)]:
@@ -115,9 +115,9 @@ class Engine:
                     trial, _ = self.rounds(4)
                     sizes[depth] = int(min(max(WINDOW_SECONDS / (trial / 4), LEAST_ROUNDS), MOST_ROUNDS))
                 seconds, tokens = self.rounds(sizes[depth])
-                kept[depth].append((seconds / sizes[depth], tokens / sizes[depth] / batch, self.context()))
+                samples[depth].append((seconds / sizes[depth], tokens / sizes[depth] / batch, self.context()))
         self.clear()
-        return [_row(batch, depth, sizes[depth], rows) for depth, rows in kept.items()]
+        return [_row(batch, depth, sizes[depth], rows) for depth, rows in samples.items()]
 
     def count(self, batch: int, depths: list[int], prompt_tokens: int) -> list[dict[str, Any]]:
         assert self.counter is not None
@@ -126,16 +126,16 @@ class Engine:
         for depth in depths:
             self.want(depth)
             self.rounds(SETTLE_ROUNDS)
-            heard = []
+            distinct_by_round = []
             for _ in range(4):
                 self.counter.reset()
                 self.rounds(1)
-                heard.append(self.counter.distinct())
-            rows.append({"batch": batch, "depth": depth, "distinct_experts": statistics.fmean(heard)})
+                distinct_by_round.append(self.counter.distinct())
+            rows.append({"batch": batch, "depth": depth, "distinct_experts": statistics.fmean(distinct_by_round)})
         self.clear()
         return rows
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         import torch
         import vllm
 
@@ -170,7 +170,7 @@ def _row(batch: int, depth: int, rounds: int, turns: list[tuple[float, float, fl
 
 
 class ExpertCounter:
-    """Distinct experts of the target's steps, per layer, from the routers' own choices; for an eager engine."""
+    """Distinct experts of the target's steps, per layer, from the choices of the routers; for an eager engine."""
 
     def __init__(self, model: Any) -> None:
         import torch
@@ -180,9 +180,9 @@ class ExpertCounter:
         experts = max((int(router.global_num_experts) for router in routers), default=1)
         self.hits = torch.zeros((len(routers), experts), dtype=torch.int32, device=next(model.parameters()).device)
         for layer, router in enumerate(routers):
-            router.set_capture_fn(lambda chosen, layer=layer: self._heard(layer, chosen))
+            router.set_capture_fn(lambda chosen, layer=layer: self._count(layer, chosen))
 
-    def _heard(self, layer: int, chosen: Any) -> None:
+    def _count(self, layer: int, chosen: Any) -> None:
         ids = chosen.reshape(-1).long()
         self.hits[layer].index_fill_(0, ids[ids >= 0], 1)  # padding is −1
 
@@ -194,25 +194,25 @@ class ExpertCounter:
 
 
 def randomise_drafts(vocabulary: int) -> None:
-    """Both runners: what the drafter proposes is replaced in place, after it has done all of its work."""
+    """Replace the drafts of both model runners in place, after the drafter has done all of its work."""
     import importlib
 
-    places = (
+    proposers = (
         ("vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator", "TargetDependentARSpeculator"),
         ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer"),
     )
-    for module, name in places:
+    for module, name in proposers:
         try:
             owner = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            print(f"drafts stay as they are in {module}: {error}", flush=True)
+            print(f"drafts are not replaced in {module}: {error}", flush=True)
             continue
         owner.propose = _randomised(owner.propose, vocabulary)
 
 
 def keep_own_vocabulary() -> None:
-    """An EAGLE-3 head projects onto its own, smaller vocabulary. vLLM sees that from the names of the weights it loads,
-    and takes the target's projection where it loads none (dummy weights): five times the bytes."""
+    """Make EAGLE-3 heads use their own, smaller LM head. vLLM detects it by the names of loaded weights, and with dummy
+    weights it would use the LM head of the target, which has five times the bytes."""
     from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
     Eagle3LlamaForCausalLM.has_own_lm_head = True
@@ -221,8 +221,8 @@ def keep_own_vocabulary() -> None:
 def _randomised(propose: Any, vocabulary: int) -> Any:
     import torch
 
-    def random_drafts(self: Any, *given: Any, **named: Any) -> Any:
-        drafts = propose(self, *given, **named)
+    def random_drafts(self: Any, *arguments: Any, **named: Any) -> Any:
+        drafts = propose(self, *arguments, **named)
         tensor = isinstance(drafts, torch.Tensor) and drafts.numel() > 0
         if tensor and not named.get("dummy_run") and named.get("num_speculative_tokens") != 0:
             drafts.random_(100, vocabulary - 100)
@@ -238,7 +238,7 @@ def run_engine(job_file: str, result_file: str) -> None:
     job = json.loads(Path(job_file).read_text())
     os.environ.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "0", **job.get("environment", {})})
     engine = Engine(job)
-    result: dict[str, Any] = {"engine": engine.described(), "rows": [], "failures": []}
+    result: dict[str, Any] = {"engine": engine.description(), "rows": [], "failures": []}
     ready, go = Path(f"{result_file}.ready"), Path(f"{result_file}.go")
     ready.touch()
     while job.get("wait") and not go.exists():
@@ -248,13 +248,13 @@ def run_engine(job_file: str, result_file: str) -> None:
         try:
             act = engine.count if job.get("count") else engine.measure
             result["rows"] += act(batch, depths, job["prompt_tokens"])
-        except Exception as error:  # what was measured is kept
+        except Exception as error:  # earlier rows stay in the result
             result["failures"].append(f"batch {batch}: {type(error).__name__}: {str(error)[:300]}")
             break
         Path(result_file).write_text(json.dumps(result))
     Path(result_file).write_text(json.dumps(result))
     print("DONE", job["name"], flush=True)
-    os._exit(0)  # the driver frees what the engine holds
+    os._exit(0)  # skips the engine's shutdown; the driver frees its memory
 
 
 # --- several ---
@@ -294,7 +294,7 @@ def _start(job: dict[str, Any], out: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], file: Path | None, seconds: float) -> None:
-    """Until the file is there, the process is gone, or time is up."""
+    """Until the file exists, the process has ended, or the time is over."""
     until = time.monotonic() + max(seconds, 0.0)
     while time.monotonic() < until and process.poll() is None and not (file is not None and file.exists()):
         time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""What live benchmarks and live tests share: models, measuring, and engines in processes of their own."""
+"""Shared by live benchmarks and live tests: models, measuring, and engines in separate processes."""
 
 from pathlib import Path
 

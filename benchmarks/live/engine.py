@@ -1,7 +1,7 @@
-"""An engine in its own process that plays one contestant at a time: commands come as JSON lines, answers go back so.
+"""An engine in its own process that runs one contestant at a time; commands and replies are JSON lines.
 
-Contestants of one engine share everything but the policy: they take turns with the very same sequences, a slice of a
-second each, so that a machine that changes its speed every few seconds does so to all of them.
+Contestants of one engine differ only in the policy. They take turns with the same sequences, a fraction of a second
+each, so that changes in the speed of the machine affect all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.live.talking import serve
 
-_SETTLE = 2  # steps after a switch: what the contestant before had drafted is verified in the first of them
+_SETTLE_STEPS = 2  # after a switch: the first verifies drafts of the previous contestant
 
 
 def start(job: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
@@ -37,12 +37,12 @@ class Engine:
         self.prompts: list[list[int]] = []
         self.concurrency = 0
         self.running = set[str]()
-        self.count = 0  # prompts of this phase
-        self.named = 0
-        self._tell_all()
+        self.prompts_used = 0  # in this phase
+        self.requests_added = 0
+        self._forward_requests()
 
-    def _tell_all(self) -> None:
-        """Requests come and go for every contestant, also for those whose turn it is not."""
+    def _forward_requests(self) -> None:
+        """Announce new and finished requests to all contestants, not only to the active one."""
         scheduler = self.scheduler
         add, free = scheduler.add_request, scheduler._free_request
 
@@ -62,7 +62,7 @@ class Engine:
         scheduler.add_request, scheduler._free_request = add_request, free_request
 
     def contestant(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """A policy of this name, fresh."""
+        """Add a contestant, or replace the one of this name."""
         from specmargin.live.building import build_driver  # noqa: PLC0415
         from specmargin.live.capture import Identity  # noqa: PLC0415
         from specmargin.live.settings_schema import read_settings  # noqa: PLC0415
@@ -80,22 +80,22 @@ class Engine:
         return {}
 
     def answers(self, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-        """What the engine itself goes on with."""
+        """Greedy outputs of the engine."""
         self._stop()
-        found: list[list[int]] = [[] for _ in prompts]
-        given = self.parameters.clone()
-        given.max_tokens = tokens
+        outputs: list[list[int]] = [[] for _ in prompts]
+        parameters = self.parameters.clone()
+        parameters.max_tokens = tokens
         for i, prompt in enumerate(prompts):
-            self.engine.add_request(str(i), {"prompt_token_ids": prompt}, given)
+            self.engine.add_request(str(i), {"prompt_token_ids": prompt}, parameters)
         while self.engine.has_unfinished_requests():
             for output in self.engine.step():
-                found[int(output.request_id)].extend(output.outputs[0].token_ids)
-        return {"answers": found}
+                outputs[int(output.request_id)].extend(output.outputs[0].token_ids)
+        return {"answers": outputs}
 
     def phase(self, prompts: list[list[int]], concurrency: int) -> dict[str, Any]:
-        """From now on so many sequences at once, always, of these prompts, from the first of them on."""
+        """Keep `concurrency` sequences running from now on, starting with the first of these prompts."""
         self._stop()
-        self.prompts, self.concurrency, self.count = prompts, concurrency, 0
+        self.prompts, self.concurrency, self.prompts_used = prompts, concurrency, 0
         self._fill()
         while self._prefills():
             self._step()
@@ -108,18 +108,18 @@ class Engine:
         self.running.clear()
 
     def _prefills(self) -> bool:
-        """Whether the next step holds prompts."""
+        """Whether the next step contains prompts."""
         return bool(self.scheduler.waiting) or any(request.is_prefill_chunk for request in self.scheduler.running)
 
     def slice(self, name: str, seconds: float, prompts: list[list[int]] | None = None) -> dict[str, Any]:
-        """A contestant's turn, with new sequences where there are prompts; steps that hold prompts are not counted."""
+        """A contestant's turn, with new sequences if prompts are given; steps that contain prompts are not counted."""
         driver = self.drivers.get(name)
         if driver is not None:
             self.scheduler._driver = driver
             self.scheduler._last_done = float("nan")
         if prompts is not None:
             self.phase(prompts, len(prompts))
-        for _ in range(_SETTLE):
+        for _ in range(_SETTLE_STEPS):
             self._step()
         before = _counters(driver)
         committed, steps, wall, processor = 0, 0, 0.0, 0.0
@@ -130,16 +130,16 @@ class Engine:
             if counts:
                 committed, steps = committed + tokens, steps + 1
                 wall, processor = wall + time.perf_counter() - started[0], processor + time.process_time() - started[1]
-        found = {key: value - before[key] for key, value in _counters(driver).items()}
-        return {"wall_seconds": wall, "processor_seconds": processor, "tokens": committed, "steps": steps, **found}
+        counters = {key: value - before[key] for key, value in _counters(driver).items()}
+        return {"wall_seconds": wall, "processor_seconds": processor, "tokens": committed, "steps": steps, **counters}
 
     def _fill(self) -> None:
         while len(self.running) < self.concurrency:
-            name = f"r{self.named}"
+            name = f"r{self.requests_added}"
             self.running.add(name)
-            prompt = self.prompts[self.count % len(self.prompts)]
+            prompt = self.prompts[self.prompts_used % len(self.prompts)]
             self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters)
-            self.count, self.named = self.count + 1, self.named + 1
+            self.prompts_used, self.requests_added = self.prompts_used + 1, self.requests_added + 1
 
     def _step(self) -> int:
         self._fill()
@@ -152,7 +152,7 @@ class Engine:
 
 
 def _clocks() -> tuple[float, float]:
-    """The wall's, and the processor's time of this process, which other programs do not change much."""
+    """Wall time, and the processor time of this process, which other load hardly affects."""
     return time.perf_counter(), time.process_time()
 
 
@@ -161,9 +161,9 @@ def _counters(driver: Any) -> dict[str, float]:
         return {}
     driver.settle()
     names = ("verify_positions", "committed_tokens", "decision_seconds", "step_seconds", "accepted_tokens", "steps")
-    found = {name: driver.board[f"{name}_total"] for name in names}
+    totals = {name: driver.board[f"{name}_total"] for name in names}
     depths = {f"depth_{depth}": float(steps) for depth, steps in enumerate(driver.board.steps_by_depth()[:8])}
-    return {f"counted_{name}": value for name, value in (found | depths).items()} | {
+    return {f"counted_{name}": value for name, value in (totals | depths).items()} | {
         "faults": driver.guard.faults.total()
     }
 

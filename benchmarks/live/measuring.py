@@ -1,4 +1,4 @@
-"""`measure vllm` and `plan` on the reference MoE and one core: what the live tests and the load swing share."""
+"""`measure vllm` and `plan` on the reference MoE and one core, for the live tests and the load swing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.live.cpu import cpu_dtype
 
-# One thread: on a busy machine two would wait for each other.
+# One thread: on a busy machine, several would wait for each other.
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -29,19 +29,19 @@ link_bytes_per_second = 1e9
 link_latency_seconds = 1e-6
 network_bytes_per_second = 1e9
 gpus_per_node = 1
-source = "a guess: measured prices do not use it"
+source = "placeholder: not used by measured prices"
 """
 
 
 def specmargin(*arguments: str) -> str:
     command = [sys.executable, "-m", "specmargin.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
-    if done.returncode != 0:
-        raise RuntimeError(f"specmargin {' '.join(arguments[:2])}: {done.stderr}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
+    if process.returncode != 0:
+        raise RuntimeError(f"specmargin {' '.join(arguments[:2])}: {process.stderr}")
+    return process.stdout
 
 
-def listed(numbers: Sequence[int]) -> str:
+def comma_separated(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
@@ -54,21 +54,21 @@ def measure_arguments(
     return [
         *("measure", "vllm", str(reference / "target"), "-o", str(output), "--drafter", json.dumps(drafter)),
         *(part for name, value in flags.items() for part in ("--set", f"{name}={value}")),
-        *("--batches", listed(batches), "--depths", listed(depths), "--contexts", str(context)),
+        *("--batches", comma_separated(batches), "--depths", comma_separated(depths), "--contexts", str(context)),
         *("--prompts", str(reference / "prompts.json"), "--temperature", "0", "--minutes", "8"),
     ]
 
 
 def plan(
-    reference: Path, prices: Path, scratch: Path, *more: str, acceptance: str, batches: Sequence[int], context: int
+    reference: Path, prices: Path, scratch: Path, *options: str, acceptance: str, batches: Sequence[int], context: int
 ) -> str:
-    """With these prices, and the routing of the reference bank."""
+    """Output of `specmargin plan` with these prices and the routing of the reference bank."""
     device, routing = scratch / "core.toml", scratch / "reference.routing.json"
     device.write_text(DEVICE)
     target = str(reference / "target")
     specmargin("profile", "routing", str(reference / "bank"), "--model", target, "-o", str(routing))
     return specmargin(
         *("plan", target, "--gpu", str(device), "--prices", str(prices), "--drafter", f"model:{reference / 'draft'}"),
-        *("--acceptance", acceptance, "--routing", str(routing), "--batch", listed(batches)),
-        *("--context", str(context), *more),
+        *("--acceptance", acceptance, "--routing", str(routing), "--batch", comma_separated(batches)),
+        *("--context", str(context), *options),
     )

@@ -1,4 +1,4 @@
-"""Which models are served: the reference MoE where it is, else a small random one made on the spot."""
+"""The served models: the reference MoE if available, else a small one with random weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Pair:
 
 
 def reference_folder() -> Path | None:
-    named = os.environ.get("SPECMARGIN_REFERENCE_MOE")
-    folder = Path(named) if named else ROOT.parent / "shared" / "reference-moe"
+    configured = os.environ.get("SPECMARGIN_REFERENCE_MOE")
+    folder = Path(configured) if configured else ROOT.parent / "shared" / "reference-moe"
     return folder if (folder / "target" / "config.json").is_file() else None
 
 
@@ -37,16 +37,16 @@ def _reference(folder: Path) -> Pair:
     tokenizer = Tokenizer.from_file(str(folder / "target" / "tokenizer.json"))
     texts = json.loads((folder / "prompts.json").read_text())
     prompts = {
-        name: [tokenizer.encode(text).ids[:160] for text in found]
-        for name, found in texts.items()
+        name: [tokenizer.encode(text).ids[:160] for text in category]
+        for name, category in texts.items()
         if name in ("cpp", "python", "prose")
     }
     return Pair(target=folder / "target", draft=folder / "draft", prompts=prompts, is_reference=True)
 
 
 def _random(scratch: Path) -> Pair:
-    """A Qwen3-MoE of a few layers with random weights, and a drafter that is the same with a little noise: it is right
-    often enough for everything that is tested here, if not for a study."""
+    """A Qwen3-MoE of a few layers with random weights, and a drafter that is the same model with a little noise: its
+    acceptance is high enough for tests, not for a study."""
     import torch  # noqa: PLC0415
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ def _random(scratch: Path) -> Pair:
         eos_token_id=0,
     )
     model = Qwen3MoeForCausalLM(config).to(torch.float32)
-    model.lm_head.weight.data *= 6.0  # sharper: greedy choices must not hang on rounding
+    model.lm_head.weight.data *= 6.0  # sharper: greedy choices must not depend on rounding
     target, draft = scratch / "target", scratch / "draft"
     model.save_pretrained(target)
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""A small policy file for tests and benchmarks: made-up prices, survivals with every degree of confidence."""
+"""A small policy file for tests and benchmarks, with synthetic prices and survivals at all levels of confidence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specmargin.policies.tables import drafting_line
 def small_policy(depth: int) -> str:
     batch, deep = np.arange(33.0)[:, np.newaxis], np.arange(depth + 1.0)
     effective = (deep + 1.0) ** 0.8
-    strangers = np.linspace(0.0, 32 * effective[-1], 256)
+    independent_positions = np.linspace(0.0, 32 * effective[-1], 256)
     table = PriceTable.of(
         rest_seconds=6e-3 + 0.1e-3 * batch * (deep + 1.0),
-        expert_seconds=1.9e-3 * (1.0 - (1.0 - 4 / 64) ** strangers),
-        expert_step=float(strangers[1]),
+        expert_seconds=1.9e-3 * (1.0 - (1.0 - 4 / 64) ** independent_positions),
+        expert_step=float(independent_positions[1]),
         effective_by_depth=effective,
         draft_seconds=drafting_line(
             fixed_seconds=1e-3, sequence_seconds=0.02e-3, max_batch=32, max_depth=depth, by_pass=True

@@ -1,4 +1,4 @@
-"""Commands to a process and answers from it, a line of JSON each: both ends, for engines that live side by side."""
+"""Client and server of a child process that exchange JSON lines, for engines that run side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.live import ROOT
 
 
 class Child:
-    """The caller's end: a module run by this Python. Its first line is its job, its first answer that it is ready."""
+    """The client: runs a module in a new process and sends its job as first line; the first reply means ready."""
 
     def __init__(self, module: str, job: Mapping[str, Any], *, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log.open("w")
@@ -36,19 +36,19 @@ class Child:
         self._process.stdin.flush()
 
     def read(self) -> dict[str, Any] | None:
-        """None where it has stopped."""
+        """The next reply; None if the process has stopped."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return dict(json.loads(line)) if line else None
 
     def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        found = None
+        reply = None
         with suppress(BrokenPipeError):
             self._write(command)
-            found = self.read()
-        if found is None:
+            reply = self.read()
+        if reply is None:
             raise SystemExit(f"the engine stopped; its log: {self.log.name}")
-        return found
+        return reply
 
     def close(self) -> None:
         self._process.terminate()
@@ -56,15 +56,15 @@ class Child:
 
 
 def serve(start: Callable[[dict[str, Any]], Callable[[dict[str, Any]], object]]) -> None:
-    """The child's end: what `start` makes of the job answers commands until there are no more."""
+    """The server: `start` turns the job into a function that answers commands until stdin is closed."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what an engine prints is not an answer
+    os.dup2(2, 1)  # output of the engine must not be read as a reply
 
-    def say(found: object) -> None:
-        out.write(json.dumps(found) + "\n")
+    def reply(message: object) -> None:
+        out.write(json.dumps(message) + "\n")
         out.flush()
 
     answer = start(json.loads(sys.stdin.readline()))
-    say({"ready": True})
+    reply({"ready": True})
     for line in sys.stdin:
-        say(answer(json.loads(line)))
+        reply(answer(json.loads(line)))

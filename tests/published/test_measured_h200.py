@@ -1,4 +1,4 @@
-"""Our own measurements on an H200 (in the catalog, with their conditions): what they show, from their rows."""
+"""The measurements on an H200 in the catalog, with their conditions: results computed from their rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOE, DENSE = "vllm-0.26-h200-qwen3-30b-a3b", "vllm-0.26-h200-qwen3-4b"
 
 
 def _file(name: str) -> PriceFile:
-    found = measured_file(name)
-    assert found is not None
-    return found
+    file = measured_file(name)
+    assert file is not None
+    return file
 
 
 def _bundled(name: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_the_surface_is_wide(name: str) -> None:
 
 
 def test_half_of_the_points_predict_the_other_half() -> None:
-    """Median ≤ 5%, worst ≤ 12%, strangers and alike."""
+    """Median ≤ 5%, worst ≤ 12%, for random and for repeated drafts."""
     rows, steps = measured_rows(_file(MOE), find_model("qwen3-30b-a3b"))
     errors = judge(steps, fit_steps(steps)).held_out_errors
     kinds = np.array([row["kind"] for row in rows])
@@ -63,7 +63,7 @@ def test_half_of_the_points_predict_the_other_half() -> None:
 
 
 def test_same_positions_fewer_experts_less_time() -> None:
-    """Eight positions of one sequence: strangers touch 54 experts a layer, repeats 8, and the step shows it."""
+    """Eight positions of one sequence: random tokens touch 54 experts per layer, repeated ones 8."""
     rows = {(r.batch, r.depth, r.kind): r for r in _file(MOE).rows if r.run == "forced-7" and r.prompt == 512}
     counted = {(r.batch, r.depth, r.kind): r.distinct for r in _file(MOE).rows if r.run == "pieces" and r.prompt == 512}
     assert counted[1, 7, "alike"] == 8.0
@@ -72,8 +72,8 @@ def test_same_positions_fewer_experts_less_time() -> None:
 
 
 def test_the_earlier_measurement_agrees_up_to_the_host() -> None:
-    """Of 46 points inside the graphs 42 agree within 10%; a host that is 0.3 ms a step and 15 µs a sequence faster
-    accounts for the other four, and beyond the graphs the host decides."""
+    """Of 46 points within the graph limit, 42 agree within 10%; a host that is faster by 0.3 ms per step and 15 µs per
+    sequence explains the other four. Beyond the graph limit the host dominates."""
     fresh = {
         (row.batch, row.depth, row.kind): row.whole_seconds * 1e3
         for row in _file(MOE).rows
@@ -88,9 +88,9 @@ def test_the_earlier_measurement_agrees_up_to_the_host() -> None:
         for kind in ("strangers", "alike"):
             pairs.append((row["batch"], row[f"{kind}_ms"], fresh[row["batch"], row["draft_depth"], kind]))
     batch, before, now = (np.array(column) for column in zip(*pairs, strict=True))
-    off = np.abs(now / before - 1.0)
-    assert off.size == 46
-    assert int((off <= 0.1).sum()) == 42
+    errors = np.abs(now / before - 1.0)
+    assert errors.size == 46
+    assert int((errors <= 0.1).sum()) == 42
     features = np.stack([np.ones_like(before), batch], axis=1) / before[:, np.newaxis]
     (step, sequence), *_ = np.linalg.lstsq(features, (before - now) / before, rcond=None)
     assert 0.1 < step < 0.6  # ms
@@ -98,7 +98,7 @@ def test_the_earlier_measurement_agrees_up_to_the_host() -> None:
     assert np.max(np.abs((now + step + sequence * batch) / before - 1.0)) <= 0.1
 
 
-def test_the_graph_limit_is_a_cliff() -> None:
+def test_steps_beyond_the_graph_limit_run_without_graphs() -> None:
     file = _file(MOE)
     assert file.modes["full"].graph_limit == 512
     for row in file.rows:
@@ -107,7 +107,7 @@ def test_the_graph_limit_is_a_cliff() -> None:
     assert file.modes["full"].eager_layer_seconds * file.model.layers > 10e-3
 
 
-def test_batch_and_depth_are_dearer_for_experts_than_for_a_dense_model() -> None:
+def test_batch_and_depth_cost_more_for_an_moe_than_for_a_dense_model() -> None:
     """Similar active size: from 1 to 16 sequences the MoE's step grows 2.8 times, the dense one's by 15%."""
     growth = {}
     for name in (MOE, DENSE):
@@ -141,7 +141,7 @@ def test_time_follows_distinct_experts_not_positions(kernels: KernelReport) -> N
     assert kernels.experts.bytes_per_second[16] == pytest.approx(4.5e12, rel=0.05)
 
 
-def test_beyond_it_grows(kernels: KernelReport) -> None:
+def test_time_grows_with_positions_once_experts_are_compute_bound(kernels: KernelReport) -> None:
     """Few experts with many positions each turn into dense products."""
     assert kernels.experts is not None
     assert kernels.experts.growth[8][64] > 1.5
@@ -149,13 +149,13 @@ def test_beyond_it_grows(kernels: KernelReport) -> None:
 
 
 def test_queries_are_nearly_free_for_grouped_attention_and_not_for_latent(kernels: KernelReport) -> None:
-    found = {(turn.kind, turn.context, turn.batch): turn for turn in kernels.turnings}
+    turns = {(turn.kind, turn.context, turn.batch): turn for turn in kernels.turnings}
     for context in (1024, 8192, 65536):
-        assert found["grouped", context, 1].relative[2] < 1.05
-    assert found["latent", 65536, 4].relative[8] > 4.0
-    assert found["grouped", 8192, 16].predicted_turn == pytest.approx(20.2, rel=0.02)
-    assert found["latent", 8192, 16].predicted_turn < 1.0  # bound by compute from the first query on
-    assert 1.0 < (found["latent", 8192, 16].measured_turn or 0.0) < 2.5
+        assert turns["grouped", context, 1].relative[2] < 1.05
+    assert turns["latent", 65536, 4].relative[8] > 4.0
+    assert turns["grouped", 8192, 16].predicted_turn == pytest.approx(20.2, rel=0.02)
+    assert turns["latent", 8192, 16].predicted_turn < 1.0  # bound by compute from the first query on
+    assert 1.0 < (turns["latent", 8192, 16].measured_turn or 0.0) < 2.5
 
 
 def test_the_shipped_laws_are_those_of_the_rows(kernels: KernelReport) -> None:

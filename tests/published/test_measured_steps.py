@@ -1,4 +1,4 @@
-"""Whole verify steps of vLLM 0.26.0 on an H200, depth 0 to 7 (our own measurements, with their conditions)."""
+"""Verify steps of vLLM 0.26.0 on an H200, depth 0 to 7 (measured for Specmargin, with their conditions)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_the_roofline_misses_by_half(lines: dict[tuple[str, str], StepLine]) -> 
 
 
 @pytest.mark.parametrize("source", ["tables", "laws"])
-def test_the_cliff_is_where_it_is_and_as_high_in_another_run(
+def test_the_time_beyond_the_graph_limit_holds_in_another_run(
     lines: dict[tuple[str, str], StepLine], source: str
 ) -> None:
-    """The cliff's height is fitted to two steps with full graphs; the run with graphs of pieces did not see it."""
+    """The eager time is fitted to two steps with full graphs; the run with piecewise graphs is held out."""
     steps = measured_steps()
     before = steps.seconds[steps.captured].max()
     assert (steps.seconds[~steps.captured] > 2.0 * before).all()
-    held_out = lines["graphs of pieces, beyond the limit", source]
+    held_out = lines["piecewise graphs, beyond the graph limit", source]
     assert held_out.median_error <= 0.10
     assert held_out.worst_error <= 0.15

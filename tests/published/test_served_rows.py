@@ -1,4 +1,4 @@
-"""Served measurements that nobody here made (aiconfigurator-core's silicon_sample.csv), aggregated mode."""
+"""Third-party measurements of served models (aiconfigurator-core's silicon_sample.csv), aggregated mode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows() -> list[ServedRow]:
 
 @pytest.fixture(scope="module")
 def report(rows: list[ServedRow]) -> ServedReport:
-    """Every row: half a minute, and the one test of the whole path."""
+    """Every row: half a minute."""
     return served_report(rows, _silent)
 
 
@@ -36,8 +36,8 @@ def test_all_aggregated_rows_are_read(rows: list[ServedRow]) -> None:
     assert all(row.tpot_seconds > 0 for row in rows)
 
 
-def test_boxes_that_two_sources_count_twice(rows: list[ServedRow]) -> None:
-    """TP 8 × EP 8 of one box stands as 64 GPUs in two sources; a third has the same measurements, as 8 GPUs."""
+def test_gpus_that_two_sources_count_twice(rows: list[ServedRow]) -> None:
+    """Two sources list TP 8 × EP 8 of one host as 64 GPUs; a third lists the same measurements with 8 GPUs."""
     assert max(row.layout.gpus for row in rows if row.device == "h200") <= 16
     sizes = Counter(row.layout.gpus for row in rows if row.is_moe)
     assert sizes[8] > sizes[64]
@@ -57,7 +57,7 @@ def test_nine_of_ten_moe_rows_are_priced_and_the_rest_is_named(report: ServedRep
 
 
 def test_moe_rows_within_twelve_percent(report: ServedReport) -> None:
-    """Median absolute error, every row under an engine time that saw nothing of its model on its GPU."""
+    """Median absolute error, with the rows of a model on a GPU held out of its engine time."""
     lines = {(line.group, line.source): line for line in report.lines()}
     tables, laws, sheet = (lines["MoE", source] for source in ("tables", "laws", "datasheet"))
     assert tables.median_error <= 0.12
@@ -66,20 +66,20 @@ def test_moe_rows_within_twelve_percent(report: ServedReport) -> None:
     assert lines["MoE, no conflicting rows", "tables"].p90_error < tables.p90_error
 
 
-def test_the_peer_is_asked_about_the_same_rows(report: ServedReport, rows: list[ServedRow]) -> None:
+def test_the_peer_prices_the_same_rows(report: ServedReport, rows: list[ServedRow]) -> None:
     """A peer that is always right but refuses one engine: its errors are zero, and its refusals are counted."""
 
     def oracle(row: ServedRow) -> float | None:
         return None if row.engine == "sglang" else row.tpot_seconds
 
-    found = peer_report(report, rows, oracle, wanted=40, seed=1, track=_silent)
-    whole = {line.source: line for line in found.lines if line.group == "sample"}
+    compared = peer_report(report, rows, oracle, wanted=40, seed=1, track=_silent)
+    whole = {line.source: line for line in compared.lines if line.group == "sample"}
     assert whole["aiconfigurator"].rows == whole["tables"].rows == 40
     assert whole["aiconfigurator"].median_error == pytest.approx(0.0)
-    assert found.refused_by_peer > 0
-    assert found.sampled >= 40 + found.refused_by_peer
+    assert compared.refused_by_peer > 0
+    assert compared.sampled >= 40 + compared.refused_by_peer
     again = peer_report(report, rows, oracle, wanted=40, seed=1, track=_silent)
-    assert again.lines == found.lines
+    assert again.lines == compared.lines
 
 
 def test_a_sample_has_every_group_first(rows: list[ServedRow]) -> None:

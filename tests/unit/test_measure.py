@@ -27,7 +27,7 @@ from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, measure_steps
 from specmargin.measure.vllm.forced import WANTED, ForcedDrafts
-from specmargin.measure.vllm.probed import check_version
+from specmargin.measure.vllm.versions import check_version
 from specmargin.modes import RooflineForm
 from specmargin.prices.measured import MeasuredPrices, Rates
 from specmargin.prices.measured_schema import as_text
@@ -102,27 +102,27 @@ def _alike_distinct(batch: int) -> float:
 
 
 def _rows(model: Architecture, noise: float = 0.0) -> list[dict[str, Any]]:
-    """What an engine with known prices would have answered: graphs to 512 positions, 20 ms more beyond."""
+    """Rows of an engine with known prices: graphs up to 512 positions, 20 ms more beyond."""
     random = np.random.default_rng(0)
-    blank = []
+    rows = []
     runs = [plain_run(SURFACE), *forced_runs(SURFACE, full_graphs=True, routes=True)]
-    for found in runs:
-        for point in found.points:
-            distinct = _alike_distinct(point.batch) if point.kind is Kind.ALIKE else None
-            blank.append(_row(found.name, point, 1.0, distinct=distinct))
-    steps = steps_of(blank, {}, model)
+    for engine_run in runs:
+        for point in engine_run.points:
+            distinct = _alike_distinct(point.batch) if point.kind is Kind.REPEATED else None
+            rows.append(_row(engine_run.name, point, 1.0, distinct=distinct))
+    steps = steps_of(rows, {}, model)
     step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
     exact = TRUE_RATES.seconds(steps.works) + TRUE_TIME.seconds(step)
-    for row, seconds in zip(blank, exact, strict=True):
-        taken = float(seconds) * float(np.exp(noise * random.standard_normal()))
+    for row, seconds in zip(rows, exact, strict=True):
+        measured = float(seconds) * float(np.exp(noise * random.standard_normal()))
         graph = "full" if row["run"] != "pieces" and row["kind"] != "off" else "piecewise"
         if row["batch"] * (row["depth"] + 1) > 512:
-            graph, taken = "none", taken + 20e-3
+            graph, measured = "none", measured + 20e-3
         elif graph == "piecewise":
-            taken = max(taken, 11e-3)
+            measured = max(measured, 11e-3)
         row["graph"] = graph
-        row.update(dict.fromkeys(("seconds", "low_seconds", "high_seconds", "whole_seconds"), taken))
-    return blank
+        row.update(dict.fromkeys(("seconds", "low_seconds", "high_seconds", "whole_seconds"), measured))
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -133,24 +133,24 @@ def fitted(model: Architecture) -> Fitted:
 # --- points ---
 
 
-def test_full_graphs_need_an_engine_a_depth_and_pieces_one_for_all() -> None:
+def test_full_graphs_need_an_engine_per_depth_and_piecewise_graphs_one_for_all() -> None:
     full = forced_runs(SURFACE, full_graphs=True, routes=True)
-    assert [found.name for found in full] == ["forced-1", "forced-3", "forced-7", "pieces"]
-    assert [found.drafts for found in full] == [1, 3, 7, 7]
-    assert [found.counts for found in full] == [False, False, False, True]
+    assert [engine_run.name for engine_run in full] == ["forced-1", "forced-3", "forced-7", "pieces"]
+    assert [engine_run.drafts for engine_run in full] == [1, 3, 7, 7]
+    assert [engine_run.counts for engine_run in full] == [False, False, False, True]
     (one,) = forced_runs(SURFACE, full_graphs=False, routes=True)
     assert {point.depth for point in one.points} == {0, 1, 3, 7}
-    assert {point.kind for point in one.points} == {Kind.OFF, Kind.STRANGERS, Kind.ALIKE}
+    assert {point.kind for point in one.points} == {Kind.OFF, Kind.RANDOM, Kind.REPEATED}
 
 
-def test_a_dense_model_has_no_experts_to_tell_from_positions() -> None:
+def test_a_dense_model_needs_no_repeated_drafts_and_no_counting_run() -> None:
     runs = forced_runs(SURFACE, full_graphs=True, routes=False)
-    assert [found.name for found in runs] == ["forced-1", "forced-3", "forced-7"]
-    assert all(point.kind is not Kind.ALIKE for found in runs for point in found.points)
+    assert [engine_run.name for engine_run in runs] == ["forced-1", "forced-3", "forced-7"]
+    assert all(point.kind is not Kind.REPEATED for engine_run in runs for point in engine_run.points)
 
 
-def test_longer_contexts_get_a_few_batches_and_no_speculation_is_always_there() -> None:
-    assert [place for place in SURFACE.places() if place[1] == 4096] == [(1, 4096), (16, 4096)]
+def test_longer_contexts_get_a_few_batches_and_no_speculation_is_always_measured() -> None:
+    assert [pair for pair in SURFACE.batches_and_contexts() if pair[1] == 4096] == [(1, 4096), (16, 4096)]
     assert {point.kind for point in plain_run(SURFACE).points} == {Kind.NONE}
     drafter = drafter_run(SURFACE, {"method": "eagle3"})
     assert drafter.engine_args["speculative_config"] == {"method": "eagle3", "num_speculative_tokens": 7}
@@ -169,11 +169,11 @@ class _Config:
             return 1000
 
 
-def test_forced_drafts_are_strangers_or_repeats_and_as_many_as_wanted() -> None:
+def test_forced_drafts_are_random_or_repeated_tokens_of_the_wanted_depth() -> None:
     drafts = ForcedDrafts(_Config())
-    WANTED.depth, WANTED.alike = 5, True
+    WANTED.depth, WANTED.repeated = 5, True
     assert drafts.propose([[3, 9], []]) == [[9] * 5, []]
-    WANTED.alike = False
+    WANTED.repeated = False
     (tokens,) = drafts.propose([[9]])
     assert len(tokens) == 5
     assert len(set(tokens)) > 1
@@ -182,12 +182,12 @@ def test_forced_drafts_are_strangers_or_repeats_and_as_many_as_wanted() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.28.1", "0.32.0", "0.32.0+cpu"])
-def test_known_versions(version: str) -> None:
+def test_supported_versions(version: str) -> None:
     assert check_version(version) == ""
 
 
 @pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
-def test_unknown_versions_are_refused_by_name(version: str) -> None:
+def test_unsupported_versions_are_refused_by_name(version: str) -> None:
     assert version in check_version(version)
 
 
@@ -208,7 +208,7 @@ def test_a_measurement_resumes_after_a_line_that_was_cut_short(tmp_path: Path) -
 
 
 def test_other_flags_take_over_where_nothing_was_measured(tmp_path: Path) -> None:
-    """An engine that could not start leaves only its failure: the same command with the flag that fixes it goes on."""
+    """An engine that could not start leaves only its failure: the same command with a flag that fixes it continues."""
     records = Records(path=tmp_path / "x.rows.jsonl")
     records.begin({"engine_args": {}}, fresh=False)
     records.append({"record": "failure", "run": "none", "error": "ended by SIGILL", "final": False})
@@ -238,14 +238,14 @@ def test_an_engine_that_dies_leaves_its_rows_and_its_reason(tmp_path: Path, monk
     monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", f"exec(open({str(fake)!r}).read())"])
     records = Records(path=tmp_path / "x.rows.jsonl")
     order = Order(model="m", surface=SURFACE, engine_args={})
-    with pytest.raises(InputError, match="ended with code 9"):
+    with pytest.raises(InputError, match="ended with exit code 9"):
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
     assert len(records.missing(plain_run(SURFACE))) == len(plain_run(SURFACE).points) - 1
     assert "none" in records.failures()
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [
         (signal.SIGILL, "ended by SIGILL: the CPU lacks instructions .* usually bf16; pass --set dtype=float32"),
         (signal.SIGKILL, "ended by SIGKILL: the system most likely ran out of memory"),
@@ -253,16 +253,16 @@ def test_an_engine_that_dies_leaves_its_rows_and_its_reason(tmp_path: Path, monk
     ],
 )
 def test_an_engine_that_a_signal_ends_names_it_with_its_likely_cause(
-    number: signal.Signals, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where an earlier try failed for another reason, which the records still hold."""
-    ends = f"import os; os.kill(os.getpid(), {int(number)})"
+    """Also where an earlier run failed for another reason, which the records still hold."""
+    program = f"import os; os.kill(os.getpid(), {int(number)})"
     monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
-    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", ends])
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", program])
     records = Records(path=tmp_path / "x.rows.jsonl")
-    records.append({"record": "failure", "run": "none", "error": "stopped: the time is up", "final": False})
+    records.append({"record": "failure", "run": "none", "error": "stopped: the time limit was reached", "final": False})
     order = Order(model="m", surface=SURFACE, engine_args={})
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
     assert number.name in records.failures()["none"]
 
@@ -284,7 +284,7 @@ def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monk
     assert time.monotonic() - begin < 20
 
 
-def test_nothing_is_started_once_the_time_is_up(tmp_path: Path) -> None:
+def test_nothing_is_started_after_the_deadline(tmp_path: Path) -> None:
     records = Records(path=tmp_path / "x.rows.jsonl")
     order = Order(model="m", surface=SURFACE, engine_args={})
     measure_steps(order, records, deadline=time.time() - 1, log=tmp_path / "log", watch=lambda *_: None)
@@ -294,18 +294,18 @@ def test_nothing_is_started_once_the_time_is_up(tmp_path: Path) -> None:
 # --- fit ---
 
 
-def test_the_fit_finds_the_prices_that_made_the_steps(fitted: Fitted) -> None:
-    rates, time_found = fitted.file.rates, fitted.file.modes["full"]
+def test_the_fit_recovers_the_prices_of_the_steps(fitted: Fitted) -> None:
+    rates, engine_time = fitted.file.rates, fitted.file.modes["full"]
     assert rates.weight_bytes_per_second == pytest.approx(TRUE_RATES.weight_bytes_per_second, rel=0.05)
     assert rates.kv_bytes_per_second == pytest.approx(TRUE_RATES.kv_bytes_per_second, rel=0.3)
-    assert time_found.step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
-    assert time_found.verify_step_seconds == pytest.approx(TRUE_TIME.verify_step_seconds, rel=0.25)
+    assert engine_time.step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
+    assert engine_time.verify_step_seconds == pytest.approx(TRUE_TIME.verify_step_seconds, rel=0.25)
     assert fitted.file.evidence.held_out_median_error < 0.02
     low, high = fitted.file.ranges["weight_bytes_per_second"]
     assert 0.98 * low < TRUE_RATES.weight_bytes_per_second < 1.02 * high
 
 
-def test_the_cliff_the_pieces_and_the_price_of_being_off_are_found(fitted: Fitted, model: Architecture) -> None:
+def test_the_fit_recovers_eager_piecewise_and_off_times(fitted: Fitted, model: Architecture) -> None:
     full, pieces = fitted.file.modes["full"], fitted.file.modes["piecewise"]
     assert full.graph_limit == 512
     assert full.eager_layer_seconds * model.layers == pytest.approx(20e-3, rel=0.1)
@@ -314,10 +314,8 @@ def test_the_cliff_the_pieces_and_the_price_of_being_off_are_found(fitted: Fitte
 
 
 @pytest.mark.parametrize("speed", [1.0, 1.5])
-def test_a_drafter_that_keeps_up_costs_its_passes_though_the_machine_ran_faster(
-    model: Architecture, speed: float
-) -> None:
-    """Off is priced by the drafter's own engine, which may run while the machine is in another mood."""
+def test_off_with_a_drafter_costs_its_passes_even_if_the_machine_ran_faster(model: Architecture, speed: float) -> None:
+    """Off is priced by the run with the drafter, in which the machine may be faster or slower than before."""
     plain = [row for row in _rows(model) if row["run"] == "none"]
     off = [
         row
@@ -325,46 +323,46 @@ def test_a_drafter_that_keeps_up_costs_its_passes_though_the_machine_ran_faster(
         | dict.fromkeys(("seconds", "low_seconds", "high_seconds", "whole_seconds"), row["seconds"] / speed + 2e-3)
         for row in plain
     ]
-    found = price_file([*_rows(model), *off], {"none": ENGINE}, model).file.modes["full"]
-    assert found.off_step_seconds == pytest.approx(2e-3, rel=0.1)
+    engine_time = price_file([*_rows(model), *off], {"none": ENGINE}, model).file.modes["full"]
+    assert engine_time.off_step_seconds == pytest.approx(2e-3, rel=0.1)
 
 
-def test_repeated_tokens_say_nothing_where_experts_were_not_counted(model: Architecture) -> None:
+def test_repeated_tokens_are_not_fitted_unless_experts_were_counted(model: Architecture) -> None:
     rows = [row | {"distinct": None} for row in _rows(model)]
     assert {row["kind"] for row in price_file(rows, {"none": ENGINE}, model).rows} == {"none", "strangers"}
 
 
-def test_on_a_busy_machine_the_quietest_steps_count(model: Architecture, fitted: Fitted) -> None:
-    quiet = _rows(model)
-    busy = [row | {"seconds": row["low_seconds"] * 1.4, "high_seconds": row["low_seconds"] * 1.8} for row in quiet]
-    assert is_noisy(busy)
-    assert not is_noisy(quiet)
-    found = price_file(busy, {"none": ENGINE}, model).file
-    assert found.evidence.noisy
-    assert found.modes["full"].step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
+def test_on_a_noisy_machine_the_fastest_steps_are_fitted(model: Architecture, fitted: Fitted) -> None:
+    rows = _rows(model)
+    noisy_rows = [row | {"seconds": row["low_seconds"] * 1.4, "high_seconds": row["low_seconds"] * 1.8} for row in rows]
+    assert is_noisy(noisy_rows)
+    assert not is_noisy(rows)
+    file = price_file(noisy_rows, {"none": ENGINE}, model).file
+    assert file.evidence.noisy
+    assert file.modes["full"].step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
 
 
-def test_passes_of_a_drafter_are_told_apart() -> None:
+def test_first_and_later_passes_of_a_drafter_are_fitted_separately() -> None:
     rows = [
         {"batch": b, "depth": d, "draft_seconds": 2e-3 + 1e-5 * b + (d - 1) * (1e-3 + 2e-5 * b)}
         for b in (1, 4, 16)
         for d in (1, 2, 4)
     ]
-    found = fit_drafter(rows, "draft_model")
-    assert found.later_seconds == pytest.approx(1e-3)
-    assert found.later_sequence_seconds == pytest.approx(2e-5)
-    assert found.seconds(np.array([4.0]), np.array([0.0])).tolist() == [0.0]
+    draft_time = fit_drafter(rows, "draft_model")
+    assert draft_time.later_seconds == pytest.approx(1e-3)
+    assert draft_time.later_sequence_seconds == pytest.approx(2e-5)
+    assert draft_time.seconds(np.array([4.0]), np.array([0.0])).tolist() == [0.0]
 
 
-def test_too_few_points_are_no_fit(model: Architecture) -> None:
+def test_too_few_points_are_refused(model: Architecture) -> None:
     with pytest.raises(InputError, match="measure more"):
         price_file(_rows(model)[:3], {"none": ENGINE}, model)
     with pytest.raises(InputError, match="nothing was measured"):
         price_file([], {"none": ENGINE}, model)
 
 
-def test_a_floor_is_not_invented(model: Architecture, fitted: Fitted) -> None:
-    """Steps that follow their kernels have no floor that matters."""
+def test_steps_without_a_floor_get_none(model: Architecture, fitted: Fitted) -> None:
+    """Steps that take their kernel time have no floor above the shortest step."""
     from specmargin.measure.fit import fit_steps  # noqa: PLC0415
 
     steps = fitted.steps
@@ -376,7 +374,7 @@ def test_a_floor_is_not_invented(model: Architecture, fitted: Fitted) -> None:
 
 
 def _written(fitted: Fitted, tmp_path: Path) -> Path:
-    path = tmp_path / "mine.json"
+    path = tmp_path / "prices.json"
     path.write_text(as_text(fitted.file))
     return path
 
@@ -393,7 +391,7 @@ def test_a_price_file_prices_what_it_was_fitted_to(fitted: Fitted, tmp_path: Pat
     assert {str(line.source.kind) for line in pricer.verify(Step.uniform(batch=1)).components} == {"measured"}
 
 
-def test_other_graphs_are_another_price(fitted: Fitted, tmp_path: Path) -> None:
+def test_a_graph_mode_of_a_price_file_is_chosen_by_name(fitted: Fitted, tmp_path: Path) -> None:
     path = _written(fitted, tmp_path)
     shared = ScenarioRequest(model="qwen3-30b-a3b", gpu="h200", prices=f"{path}:piecewise", drafter="free")
     step = Step.uniform(batch=1, depth=0, context=512)
@@ -416,7 +414,7 @@ def test_what_was_not_measured_is_refused(changes: dict[str, Any], words: str) -
         scenario_of(ScenarioRequest(**(options | changes)))
 
 
-def test_a_price_file_with_a_strange_field_is_refused_by_name(fitted: Fitted, tmp_path: Path) -> None:
+def test_a_price_file_with_an_unknown_field_is_refused_by_name(fitted: Fitted, tmp_path: Path) -> None:
     path = _written(fitted, tmp_path)
     values = json.loads(path.read_text())
     values["rates"]["warp_speed"] = 9
@@ -437,26 +435,26 @@ def test_prompts_are_texts_or_tokens(tmp_path: Path) -> None:
 # --- engine time ---
 
 
-def test_verifying_costs_once_and_off_waits_for_its_graphs() -> None:
-    time_found = EngineTime(verify_step_seconds=1e-3, off_floor_layer_seconds=1e-3, source=assumed("test"))
+def test_verifying_adds_once_per_step_and_off_adds_up_to_its_floor() -> None:
+    engine_time = EngineTime(verify_step_seconds=1e-3, off_floor_layer_seconds=1e-3, source=assumed("test"))
     step = Step.uniform(batch=4, depth=np.array([0, 1, 5]))
-    assert time_found.seconds(step).tolist() == [0.0, 1e-3, 1e-3]
+    assert engine_time.seconds(step).tolist() == [0.0, 1e-3, 1e-3]
     plain = Step.uniform(batch=np.array([1.0, 1.0]))
-    assert time_found.off_seconds(plain, 10, np.array([4e-3, 20e-3])).tolist() == pytest.approx([6e-3, 0.0])
+    assert engine_time.off_seconds(plain, 10, np.array([4e-3, 20e-3])).tolist() == pytest.approx([6e-3, 0.0])
 
 
 # --- command line ---
 
 
 def test_without_vllm_one_sentence(tmp_path: Path) -> None:
-    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), code=2)
-    assert "vLLM is not installed" in found.stderr
-    assert found.stderr.count("\n") == 1
+    result = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), code=2)
+    assert "vLLM is not installed" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_without_torch_one_sentence(tmp_path: Path) -> None:
-    found = run("measure", "gpu", "-o", str(tmp_path / "x.json"), code=2)
-    assert "torch is not installed; run: pip install 'specmargin[gpu]'" in found.stderr
+    result = run("measure", "gpu", "-o", str(tmp_path / "x.json"), code=2)
+    assert "torch is not installed; run: pip install 'specmargin[gpu]'" in result.stderr
 
 
 def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architecture, tmp_path: Path) -> None:
@@ -466,14 +464,14 @@ def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architectur
     for row in _rows(model):
         records.append(row)
     target = tmp_path / "x.json"
-    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(target), "--fit-only", "--json")
-    assert json.loads(found.stdout)["errors"]["all"]["held_out_median_error"] < 0.01
+    fitted_output = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(target), "--fit-only", "--json")
+    assert json.loads(fitted_output.stdout)["errors"]["all"]["held_out_median_error"] < 0.01
     planned = run("plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", str(target), "--batch", "1", "--json")
     assert any("x.json" in text for text in json.loads(planned.stdout)["sources"].values())
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--batches", "x", "--batches: 'x' is neither a number nor a range"),
         ("--batches", "0", "batch"),
@@ -482,29 +480,29 @@ def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architectur
         ("--drafter", "eagle", "--drafter: 'eagle' is not a JSON object"),
     ],
 )
-def test_options_are_checked_before_an_engine_is_started(option: str, value: str, said: str, tmp_path: Path) -> None:
-    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), option, value, code=2)
-    assert said in found.stderr
+def test_options_are_checked_before_an_engine_is_started(option: str, value: str, message: str, tmp_path: Path) -> None:
+    result = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), option, value, code=2)
+    assert message in result.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_a_surface_needs_no_drafts() -> None:
+def test_a_grid_may_have_no_depths() -> None:
     assert MeasureRequest(model="m").surface.depths == (1, 3, 7)
     assert MeasureRequest.model_validate({"model": "m", "depths": ""}).surface.depths == ()
 
 
 @pytest.mark.parametrize("flag", ["nonsense", "a b=1"])
 def test_flags_are_names_and_values(flag: str, tmp_path: Path) -> None:
-    found = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), "--set", flag, code=2)
-    assert "give NAME=VALUE" in found.stderr
+    result = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), "--set", flag, code=2)
+    assert "give NAME=VALUE" in result.stderr
 
 
-def test_two_sources_stand_beside_each_other() -> None:
-    found = json.loads(run("validate", MOE, "laws", "--json").stdout)
-    lines = {(line["kind"], line["source"]): line for line in found["steps"][MOE]}
+def test_two_price_sources_are_compared() -> None:
+    comparison = json.loads(run("validate", MOE, "laws", "--json").stdout)
+    lines = {(line["kind"], line["source"]): line for line in comparison["steps"][MOE]}
     assert lines["all", MOE]["median_error"] < lines["all", "laws"]["median_error"] < 0.2
     assert lines["all", "datasheet"]["median_error"] > 0.35
-    assert set(found["best_depth"]) == {MOE, "laws", "datasheet"}
+    assert set(comparison["best_depth"]) == {MOE, "laws", "datasheet"}
 
 
 def test_comparing_needs_a_model_or_a_measurement() -> None:
@@ -514,5 +512,5 @@ def test_comparing_needs_a_model_or_a_measurement() -> None:
 def test_every_bundled_measurement_can_be_read() -> None:
     assert MOE in measured_names()
     for name in measured_names():
-        found = find_prices(name, DEVICE, "vllm", RooflineForm.PER_COMPONENT)
-        assert isinstance(found, MeasuredPrices)
+        prices = find_prices(name, DEVICE, "vllm", RooflineForm.PER_COMPONENT)
+        assert isinstance(prices, MeasuredPrices)

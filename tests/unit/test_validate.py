@@ -1,4 +1,4 @@
-"""`specmargin validate`: parts, figure and refusals. What it prints is tested where the numbers are (published/)."""
+"""`specmargin validate`: parts, figure and refusals. The numbers are tested in published/."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_kernels_name_their_misses() -> None:
         (("everything",), "'everything'"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_the_work(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_refused_before_the_work(arguments: tuple[str, ...], message: str) -> None:
     assert message in run("validate", *arguments, code=2).stderr
 
 
-def test_a_figure_is_never_overwritten_unasked(tmp_path: Path) -> None:
+def test_a_figure_is_overwritten_only_with_force(tmp_path: Path) -> None:
     path = tmp_path / "there.png"
     path.write_text("mine")
     assert "give --force" in run("validate", "served", "--plot", str(path), code=2).stderr

@@ -1,1 +1,1 @@
-"""Prices from the user's own machine: steps of a real engine, kernels of a bare GPU."""
+"""Measures prices on the user's machine: steps of a real engine, kernels on a bare GPU."""

@@ -1,4 +1,4 @@
-"""From measured steps to a price file: rates and engine time with the least relative error, and how sure they are."""
+"""Fits of measured steps: rates and engine time with the least relative error, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specmargin.prices.work import Work, target_work
 from specmargin.sources import Source, SourceKind
 from specmargin.step import BoolArray, ExpertLoad, FloatArray, Step
 
-FEWEST = 6  # points that a fit needs
+MIN_POINTS = 6  # points that a fit needs
 NAMES = (
     "step_seconds",
     "sequence_seconds",
@@ -31,14 +31,14 @@ NAMES = (
     "attention_operations_per_second",
 )
 _RESAMPLES = 40
-_STEADY = 0.15  # a place that was a third slower weighs like one point that is 5% off
-_PULL = 0.005  # towards the start, in logarithms: only decides what the points leave open
-_FOUND = Source(kind=SourceKind.MEASURED, detail="fitted")
+_SLOWDOWN_PENALTY = 0.15  # a group that was a third slower weighs like one point that is 5% off
+_START_PENALTY = 0.005  # on the distance from the start, in logarithms: decides only what the points leave open
+_FITTED = Source(kind=SourceKind.MEASURED, detail="fitted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Measured points as arrays, and the work that each of them was."""
+    """Measured points as arrays, with the work of each step."""
 
     batch: FloatArray
     depth: FloatArray
@@ -55,7 +55,7 @@ class Steps:
 def steps_of(
     rows: Sequence[Mapping[str, Any]], counted: Mapping[tuple[int, int, str], float], model: Architecture
 ) -> Steps:
-    """`counted`: distinct experts by batch, depth and kind; uniform routing where nobody counted."""
+    """`counted`: distinct experts by batch, depth and kind; uniform routing where they were not counted."""
     batch, depth, context = (np.array([float(row[name]) for row in rows]) for name in ("batch", "depth", "context"))
     seconds = np.array([row["seconds"] - row["draft_seconds"] for row in rows])
     distinct = np.array([_distinct(row, counted, model) for row in rows])
@@ -65,7 +65,7 @@ def steps_of(
 
 
 def _load(model: Architecture, distinct: FloatArray, positions: FloatArray) -> ExpertLoad:
-    """Every layer the mean over layers: what a counter says."""
+    """Every layer gets the mean over layers, which is all that a counter reports."""
     return ExpertLoad(
         distinct_by_group=tuple(distinct for _ in model.pools),
         pairs_by_group=tuple(positions * pool.experts_per_token for pool in model.pools),
@@ -76,9 +76,9 @@ def _distinct(row: Mapping[str, Any], counted: Mapping[tuple[int, int, str], flo
     if not model.pools:
         return 0.0
     key = row["batch"], row["depth"], _counted_kind(row["kind"])
-    found = row["distinct"] or counted.get(key)
-    if found:
-        return float(found)
+    distinct = row["distinct"] or counted.get(key)
+    if distinct:
+        return float(distinct)
     pool = model.pools[0]
     positions = row["batch"] * (row["depth"] + 1)
     return float(pool.experts * (1.0 - (1.0 - pool.experts_per_token / pool.experts) ** positions))
@@ -91,7 +91,7 @@ def counted_experts(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int, s
 
 
 def _counted_kind(kind: str) -> str:
-    """Plain positions route alike whether speculation is off or absent."""
+    """Plain decoding routes in the same way whether speculation is off or not configured."""
     return "plain" if kind in ("none", "off") else kind
 
 
@@ -112,40 +112,42 @@ class Fit:
 
 
 def fit_steps(steps: Steps, used: BoolArray | None = None) -> Fit:
-    """Robust: a slow step that slipped through weighs little."""
+    """Robust (soft L1): an outlier weighs little."""
     chosen = np.ones(steps.seconds.size, dtype=bool) if used is None else used
-    if int(chosen.sum()) < FEWEST:
-        raise InputError(f"only {int(chosen.sum())} points were measured; a fit needs {FEWEST}: measure more")
+    if int(chosen.sum()) < MIN_POINTS:
+        raise InputError(f"only {int(chosen.sum())} points were measured; a fit needs {MIN_POINTS}: measure more")
     start = _start(steps, chosen)
 
     def residuals(logs: FloatArray) -> FloatArray:
-        off = np.log(_made(logs).seconds(steps) / steps.seconds)[chosen]
-        return np.concatenate([off, _PULL * (logs - start)])
+        log_errors = np.log(_fit_from_logs(logs).seconds(steps) / steps.seconds)[chosen]
+        return np.concatenate([log_errors, _START_PENALTY * (logs - start)])
 
     result = least_squares(residuals, start, loss="soft_l1", f_scale=0.05)
-    return _made(result.x)
+    return _fit_from_logs(result.x)
 
 
-def slowdowns(steps: Steps, places: Sequence[str]) -> dict[str, float]:
-    """How slow the machine was while each place was measured, relative to the whole measurement.
+def slowdowns(steps: Steps, groups: Sequence[str]) -> dict[str, float]:
+    """How slow the machine was while each group of points was measured, relative to the whole measurement.
 
-    Points of one place (a run and a batch) took turns, so they saw the same machine; those of others were measured at
-    another time, and on a busy machine that is another machine.
+    Points of one group (run, batch and prompt) are measured in turns, so other work on the machine slows them alike.
+    Groups are measured one after another, so it slows them differently.
     """
-    names = list(dict.fromkeys(places))
-    member = np.array([[place == name for name in names] for place in places], dtype=np.float64)
-    start = np.concatenate([_start(steps, np.ones(len(places), dtype=bool)), np.zeros(len(names))])
+    names = list(dict.fromkeys(groups))
+    member = np.array([[group == name for name in names] for group in groups], dtype=np.float64)
+    start = np.concatenate([_start(steps, np.ones(len(groups), dtype=bool)), np.zeros(len(names))])
     size = len(NAMES)
 
     def residuals(logs: FloatArray) -> FloatArray:
-        off = np.log(_made(logs[:size]).seconds(steps) / steps.seconds) + member @ logs[size:]
-        return np.concatenate([off, _PULL * (logs[:size] - start[:size]), _STEADY * logs[size:]])
+        log_errors = np.log(_fit_from_logs(logs[:size]).seconds(steps) / steps.seconds) + member @ logs[size:]
+        return np.concatenate(
+            [log_errors, _START_PENALTY * (logs[:size] - start[:size]), _SLOWDOWN_PENALTY * logs[size:]]
+        )
 
-    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.05).x[size:]
-    return {name: float(np.exp(value)) for name, value in zip(names, found, strict=True)}
+    log_slowdowns = least_squares(residuals, start, loss="soft_l1", f_scale=0.05).x[size:]
+    return {name: float(np.exp(value)) for name, value in zip(names, log_slowdowns, strict=True)}
 
 
-def _made(logs: FloatArray) -> Fit:
+def _fit_from_logs(logs: FloatArray) -> Fit:
     step, sequence, position, verify, *rates = (float(value) for value in np.exp(logs))
     weights, operations, kv, attention = rates
     return Fit(
@@ -160,26 +162,26 @@ def _made(logs: FloatArray) -> Fit:
             sequence_seconds=sequence,
             position_seconds=position,
             verify_step_seconds=verify,
-            source=_FOUND,
+            source=_FITTED,
         ),
     )
 
 
 def _start(steps: Steps, chosen: BoolArray) -> FloatArray:
-    """Half of the shortest step is weights; the largest step computes for a third of its time."""
+    """Starting guess: half of the shortest step reads weights, a third of the largest step computes."""
     small = int(np.argmin(np.where(chosen, steps.seconds, np.inf)))
     large = int(np.argmax(np.where(chosen, steps.positions, -np.inf)))
     shortest, longest = steps.seconds[small], steps.seconds[large]
-    read = sum(work.count * float(np.broadcast_to(work.bytes, steps.batch.shape)[small]) for work in steps.works)
-    done = sum(work.count * float(np.broadcast_to(work.flops, steps.batch.shape)[large]) for work in steps.works)
-    bandwidth, rate = read / (0.5 * shortest), done / (longest / 3.0)
+    read_bytes = sum(work.count * float(np.broadcast_to(work.bytes, steps.batch.shape)[small]) for work in steps.works)
+    flops = sum(work.count * float(np.broadcast_to(work.flops, steps.batch.shape)[large]) for work in steps.works)
+    bandwidth, rate = read_bytes / (0.5 * shortest), flops / (longest / 3.0)
     engine = [0.4 * shortest, 0.01 * shortest, 0.001 * shortest, 0.05 * shortest]
     return np.asarray(np.log(np.array([*engine, bandwidth, rate, bandwidth, rate])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Errors of a fit on its own points, of fits on one half over the other, and the spread of what was fitted."""
+    """Errors of a fit on its own points, errors of fits to one half on the other half, and ranges of the parameters."""
 
     errors: FloatArray
     held_out_errors: FloatArray
@@ -199,13 +201,13 @@ def judge(steps: Steps, best: Fit, *, seed: int = 0) -> Judgement:
 
 
 def _ranges(steps: Steps, seed: int) -> dict[str, tuple[float, float]]:
-    """5th to 95th percentile over points drawn anew."""
+    """5th to 95th percentile of each parameter over bootstrap resamples of the points."""
     random = np.random.default_rng(seed)
     drawn: dict[str, list[float]] = {name: [] for name in NAMES}
     for _ in range(_RESAMPLES):
         used = np.zeros(steps.seconds.size, dtype=bool)
         used[random.integers(0, used.size, used.size)] = True
-        if int(used.sum()) < FEWEST:
+        if int(used.sum()) < MIN_POINTS:
             continue
         for name, value in fit_steps(steps, used).values().items():
             drawn[name].append(value)
@@ -221,13 +223,13 @@ def _percentiles(values: list[float]) -> tuple[float, float]:
 
 
 def eager_layer_seconds(fit: Fit, beyond: Steps, layers: int) -> float:
-    """What a layer takes longer outside of any graph."""
+    """Extra time per layer of a step that runs without a CUDA graph."""
     extra = beyond.seconds - fit.seconds(beyond)
     return max(float(np.median(extra)) / layers, 0.0)
 
 
 def floor_layer_seconds(fit: Fit, pieces: Steps, layers: int) -> float:
-    """The least time of a layer that explains steps in pieces best: a step takes that, or what its kernels take."""
+    """Minimum time per layer with piecewise graphs: a step takes this floor or its kernel time, whichever is longer."""
     rest = fit.seconds(pieces)
     candidates = np.concatenate([[0.0], np.sort(pieces.seconds)])
     errors = [float(np.abs(np.log(np.maximum(rest, floor) / pieces.seconds)).sum()) for floor in candidates]
@@ -235,10 +237,9 @@ def floor_layer_seconds(fit: Fit, pieces: Steps, layers: int) -> float:
 
 
 def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, passes: FloatArray, in_pieces: bool) -> EngineTime:
-    """What speculation that is off costs: graphs lost, or the passes of a drafter that must keep up.
+    """Cost of speculation that is configured but off: lost graphs, or drafter passes that keep its KV cache current.
 
-    Passes that were timed are part of their steps, at whatever speed the machine ran: the rest is never more than
-    what they left.
+    The timed passes are part of their steps, so the rest of a step is at most its time minus its passes.
     """
     rest = fit.seconds(off)
     if in_pieces:
@@ -252,17 +253,17 @@ def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, passes: Flo
 
 
 def fit_drafter(rows: Sequence[Mapping[str, Any]], method: str) -> DraftTime:
-    """First and later passes, each with a part that grows with the batch."""
+    """First and later passes, each with a constant and a part per sequence."""
     batch, depth, seconds = (np.array([float(r[n]) for r in rows]) for n in ("batch", "depth", "draft_seconds"))
     later = depth - 1.0
     features = np.stack([np.ones_like(batch), batch, later, later * batch], axis=1)
-    found, _ = nnls(features / seconds[:, np.newaxis], np.ones_like(seconds))
-    first, first_sequence, later_seconds, later_sequence = (float(value) for value in found)
+    coefficients, _ = nnls(features / seconds[:, np.newaxis], np.ones_like(seconds))
+    first, first_sequence, later_seconds, later_sequence = (float(value) for value in coefficients)
     return DraftTime(
         method=method,
         first_seconds=first,
         first_sequence_seconds=first_sequence,
         later_seconds=later_seconds,
         later_sequence_seconds=later_sequence,
-        source=_FOUND,
+        source=_FITTED,
     )

@@ -1,4 +1,4 @@
-"""What is measured: points, and the engines that they need."""
+"""The points of a measurement, and the engine runs that they need."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from specmargin.errors import InputError
 
-Key = tuple[str, int, int, int, str]  # of a point in a run: run, batch, depth, prompt, kind
+Key = tuple[str, int, int, int, str]  # run, batch, depth, prompt length, kind
 
 
 class Kind(StrEnum):
     NONE = "none"  # an engine without speculation
     OFF = "off"  # speculation configured, no drafts
-    STRANGERS = "strangers"  # forced drafts, drawn at random: every position routes for itself
-    ALIKE = "alike"  # forced drafts, the last token again: with dummy weights, to the same experts
-    DRAFTED = "drafted"  # the configured drafter's own
+    RANDOM = "strangers"  # forced drafts of random tokens: every position routes independently
+    REPEATED = "alike"  # forced drafts that repeat the last token: with dummy weights, the same experts
+    DRAFTED = "drafted"  # drafts of the configured drafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One engine, started once, and the points that are measured in it."""
+    """One start of an engine, and the points that are measured in it."""
 
     name: str
     kind: str  # none, forced or drafter
     drafts: int = 0
     counts: bool = False
-    graphs: bool = False  # the counter must be in place before graphs are captured
+    graphs: bool = False  # attach the expert counter before graphs are captured
     engine_args: dict[str, Any] = field(default_factory=dict)
     points: tuple[Point, ...]
 
@@ -49,12 +49,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """The grid that somebody asks for."""
+    """The grid of batches, depths and contexts to measure."""
 
     batches: tuple[int, ...]
     depths: tuple[int, ...]
     contexts: tuple[int, ...]
-    long_batches: tuple[int, ...] = ()  # at contexts beyond the first: a few suffice for the price of attention
+    long_batches: tuple[int, ...] = ()  # batches of the further contexts: a few suffice for the price of attention
 
     def __post_init__(self) -> None:
         if not self.batches or not self.contexts:
@@ -66,8 +66,8 @@ class Surface:
     def deepest(self) -> int:
         return max(self.depths, default=0)
 
-    def places(self) -> list[tuple[int, int]]:
-        """(batch, context): every batch at the first context, a few at the others."""
+    def batches_and_contexts(self) -> list[tuple[int, int]]:
+        """Every batch at the first context, a few batches at the others."""
         first, *longer = self.contexts
         some = self.long_batches or self.batches[:: max(len(self.batches) // 3, 1)]
         return [(b, first) for b in self.batches] + [(b, c) for c in longer for b in some]
@@ -75,35 +75,35 @@ class Surface:
     def points(self, depths: Sequence[int], kinds: Sequence[Kind]) -> tuple[Point, ...]:
         return tuple(
             Point(batch=batch, depth=depth, context=context, kind=kind)
-            for batch, context in self.places()
+            for batch, context in self.batches_and_contexts()
             for depth in depths
             for kind in kinds
         )
 
 
 def plain_run(surface: Surface) -> Run:
-    """No speculation at all; the first to run, for it says which graphs the engine has."""
+    """An engine without speculation. It runs first, because it tells which graphs the engine captures."""
     return Run(name="none", kind="none", points=surface.points((0,), (Kind.NONE,)))
 
 
 def forced_runs(surface: Surface, *, full_graphs: bool, routes: bool) -> list[Run]:
-    """Where full graphs exist for one depth only, an engine a depth; then one with graphs of pieces, for all depths.
+    """With full graphs, one engine per depth (each graph has one depth), then one with piecewise graphs for all depths.
 
-    The one with pieces counts the experts of a model that routes: a counter inside full graphs would cost time there.
+    The piecewise run counts the experts of an MoE model: a counter inside full graphs would slow the timed steps.
     """
     if not surface.depths:
         return []
-    kinds = (Kind.STRANGERS, Kind.ALIKE) if routes else (Kind.STRANGERS,)
+    kinds = (Kind.RANDOM, Kind.REPEATED) if routes else (Kind.RANDOM,)
     off = surface.points((0,), (Kind.OFF,))
-    everything = off + surface.points(surface.depths, kinds)
+    all_points = off + surface.points(surface.depths, kinds)
     deepest = surface.deepest
     if not full_graphs:
-        return [Run(name="forced", kind="forced", drafts=deepest, counts=routes, points=everything)]
-    each = [
+        return [Run(name="forced", kind="forced", drafts=deepest, counts=routes, points=all_points)]
+    by_depth = [
         Run(name=f"forced-{depth}", kind="forced", drafts=depth, points=surface.points((depth,), kinds))
         for depth in surface.depths
     ]
-    each[-1] = replace(each[-1], points=off + each[-1].points)
+    by_depth[-1] = replace(by_depth[-1], points=off + by_depth[-1].points)
     pieces = Run(
         name="pieces",
         kind="forced",
@@ -111,9 +111,9 @@ def forced_runs(surface: Surface, *, full_graphs: bool, routes: bool) -> list[Ru
         counts=routes,
         graphs=True,
         engine_args={"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
-        points=everything,
+        points=all_points,
     )
-    return [*each, pieces] if routes else each
+    return [*by_depth, pieces] if routes else by_depth
 
 
 def drafter_run(surface: Surface, speculative: dict[str, Any]) -> Run:

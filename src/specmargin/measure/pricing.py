@@ -1,4 +1,4 @@
-"""The price file of a measurement: which rows say what, and the conditions they were measured under."""
+"""The price file of a measurement: which rows are fitted to what, and the conditions of the measurement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A price file and what it was judged on."""
+    """A price file, and the steps that its errors were computed on."""
 
     file: PriceFile
     rows: tuple[Row, ...]  # those that rates and engine time were fitted to
@@ -56,12 +56,12 @@ def price_file(
     rows: Sequence[Row], engines: Mapping[str, Mapping[str, Any]], model: Architecture, *, drafter_method: str = ""
 ) -> Fitted:
     if not rows:
-        raise InputError("nothing was measured yet; run `specmargin measure vllm` again to go on")
+        raise InputError("nothing was measured yet; run `specmargin measure vllm` again to continue")
     plain = engines.get("none") or next(iter(engines.values()))
     graph_limit = max(plain["capture_sizes"], default=0) or None
     mode = _mode(plain["graph_mode"])
-    noisy = is_noisy(rows) or not plain["gpu"]  # a CPU is never alone with one process
-    kept, rows = rows, usable(rows, model, mode, noisy=noisy)
+    noisy = is_noisy(rows) or not plain["gpu"]  # on a CPU other processes always run
+    all_rows, rows = rows, usable(rows, model, mode, noisy=noisy)
     counted = counted_experts(rows)
 
     def steps(chosen: Sequence[Row]) -> Steps:
@@ -70,8 +70,8 @@ def price_file(
     base, measured = fitted_rows(rows, model, mode)
     fit = fit_steps(measured)
     judgement = judge(measured, fit)
-    time = _graphs(fit, rows, steps, layers=model.layers, graph_limit=graph_limit)
-    modes = {mode: time} | _pieces(fit, time, rows, steps, layers=model.layers, mode=mode)
+    time = _engine_time(fit, rows, steps, layers=model.layers, graph_limit=graph_limit)
+    modes = {mode: time} | _piecewise_mode(fit, time, rows, steps, layers=model.layers, mode=mode)
     drafted = [row for row in rows if row["run"] == "drafter" and row["depth"] > 0]
     draft = fit_drafter(drafted, drafter_method or "draft_model") if drafted else None
     file = PriceFile(
@@ -83,7 +83,7 @@ def price_file(
         drafter=None if draft is None else DraftFields(**_rounded(_without_source(draft))),
         ranges=judgement.ranges,
         evidence=_evidence(judgement, counted=bool(counted), noisy=noisy),
-        rows=[RowFields(**{name: row[name] for name in RowFields.model_fields if name in row}) for row in kept],
+        rows=[RowFields(**{name: row[name] for name in RowFields.model_fields if name in row}) for row in all_rows],
     )
     return Fitted(
         file=file, rows=tuple(base), steps=measured, predicted_seconds=fit.seconds(measured), judgement=judgement
@@ -91,7 +91,7 @@ def price_file(
 
 
 def is_noisy(rows: Sequence[Row]) -> bool:
-    """Do steps of one point differ by a tenth, in most points? Then other work ran on the machine."""
+    """Whether the steps of most points differ by a tenth, which means that other work ran on the machine."""
     spreads = [row["high_seconds"] / row["low_seconds"] - 1.0 for row in rows]
     return bool(spreads) and float(np.median(spreads)) > _NOISY
 
@@ -100,16 +100,17 @@ _NOISY = 0.1
 
 
 def usable(rows: Sequence[Row], model: Architecture, mode: str, *, noisy: bool) -> list[Row]:
-    """As they are; on a busy machine the quietest steps, every place at the mean speed of the whole measurement."""
+    """The rows unchanged; if noisy, their lower quartile, with each group rescaled to the machine's mean speed."""
     if not noisy:
         return list(rows)
     quiet = [_quietest(row) for row in rows]
     base, steps = fitted_rows(quiet, model, mode)
-    slower = slowdowns(steps, [_place(row) for row in base])
-    return [_faster(row, slower.get(_place(row), 1.0)) for row in quiet]
+    slowdown_by_group = slowdowns(steps, [_group(row) for row in base])
+    return [_rescaled(row, slowdown_by_group.get(_group(row), 1.0)) for row in quiet]
 
 
-def _place(row: Row) -> str:
+def _group(row: Row) -> str:
+    """Points with the same value are measured in turns."""
     return f"{row['run']} {row['batch']} {row['prompt']}"
 
 
@@ -119,12 +120,12 @@ def _quietest(row: Row) -> Row:
     return {**row, "seconds": row["low_seconds"], "draft_seconds": draft}
 
 
-def _faster(row: Row, factor: float) -> Row:
-    return {**row, "seconds": row["seconds"] / factor, "draft_seconds": row["draft_seconds"] / factor}
+def _rescaled(row: Row, slowdown: float) -> Row:
+    return {**row, "seconds": row["seconds"] / slowdown, "draft_seconds": row["draft_seconds"] / slowdown}
 
 
 def fitted_rows(rows: Sequence[Row], model: Architecture, mode: str) -> tuple[list[Row], Steps]:
-    """Steps of the target as the engine runs them by default, and the work that each was."""
+    """Steps of the target in the engine's default graph mode, with the work of each."""
     counted = counted_experts(rows)
     base = [row for row in rows if _is_base(row, mode, counted, routes=model.is_moe)]
     return base, steps_of(base, counted, model)
@@ -137,9 +138,9 @@ def _mode(graph_mode: str) -> str:
 
 
 def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool) -> bool:
-    """Repeated tokens say nothing unless experts were counted.
+    """Whether rates and engine time are fitted to this row. Repeated tokens need counted experts to be usable.
 
-    Without graphs and without a drafter, speculation that is off is plain decoding, in the same engine as the drafts.
+    Without graphs and without a drafter, decoding with speculation off is plain decoding.
     """
     plain_off = row["run"] == "forced" and mode == "none"
     if row["graph"] != mode or row["run"] == "pieces" or (row["kind"] == "off" and not plain_off):
@@ -150,15 +151,15 @@ def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool)
 StepsOf = Callable[[Sequence[Row]], Steps]
 
 
-def _graphs(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, graph_limit: int | None) -> EngineTime:
-    """The cliff beyond the largest captured size, and what speculation costs while it is off."""
+def _engine_time(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, graph_limit: int | None) -> EngineTime:
+    """Engine time with the extra time beyond the graph limit and the cost of speculation that is off."""
     time = replace(fit.time, graph_limit=graph_limit)
     beyond = [r for r in rows if graph_limit and r["batch"] * (r["depth"] + 1) > graph_limit and r["graph"] == "none"]
     if beyond:
         time = replace(time, eager_layer_seconds=eager_layer_seconds(fit, steps(beyond), layers))
     off = [row for row in rows if row["kind"] == "off" and row["run"] != "pieces"]
-    own = [row for row in off if row["run"] == "drafter"]  # its passes must keep up with what is decoded
-    chosen = own or off
+    with_drafter = [row for row in off if row["run"] == "drafter"]  # its passes run even at depth 0
+    chosen = with_drafter or off
     if chosen:
         whole = steps([{**row, "draft_seconds": 0.0} for row in chosen])
         passes = np.array([row["draft_seconds"] for row in chosen])
@@ -167,10 +168,10 @@ def _graphs(fit: Fit, rows: Sequence[Row], steps: StepsOf, *, layers: int, graph
     return time
 
 
-def _pieces(
+def _piecewise_mode(
     fit: Fit, time: EngineTime, rows: Sequence[Row], steps: StepsOf, *, layers: int, mode: str
 ) -> dict[str, EngineTime]:
-    """The same engine with graphs of pieces only, where that was measured."""
+    """The same engine with piecewise graphs only, where that was measured."""
     pieces = [row for row in rows if row["graph"] == "piecewise" and row["run"] == "pieces"]
     if mode == "piecewise" or not pieces:
         return {}
@@ -215,7 +216,7 @@ def _engine_fields(time: EngineTime) -> EngineFields:
 
 
 def _without_source(value: Any) -> dict[str, Any]:
-    return {name: found for name, found in asdict(value).items() if name != "source"}
+    return {name: field for name, field in asdict(value).items() if name != "source"}
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Prompts of a user's own, as token ids: with real weights, routing and acceptance are then those of real text."""
+"""The user's prompts as token ids: with real weights, routing and acceptance are then those of real text."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def read_prompts(path: Path, model: str) -> tuple[tuple[int, ...], ...]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:
         raise InputError(f"{path}: not a JSON file ({error})") from None
-    found = list(_prompts(values))
-    if not found:
-        raise InputError(f"{path}: holds no prompts; give a JSON list of texts or of lists of token ids")
-    texts = [prompt for prompt in found if isinstance(prompt, str)]
+    prompts = list(_prompts(values))
+    if not prompts:
+        raise InputError(f"{path}: holds no prompts; expected a JSON list of texts or of lists of token ids")
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     encoded = iter(_encoded(texts, model)) if texts else iter(())
-    return tuple(next(encoded) if isinstance(prompt, str) else tuple(prompt) for prompt in found)
+    return tuple(next(encoded) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts)
 
 
 def _prompts(values: Any) -> Iterator[str | list[int]]:
@@ -41,6 +41,6 @@ def _encoded(texts: list[str], model: str) -> list[tuple[int, ...]]:
         raise InputError("tokenizers is not installed; give prompts as token ids, or run where the engine is") from None
     file = Path(model) / "tokenizer.json"
     if not file.is_file():
-        raise InputError(f"{file}: is needed to encode prompts; give token ids instead")
+        raise InputError(f"{file} is needed to encode prompts and does not exist; give token ids instead")
     tokenizer = Tokenizer.from_file(str(file))
     return [tuple(tokenizer.encode(text).ids) for text in texts]

@@ -1,4 +1,4 @@
-"""What a measurement leaves behind while it runs: a JSON line a record, appended as it comes, read to resume."""
+"""Records of a measurement: one JSON line per record, appended while it runs and read to resume it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from specmargin.measure.points import Key, Point, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """A file of records. The first says what is being measured; another measurement never lands in it."""
+    """A file of records of one measurement. The first record is a header that says what is measured."""
 
     path: Path
 
     def begin(self, header: dict[str, Any], *, fresh: bool) -> None:
-        """Start the file, or go on with it where it is about the same thing. One without rows has nothing to lose."""
+        """Start the file, or continue it if its header is the same. A file without rows is overwritten."""
         wanted = {"record": "measurement", **header}
-        known = None if fresh else next(iter(self.read()), None)
-        if known is None or (known != wanted and not self._has_rows()):
+        recorded = None if fresh else next(iter(self.read()), None)
+        if recorded is None or (recorded != wanted and not self._has_rows()):
             self.path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
-        elif known != wanted:
-            other = next(name for name in wanted if known.get(name) != wanted[name])
+        elif recorded != wanted:
+            difference = next(name for name in wanted if recorded.get(name) != wanted[name])
             raise InputError(
-                f"{self.path} holds a measurement with another {other}: give --force to start anew, or another -o"
+                f"{self.path} holds a measurement with another {difference}: pass --force to start again, or another -o"
             )
 
     def _has_rows(self) -> bool:
@@ -38,42 +38,42 @@ class Records:
             file.write(json.dumps(record) + "\n")
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Every whole line; one that was cut short by an interruption is passed over."""
+        """Every complete record; a line that an interruption cut short is skipped."""
         if not self.path.exists():
             return
         for line in self.path.read_text(encoding="utf-8").splitlines():
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                yield found
+            if isinstance(record, dict):
+                yield record
 
     def rows(self) -> list[dict[str, Any]]:
         """The last row of every point."""
-        found = {_key(record): record for record in self.read() if record.get("record") == "row"}
-        return list(found.values())
+        row_by_key = {_key(record): record for record in self.read() if record.get("record") == "row"}
+        return list(row_by_key.values())
 
     def engines(self) -> dict[str, dict[str, Any]]:
-        """What every run was measured on, with the clocks at its end where there are any."""
-        found: dict[str, dict[str, Any]] = {}
+        """The engine and machine of every run, with the GPU clocks at its end where they were recorded."""
+        engine_by_run: dict[str, dict[str, Any]] = {}
         for record in self.read():
             if record.get("record") == "engine":
-                found[record["run"]] = record
-            elif record.get("record") == "clocks" and record["run"] in found:
+                engine_by_run[record["run"]] = record
+            elif record.get("record") == "clocks" and record["run"] in engine_by_run:
                 clocks = [f"{name.removeprefix('clocks.')} {record[name]}" for name in ("clocks.sm", "clocks.mem")]
-                found[record["run"]]["clocks"] = ", ".join(clocks)
-        return found
+                engine_by_run[record["run"]]["clocks"] = ", ".join(clocks)
+        return engine_by_run
 
     def failures(self) -> dict[str, str]:
-        """Runs that failed and were not finished since."""
-        found: dict[str, str] = {}
+        """The error of every run that failed and was not finished later."""
+        error_by_run: dict[str, str] = {}
         for record in self.read():
             if record.get("record") == "failure":
-                found[record["run"]] = record["error"]
+                error_by_run[record["run"]] = record["error"]
             elif record.get("record") == "done":
-                found.pop(record["run"], None)
-        return found
+                error_by_run.pop(record["run"], None)
+        return error_by_run
 
     def missing(self, run: Run) -> tuple[Point, ...]:
         done = {_key(row) for row in self.rows()}

@@ -1,4 +1,4 @@
-"""Steps of a real engine: one process an engine, watched through the records that it appends."""
+"""Measures steps of a real engine: one process per engine run, followed through the records that it appends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from specmargin.measure.records import Records
 
 PROBE = ["-m", "specmargin.measure.vllm.probe"]
 _POLL_SECONDS = 0.5
-_GRACE_SECONDS = 60.0  # for the points of one batch that are under way when the time is up
+_GRACE_SECONDS = 60.0  # to finish the points of one batch after the deadline
 _ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core in our process, where it can be timed
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # forced drafts need the first runner
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # runs the engine core in the probe's process, where it can be timed
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # forced drafts need the V1 model runner
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -38,7 +38,7 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Everything that is asked of `measure vllm`."""
+    """The request to `measure vllm`."""
 
     model: str
     surface: Surface
@@ -47,14 +47,14 @@ class Order:
     prompts: tuple[tuple[int, ...], ...] = ()
     routes: bool = True  # the model has experts
     temperature: float = 1.0
-    clock: str = "wall"  # or cpu: the processor's time, which other work on the machine does not add to
+    clock: str = "wall"  # or cpu: processor time, which excludes other work on the machine
     steps: int = 5
     repeats: int = 3
-    rounds: int = 0  # at least so many rounds of a sequence a point: acceptance varies more than time does
+    rounds: int = 0  # least number of rounds per point: acceptance varies more than time
     seed: int = 0
 
     def header(self) -> dict[str, Any]:
-        """What must be the same for a measurement to be resumed. Grids may grow."""
+        """Settings that must be equal for a measurement to be resumed. The grid may grow."""
         return {
             "model": self.model,
             "engine_args": self.engine_args,
@@ -65,12 +65,12 @@ class Order:
         }
 
 
-# Told which run is under way, how many points it has and how many are done.
+# Called with the name of the current run, its number of points and how many are done.
 Watcher = Callable[[str, int, int], None]
 
 
 def measure_steps(order: Order, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
-    """All runs that are not done yet, in order, until the time is up. What was measured stays in the records."""
+    """Measure all missing points, run by run, until the deadline. What was measured stays in the records."""
     plain = plain_run(order.surface)
     measure_run(order, plain, records, deadline=deadline, log=log, watch=watch)
     graph_mode = records.engines().get("none", {}).get("graph_mode", "none")
@@ -87,7 +87,7 @@ def measure_run(order: Order, run: Run, records: Records, *, deadline: float, lo
         return
     if find_spec("vllm") is None:
         raise InputError("vLLM is not installed in this Python; install it, or run specmargin where it is")
-    total, known = len(missing), len(list(records.read()))
+    total, old_records = len(missing), len(list(records.read()))
     watch(run.name, total, 0)
     with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as output:
         job = Path(folder) / "job.json"
@@ -100,7 +100,7 @@ def measure_run(order: Order, run: Run, records: Records, *, deadline: float, lo
             finally:
                 if process.poll() is None:
                     process.terminate()
-    _explain(run, records, process.returncode, log=log, known=known)
+    _handle_exit(run, records, process.returncode, log=log, old_records=old_records)
 
 
 def _wait(
@@ -110,30 +110,30 @@ def _wait(
         time.sleep(_POLL_SECONDS)
         watch(run.name, total, total - len(records.missing(run)))
         if time.time() > deadline + _GRACE_SECONDS:
-            error = "stopped: the time is up"
+            error = "stopped: the time limit was reached"
             records.append({"record": "failure", "run": run.name, "error": error, "final": False})
             return
 
 
-def _explain(run: Run, records: Records, code: int | None, *, log: Path, known: int) -> None:
-    """Go on after a run that failed, unless every other would fail in the same way.
+def _handle_exit(run: Run, records: Records, code: int | None, *, log: Path, old_records: int) -> None:
+    """Continue after a failed run, unless the others would fail for the same reason.
 
-    The first `known` records are older than this run: a failure among them is not its reason.
+    The first `old_records` records are older than this run, so a failure among them is not its cause.
     """
     if not code:
         return
-    said = [record for record in list(records.read())[known:] if record.get("record") == "failure"]
-    if not said:
-        said = [{"record": "failure", "run": run.name, "error": _ended(code), "final": False}]
-        records.append(said[0])
-    if said[-1]["final"] or run.kind == "none":
-        raise InputError(f"{said[-1]['error']} (run {run.name!r}, output in {log}); what was measured is kept")
+    failures = [record for record in list(records.read())[old_records:] if record.get("record") == "failure"]
+    if not failures:
+        failures = [{"record": "failure", "run": run.name, "error": _exit_reason(code), "final": False}]
+        records.append(failures[0])
+    if failures[-1]["final"] or run.kind == "none":
+        raise InputError(f"{failures[-1]['error']} (run {run.name!r}, output in {log}); what was measured is kept")
 
 
-def _ended(code: int) -> str:
-    """Why an engine that gave no reason itself has ended; a negative code is a signal."""
+def _exit_reason(code: int) -> str:
+    """Why an engine ended that recorded no failure; a negative code is a signal."""
     if code > 0:
-        return f"the engine ended with code {code} and gave no reason"
+        return f"the engine ended with exit code {code} and gave no reason"
     try:
         name = signal.Signals(-code).name
     except ValueError:  # a real-time signal
@@ -176,10 +176,10 @@ def _job(order: Order, run: Run, records: Records, deadline: float) -> dict[str,
     }
 
 
-def _merged(given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The user's flags, and a run's own on top; dictionaries are merged one level down."""
-    both = {**given, **own}
-    for name, value in own.items():
-        if isinstance(value, dict) and isinstance(given.get(name), dict):
-            both[name] = {**given[name], **value}
-    return both
+def _merged(user_args: dict[str, Any], run_args: dict[str, Any]) -> dict[str, Any]:
+    """The user's engine arguments, overridden by those of a run; dictionaries are merged one level down."""
+    merged = {**user_args, **run_args}
+    for name, value in run_args.items():
+        if isinstance(value, dict) and isinstance(user_args.get(name), dict):
+            merged[name] = {**user_args[name], **value}
+    return merged

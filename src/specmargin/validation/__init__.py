@@ -1,1 +1,1 @@
-"""Predicted against measured: what others measured, beside the tools people would otherwise use."""
+"""Predictions against published measurements, and against those of AIConfigurator."""

@@ -1,6 +1,6 @@
-"""What served rows take beyond their kernels, by engine: a constant, a part per sequence and a part per layer.
+"""Engine time of served rows beyond their kernels, by engine: a constant, a part per sequence and a part per layer.
 
-Fitted numbers are judged where they were not fitted: every row under a fit that saw nothing of its model on its GPU.
+The fits are validated out of sample: every row is predicted by a fit without the rows of its model on its GPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from scipy.optimize import nnls
 from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.tpot import Prediction
 
-_ROUNDS = 40
-_FLOOR = 0.02  # relative error below which a row has no more say
+_ITERATIONS = 40
+_ERROR_FLOOR = 0.02  # relative errors below it weigh the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFit:
-    """Seconds a step, a sequence and a layer, and how far they move when one model on one GPU is left out."""
+    """Seconds per step, sequence and layer, and their ranges when any one model on one GPU is left out."""
 
     engine: str
     rows: int
@@ -45,30 +45,32 @@ def left_out_seconds(predictions: Sequence[Prediction]) -> FloatArray:
     data = _data(predictions)
     seconds = data.kernels.copy()
     for engine, group in sorted({(str(e), str(g)) for e, g in zip(data.engine, data.group, strict=True)}):
-        ours = data.engine == engine
-        inside = ours & (data.group == group)
-        seconds[inside] += data.features[inside] @ _fit(data, ours & (data.group != group))
+        of_engine = data.engine == engine
+        of_group = of_engine & (data.group == group)
+        seconds[of_group] += data.features[of_group] @ _fit(data, of_engine & (data.group != group))
     return seconds
 
 
 def engine_fits(predictions: Sequence[Prediction]) -> list[EngineFit]:
-    """The numbers that are shipped: fitted to all rows of an engine."""
+    """The bundled numbers: fitted to all rows of an engine."""
     data = _data(predictions)
     return [_engine_fit(data, str(engine)) for engine in np.unique(data.engine)]
 
 
 def _engine_fit(data: _Data, engine: str) -> EngineFit:
-    ours = data.engine == engine
-    best = _fit(data, ours)
-    without = np.array([_fit(data, ours & (data.group != group)) for group in np.unique(data.group[ours])])
+    of_engine = data.engine == engine
+    best = _fit(data, of_engine)
+    left_out_fits = np.array(
+        [_fit(data, of_engine & (data.group != group)) for group in np.unique(data.group[of_engine])]
+    )
     return EngineFit(
         engine=engine,
-        rows=int(ours.sum()),
+        rows=int(of_engine.sum()),
         step_seconds=float(best[0]),
         sequence_seconds=float(best[1]),
         layer_seconds=float(best[2]),
-        lowest=_three(without.min(axis=0)),
-        highest=_three(without.max(axis=0)),
+        lowest=_three(left_out_fits.min(axis=0)),
+        highest=_three(left_out_fits.max(axis=0)),
     )
 
 
@@ -87,16 +89,16 @@ def _data(predictions: Sequence[Prediction]) -> _Data:
 
 
 def _fit(data: _Data, rows: BoolArray) -> FloatArray:
-    """Non-negative numbers with the least absolute relative error, by reweighting; nothing where there are no rows."""
+    """Non-negative coefficients with the least absolute relative error, by iterated reweighting; zeros without rows."""
     if not rows.any():
         return np.zeros(data.features.shape[1])
     measured, features = data.measured[rows], data.features[rows]
-    missing = measured - data.kernels[rows]
+    unexplained = measured - data.kernels[rows]
     weight = np.ones(measured.size)
-    found = np.zeros(features.shape[1])
-    for _ in range(_ROUNDS):
+    coefficients = np.zeros(features.shape[1])
+    for _ in range(_ITERATIONS):
         scale = weight / measured
-        found, _ = nnls(features * scale[:, np.newaxis], missing * scale)
-        error = np.abs(features @ found - missing) / measured
-        weight = 1.0 / np.sqrt(np.maximum(error, _FLOOR))
-    return np.asarray(found)
+        coefficients, _ = nnls(features * scale[:, np.newaxis], unexplained * scale)
+        error = np.abs(features @ coefficients - unexplained) / measured
+        weight = 1.0 / np.sqrt(np.maximum(error, _ERROR_FLOOR))
+    return np.asarray(coefficients)

@@ -1,4 +1,4 @@
-"""How well kernel prices hold on measurements they have not seen: rows, routings and shapes left out."""
+"""Errors of kernel prices on held-out measurements: rows, routings and shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specmargin.validation.skew import skewed_load
 
 GPUS = ("h100", "h200", "b200")
 EXPERT_DTYPES = ("bfloat16", "fp8_block")
-LARGEST = 256  # positions: beyond that a step is no longer memory-bound
+MAX_POSITIONS = 256  # beyond it a step is no longer memory-bound
 TABLES_TARGET = (0.03, 0.10)  # median, 90th percentile
 LAWS_TARGET = (0.08, 0.25)
 
@@ -33,14 +33,14 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
-    """One line of the report: what was held out, and how far the prices were from it."""
+    """One line of the report: what was held out, and the errors of the prices on it."""
 
     kernel: Kernel
     held_out: str  # rows, skewed rows, shapes
     count: int
     median_error: float
     p90_error: float
-    baseline_error: float | None = None  # median error of pricing by token count, where that is the question
+    baseline_error: float | None = None  # median error of pricing by token count, for skewed rows
     remark: str = ""
 
     def misses(self) -> bool:
@@ -49,24 +49,24 @@ class KernelLine:
 
 
 def reason_of_miss(line: KernelLine) -> str:
-    """What we found when we looked at the rows behind a line that misses its target."""
+    """Why a line misses its target, from an inspection of its rows."""
     match line.kernel.operation, line.kernel.engine, line.held_out:
         case "gemm", _, "rows":
-            return "the library changes kernels between neighbouring numbers of positions: time jumps, and not smoothly"
+            return "the library switches kernels between neighbouring numbers of positions, so the time jumps"
         case "gemm", _, _:
-            return "tiles and kernel choice by shape, up to 1.5× between shapes of equal bytes; tables know them"
+            return "tiles and kernel depend on the shape, up to 1.5× between shapes of equal bytes; tables have them"
         case "attention", _, _:
-            return "the split of the KV cache over blocks changes with batch, heads and length; small caches stay in L2"
+            return "the split of the KV cache over blocks depends on batch, heads and length; small caches stay in L2"
         case "experts", _, "rows":
             return "the kernel's tile changes between neighbouring numbers of positions"
         case "experts", "sglang", _ if line.kernel.dtype == "fp8_block":
-            return "shapes of six experts a token and shards of 384 columns run 1.4× slower; tables know them"
+            return "shapes with 6 experts per token and shards of 384 columns run 1.4× slower; tables have them"
         case "experts", "sglang", _:
-            return "Triton configurations tuned for some shapes and not for others; tables know them"
+            return "Triton configurations are tuned for some shapes only; tables have them"
         case "experts", "trtllm", _:
-            return "shapes of 512 experts (top 10) and of one expert a token run up to 1.8× faster; tables know them"
+            return "shapes with 512 experts (top 10) or 1 expert per token run up to 1.8× faster; tables have them"
         case "experts", "vllm", "shapes":
-            return "shards under 128 columns run slower than their bytes; tables know them"
+            return "shards under 128 columns run slower than their bytes suggest; tables have them"
         case _:
             return ""
 
@@ -99,23 +99,23 @@ def _expert_lines(gpu: str, engine: str, dtype: str, book: LawBook) -> Iterator[
     law = _most_rows(laws)
     balanced = rows.rows
     kernel = Kernel(gpu=gpu, engine=engine, operation="experts", dtype=dtype)
-    lawful = law.seconds(features.expert_terms_of(balanced, dtype))
-    yield _summary(kernel, _row_errors(balanced, features.EXPERT_SHAPE, "num_tokens", lawful), held_out="rows")
+    law_seconds = law.seconds(features.expert_terms_of(balanced, dtype))
+    yield _summary(kernel, _row_errors(balanced, features.EXPERT_SHAPE, "num_tokens", law_seconds), held_out="rows")
     yield from _skewed_line(kernel, table, balanced, law)
     yield _laws_line(kernel, laws)
 
 
 def _expert_laws(book: LawBook, engine: str, dtype: str) -> list[Law]:
-    found = [(key, law) for key, law in book.laws.items() if key[:3] == (engine, "experts", dtype)]
-    return [law for key, law in found if law.evidence.version.startswith(engine) and "plain" not in key[3]]
+    laws = [(key, law) for key, law in book.laws.items() if key[:3] == (engine, "experts", dtype)]
+    return [law for key, law in laws if law.evidence.version.startswith(engine) and "plain" not in key[3]]
 
 
 def _skewed_line(kernel: Kernel, table: store.Table, balanced: pl.DataFrame, law: Law) -> Iterator[KernelLine]:
-    """Skewed rows from balanced ones through their distinct experts, beside the same through token counts."""
+    """Skewed rows predicted from balanced rows by distinct experts; the baseline predicts them by token count."""
     dtype = kernel.dtype
     skewed = (
         table.rows.filter((pl.col("moe_dtype") == dtype) & pl.col("distribution").str.starts_with("power_law"))
-        .filter(pl.col("num_tokens") <= LARGEST)
+        .filter(pl.col("num_tokens") <= MAX_POSITIONS)
         .group_by([*features.EXPERT_SHAPE, "num_tokens", "distribution"])
         .agg(pl.col("seconds").min())
         .join(
@@ -131,7 +131,7 @@ def _skewed_line(kernel: Kernel, table: store.Table, balanced: pl.DataFrame, law
         distinct=pl.Series([distinct for distinct, _ in loads]), pairs=pl.Series([pairs for _, pairs in loads])
     )
     as_balanced = balanced.join(skewed.select(*features.EXPERT_SHAPE).unique(), on=features.EXPERT_SHAPE)
-    ratio = _ratios_at(as_balanced, skewed, law, dtype)
+    ratio = _measured_over_law(as_balanced, skewed, law, dtype)
     predicted = law.seconds(features.expert_terms_of(skewed, dtype)) * ratio
     measured = skewed["seconds"].to_numpy()
     by_tokens = np.abs(skewed["balanced_seconds"].to_numpy() / measured - 1.0)
@@ -139,12 +139,14 @@ def _skewed_line(kernel: Kernel, table: store.Table, balanced: pl.DataFrame, law
     yield _summary(kernel, errors, held_out="skewed rows", baseline=float(np.median(by_tokens)))
 
 
-def _ratios_at(balanced: pl.DataFrame, wanted: pl.DataFrame, law: Law, dtype: str) -> FloatArray:
-    """Measured over lawful of the balanced rows, at the same shape and number of positions."""
-    lawful = law.seconds(features.expert_terms_of(balanced, dtype))
-    known = balanced.with_columns(ratio=pl.Series(balanced["seconds"].to_numpy() / lawful))
+def _measured_over_law(balanced: pl.DataFrame, skewed: pl.DataFrame, law: Law, dtype: str) -> FloatArray:
+    """Measured time over the law's, of the balanced row with the same shape and number of positions."""
+    law_seconds = law.seconds(features.expert_terms_of(balanced, dtype))
+    with_ratio = balanced.with_columns(ratio=pl.Series(balanced["seconds"].to_numpy() / law_seconds))
     keys = [*features.EXPERT_SHAPE, "num_tokens"]
-    return wanted.join(known.select(*keys, "ratio"), on=keys, how="left", maintain_order="left")["ratio"].to_numpy()
+    return skewed.join(with_ratio.select(*keys, "ratio"), on=keys, how="left", maintain_order="left")[
+        "ratio"
+    ].to_numpy()
 
 
 # --- GEMMs and attention ---
@@ -186,18 +188,18 @@ def _attention_lines(gpu: str, engine: str, book: LawBook) -> Iterator[KernelLin
 
 
 def _row_errors(
-    rows: pl.DataFrame, shape: list[str], axis: str, lawful: FloatArray, *, largest: float = LARGEST
+    rows: pl.DataFrame, shape: list[str], axis: str, law_seconds: FloatArray, *, largest: float = MAX_POSITIONS
 ) -> FloatArray:
-    """Every row but the first and the last of its shape, predicted from its neighbours alone."""
+    """Errors of every row but the first and last of its shape, each predicted from its two neighbours."""
     size, seconds = rows[axis].to_numpy().astype(np.float64), rows["seconds"].to_numpy()
     numbers = features.shape_numbers(rows, shape)
-    log_ratio, log_size = np.log(seconds / lawful), np.log(size)
-    inside = np.flatnonzero((numbers[1:-1] == numbers[:-2]) & (numbers[1:-1] == numbers[2:])) + 1
-    inside = inside[size[inside] <= largest]
-    left, right = inside - 1, inside + 1
-    place = (log_size[inside] - log_size[left]) / (log_size[right] - log_size[left])
-    predicted = lawful[inside] * np.exp((1.0 - place) * log_ratio[left] + place * log_ratio[right])
-    return np.asarray(np.abs(predicted / seconds[inside] - 1.0))
+    log_ratio, log_size = np.log(seconds / law_seconds), np.log(size)
+    inner = np.flatnonzero((numbers[1:-1] == numbers[:-2]) & (numbers[1:-1] == numbers[2:])) + 1
+    inner = inner[size[inner] <= largest]
+    left, right = inner - 1, inner + 1
+    share = (log_size[inner] - log_size[left]) / (log_size[right] - log_size[left])
+    predicted = law_seconds[inner] * np.exp((1.0 - share) * log_ratio[left] + share * log_ratio[right])
+    return np.asarray(np.abs(predicted / seconds[inner] - 1.0))
 
 
 def _summary(
@@ -215,7 +217,7 @@ def _summary(
 
 
 def _laws_line(kernel: Kernel, laws: list[Law]) -> KernelLine:
-    """As the fit recorded it: the error on shapes that it did not see, of the law with the most rows."""
+    """The error on held-out shapes as recorded by the fit, of the law with the most rows."""
     law = _most_rows(laws)
     return KernelLine(
         kernel=kernel,

@@ -1,7 +1,7 @@
-"""AIConfigurator's own estimate of a served row: the tool that people would otherwise ask.
+"""AIConfigurator's estimate of a served row.
 
-It is given the layout as we read it and the configuration that we price, and more than one chance: the tables of the
-row's engine version, then its newest; the row's number formats, then those of the checkpoint.
+It gets the same layout and configuration that Specmargin prices, and several attempts: the tables of the row's engine
+version, then the newest; the row's number formats, then those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Estimate = Callable[[ServedRow], float | None]
 
 
 def stratified(rows: Sequence[ServedRow], *, seed: int) -> list[ServedRow]:
-    """A random order that goes round the groups (family, GPU, engine), so that any first part of it has them all."""
+    """A random order that cycles through the groups (family, GPU, engine), so that every prefix is stratified."""
     generator = np.random.default_rng(seed)
     groups: dict[tuple[str, str, str], list[ServedRow]] = {}
     for row in rows:
@@ -41,7 +41,7 @@ def stratified(rows: Sequence[ServedRow], *, seed: int) -> list[ServedRow]:
 
 
 def aiconfigurator() -> Estimate:
-    """Seconds between tokens as AIConfigurator estimates them; None where it cannot price the row."""
+    """AIConfigurator's estimate of the time per output token, in seconds; None where it cannot price the row."""
     if find_spec("aiconfigurator") is None:
         raise InputError("AIConfigurator is not installed; run: pip install aiconfigurator")
     logging.disable(logging.CRITICAL)
@@ -53,7 +53,7 @@ def aiconfigurator() -> Estimate:
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),
-                contextlib.suppress(Exception),  # whatever it raises, it could not price the row this way
+                contextlib.suppress(Exception),  # any exception means that it cannot price the row this way
             ):
                 return float(estimate(**arguments).tpot) * 1e-3
         return None

@@ -1,4 +1,4 @@
-"""Served rows under every source of prices: the median and the 90th percentile of the absolute error, by group."""
+"""Errors of every price source on served rows: median and 90th percentile of the absolute error, by group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specmargin.validation.tpot import Predictions, Wrapper, predict
 
 SOURCES = ("tables", "laws", "datasheet")
 PEER = "aiconfigurator"
-_CONFLICT = 1.25  # measurements of one configuration that are further apart than this cannot both be predicted
+_CONFLICT = 1.25  # ratio between measurements of one configuration above which no prediction fits both
 
 Track = Callable[[str], Wrapper]
 
@@ -32,13 +32,13 @@ class ErrorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedReport:
-    """Every row that our sources can price, with what each of them predicts."""
+    """Every row that all price sources can price, with their predictions."""
 
     rows: tuple[ServedRow, ...]
     measured_seconds: FloatArray
     predicted_seconds: Mapping[str, FloatArray]  # by source, in the order of `rows`
-    refused: Mapping[str, int]  # why, and how many rows
-    moe_rows: int  # with the refused ones
+    refused: Mapping[str, int]  # number of rows by reason
+    moe_rows: int  # including the refused ones
 
     def error(self, source: str) -> FloatArray:
         return np.asarray(np.abs(self.predicted_seconds[source] / self.measured_seconds - 1.0))
@@ -62,17 +62,17 @@ class ServedReport:
         return [error_line(name, source, self.error(source)[chosen]) for source in self.predicted_seconds]
 
     def _conflicting(self) -> BoolArray:
-        """Rows whose configuration was measured more than once, with results too far apart to be one thing."""
+        """Rows whose configuration was measured more than once, with contradicting results."""
         by_configuration: dict[object, list[float]] = {}
         for row in self.rows:
             by_configuration.setdefault(row.configuration, []).append(row.tpot_seconds)
-        spread = {key: max(found) / min(found) for key, found in by_configuration.items()}
+        spread = {key: max(seconds) / min(seconds) for key, seconds in by_configuration.items()}
         return np.array([spread[row.configuration] > _CONFLICT for row in self.rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerReport:
-    """The same rows under our prices and under the peer's, and how many of the sample each could not price."""
+    """The same rows priced by Specmargin and by the peer, and how many of the sample each could not price."""
 
     lines: tuple[ErrorLine, ...]
     sampled: int
@@ -81,57 +81,57 @@ class PeerReport:
 
 
 def served_report(rows: Sequence[ServedRow], track: Track) -> ServedReport:
-    """Engine time is fitted, so every row is predicted under a fit that saw nothing of its model on its GPU."""
+    """Engine time is fitted, so every row is predicted by a fit without the rows of its model on its GPU."""
     by_source = {source: predict(rows, source, progress=track(source)) for source in SOURCES}
     priced = by_source[SOURCES[0]]
-    if any(found.refused != priced.refused for found in by_source.values()):
-        raise InputError("the sources of prices refuse different rows: they cannot be compared row by row")
+    if any(predictions.refused != priced.refused for predictions in by_source.values()):
+        raise InputError("the price sources refuse different rows, so they cannot be compared row by row")
     return ServedReport(
-        rows=tuple(prediction.row for prediction in priced.found),
-        measured_seconds=np.array([prediction.row.tpot_seconds for prediction in priced.found]),
-        predicted_seconds={source: _seconds(source, found) for source, found in by_source.items()},
+        rows=tuple(prediction.row for prediction in priced.rows),
+        measured_seconds=np.array([prediction.row.tpot_seconds for prediction in priced.rows]),
+        predicted_seconds={source: _seconds(source, predictions) for source, predictions in by_source.items()},
         refused=priced.refused,
         moe_rows=sum(row.is_moe for row in rows),
     )
 
 
 def _seconds(source: str, predictions: Predictions) -> FloatArray:
-    """A datasheet roofline is the kernels' lower bound alone, as people use it: nothing of it is fitted."""
+    """The datasheet roofline is used without engine time, as is common: nothing of it is fitted."""
     if source == "datasheet":
-        return np.array([prediction.kernel_seconds for prediction in predictions.found])
-    return left_out_seconds(predictions.found)
+        return np.array([prediction.kernel_seconds for prediction in predictions.rows])
+    return left_out_seconds(predictions.rows)
 
 
 def peer_report(
     report: ServedReport, rows: Sequence[ServedRow], estimate: Estimate, *, wanted: int, seed: int, track: Track
 ) -> PeerReport:
     """MoE rows, drawn in turn from every family, GPU and engine, until `wanted` of them are priced by both."""
-    place = {row.identity: index for index, row in enumerate(report.rows)}
+    index_by_identity = {row.identity: index for index, row in enumerate(report.rows)}
     candidates = stratified([row for row in rows if row.is_moe], seed=seed)
     chosen: list[int] = []
-    theirs: list[float] = []
+    peer_seconds: list[float] = []
     sampled = refused_by_us = refused_by_peer = 0
     for row in track(PEER)(candidates):
         seconds = estimate(row)
         sampled += 1
-        refused_by_us += row.identity not in place
+        refused_by_us += row.identity not in index_by_identity
         refused_by_peer += seconds is None
-        if seconds is not None and row.identity in place:
-            chosen.append(place[row.identity])
-            theirs.append(seconds)
+        if seconds is not None and row.identity in index_by_identity:
+            chosen.append(index_by_identity[row.identity])
+            peer_seconds.append(seconds)
         if len(chosen) == wanted:
             break
     return PeerReport(
-        lines=tuple(_peer_lines(report, np.array(chosen, dtype=np.int64), np.array(theirs))),
+        lines=tuple(_peer_lines(report, np.array(chosen, dtype=np.int64), np.array(peer_seconds))),
         sampled=sampled,
         refused_by_us=refused_by_us,
         refused_by_peer=refused_by_peer,
     )
 
 
-def _peer_lines(report: ServedReport, chosen: np.ndarray, theirs: FloatArray) -> Iterator[ErrorLine]:
+def _peer_lines(report: ServedReport, chosen: np.ndarray, peer_seconds: FloatArray) -> Iterator[ErrorLine]:
     errors = {source: report.error(source)[chosen] for source in report.predicted_seconds}
-    errors[PEER] = np.abs(theirs / report.measured_seconds[chosen] - 1.0)
+    errors[PEER] = np.abs(peer_seconds / report.measured_seconds[chosen] - 1.0)
     engines = np.array([report.rows[index].engine for index in chosen])
     for source, error in errors.items():
         yield error_line("sample", source, error)

@@ -1,7 +1,7 @@
-"""Served measurements that nobody here made: `silicon_sample.csv` of aiconfigurator-core, aggregated mode.
+"""Third-party measurements of served models: `silicon_sample.csv` of aiconfigurator-core, aggregated mode.
 
-A row is a model on GPUs behind an engine, under a fixed concurrency of requests of equal length, with the time between
-tokens that was measured. None of them speculates.
+A row is a model on GPUs behind an engine, at a fixed concurrency of requests of equal length, with the measured time
+per output token. No row uses speculation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specmargin.prices.kernels.store import SYSTEMS
 
 _DEVICES = {system: device for device, system in SYSTEMS.items()}
 
-# Which configuration a row was served with, by model and weight format; others are the checkpoint's own.
+# Configuration that a row was served with, by model and weight format; the default is that of the checkpoint.
 _CONFIGURATIONS = {
     ("deepseek-ai/DeepSeek-R1", "nvfp4"): "nvidia--DeepSeek-V3.1-NVFP4",
     ("deepseek-ai/DeepSeek-V3", "nvfp4"): "nvidia--DeepSeek-V3.1-NVFP4",
@@ -133,8 +133,8 @@ def _row(values: dict[str, Any]) -> ServedRow:
 
 
 def _layout(values: dict[str, Any]) -> Layout:
-    """Two of the sources multiply sizes that name the same GPUs: 8-way tensor and 8-way expert parallelism of one box
-    stand there as 64 GPUs. 118 of these measurements are also in a third source, which says 8."""
+    """Two of the sources multiply sizes that refer to the same GPUs: they list 8-way tensor and 8-way expert
+    parallelism of one host as 64 GPUs. A third source lists 118 of these measurements with 8 GPUs."""
     tensor, copies = _size(values["tp_size"]), _size(values["attention_dp_size"])
     expert_tensor, expert_ranks = _size(values["moe_tp_size"]), _size(values["moe_ep_size"])
     gpus = max(tensor * copies, expert_tensor * expert_ranks)
@@ -176,8 +176,8 @@ def architecture_of(model: str, weights: str) -> Architecture:
     override = PRECISIONS[overriding[1]] if overriding is not None else None
     path = folder / f"{name}_config.json"
     if not path.is_file():
-        raise InputError(f"no configuration of {model} in {weights or 'bf16'} comes with aiconfigurator-core")
-    beside = folder / f"{name}_hf_quant_config.json"
-    quantization = json.loads(beside.read_text())["quantization"] if beside.is_file() else None
+        raise InputError(f"aiconfigurator-core has no configuration of {model} in {weights or 'bf16'}")
+    quantization_file = folder / f"{name}_hf_quant_config.json"
+    quantization = json.loads(quantization_file.read_text())["quantization"] if quantization_file.is_file() else None
     values = json.loads(path.read_text())
     return read_architecture(values, name=model, origin=name, quantization=quantization, weights=override)

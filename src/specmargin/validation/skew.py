@@ -1,8 +1,8 @@
-"""Distinct experts behind the tables' `power_law` rows, drawn as their collector draws them.
+"""Distinct experts of the tables' `power_law` rows, drawn as their collector draws them.
 
-Counts a expert follow a power law between 1 and 0.8 of the positions (0.01 and 2 where there are fewer pairs than
-experts), scaled to the number of pairs and rounded; what rounding leaves over goes to the emptiest experts of each rank
-in turn, what it adds is taken from the fullest. The busiest rank is the one that is measured.
+Counts per expert follow a power law between 1 and 0.8 of the positions (0.01 and 2 where there are fewer pairs than
+experts), scaled to the number of pairs and rounded. Pairs lost to rounding are added to the emptiest expert of each
+rank in turn; surplus pairs are taken from the fullest. The busiest rank is the measured one.
 """
 
 from __future__ import annotations

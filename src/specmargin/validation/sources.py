@@ -1,4 +1,4 @@
-"""Price sources beside each other: on measured steps where there are some, and on a common grid."""
+"""Compares price sources: on measured steps where there are any, and on a common grid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specmargin.step import FloatArray, IntArray, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepErrors:
-    """How far a source is from measured steps of one kind; signed median: does it over- or underprice?"""
+    """Errors of a source on measured steps of one kind; `bias` is the signed median."""
 
     kind: str
     source: str
@@ -30,22 +30,22 @@ class StepErrors:
 
 
 def step_errors(file: PriceFile, model: Architecture, scenarios: Mapping[str, Scenario]) -> list[StepErrors]:
-    """Every source on the steps that the file was fitted to, at the experts that were counted there."""
+    """Errors of every source on the steps that the file was fitted to, with the counted distinct experts."""
     rows, steps = measured_rows(file, model)
     kinds = np.array([row["kind"] for row in rows])
     lines = []
     for kind in [*dict.fromkeys(kinds.tolist()), "all"]:
         chosen = np.ones(kinds.size, dtype=bool) if kind == "all" else kinds == kind
         for name, scenario in scenarios.items():
-            off = (priced_seconds(scenario, steps) / steps.seconds - 1.0)[chosen]
+            errors = (priced_seconds(scenario, steps) / steps.seconds - 1.0)[chosen]
             lines.append(
                 StepErrors(
                     kind=kind,
                     source=name,
                     points=int(chosen.sum()),
-                    median_error=float(np.median(np.abs(off))),
-                    worst_error=float(np.abs(off).max()),
-                    bias=float(np.median(off)),
+                    median_error=float(np.median(np.abs(errors))),
+                    worst_error=float(np.abs(errors).max()),
+                    bias=float(np.median(errors)),
                 )
             )
     return lines
@@ -59,7 +59,7 @@ def measured_rows(file: PriceFile, model: Architecture) -> tuple[list[Row], Step
 
 
 def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:
-    """A scenario's price of steps whose distinct experts are known."""
+    """Prices of measured steps in a scenario, with the distinct experts of the measurement."""
     step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
     layers = scenario.architecture.layers
     priced = ledger(scenario.prices, steps.works, step=step, engine=scenario.engine_time, layers=layers)
@@ -70,8 +70,8 @@ def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:
 class CommonGrid:
     batches: IntArray
     depths: IntArray
-    seconds: dict[str, FloatArray]  # by source: of a verify step, by batch and depth
-    best_depth: dict[str, IntArray]  # by source: what it would draft, by batch
+    seconds: dict[str, FloatArray]  # by source: verify step by batch and depth
+    best_depth: dict[str, IntArray]  # by source: best depth by batch
 
 
 def common_grid(scenarios: Mapping[str, Scenario], batches: Sequence[int], max_depth: int) -> CommonGrid:

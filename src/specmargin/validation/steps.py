@@ -1,4 +1,4 @@
-"""Whole verify steps of a real engine on a real GPU, over batch and draft depth: ours, with their conditions."""
+"""Measured verify steps of a real engine on a real GPU, over batch and draft depth, with their conditions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specmargin.step import BoolArray, FloatArray, Step
 
 GRAPH_LIMIT = 512  # positions of the largest CUDA graph in these runs
 _PROMPT = 512
-_CONTEXT = _PROMPT + 8.0  # half of the tokens that were generated while it was timed
+_CONTEXT = _PROMPT + 8.0  # 8: half of the tokens that were generated during the timing
 _FILE = "vllm-h200-qwen3-30b-a3b"
 
 
@@ -43,12 +43,12 @@ class MeasuredSteps:
 
 
 def measured_steps(run: str = "") -> MeasuredSteps:
-    """`run`: "" for full graphs, "-piecewise" for graphs of pieces only, "-alike" for a second run with full graphs."""
+    """`run`: "" for full graphs, "-piecewise" for piecewise graphs only, "-alike" for a second run with full graphs."""
     text = (files("specmargin.catalog") / "measurements" / f"{_FILE}{run}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
-    time = "strangers_ms" if run == "-alike" else "step_ms"
+    time_key = "strangers_ms" if run == "-alike" else "step_ms"
     batch, depth, milliseconds = (
-        np.array([row[name] for row in values["rows"]], dtype=np.float64) for name in ("batch", "draft_depth", time)
+        np.array([row[name] for row in values["rows"]], dtype=np.float64) for name in ("batch", "draft_depth", time_key)
     )
     return MeasuredSteps(batch=batch, depth=depth, seconds=milliseconds * 1e-3, conditions=values["meta"])
 
@@ -74,7 +74,7 @@ def predicted_seconds(steps: MeasuredSteps, prices: str, engine_time: EngineTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTime:
-    """Engine time fitted to measured steps, and how far it moves when any one batch size is left out."""
+    """Engine time fitted to measured steps, and its ranges when any one batch size is left out."""
 
     time: EngineTime
     step_range: tuple[float, float]
@@ -82,15 +82,16 @@ class MeasuredTime:
 
 
 def measured_engine_time(prices: str) -> MeasuredTime:
-    """The constant and the part a sequence that explain these steps best, and what leaving the graph costs a layer."""
+    """Constant and time per sequence with the least error on these steps, and extra time per layer without a graph."""
     steps = measured_steps()
-    missing = steps.seconds - predicted_seconds(steps, prices)
-    best = _constant_and_slope(steps, missing, steps.captured)
+    unexplained = steps.seconds - predicted_seconds(steps, prices)
+    best = _constant_and_slope(steps, unexplained, steps.captured)
     others = [
-        _constant_and_slope(steps, missing, steps.captured & (steps.batch != batch)) for batch in np.unique(steps.batch)
+        _constant_and_slope(steps, unexplained, steps.captured & (steps.batch != batch))
+        for batch in np.unique(steps.batch)
     ]
     layers = bundled_model("qwen3-30b-a3b").layers
-    beyond = (missing - best[0] - best[1] * steps.batch)[~steps.captured]
+    beyond = (unexplained - best[0] - best[1] * steps.batch)[~steps.captured]
     time = EngineTime(
         step_seconds=best[0],
         sequence_seconds=best[1],
@@ -104,16 +105,16 @@ def measured_engine_time(prices: str) -> MeasuredTime:
     )
 
 
-def _constant_and_slope(steps: MeasuredSteps, missing: FloatArray, rows: BoolArray) -> tuple[float, float]:
-    """Seconds a step and a sequence, neither below zero, with the least squared relative error."""
+def _constant_and_slope(steps: MeasuredSteps, unexplained: FloatArray, rows: BoolArray) -> tuple[float, float]:
+    """Seconds per step and per sequence, both non-negative, with the least squared relative error."""
     scale = 1.0 / steps.seconds[rows]
     features = np.stack([scale, scale * steps.batch[rows]], axis=1)
-    (constant, slope), _ = nnls(features, missing[rows] * scale)
+    (constant, slope), _ = nnls(features, unexplained[rows] * scale)
     return float(constant), float(slope)
 
 
 def piecewise_engine_time(full: EngineTime) -> EngineTime:
-    """Graphs of pieces: no step is shorter than the host needs to launch the attention of every layer."""
+    """Piecewise graphs: a step takes at least the time that the host needs to launch the attention of every layer."""
     steps = measured_steps("-piecewise")
     small = steps.batch * (steps.depth + 1.0) <= 16  # where kernels are far shorter than the host's time
     floor = float(np.median(steps.seconds[small])) / bundled_model("qwen3-30b-a3b").layers
@@ -122,7 +123,7 @@ def piecewise_engine_time(full: EngineTime) -> EngineTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """One line of the report: which steps, under which prices, and how far off."""
+    """One line of the report: the steps, the price source and its errors."""
 
     steps: str
     source: str
@@ -132,19 +133,18 @@ class StepLine:
 
 
 def step_lines() -> Iterator[StepLine]:
-    """Tables and laws with the two engine-time numbers; the datasheet roofline as it is."""
+    """Tables and laws with fitted engine time; the datasheet roofline without it."""
     full, second, pieces = measured_steps(), measured_steps("-alike"), measured_steps("-piecewise")
     for source in ("tables", "laws", "datasheet"):
         time = NO_ENGINE_TIME if source == "datasheet" else measured_engine_time(source).time
-        parts = time if source == "datasheet" else piecewise_engine_time(time)
+        piecewise_time = time if source == "datasheet" else piecewise_engine_time(time)
         error = _errors(full, source, time)
         yield _line("full graphs, within the graph limit (fitted here)", source, error[full.captured])
-        yield _line("full graphs, beyond the limit (the cliff's size is fitted here)", source, error[~full.captured])
+        yield _line("full graphs, beyond the graph limit (eager time fitted here)", source, error[~full.captured])
         yield _line("a second run, more batches (nothing fitted)", source, _errors(second, source, time))
-        inside, beyond = pieces.captured, ~pieces.captured
-        error = _errors(pieces, source, parts)
-        yield _line("graphs of pieces, within the limit (one number fitted)", source, error[inside])
-        yield _line("graphs of pieces, beyond the limit (nothing fitted)", source, error[beyond])
+        error = _errors(pieces, source, piecewise_time)
+        yield _line("piecewise graphs, within the graph limit (one number fitted)", source, error[pieces.captured])
+        yield _line("piecewise graphs, beyond the graph limit (nothing fitted)", source, error[~pieces.captured])
 
 
 def _errors(steps: MeasuredSteps, source: str, time: EngineTime) -> FloatArray:

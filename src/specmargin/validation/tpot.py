@@ -1,8 +1,8 @@
-"""The time between tokens of a served row, from a price model.
+"""The time per output token of a served row, from a price model.
 
-In steady state every step carries the batch's decode tokens, and prompts are prefilled beside them: a request brings
-one prompt and `output_tokens` steps, so a step pays for `concurrency / output_tokens` prompts. What a prompt costs is
-what its chunks add to a decode step.
+In steady state every step decodes the whole batch and prefills prompts beside it. A request has one prompt and
+`output_tokens` steps, so a step contains `concurrency / output_tokens` prompts on average. The price of a prompt is the
+time that its chunks add to a decode step.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from specmargin.prices.drafters import FREE
 from specmargin.step import Step
 from specmargin.validation.served import ServedRow, architecture_of
 
-_CHUNK_TOKENS = 8192  # what vLLM and SGLang prefill at once by default, TensorRT-LLM likewise
+_CHUNK_TOKENS = 8192  # default chunk of vLLM, SGLang and TensorRT-LLM
 Wrapper = Callable[[Sequence[ServedRow]], Iterable[ServedRow]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Kernel time of a row, and what the engine's own time depends on."""
+    """Kernel time of a row, and the quantities that engine time depends on."""
 
     row: ServedRow
     decode_seconds: float
-    prefill_seconds: float  # a step's share
+    prefill_seconds: float  # per step
     layers: int
-    sequences: float  # of one engine process
+    sequences: float  # per engine process
 
     @property
     def kernel_seconds(self) -> float:
@@ -45,24 +45,24 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    found: tuple[Prediction, ...]
-    refused: dict[str, int]  # why, and how many rows
+    rows: tuple[Prediction, ...]
+    refused: dict[str, int]  # number of rows by reason
 
 
 def predict(rows: Sequence[ServedRow], prices: str, *, progress: Wrapper = iter) -> Predictions:
     """Kernel times under `datasheet`, `laws` or `tables`."""
-    known: dict[object, Prediction | str] = {}
-    found: list[Prediction] = []
+    by_configuration: dict[object, Prediction | str] = {}
+    predictions: list[Prediction] = []
     refused: dict[str, int] = {}
     for row in progress(rows):
         key = row.configuration
-        if key not in known:
-            known[key] = _predict_or_refuse(row, prices)
-        result = known[key]
+        if key not in by_configuration:
+            by_configuration[key] = _predict_or_refuse(row, prices)
+        result = by_configuration[key]
         if isinstance(result, str):
             refused[result] = refused.get(result, 0) + 1
         else:
-            found.append(
+            predictions.append(
                 Prediction(
                     row=row,
                     decode_seconds=result.decode_seconds,
@@ -71,7 +71,7 @@ def predict(rows: Sequence[ServedRow], prices: str, *, progress: Wrapper = iter)
                     sequences=result.sequences,
                 )
             )
-    return Predictions(found=tuple(found), refused=refused)
+    return Predictions(rows=tuple(predictions), refused=refused)
 
 
 def _predict_or_refuse(row: ServedRow, prices: str) -> Prediction | str:
@@ -87,19 +87,21 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         architecture=architecture,
         device=device,
         prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
-        routing=find_routing(None, architecture),  # as `plan` does: uniform routing misses more (11.7% for 11.2%)
+        routing=find_routing(
+            None, architecture
+        ),  # as `plan` does; uniform routing has a larger median error (11.7%, not 11.2%)
         drafter=FREE,
         survival=parse_acceptance("0", max_depth=1),
         layout=row.layout,
         context=0.0,
     )
     pricer = Pricer(scenario)
-    copies = row.layout.sequence_ranks  # every group of GPUs decodes its share and prefills a prompt of its own
+    copies = row.layout.sequence_ranks  # each data-parallel rank decodes its share and prefills its own prompts
     sequences = math.ceil(row.concurrency / copies)
     decode = Step.uniform(batch=sequences * copies, context=row.input_tokens + row.output_tokens / 2.0)
     decode_seconds = float(pricer.verify(decode).total_seconds)
     chunks = math.ceil(row.input_tokens / _CHUNK_TOKENS)
-    earlier = row.input_tokens * (chunks - 1.0) / (2.0 * chunks)  # of the chunks before, on average
+    earlier = row.input_tokens * (chunks - 1.0) / (2.0 * chunks)  # mean context of a chunk
     prompts = Step.prompts(count=copies, tokens=row.input_tokens / chunks, context=earlier)
     added = float(pricer.verify(decode.joined(prompts)).total_seconds) - decode_seconds
     return Prediction(

@@ -1,1 +1,1 @@
-"""Kernels of a bare GPU, timed one at a time (PyTorch and Triton, the extra `gpu`)."""
+"""Times kernels on a bare GPU, one at a time (PyTorch and Triton, the extra `gpu`)."""

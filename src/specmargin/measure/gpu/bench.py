@@ -1,12 +1,10 @@
-"""Timing on a GPU: events, warm-up, median of repeats inside a CUDA graph, weights that are never in the cache."""
+"""Kernel timing on a GPU: CUDA events, warm-up, median of repeats inside a CUDA graph, inputs rotated to miss L2."""
 
 from __future__ import annotations
 
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +14,20 @@ from specmargin.architecture.types import GroupedAttention, LatentAttention
 from specmargin.errors import InputError
 from specmargin.measure.gpu import kernels
 from specmargin.measure.gpu.shapes import ExpertShape, Shapes
+from specmargin.measure.nvidia_smi import nvidia_smi
 
 _DEVICE = "cuda"
 _WORST_ERROR = 0.02  # relative, of bf16 against float64
-_L2_BYTES = 256e6  # several times the largest L2 there is
+_L2_BYTES = 256e6  # several times the largest L2 of current GPUs
 _QUERIES = (1, 2, 4, 8, 16)
 
 Record = dict[str, Any]
-Work = Callable[[int], Any]  # told which of the rotated inputs to use
+Work = Callable[[int], Any]  # called with the index of the rotated input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """How long and how often a kernel is timed; `deadline` bounds the whole, `done` was timed by an earlier run."""
+    """How often a kernel is timed. `deadline` ends the whole run; `done` holds keys that an earlier run has timed."""
 
     repeats: int = 15
     copies: int = 8  # launches of one timing, over rotated inputs
@@ -36,7 +35,7 @@ class Bench:
     done: frozenset[str] = frozenset()
 
     def timed(self, operation: str, make: Callable[[], Work], *, graph: bool = True, **keys: Any) -> Iterator[Record]:
-        """One row, unless it is there already or the time is up. `make` allocates what the work needs."""
+        """One row, unless it is done already or the deadline has passed. `make` allocates the inputs of the work."""
         if key_of({"operation": operation, **keys}) in self.done or time.time() > self.deadline:
             return
         try:
@@ -52,10 +51,10 @@ class Bench:
         run = self._captured(work) if graph else lambda: [work(i) for i in range(self.copies)]
         for _ in range(3):
             run()
-        found = sorted(self._once(run) / self.copies for _ in range(self.repeats))
-        middle = statistics.median(found)
-        edge = len(found) // 10
-        return middle, (found[-1 - edge] - found[edge]) / (2.0 * middle)
+        times = sorted(self._once(run) / self.copies for _ in range(self.repeats))
+        middle = statistics.median(times)
+        edge = len(times) // 10
+        return middle, (times[-1 - edge] - times[edge]) / (2.0 * middle)
 
     def _captured(self, work: Work) -> Callable[[], Any]:
         stream = torch.cuda.Stream()
@@ -82,7 +81,7 @@ class Bench:
 
 
 def key_of(row: Record) -> str:
-    """What tells one row from another."""
+    """Identifies a row, to skip it when resuming."""
     return " ".join(str(row[name]) for name in _KEYS if name in row)
 
 
@@ -106,7 +105,7 @@ def check_gpu() -> None:
         raise InputError("PyTorch sees no GPU here; `measure gpu` needs one (its driver, and a CUDA build of PyTorch)")
 
 
-def described() -> Record:
+def _gpu_record() -> Record:
     properties = torch.cuda.get_device_properties(0)
     return {
         "record": "gpu",
@@ -115,16 +114,9 @@ def described() -> Record:
         "l2_bytes": properties.L2_cache_size,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "driver": smi("driver_version"),
+        "driver": nvidia_smi("driver_version"),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-
-
-def smi(fields: str) -> str:
-    with suppress(OSError, subprocess.SubprocessError):
-        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
-    return ""
 
 
 def _random(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -132,13 +124,13 @@ def _random(*shape: int, scale: float = 1.0) -> torch.Tensor:
 
 
 def _sets(read_bytes: float) -> int:
-    """Copies of an input that together are far larger than the cache."""
+    """Number of copies of an input that together exceed the L2 cache."""
     return max(1, min(8, int(-(-_L2_BYTES // max(read_bytes, 1.0)))))
 
 
-def _checked(name: str, found: torch.Tensor, wanted: torch.Tensor) -> Record:
-    """Refuse to time a kernel that computes something else."""
-    error = float((found.double() - wanted).norm() / wanted.norm())
+def _checked(name: str, output: torch.Tensor, reference: torch.Tensor) -> Record:
+    """Refuse to time a kernel whose result is wrong."""
+    error = float((output.double() - reference).norm() / reference.norm())
     if not error < _WORST_ERROR:
         raise InputError(f"{name} is wrong on this machine: relative error {error:.2g} against float64")
     return {"record": "check", "kernel": name, "relative_error": error}
@@ -152,7 +144,7 @@ def ceilings(bench: Bench, when: str) -> Iterator[Record]:
 
     def copy() -> Work:
         source, target = (torch.ones(2**30, dtype=torch.float32, device=_DEVICE) for _ in range(2))
-        return lambda _: torch.add(source, 1.0, out=target)  # a kernel: copy engines are slower than the memory
+        return lambda _: torch.add(source, 1.0, out=target)  # a kernel: copy engines do not reach the memory bandwidth
 
     def product() -> Work:
         a, b = _random(8192, 8192), _random(8192, 8192)
@@ -166,12 +158,12 @@ def ceilings(bench: Bench, when: str) -> Iterator[Record]:
     yield from bench.timed("product", product, when=when, operations=2.0 * 8192.0**3)
     for graphs in (True, False):
         yield from bench.timed("launch", launch, graph=graphs, when=when, graphs=graphs)
-    clocks = smi("clocks.sm,clocks.mem,temperature.gpu,clocks_throttle_reasons.active")
+    clocks = nvidia_smi("clocks.sm,clocks.mem,temperature.gpu,clocks_throttle_reasons.active")
     yield {"record": "clocks", "when": when, "clocks": clocks}
 
 
 def experts(bench: Bench, shape: ExpertShape) -> Iterator[Record]:
-    """Positions and distinct experts, each varied while the other stays."""
+    """Fused experts over positions and distinct experts, each varied at fixed values of the other."""
     yield _check_experts(shape)
     h, i = shape.hidden, shape.intermediate
     pool = [(_random(shape.experts, 2 * i, h, scale=0.02), _random(shape.experts, h, i, scale=0.02)) for _ in range(4)]
@@ -187,7 +179,7 @@ def experts(bench: Bench, shape: ExpertShape) -> Iterator[Record]:
 
 
 def expert_grid(shape: ExpertShape) -> list[tuple[int, int]]:
-    """Every pair that can be: at least k distinct experts, at most what the positions can touch."""
+    """Every possible pair: at least k distinct experts, at most k per position."""
     k, n = shape.experts_per_token, shape.experts
     distinct = sorted({d for d in (k, 2 * k, 4 * k, n // 2, 3 * n // 4, n) if d <= n})
     return [(t, d) for t in _POSITIONS for d in distinct if d <= t * k]
@@ -202,8 +194,8 @@ def _check_experts(shape: ExpertShape) -> Record:
     up = _random(8, 2 * small.intermediate, small.hidden, scale=0.05)
     down = _random(8, small.hidden, small.intermediate, scale=0.05)
     route = kernels.routing(5, 6, small, 0, _DEVICE)
-    found = kernels.fused_experts(hidden, up, down, route, kernels.expert_scratch(route, small, _DEVICE))
-    return _checked("experts", found, kernels.reference_experts(hidden, up, down, route))
+    output = kernels.fused_experts(hidden, up, down, route, kernels.expert_scratch(route, small, _DEVICE))
+    return _checked("experts", output, kernels.reference_experts(hidden, up, down, route))
 
 
 def matrices(bench: Bench, shapes: Sequence[tuple[int, int]]) -> Iterator[Record]:
@@ -220,17 +212,17 @@ def matrices(bench: Bench, shapes: Sequence[tuple[int, int]]) -> Iterator[Record
             yield from bench.timed("gemm", make, positions=positions, outputs=outputs, inputs=inputs)
 
 
-_PLACES = ((1024, 1), (1024, 32), (8192, 1), (8192, 16), (65536, 1), (65536, 4))  # context, batch
+_CONTEXTS_AND_BATCHES = ((1024, 1), (1024, 32), (8192, 1), (8192, 16), (65536, 1), (65536, 4))
 
 
 def grouped_attention(bench: Bench, a: GroupedAttention) -> Iterator[Record]:
-    """Several queries a sequence, through everything that PyTorch offers; the fastest is what counts."""
+    """Several queries per sequence, through every backend of PyTorch; the law uses the fastest."""
     query = _random(2, a.heads, 3, a.key_dim)
     key, value = _random(2, a.kv_heads, 300, a.key_dim), _random(2, a.kv_heads, 300, a.value_dim)
-    wanted = kernels.reference_attention(query, key, value)
+    reference = kernels.reference_attention(query, key, value)
     for name, attend in kernels.GROUPED.items():
-        yield _checked(f"attention, {name}", attend(query, key, value), wanted)
-    for context, batch in _PLACES:
+        yield _checked(f"attention, {name}", attend(query, key, value), reference)
+    for context, batch in _CONTEXTS_AND_BATCHES:
         caches = [
             (_random(batch, a.kv_heads, context, a.key_dim), _random(batch, a.kv_heads, context, a.value_dim))
             for _ in range(_sets(2.0 * batch * a.kv_heads * context * (a.key_dim + a.value_dim)))
@@ -248,9 +240,9 @@ def grouped_attention(bench: Bench, a: GroupedAttention) -> Iterator[Record]:
 def latent_attention(bench: Bench, a: LatentAttention) -> Iterator[Record]:
     dim = a.latent_dim + a.rope_dim
     query, cache = _random(2, a.heads * 2, dim), _random(2, 300, dim)
-    wanted = kernels.products(query.double(), cache.double(), cache.double()[..., : a.latent_dim])
-    yield _checked("latent attention", kernels.latent(query, cache, a.latent_dim), wanted)
-    for context, batch in _PLACES:
+    reference = kernels.products(query.double(), cache.double(), cache.double()[..., : a.latent_dim])
+    yield _checked("latent attention", kernels.latent(query, cache, a.latent_dim), reference)
+    for context, batch in _CONTEXTS_AND_BATCHES:
         caches = [_random(batch, context, dim) for _ in range(_sets(2.0 * batch * context * dim))]
         for run in _QUERIES:
 
@@ -262,10 +254,10 @@ def latent_attention(bench: Bench, a: LatentAttention) -> Iterator[Record]:
 
 
 def everything(bench: Bench, shapes: Shapes) -> Iterator[Record]:
-    """All records, in order; ceilings and clocks before and after, to see what changed meanwhile."""
+    """All records, in order; ceilings and clocks before and after, to detect throttling."""
     check_gpu()
     torch.manual_seed(0)
-    yield described()
+    yield _gpu_record()
     yield from ceilings(bench, "before")
     if shapes.experts is not None:
         yield from experts(bench, shapes.experts)

@@ -1,4 +1,4 @@
-"""The kernels that are timed, each with a float64 reference that it is checked against first."""
+"""The timed kernels, each with the float64 reference that it is checked against first."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _grouped_product(  # type: ignore[no-untyped-def]
         right += BLOCK_K
     if SCALED:
         total = total * tl.load(scale + pair, mask=filled, other=0.0)[:, None]
-    place = outputs + pair[:, None] * columns + cols[None, :]
-    tl.store(place, total.to(outputs.dtype.element_ty), mask=filled[:, None] & (cols[None, :] < columns))
+    pointers = outputs + pair[:, None] * columns + cols[None, :]
+    tl.store(pointers, total.to(outputs.dtype.element_ty), mask=filled[:, None] & (cols[None, :] < columns))
 
 
 class Routing:
-    """Positions with their experts, sorted into blocks of one expert each, as engines do before the kernel."""
+    """(position, expert) pairs sorted into blocks of one expert each, as engines do before the kernel."""
 
     def __init__(self, chosen: torch.Tensor, experts: int) -> None:
         positions, self.per_token = chosen.shape
@@ -79,7 +79,7 @@ def routing(positions: int, distinct: int, shape: ExpertShape, seed: int, device
 def fused_experts(
     hidden: torch.Tensor, up: torch.Tensor, down: torch.Tensor, route: Routing, scratch: dict[str, torch.Tensor]
 ) -> torch.Tensor:
-    """gate and up, SiLU, down, weighted sum over a position's experts."""
+    """Gate and up, SiLU, down, weighted sum over the experts of a position."""
     _product(hidden, up, scratch["gate_up"], route, divisor=route.per_token, scaled=False)
     gate, rest = scratch["gate_up"].chunk(2, dim=-1)
     torch.mul(torch.nn.functional.silu(gate), rest, out=scratch["middle"])
@@ -100,13 +100,13 @@ def _product(
 
 
 def expert_scratch(route: Routing, shape: ExpertShape, device: str) -> dict[str, torch.Tensor]:
-    def room(columns: int) -> torch.Tensor:
+    def buffer(columns: int) -> torch.Tensor:
         return torch.full((route.pairs, columns), float("nan"), dtype=torch.bfloat16, device=device)
 
     return {
-        "gate_up": room(2 * shape.intermediate),
-        "middle": room(shape.intermediate),
-        "pairs": room(shape.hidden),
+        "gate_up": buffer(2 * shape.intermediate),
+        "middle": buffer(shape.intermediate),
+        "pairs": buffer(shape.hidden),
     }
 
 
@@ -147,7 +147,7 @@ def library(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
 
 
 def as_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The queries of a run as more heads of one query: only for one query does PyTorch split a long context."""
+    """The queries of a run as additional heads of one query: PyTorch splits a long context only for one query."""
     batch, heads, run, dim = query.shape
     one = query.reshape(batch, heads * run, 1, dim)
     return library(one, key, value).reshape(batch, heads, run, value.shape[-1])

@@ -1,4 +1,4 @@
-"""Laws of kernels that were timed on a bare GPU, and what the times say of verifying."""
+"""Laws fitted to kernel times of a bare GPU, and what the times imply for verification."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from specmargin.step import BoolArray, FloatArray
 
 ENGINE = "measured"
 _DTYPE = "bfloat16"
-_NOTHING = Evidence(version="", rows=0, shapes=0, median_error=0.0, p90_error=0.0)
+_NO_EVIDENCE = Evidence(version="", rows=0, shapes=0, median_error=0.0, p90_error=0.0)
 
 Row = Mapping[str, Any]
 
 
-def laws_file(rows: Sequence[Row], shapes: Shapes, gpu: str, where: Mapping[str, Any]) -> dict[str, Any]:
-    """In the form of every other file of laws: `--prices FILE` takes it, and bundled laws fill what it lacks."""
+def laws_file(rows: Sequence[Row], shapes: Shapes, gpu: str, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of laws for `--prices FILE`; bundled laws price the operations that it lacks."""
     source = (
-        f"specmargin measure gpu, {where['gpu']}, driver {where['driver']}, torch {where['torch']}, {where['date']}"
+        f"specmargin measure gpu, {conditions['gpu']}, driver {conditions['driver']}, "
+        f"torch {conditions['torch']}, {conditions['date']}"
     )
     limit = 1.1 * copy_bandwidth(rows)  # reading alone is a little faster than reading and writing
     laws = []
@@ -46,7 +47,7 @@ def laws_file(rows: Sequence[Row], shapes: Shapes, gpu: str, where: Mapping[str,
     return {
         "schema": "specmargin.laws/1",
         "source": source,
-        "conditions": dict(where),
+        "conditions": dict(conditions),
         "kernels": kernels,
         "laws": laws,
         "rows": [{name: value for name, value in row.items() if name != "record"} for row in rows],
@@ -59,7 +60,7 @@ def _entry(gpu: str, operation: str, variant: str, law: Law) -> dict[str, Any]:
 
 
 def copy_bandwidth(rows: Sequence[Row]) -> float:
-    """Bytes read and written a second by a large copy."""
+    """Bytes read and written per second by a large copy."""
     return float(max(row["bytes"] / row["seconds"] for row in rows if row["operation"] == "copy"))
 
 
@@ -67,19 +68,19 @@ def matrix_rate(rows: Sequence[Row]) -> float:
     return float(max(row["operations"] / row["seconds"] for row in rows if row["operation"] == "product"))
 
 
-def of(rows: Sequence[Row], operation: str) -> list[Row]:
-    """Rows of one operation; of several backends at one place, the fastest."""
+def fastest_rows(rows: Sequence[Row], operation: str) -> list[Row]:
+    """Rows of one operation; of several backends at one point, the fastest."""
     best: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         if row["operation"] != operation:
             continue
-        place = tuple(row.get(name) for name in ("positions", "distinct", "outputs", "inputs", *_PLACE))
-        if place not in best or row["seconds"] < best[place]["seconds"]:
-            best[place] = row
+        point = tuple(row.get(name) for name in ("positions", "distinct", "outputs", "inputs", *_ATTENTION_KEYS))
+        if point not in best or row["seconds"] < best[point]["seconds"]:
+            best[point] = row
     return list(best.values())
 
 
-_PLACE = ("batch", "context", "queries")
+_ATTENTION_KEYS = ("batch", "context", "queries")
 
 
 def _column(rows: Sequence[Row], name: str) -> FloatArray:
@@ -87,10 +88,10 @@ def _column(rows: Sequence[Row], name: str) -> FloatArray:
 
 
 def _expert_law(rows: Sequence[Row], shape: ExpertShape, limit: float, source: str) -> Law:
-    found = of(rows, "experts")
-    positions = _column(found, "positions")
+    expert_rows = fastest_rows(rows, "experts")
+    positions = _column(expert_rows, "positions")
     terms = expert_terms(
-        distinct=_column(found, "distinct"),
+        distinct=_column(expert_rows, "distinct"),
         pairs=positions * shape.experts_per_token,
         positions=positions,
         parameters=3.0 * shape.hidden * shape.intermediate,
@@ -98,21 +99,21 @@ def _expert_law(rows: Sequence[Row], shape: ExpertShape, limit: float, source: s
         hidden=float(shape.hidden),
         dtype=_DTYPE,
     )
-    return _law(found, terms, limit, source, judged=positions <= 2 * shape.experts)
+    return _law(expert_rows, terms, limit, source, judged=positions <= 2 * shape.experts)
 
 
 def _gemm_law(rows: Sequence[Row], limit: float, source: str) -> Law:
-    found = of(rows, "gemm")
-    positions = _column(found, "positions")
-    terms = gemm_terms(positions, _column(found, "outputs"), _column(found, "inputs"), _DTYPE)
-    return _law(found, terms, limit, source, judged=positions <= 256)
+    gemm_rows = fastest_rows(rows, "gemm")
+    positions = _column(gemm_rows, "positions")
+    terms = gemm_terms(positions, _column(gemm_rows, "outputs"), _column(gemm_rows, "inputs"), _DTYPE)
+    return _law(gemm_rows, terms, limit, source, judged=positions <= 256)
 
 
 def _attention_law(rows: Sequence[Row], shapes: Shapes, limit: float, source: str) -> Law:
-    """Several queries a sequence are in the rows, not modelled."""
-    found = of(rows, "attention")
+    """Rows with several queries per sequence are fitted too; the law has no term for them."""
+    attention_rows = fastest_rows(rows, "attention")
     a = shapes.attention
-    batch, context, queries = (_column(found, name) for name in _PLACE)
+    batch, context, queries = (_column(attention_rows, name) for name in _ATTENTION_KEYS)
     terms = attention_terms(
         sequences=batch,
         tokens=batch * context,
@@ -123,12 +124,12 @@ def _attention_law(rows: Sequence[Row], shapes: Shapes, limit: float, source: st
         dims=a.key_dim + a.value_dim,
         kv_bytes=2.0,
     )
-    return _law(found, terms, limit, source, judged=np.ones(len(found), dtype=bool))
+    return _law(attention_rows, terms, limit, source, judged=np.ones(len(attention_rows), dtype=bool))
 
 
-def _law(found: Sequence[Row], terms: Terms, limit: float, source: str, *, judged: BoolArray) -> Law:
-    """Fitted to all rows; its errors are those of fits to every other row on the rest."""
-    seconds = _column(found, "seconds")
+def _law(rows: Sequence[Row], terms: Terms, limit: float, source: str, *, judged: BoolArray) -> Law:
+    """Fitted to all rows; its errors are two-fold, of fits to every other row on the rest."""
+    seconds = _column(rows, "seconds")
     samples = Samples(
         seconds=seconds,
         terms=terms,
@@ -140,7 +141,7 @@ def _law(found: Sequence[Row], terms: Terms, limit: float, source: str, *, judge
     errors = np.zeros(seconds.size)
     for half in (np.arange(seconds.size) % 2 == 0, np.arange(seconds.size) % 2 == 1):
         rest = samples.where(~half)
-        errors[~half] = np.abs(fit(samples.where(half), _NOTHING).seconds(rest.terms) / rest.seconds - 1.0)
+        errors[~half] = np.abs(fit(samples.where(half), _NO_EVIDENCE).seconds(rest.terms) / rest.seconds - 1.0)
     evidence = Evidence(
         version=source,
         rows=int(seconds.size),
@@ -152,46 +153,46 @@ def _law(found: Sequence[Row], terms: Terms, limit: float, source: str, *, judge
     return fit(samples, evidence)
 
 
-# --- what the times say ---
+# --- several queries, distinct experts ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turning:
-    """The price of several queries relative to one, and where the products overtake the reading of the cache."""
+    """Time of several queries relative to one, and where attention turns from memory-bound to compute-bound."""
 
     kind: str  # grouped or latent
     context: int
     batch: int
     relative: dict[int, float]  # by queries
     measured_turn: float | None  # queries at which the time is 1.5 times that of one; None: not reached
-    predicted_turn: float  # queries at which products take as long as the cache takes to read
+    predicted_turn: float  # queries at which the products take as long as reading the KV cache
 
 
 def turnings(rows: Sequence[Row], shapes: Shapes) -> list[Turning]:
     ridge = matrix_rate(rows) / copy_bandwidth(rows)
     intensity = {"attention": _grouped_intensity(shapes), "latent": _latent_intensity(shapes.latent)}
-    found = []
+    result = []
     for operation, kind in (("attention", "grouped"), ("latent", "latent")):
-        places: dict[tuple[int, int], dict[int, float]] = {}
-        for row in of(rows, operation):
-            places.setdefault((row["context"], row["batch"]), {})[row["queries"]] = row["seconds"]
-        for (context, batch), times in places.items():
+        seconds_by_point: dict[tuple[int, int], dict[int, float]] = {}
+        for row in fastest_rows(rows, operation):
+            seconds_by_point.setdefault((row["context"], row["batch"]), {})[row["queries"]] = row["seconds"]
+        for (context, batch), times in seconds_by_point.items():
             relative = {q: seconds / times[1] for q, seconds in sorted(times.items())}
-            found.append(
+            result.append(
                 Turning(
                     kind=kind,
                     context=context,
                     batch=batch,
                     relative=relative,
-                    measured_turn=_reaches(relative, 1.5),
+                    measured_turn=_queries_at(relative, 1.5),
                     predicted_turn=ridge / intensity[operation],
                 )
             )
-    return found
+    return result
 
 
 def _grouped_intensity(shapes: Shapes) -> float:
-    """Operations a byte of cache, for one query."""
+    """Operations per byte of KV cache, for one query."""
     a = shapes.attention
     return 2.0 * a.heads / (a.kv_heads * 2.0)
 
@@ -200,36 +201,39 @@ def _latent_intensity(a: LatentAttention) -> float:
     return 2.0 * a.heads * (2 * a.latent_dim + a.rope_dim) / (2.0 * (a.latent_dim + a.rope_dim))
 
 
-def _reaches(relative: Mapping[int, float], level: float) -> float | None:
-    """Interpolated in the logarithm of the queries."""
+def _queries_at(relative: Mapping[int, float], level: float) -> float | None:
+    """Queries at which the relative time reaches `level`, interpolated in their logarithm; None if it does not."""
     queries, values = np.log(list(relative)), np.array(list(relative.values()))
     above = np.flatnonzero(values >= level)
     if not above.size:
         return None
-    last = int(above[0])
-    if last == 0:
+    index = int(above[0])
+    if index == 0:
         return 1.0
-    share = (level - values[last - 1]) / (values[last] - values[last - 1])
-    return float(np.exp(queries[last - 1] + share * (queries[last] - queries[last - 1])))
+    share = (level - values[index - 1]) / (values[index] - values[index - 1])
+    return float(np.exp(queries[index - 1] + share * (queries[index] - queries[index - 1])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertTimes:
-    """At equal distinct experts, how time grows with positions; at equal positions, how straight it is in experts."""
+    """Growth with positions at equal distinct experts; linearity in distinct experts at equal positions."""
 
     growth: dict[int, dict[int, float]]  # distinct experts -> positions -> time relative to the fewest positions
     straightness: dict[int, float]  # positions -> worst deviation from a straight line in distinct experts, relative
-    bytes_per_second: dict[int, float]  # positions -> expert bytes a second along that line
+    bytes_per_second: dict[int, float]  # positions -> expert bytes per second, from the slope of that line
 
 
 def expert_times(rows: Sequence[Row], shape: ExpertShape) -> ExpertTimes:
     times: dict[int, dict[int, float]] = {}
-    for row in of(rows, "experts"):
+    for row in fastest_rows(rows, "experts"):
         times.setdefault(row["distinct"], {})[row["positions"]] = row["seconds"]
-    growth = {d: {t: s / min(by.values()) for t, s in sorted(by.items())} for d, by in sorted(times.items())}
+    growth = {
+        d: {t: s / min(by_positions.values()) for t, s in sorted(by_positions.items())}
+        for d, by_positions in sorted(times.items())
+    }
     straightness, rate = {}, {}
-    for positions in sorted({t for by in times.values() for t in by}):
-        line = [(d, by[positions]) for d, by in sorted(times.items()) if positions in by]
+    for positions in sorted({t for by_positions in times.values() for t in by_positions}):
+        line = [(d, by_positions[positions]) for d, by_positions in sorted(times.items()) if positions in by_positions]
         if len(line) < 4:
             continue
         distinct, seconds = (np.array(column) for column in zip(*line, strict=True))
@@ -244,7 +248,7 @@ def expert_times(rows: Sequence[Row], shape: ExpertShape) -> ExpertTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelReport:
-    """All that `measure gpu` found."""
+    """The result of `measure gpu`."""
 
     file: dict[str, Any]
     bytes_per_second: float
@@ -252,7 +256,7 @@ class KernelReport:
     launch_seconds: dict[bool, float]  # inside a graph, and without one
     experts: ExpertTimes | None
     turnings: list[Turning]
-    unsteady: list[str]  # timings whose spread is too wide to be believed
+    unsteady: list[str]  # timings whose spread is above 10%
     failures: list[str]
 
 
@@ -261,11 +265,11 @@ _UNSTEADY = 0.1
 
 def kernel_report(records: Sequence[Row], shapes: Shapes, gpu: str) -> KernelReport:
     rows = [row for row in records if row.get("record") == "row"]
-    where = [row for row in records if row.get("record") == "gpu"]
-    if not where or not any(row["operation"] == "latent" for row in rows):
-        raise InputError("not enough kernels were timed for laws; run the same command again to go on")
+    machines = [row for row in records if row.get("record") == "gpu"]
+    if not machines or not any(row["operation"] == "latent" for row in rows):
+        raise InputError("not enough kernels were timed for laws; run the same command again to continue")
     clocks = {f"clocks {row['when']}": row["clocks"] for row in records if row.get("record") == "clocks"}
-    conditions = {name: value for name, value in where[-1].items() if name != "record"} | clocks
+    conditions = {name: value for name, value in machines[-1].items() if name != "record"} | clocks
     return KernelReport(
         file=laws_file(rows, shapes, gpu, conditions),
         bytes_per_second=copy_bandwidth(rows),
@@ -273,11 +277,11 @@ def kernel_report(records: Sequence[Row], shapes: Shapes, gpu: str) -> KernelRep
         launch_seconds={row["graphs"]: row["seconds"] for row in rows if row["operation"] == "launch"},
         experts=None if shapes.experts is None else expert_times(rows, shapes.experts),
         turnings=turnings(rows, shapes),
-        unsteady=[_named(row) for row in rows if row["spread"] > _UNSTEADY],
-        failures=[f"{_named(row)}: {row['error']}" for row in records if row.get("record") == "failure"],
+        unsteady=[_row_name(row) for row in rows if row["spread"] > _UNSTEADY],
+        failures=[f"{_row_name(row)}: {row['error']}" for row in records if row.get("record") == "failure"],
     )
 
 
-def _named(row: Row) -> str:
-    keys = ("positions", "distinct", "outputs", "inputs", *_PLACE, "backend", "graphs", "when")
+def _row_name(row: Row) -> str:
+    keys = ("positions", "distinct", "outputs", "inputs", *_ATTENTION_KEYS, "backend", "graphs", "when")
     return ", ".join([str(row["operation"]), *(f"{name} {row[name]}" for name in keys if name in row)])

@@ -1,4 +1,4 @@
-"""The shapes that are timed: the model's own, or those of a usual mixture-of-experts."""
+"""The shapes that are timed: the model's own, or typical ones for the attention kind that it lacks."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def _experts(model: Architecture) -> ExpertShape | None:
 
 
 def _matrices(model: Architecture) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    shapes: list[tuple[int, int]] = []
     for group in model.groups:
         parts = (*group.layer.projections, *group.layer.dense)
         joined = [m for m in parts if m.fused and m.split is not Split.ROWS]
         if joined:
-            found.append((sum(m.outputs for m in joined if m.fused == joined[0].fused), joined[0].inputs))
-        found += [(m.outputs, m.inputs) for m in parts if not m.fused or m.split is Split.ROWS]
-    return found
+            shapes.append((sum(m.outputs for m in joined if m.fused == joined[0].fused), joined[0].inputs))
+        shapes += [(m.outputs, m.inputs) for m in parts if not m.fused or m.split is Split.ROWS]
+    return shapes

@@ -1,1 +1,1 @@
-"""Inside a vLLM that is being measured: the probe, its hooks, and drafts that are forced."""
+"""Runs inside a vLLM process that is measured: the probe, its hooks and forced drafts."""

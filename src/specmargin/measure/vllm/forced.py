@@ -1,7 +1,7 @@
-"""Drafts that we choose: strangers touch experts of their own, repeats of one token touch the same ones again.
+"""Forced drafts: random tokens touch independent experts, repeats of one token touch the same experts.
 
-vLLM loads `ForcedDrafts` by name (`method: custom_class`). No drafter runs, so a step costs what verifying costs, and
-the number of drafts may change from step to step.
+vLLM loads `ForcedDrafts` by name (`method: custom_class`). No drafter runs, so a step contains only verification, and
+the depth may change from step to step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ CLASS_PATH = "specmargin.measure.vllm.forced.ForcedDrafts"
 
 @dataclass(slots=True)
 class Wanted:
-    """What the next steps shall verify; the probe sets it, the engine's proposer reads it."""
+    """The drafts of the next steps: set by the probe, read by the proposer in the engine."""
 
     depth: int = 0
-    alike: bool = False
+    repeated: bool = False
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
 
@@ -27,19 +27,19 @@ WANTED = Wanted()
 
 
 class ForcedDrafts:
-    """The proposer that vLLM asks after every step."""
+    """The proposer that vLLM calls after every step."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._vocabulary = int(vllm_config.model_config.get_vocab_size())
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """There is none."""
+        """No model to load."""
 
     def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
         return [self._draft(tokens) if tokens else [] for tokens in sampled_token_ids]
 
     def _draft(self, tokens: list[int]) -> list[int]:
-        if WANTED.alike:
+        if WANTED.repeated:
             return [int(tokens[-1])] * WANTED.depth
         drawn: list[int] = WANTED.random.integers(0, self._vocabulary, WANTED.depth).tolist()
         return drawn

@@ -1,4 +1,4 @@
-"""What the probe listens to inside an engine: experts touched, graphs used, time spent drafting."""
+"""Hooks of the probe inside an engine: distinct experts, CUDA graphs used, time spent drafting."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 
 
 class ExpertCounter:
-    """Distinct experts of a step, per layer, from the routers' own choices.
+    """Distinct experts per layer and step, from the choices of the routers.
 
-    The hook only writes into a buffer that stays where it is, so it is captured with a CUDA graph and replayed with it.
-    It costs one small kernel a layer: a run that counts is not the run whose times are kept, unless the engine has no
-    graphs and the hook can be switched off.
+    The hook only writes into a buffer with a fixed address, so it is captured in CUDA graphs and replayed with them.
+    It costs one small kernel per layer. Therefore a run that counts is not a run whose times are used, unless the
+    engine has no graphs and the hook can be switched off.
     """
 
     def __init__(self) -> None:
-        self.listening = True
+        self.enabled = True
         self._hits: torch.Tensor | None = None
 
     def attach(self, model: Any) -> int:
-        """Layers that route; 0 for a dense model or one whose routers cannot be listened to."""
+        """Number of MoE layers that are counted; 0 for a dense model or one whose routers have no capture hook."""
         routers = [m.router for m in model.modules() if hasattr(getattr(m, "router", None), "set_capture_fn")]
         routers = list(dict.fromkeys(routers))
         if not routers:
@@ -31,11 +31,11 @@ class ExpertCounter:
         experts = max(int(router.global_num_experts) for router in routers)
         self._hits = torch.zeros((len(routers), experts), dtype=torch.int32, device=device)
         for layer, router in enumerate(routers):
-            router.set_capture_fn(partial(self._heard, layer))
+            router.set_capture_fn(partial(self._count, layer))
         return len(routers)
 
-    def _heard(self, layer: int, chosen: torch.Tensor) -> None:
-        if self.listening and self._hits is not None:
+    def _count(self, layer: int, chosen: torch.Tensor) -> None:
+        if self.enabled and self._hits is not None:
             self._hits[layer].index_fill_(0, chosen.reshape(-1).long(), 1)
 
     def reset(self) -> None:
@@ -43,14 +43,14 @@ class ExpertCounter:
             self._hits.zero_()
 
     def distinct(self) -> float | None:
-        """Mean over layers since the last reset; None where nothing was heard."""
+        """Distinct experts since the last reset, mean over layers; None if no router is attached."""
         if self._hits is None:
             return None
         return float(self._hits.sum(dim=1).double().mean())
 
 
 class GraphMode:
-    """Which kind of CUDA graph the target's last step ran in: full, piecewise or none."""
+    """The kind of CUDA graph of the target's last step: full, piecewise or none."""
 
     def __init__(self, runner: Any) -> None:
         self.last = "none"
@@ -59,16 +59,16 @@ class GraphMode:
             dispatcher.dispatch = self._wrapped(dispatcher.dispatch)
 
     def _wrapped(self, dispatch: Callable[..., Any]) -> Callable[..., Any]:
-        def listened(*arguments: Any, **named: Any) -> Any:
-            found = dispatch(*arguments, **named)
-            self.last = str(found[0].name).lower()
-            return found
+        def recorded(*arguments: Any, **named: Any) -> Any:
+            mode_and_key = dispatch(*arguments, **named)
+            self.last = str(mode_and_key[0].name).lower()
+            return mode_and_key
 
-        return listened
+        return recorded
 
 
 class DraftClock:
-    """Seconds of the last draft, with the device's work waited for on both sides."""
+    """Seconds of the last draft, with a device synchronization on both sides."""
 
     def __init__(self, runner: Any, clock: Callable[[], float]) -> None:
         self.seconds = 0.0

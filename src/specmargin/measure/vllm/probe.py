@@ -1,9 +1,9 @@
 """Step times from inside a running vLLM: one engine, many points.
 
-A process of its own, started by `specmargin measure vllm` for every engine that it needs (`python -m
-specmargin.measure.vllm.probe JOB.json`), so that one that runs out of memory takes nothing with it. It appends what it
-finds to a file, a line at a time. The engine runs inside this process and is stepped by hand; the clock stops around
-the engine core's step, which is what a server repeats.
+`specmargin measure vllm` starts one process per engine run (`python -m specmargin.measure.vllm.probe JOB.json`), so
+that an engine that runs out of memory does not end the measurement. The process appends its records to a file, one
+line each. It holds the engine and calls its steps directly; only the step of the engine core is timed, which is what a
+server repeats.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,16 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from specmargin.measure.nvidia_smi import nvidia_smi
 from specmargin.measure.vllm.forced import CLASS_PATH, WANTED
 from specmargin.measure.vllm.hooks import DraftClock, ExpertCounter, GraphMode
-from specmargin.measure.vllm.probed import check_version
+from specmargin.measure.vllm.versions import check_version
 
-_SETTLE = 2  # steps after a change of depth: a draft is verified in the step after the one that proposed it
-_SLACK = 256  # tokens that a sequence may grow beyond its prompt before it is replaced by a fresh one
+_SETTLE_STEPS = 2  # after a change of depth: a draft is verified in the step after the one that proposed it
+_MAX_GROWTH_TOKENS = 256  # beyond its prompt, before a sequence is replaced by a new one
 
 
 class Probe:
-    """One engine and the sequences that decode in it."""
+    """One engine and its running sequences."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
@@ -41,22 +41,22 @@ class Probe:
         self.engine = _engine(job, self.counter)
         self.core = self.engine.engine_core.engine_core
         self.runner = _runner(self.core)
-        self.layers_heard = self._listen()
+        self.layers_counted = self._attach_counter()
         self.graph = GraphMode(self.runner)
         self.draft = DraftClock(self.runner, self.clock) if job["kind"] == "drafter" else None
         self.vocabulary = int(self.engine.model_config.get_vocab_size())
         self.largest = int(self.engine.model_config.max_model_len)
         self.prompts: list[list[int]] = job.get("prompts") or []
-        self._named = 0
+        self._requests_added = 0
         self._context = 0
-        self._started = self._inside = 0.0
+        self._started = self._core_seconds = 0.0
         self._install_clock()
 
-    def _listen(self) -> int:
+    def _attach_counter(self) -> int:
         if self.counter is None:
             return 0
         attached = self.counter.attach(self.runner.model) if not self.job["graphs"] else 1
-        self.counter.listening = bool(self.job["graphs"])  # inside graphs it always listens
+        self.counter.enabled = bool(self.job["graphs"])  # inside graphs it cannot be switched off
         return attached
 
     # --- sequences ---
@@ -81,22 +81,22 @@ class Probe:
             self.engine.step()
 
     def _limit(self, context: int) -> int:
-        """Where a sequence must be replaced: it has grown, or a few steps of the deepest drafts might not fit."""
+        """Tokens beyond which a sequence is replaced: it has grown too long, or the deepest drafts might not fit."""
         deepest = max(point["depth"] for point in self.job["points"])
-        room = self.largest - (int(deepest) + 1) * (int(self.job["steps"]) + _SETTLE + 1)
-        return min(context + _SLACK, room)
+        room = self.largest - (int(deepest) + 1) * (int(self.job["steps"]) + _SETTLE_STEPS + 1)
+        return min(context + _MAX_GROWTH_TOKENS, room)
 
     def _add(self, context: int) -> None:
         from vllm import SamplingParams  # noqa: PLC0415
 
-        self._named += 1
+        self._requests_added += 1
         endless = SamplingParams(
             temperature=self.job["temperature"], max_tokens=self.largest, ignore_eos=True, detokenize=False
         )
-        self.engine.add_request(str(self._named), {"prompt_token_ids": self._prompt(context)}, endless)
+        self.engine.add_request(str(self._requests_added), {"prompt_token_ids": self._prompt(context)}, endless)
 
     def _prompt(self, context: int) -> list[int]:
-        """The end of one of the given prompts, or random tokens where none are given."""
+        """The end of a random prompt of the user, or random tokens if there are no prompts."""
         if self.prompts:
             return self.prompts[int(self.random.integers(len(self.prompts)))][-context:]
         drawn: list[int] = self.random.integers(0, self.vocabulary, context).tolist()
@@ -118,104 +118,104 @@ class Probe:
             return step(*arguments, **named)
 
         def timed_after(*arguments: Any, **named: Any) -> Any:
-            found = after(*arguments, **named)
-            self._inside = self.clock() - self._started
-            return found
+            result = after(*arguments, **named)
+            self._core_seconds = self.clock() - self._started
+            return result
 
         self.core.step_fn, self.core.post_step = timed_step, timed_after
 
     def _step(self) -> tuple[float, float]:
-        """Seconds of the engine core's step, and of the front end with it."""
+        """Seconds of the engine core's step, and of the whole step with the front end."""
         begin = self.clock()
         self.engine.step()
-        return self._inside, self.clock() - begin
+        return self._core_seconds, self.clock() - begin
 
     def want(self, point: dict[str, Any]) -> None:
-        WANTED.depth, WANTED.alike = point["depth"], point["kind"] == "alike"
+        WANTED.depth, WANTED.repeated = point["depth"], point["kind"] == "alike"
         if self.job["kind"] == "drafter":
             self.core.scheduler.dynamic_sd_lookup = [point["depth"]] * (self.job["max_sequences"] + 1)
 
-    def time(self, point: dict[str, Any], found: dict[str, list[Any]]) -> None:
-        """A few steps of one point, added to what was found before."""
+    def time(self, point: dict[str, Any], samples: dict[str, list[Any]]) -> None:
+        """Append the samples of a few steps of one point."""
         self.want(point)
-        for _ in range(_SETTLE):
+        for _ in range(_SETTLE_STEPS):
             self._step()
-        begin = len(found["seconds"])
+        begin = len(samples["seconds"])
         for _ in range(self.job["steps"]):
             before = np.array(self._lengths())
-            inside, whole = self._step()
+            core_seconds, step_seconds = self._step()
             committed = np.array(self._lengths()) - before
-            found["seconds"].append(inside)
-            found["whole"].append(whole)
-            found["draft"].append(self.draft.seconds if self.draft else 0.0)
-            found["context"].append(float(before.mean()))
-            found["committed"].append(float(committed.mean()))
-            found["accepted"] += (committed - 1).tolist()
-        found["graphs"].append(self.graph.last)
-        found["turns"].append([sum(found["seconds"][begin:]), sum(found["committed"][begin:]) * point["batch"]])
+            samples["seconds"].append(core_seconds)
+            samples["whole"].append(step_seconds)
+            samples["draft"].append(self.draft.seconds if self.draft else 0.0)
+            samples["context"].append(float(before.mean()))
+            samples["committed"].append(float(committed.mean()))
+            samples["accepted"] += (committed - 1).tolist()
+        samples["graphs"].append(self.graph.last)
+        samples["turns"].append([sum(samples["seconds"][begin:]), sum(samples["committed"][begin:]) * point["batch"]])
 
     def count(self, point: dict[str, Any]) -> float | None:
-        if self.counter is None or not self.layers_heard:
+        if self.counter is None or not self.layers_counted:
             return None
         self.want(point)
-        for _ in range(_SETTLE):
+        for _ in range(_SETTLE_STEPS):
             self._step()
-        heard = []
-        self.counter.listening = True
+        distinct_by_step = []
+        self.counter.enabled = True
         for _ in range(3):
             self.counter.reset()
             self._step()
-            heard.append(self.counter.distinct() or 0.0)
-        self.counter.listening = bool(self.job["graphs"])
-        return statistics.fmean(heard) or None  # a compiled router does not call us
+            distinct_by_step.append(self.counter.distinct() or 0.0)
+        self.counter.enabled = bool(self.job["graphs"])
+        return statistics.fmean(distinct_by_step) or None  # 0: a compiled router does not call the hook
 
     def run(self) -> Iterator[dict[str, Any]]:
-        """All points; those of one batch and context take turns, so that a slow minute hits all of them alike."""
-        by_place: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        """Rows of all points. Points of one batch and context are measured in turns, so that noise hits them alike."""
+        by_context_and_batch: dict[tuple[int, int], list[dict[str, Any]]] = {}
         for point in self.job["points"]:
-            by_place.setdefault((point["context"], point["batch"]), []).append(point)
-        for (context, batch), points in sorted(by_place.items()):
-            found: list[dict[str, list[Any]]] = [{name: [] for name in _KEPT} for _ in points]
+            by_context_and_batch.setdefault((point["context"], point["batch"]), []).append(point)
+        for (context, batch), points in sorted(by_context_and_batch.items()):
+            samples: list[dict[str, list[Any]]] = [{name: [] for name in _SAMPLED} for _ in points]
             for turn in range(self._turns(batch)):
                 for index in np.roll(np.arange(len(points)), turn):
                     self.fill(batch, context)
-                    self.time(points[index], found[index])
-            for point, kept in zip(points, found, strict=True):
+                    self.time(points[index], samples[index])
+            for point, point_samples in zip(points, samples, strict=True):
                 self.fill(batch, context)
-                yield self._row(point, kept, self.count(point))
+                yield self._row(point, point_samples, self.count(point))
             if time.time() > self.job["deadline"]:
                 return
 
     def _turns(self, batch: int) -> int:
-        """More for small batches where so many rounds of a sequence are wanted of a point."""
-        seen_in_a_turn = batch * int(self.job["steps"])
-        return max(int(self.job["repeats"]), -(-int(self.job["rounds"]) // seen_in_a_turn))
+        """Turns per point; small batches need more of them to reach the wanted number of rounds."""
+        rounds_per_turn = batch * int(self.job["steps"])
+        return max(int(self.job["repeats"]), -(-int(self.job["rounds"]) // rounds_per_turn))
 
-    def _row(self, point: dict[str, Any], kept: dict[str, list[Any]], distinct: float | None) -> dict[str, Any]:
-        seconds = sorted(kept["seconds"])
+    def _row(self, point: dict[str, Any], samples: dict[str, list[Any]], distinct: float | None) -> dict[str, Any]:
+        seconds = sorted(samples["seconds"])
         quarter = len(seconds) // 4
         return {
             "record": "row",
             "run": self.job["name"],
             **point,
-            "context": round(statistics.fmean(kept["context"]), 1),
+            "context": round(statistics.fmean(samples["context"]), 1),
             "prompt": point["context"],
             "seconds": statistics.median(seconds),
             "low_seconds": seconds[quarter],
             "high_seconds": seconds[-1 - quarter],
-            "whole_seconds": statistics.median(kept["whole"]),
-            "draft_seconds": statistics.median(kept["draft"]),
-            "low_draft_seconds": sorted(kept["draft"])[quarter],
-            "committed": round(statistics.fmean(kept["committed"]), 4),
+            "whole_seconds": statistics.median(samples["whole"]),
+            "draft_seconds": statistics.median(samples["draft"]),
+            "low_draft_seconds": sorted(samples["draft"])[quarter],
+            "committed": round(statistics.fmean(samples["committed"]), 4),
             "steps": len(seconds),
-            "graph": max(set(kept["graphs"]), key=kept["graphs"].count),
+            "graph": max(set(samples["graphs"]), key=samples["graphs"].count),
             "distinct": distinct,
-            "survival": [round(float(np.mean(np.array(kept["accepted"]) >= d)), 4) for d in _depths(point)],
-            "turns": kept["turns"],
+            "survival": [round(float(np.mean(np.array(samples["accepted"]) >= d)), 4) for d in _depths(point)],
+            "turns": samples["turns"],
         }
 
 
-_KEPT = ("seconds", "whole", "draft", "context", "committed", "accepted", "graphs", "turns")
+_SAMPLED = ("seconds", "whole", "draft", "context", "committed", "accepted", "graphs", "turns")
 
 
 def _depths(point: dict[str, Any]) -> range:
@@ -260,10 +260,10 @@ def _runner(core: Any) -> Any:
     return getattr(worker, "worker", worker).model_runner
 
 
-# --- what was measured on ---
+# --- engine and machine ---
 
 
-def _described(probe: Probe) -> dict[str, Any]:
+def _engine_record(probe: Probe) -> dict[str, Any]:
     import torch  # noqa: PLC0415
     import vllm  # noqa: PLC0415
 
@@ -301,49 +301,41 @@ def _gpu() -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         return {"gpu": "", "driver": "", "cuda": ""}
-    return {"gpu": torch.cuda.get_device_name(), "driver": _smi("driver_version"), "cuda": torch.version.cuda}
-
-
-def _smi(field: str) -> str:
-    """One field of nvidia-smi, or nothing."""
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
-    return ""
+    return {"gpu": torch.cuda.get_device_name(), "driver": nvidia_smi("driver_version"), "cuda": torch.version.cuda}
 
 
 def _clocks() -> dict[str, str]:
     names = ("clocks.sm", "clocks.mem", "clocks_throttle_reasons.active", "temperature.gpu")
-    return {name: _smi(name) for name in names}
+    return {name: nvidia_smi(name) for name in names}
 
 
 def main(path: str) -> int:
     job = json.loads(Path(path).read_text(encoding="utf-8"))
     out = Path(job["out"])
 
-    def keep(record: dict[str, Any]) -> None:
+    def append(record: dict[str, Any]) -> None:
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     try:
         import vllm  # noqa: PLC0415
 
-        wrong = check_version(vllm.__version__)
-        if wrong:
-            keep({"record": "failure", "run": job["name"], "error": wrong, "final": True})
+        problem = check_version(vllm.__version__)
+        if problem:
+            append({"record": "failure", "run": job["name"], "error": problem, "final": True})
             return 2
         probe = Probe(job)
-        keep(_described(probe))
+        append(_engine_record(probe))
         for row in probe.run():
-            keep(row)
+            append(row)
         if torch_has_gpu():
-            keep({"record": "clocks", "run": job["name"], **_clocks()})
-        keep({"record": "done", "run": job["name"]})
+            append({"record": "clocks", "run": job["name"], **_clocks()})
+        append({"record": "done", "run": job["name"]})
     except ModuleNotFoundError as error:
-        keep({"record": "failure", "run": job["name"], "error": f"{error.name} is not installed", "final": True})
+        append({"record": "failure", "run": job["name"], "error": f"{error.name} is not installed", "final": True})
         return 2
-    except Exception as error:  # whatever an engine raises ends this run, and the others go on
-        keep({"record": "failure", "run": job["name"], "error": _sentence(error), "final": False})
+    except Exception as error:  # whatever an engine raises ends only this run
+        append({"record": "failure", "run": job["name"], "error": _one_line(error), "final": False})
         raise
     return 0
 
@@ -354,7 +346,7 @@ def torch_has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _sentence(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "out of memory" in text.lower():
         return "out of GPU memory: lower the largest batch or context, or pass --set gpu_memory_utilization=0.8"
