@@ -203,8 +203,12 @@ def test_a_measurement_resumes_after_a_line_that_was_cut_short(tmp_path: Path) -
         file.write('{"record": "row", "run": "no')
     records.begin({"model": "m"}, fresh=False)
     assert records.missing(plain) == plain.points[1:]
+    records.append(_row("none", plain.points[1], 1e-3))  # not glued to the line that was cut
+    assert records.missing(plain) == plain.points[2:]
     with pytest.raises(InputError, match="another model"):
         records.begin({"model": "other"}, fresh=False)
+    with pytest.raises(InputError, match="another model"):
+        records.begin({}, fresh=False)
 
 
 def test_other_flags_take_over_where_nothing_was_measured(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class Records:
         if recorded is None or (recorded != wanted and not self._has_rows()):
             self.path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
         elif recorded != wanted:
-            difference = next(name for name in wanted if recorded.get(name) != wanted[name])
+            difference = next(name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name))
             raise InputError(
                 f"{self.path} holds a measurement with another {difference}: pass --force to start again, or another -o"
             )
@@ -34,8 +35,14 @@ class Records:
         return any(record.get("record") == "row" for record in self.read())
 
     def append(self, record: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        """A new line, even after one that an interruption cut short."""
+        with self.path.open("a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                cut_short = file.read(1) != b"\n"
+            else:
+                cut_short = False
+            file.write((("\n" if cut_short else "") + json.dumps(record) + "\n").encode())
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Every complete record; a line that an interruption cut short is skipped."""

@@ -29,14 +29,16 @@ class ExpertCounter:
             return 0
         device = next(model.parameters()).device
         experts = max(int(router.global_num_experts) for router in routers)
-        self._hits = torch.zeros((len(routers), experts), dtype=torch.int32, device=device)
+        self._hits = torch.zeros((len(routers), experts + 1), dtype=torch.int32, device=device)
         for layer, router in enumerate(routers):
             router.set_capture_fn(partial(self._count, layer))
         return len(routers)
 
     def _count(self, layer: int, chosen: torch.Tensor) -> None:
         if self.enabled and self._hits is not None:
-            self._hits[layer].index_fill_(0, chosen.reshape(-1).long(), 1)
+            padding = self._hits.shape[1] - 1  # vLLM names the expert of padded positions −1: a column of its own
+            experts = chosen.reshape(-1).long()
+            self._hits[layer].index_fill_(0, torch.where(experts < 0, padding, experts), 1)
 
     def reset(self) -> None:
         if self._hits is not None:
@@ -46,7 +48,7 @@ class ExpertCounter:
         """Distinct experts since the last reset, mean over layers; None if no router is attached."""
         if self._hits is None:
             return None
-        return float(self._hits.sum(dim=1).double().mean())
+        return float(self._hits[:, :-1].sum(dim=1).double().mean())
 
 
 class GraphMode:
