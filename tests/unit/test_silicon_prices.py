@@ -102,7 +102,7 @@ def test_llamacpp_was_never_measured_so_the_label_names_the_engine_that_was() ->
 
 
 def test_verify_attention_says_that_it_is_modelled() -> None:
-    assert "more than one query a sequence modelled" in source_of(priced(prices_of("laws")), Component.ATTENTION)
+    assert "more than one query per sequence modelled" in source_of(priced(prices_of("laws")), Component.ATTENTION)
 
 
 def test_a_measured_shape_comes_from_the_table_and_says_so() -> None:
@@ -279,8 +279,8 @@ def test_a_file_of_laws_comes_first_and_the_bundled_ones_fill_in(tmp_path: Path)
         ({"kernels": []}, "'kernels' must be an object"),
         ({"laws": ["text"]}, "a law is not understood"),
         (_changed(bytes_per_second=0), "bytes_per_second must be a positive number, got 0"),
-        (_changed(fixed_seconds=-1e-6), "fixed_seconds must be a number that is not negative"),
-        (_changed(fixed_seconds=float("nan")), "fixed_seconds must be a number that is not negative"),
+        (_changed(fixed_seconds=-1e-6), "fixed_seconds must be a non-negative number"),
+        (_changed(fixed_seconds=float("nan")), "fixed_seconds must be a non-negative number"),
         (_changed(fixed_seconds="fast"), "a law is not understood"),
     ],
 )
@@ -343,7 +343,7 @@ def test_measured_prices_never_fall_with_depth_or_batch(model: str, parallel: Pa
 
 
 def test_prices_do_not_depend_on_what_was_priced_before() -> None:
-    """Corrections are relative to a law: they must not be remembered across laws."""
+    """Corrections are relative to a law: they must not be cached across laws."""
     step = Step.uniform(batch=8, depth=1, context=2048.0)
 
     def seconds(order: list[str]) -> dict[str, float]:

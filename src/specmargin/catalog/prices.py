@@ -103,7 +103,7 @@ def _from_file(path: Path, device: Device, engine: str, datasheet: Roofline) -> 
     if not book.laws:
         raise CatalogError(f"{path}: 'laws' has none for {device.name}; give the --gpu that they were measured on")
     return SiliconPrices(
-        name="laws", engine=engine, book=book if bundled is None else book.over(bundled), fallback=datasheet
+        name="laws", engine=engine, book=book if bundled is None else book.with_fallback(bundled), fallback=datasheet
     )
 
 
