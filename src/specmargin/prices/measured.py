@@ -21,6 +21,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.drafters import DraftTime
+from specmargin.prices.kernels.law import knee
 from specmargin.prices.memory import weight_bytes
 from specmargin.prices.model import EngineTime, WorkPrice
 from specmargin.prices.work import Component, Work
@@ -49,11 +50,6 @@ class Rates:
             memory, compute = self.parts(work)
             total = total + work.count * knee(memory, compute)
         return np.asarray(total)
-
-
-def knee(memory: FloatArray, compute: FloatArray) -> FloatArray:
-    """The longer of the two, rounded where they are equal, as in the laws of single kernels."""
-    return np.asarray(np.cbrt(memory**3 + compute**3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

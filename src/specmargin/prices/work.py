@@ -21,7 +21,7 @@ from specmargin.hardware.layout import Layout
 from specmargin.prices.attention import traffic
 from specmargin.step import ExpertLoad, FloatArray, Step
 
-ACTIVATION_BYTES = 2.0  # activations travel in bf16
+ACTIVATION_BYTES = 2.0  # activations are bf16
 _LOGIT_BYTES = 4.0  # a bf16 logit, written by the LM head and read by the sampler
 
 
@@ -258,7 +258,7 @@ def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidd
 
     With tensor-parallel attention every rank has every position, so nothing is dispatched to experts and the
     combine is that same all-reduce (vLLM, SGLang and TensorRT-LLM without attention DP). With data-parallel
-    attention a position travels to each rank that holds one of its experts, and back.
+    attention a position's activations are sent to each rank that holds one of its experts, and back.
     """
     works = []
     reductions = sum(

@@ -20,7 +20,10 @@ import numpy as np
 
 from specmargin.step import FloatArray
 
-_KNEE = 3.0
+
+def knee(memory: FloatArray, compute: FloatArray) -> FloatArray:
+    """The longer of the two, rounded where they are equal (p = 3)."""
+    return np.asarray(np.cbrt(memory**3 + compute**3))
 
 
 def _zero() -> FloatArray:
@@ -82,7 +85,7 @@ class Law:
             + self.resident_seconds * terms.residents
             + self.element_seconds * terms.elements
         )
-        return np.asarray(self.fixed_seconds + linear + np.cbrt(memory**_KNEE + compute**_KNEE))
+        return np.asarray(self.fixed_seconds + linear + knee(memory, compute))
 
     def parts(self, terms: Terms) -> tuple[FloatArray, FloatArray]:
         """Seconds of memory and of compute, each alone."""
