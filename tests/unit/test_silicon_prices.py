@@ -49,8 +49,8 @@ def seconds_of(price: StepPrice, component: Component) -> float:
 
 def book_without(book: LawBook, *, engine: str = "", operation: str = "") -> LawBook:
     laws = {key: law for key, law in book.laws.items() if engine not in ("", key[0]) or operation not in ("", key[1])}
-    kept = {name: value for name, value in book.kernels.items() if not (engine and f"/{engine}/" in name)}
-    return LawBook(gpu=book.gpu, release=book.release, laws=laws, curves=book.curves, kernels=kept)
+    kernels = {name: value for name, value in book.kernels.items() if not (engine and f"/{engine}/" in name)}
+    return LawBook(gpu=book.gpu, release=book.release, laws=laws, curves=book.curves, kernels=kernels)
 
 
 def silicon(book: LawBook, engine: str = "vllm") -> SiliconPrices:
@@ -70,7 +70,7 @@ def test_the_default_is_the_best_available(monkeypatch: pytest.MonkeyPatch) -> N
     assert prices_of(None).name == "tables"
     monkeypatch.setattr(store, "available", lambda: False)
     assert prices_of(None).name == "laws"
-    assert prices_of(None, gpu="mi300x").name == "datasheet"  # nobody published kernels of this one
+    assert prices_of(None, gpu="mi300x").name == "datasheet"  # there are no published kernel measurements of this one
 
 
 def test_own_engine_then_another_then_the_datasheet() -> None:
@@ -303,7 +303,7 @@ def test_wrong_names_are_refused() -> None:
         prices_of("table")
     with pytest.raises(CatalogError, match="no measured laws for mi300x"):
         prices_of("laws", gpu="mi300x")
-    with pytest.raises(CatalogError, match="is a roofline's"):
+    with pytest.raises(CatalogError, match="needs --prices datasheet"):
         find_prices("laws", find_device("h200"), "vllm", RooflineForm.WHOLE_STEP)
 
 
