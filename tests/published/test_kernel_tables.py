@@ -21,8 +21,8 @@ def _experts(lines: list[KernelLine], held_out: str) -> list[KernelLine]:
 
 
 def test_every_gpu_engine_and_format_has_its_line(lines: list[KernelLine]) -> None:
-    found = {(line.kernel.gpu, line.kernel.engine, line.kernel.dtype) for line in _experts(lines, "rows")}
-    assert len(found) == 18  # three GPUs, three engines, bf16 and block fp8
+    kernels = {(line.kernel.gpu, line.kernel.engine, line.kernel.dtype) for line in _experts(lines, "rows")}
+    assert len(kernels) == 18  # three GPUs, three engines, bf16 and block fp8
     operations = {line.kernel.operation for line in lines}
     assert operations == {"experts", "gemm", "attention"}
 
