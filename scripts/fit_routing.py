@@ -18,7 +18,7 @@ from rich.progress import track
 from scipy.optimize import least_squares
 
 from specmargin.architecture.types import ExpertPool
-from specmargin.routing.curves import effective_positions, popularity, strangers_like
+from specmargin.routing.curves import effective_positions, independent_positions, popularity
 from specmargin.step import FloatArray
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "routing"
@@ -53,7 +53,7 @@ def fit_category(
     p = np.minimum(shares / shares.sum(axis=1, keepdims=True) * pool.experts_per_token, 1.0)
     shape = np.array([fit_popularity(layer, pool) for layer in p])
     fitted = popularity(shape[:, 0], shape[:, 1], pool)
-    wanted = np.array([strangers_like(fitted, distinct) for distinct in depth.T])  # (runs, layers)
+    wanted = np.array([independent_positions(fitted, distinct) for distinct in depth.T])  # (runs, layers)
     growth = np.array([fit_growth(m, runs) for m in wanted.T])
     numbers = np.round(np.concatenate([shape, growth], axis=1), 4)
     effective = effective_positions(numbers[:, 2], numbers[:, 3])[np.array(runs) - 1]

@@ -30,10 +30,10 @@ def test_against_simulation(shape: tuple[int, int], positions: int, ranks: int) 
     pool = ExpertPool(experts=shape[0], experts_per_token=shape[1])
     simulated, error, pairs = _simulate(pool, ranks, positions, rounds=1500, seed=positions * ranks)
     mean, variance = coverage.uniform_mean(pool, positions), coverage.uniform_variance(pool, positions)
-    ours = float(coverage.busiest_rank_mean(pool, ranks, mean, variance))
-    assert abs(ours - simulated) <= max(4 * error, 0.01 * simulated)
-    our_pairs = float(coverage.busiest_rank_pairs(pool, ranks, positions, ours))
-    assert our_pairs == pytest.approx(pairs, rel=0.05)
+    predicted = float(coverage.busiest_rank_mean(pool, ranks, mean, variance))
+    assert abs(predicted - simulated) <= max(4 * error, 0.01 * simulated)
+    predicted_pairs = float(coverage.busiest_rank_pairs(pool, ranks, positions, predicted))
+    assert predicted_pairs == pytest.approx(pairs, rel=0.05)
 
 
 def test_one_rank_is_everything() -> None:

@@ -16,8 +16,8 @@ COHERE = ExpertPool(experts=128, experts_per_token=8)
 
 @pytest.mark.parametrize(("model", "pool"), [("deepseek-v4-flash", FLASH), ("deepseek-v4-pro", PRO)])
 def test_pools_are_those_of_the_checkpoints(model: str, pool: ExpertPool) -> None:
-    for found in bundled_model(model).pools:
-        assert (found.experts, found.experts_per_token) == (pool.experts, pool.experts_per_token)
+    for bundled in bundled_model(model).pools:
+        assert (bundled.experts, bundled.experts_per_token) == (pool.experts, pool.experts_per_token)
 
 
 @pytest.mark.parametrize(("pool", "positions"), [(FLASH, 29.2), (PRO, 44.0)])

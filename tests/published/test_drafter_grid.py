@@ -1,6 +1,6 @@
 """The adaptive post's grid: Qwen3.6-35B-A3B on a B200, no speculation, MTP and DFlash at every fixed depth.
 
-Its assumptions, as far as they are known: decode only, mean context 512 (1 token in, 1024 out), datasheet roofline with
+Its assumptions, as far as known: decode only, mean context 512 (1 token in, 1024 out), datasheet roofline with
 one max over the whole step's bytes and FLOPs, experts drawn with replacement, recurrent state read in bf16, never
 written and computing nothing, no traffic of logits, one position a draft pass, draft heads without a KV cache, an MTP
 head without its fusion layer (535,822,336 dense parameters), a DFlash head of 982,515,712 parameters and block 16.
@@ -174,17 +174,17 @@ def test_drafters_are_those_of_the_post() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 4, 8])
 def test_quoted_mtp_rows(depth: int) -> None:
-    ours = _goodput("mtp", HISTOGRAM["mtp"], 8)[:, depth]
-    np.testing.assert_allclose(ours, QUOTED["mtp", depth], rtol=TOLERANCE)
+    goodput = _goodput("mtp", HISTOGRAM["mtp"], 8)[:, depth]
+    np.testing.assert_allclose(goodput, QUOTED["mtp", depth], rtol=TOLERANCE)
 
 
 def test_quoted_dflash_rows() -> None:
-    """The DFlash histogram is our bundled curve, which was made from it."""
+    """The histogram is recovered from the bundled DFlash curve, which was computed from it."""
     curve = bundled_acceptance("dflash").by_depth
     histogram = [100 * (1 - curve[0]), *(-100 * np.diff(curve)), 100 * curve[-1]]
-    ours = _goodput("dflash", histogram, 16)
+    goodput = _goodput("dflash", histogram, 16)
     for depth in (3, 15):
-        np.testing.assert_allclose(ours[:, depth], QUOTED["dflash", depth], rtol=TOLERANCE)
+        np.testing.assert_allclose(goodput[:, depth], QUOTED["dflash", depth], rtol=TOLERANCE)
 
 
 def test_every_cell_of_the_published_grid(published: Path) -> None:
@@ -193,11 +193,11 @@ def test_every_cell_of_the_published_grid(published: Path) -> None:
     acceptance = json.loads((published / "acceptance-by-dataset.json").read_text())
     worst = 0.0
     for kind, deepest in (("mtp", 8), ("dflash", 16)):
-        ours = _goodput(kind, acceptance[kind]["datasets"]["speedbench/all"]["hist"], deepest)
+        goodput = _goodput(kind, acceptance[kind]["datasets"]["speedbench/all"]["hist"], deepest)
         cells = grid["drafters"][kind]
         rows = {0: cells["nospec"]["goodput"]} | {row["gamma"]: row["goodput"] for row in cells["fixed"]}
         assert set(rows) == set(range(deepest + 1))
-        for depth, theirs in rows.items():
-            np.testing.assert_allclose(ours[:, depth], theirs, rtol=TOLERANCE, err_msg=f"{kind} depth {depth}")
-            worst = max(worst, float(np.abs(ours[:, depth] / theirs - 1).max()))
+        for depth, quoted in rows.items():
+            np.testing.assert_allclose(goodput[:, depth], quoted, rtol=TOLERANCE, err_msg=f"{kind} depth {depth}")
+            worst = max(worst, float(np.abs(goodput[:, depth] / quoted - 1).max()))
     assert worst > 0.001  # not a comparison with itself

@@ -1,7 +1,8 @@
 """The knees of the economics post: DeepSeek-V4-Flash on a B200's datasheet.
 
 Its figures: 8 TB/s; 2.25, 4.5 and 9 PFLOP/s in bf16, fp8 and fp4; attention projections of 107e6 parameters in fp8;
-experts of 25.2e6 parameters in MXFP4 at 0.53 bytes; 576 bytes of KV a token; 69,632 multiply-adds a query and token.
+experts of 25.2e6 parameters in MXFP4 at 0.53 bytes; 576 bytes of KV per token; 69,632 multiply-adds per query and
+token.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def test_lone_token_marginal_price_is_084_to_085_of_the_average() -> None:
     slope = -n * np.log1p(-k / n) * (1 - k / n)
     assert round(second / (k + shared), 2) == 0.84
     assert round(float(slope) / (k + shared), 2) == 0.85
-    # The same from our ledger: routed and shared experts, in one precision as the post has them.
+    # The same from Specmargin's ledger: routed and shared experts, in one precision as the post has them.
     setting = pricer("deepseek-v4-flash", "b200", "free")
     now, more = setting.marginal(Step.uniform(batch=1))
     routed = {c.component: float(c.bytes) for c in now.components}[Component.ROUTED_EXPERTS]

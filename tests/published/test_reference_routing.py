@@ -19,9 +19,9 @@ from specmargin.routing.grouping import grouping_savings
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.placement import busiest_by_layer, rank_by_layer_expert
 from specmargin.routing.schema import RoutingFile, as_text, parse_routing
-from specmargin.routing.synthetic import synthesise
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
 from tests.conftest import ROOT
+from tests.synthetic_routing import synthesise
 
 POOL = ExpertPool(experts=64, experts_per_token=4)
 RUN, LAYERS = 9, 6
@@ -39,8 +39,8 @@ def bank() -> Path:
 @pytest.fixture(scope="module")
 def file(bank: Path) -> RoutingFile:
     counts = count(open_captures([str(bank)]), experts=64, longest_run=16)
-    made = build_profile(counts, name="reference", pool=POOL, provenance="reference-moe")
-    return parse_routing(as_text(made), "reference")  # as users have it: written and read back
+    profile_file = build_profile(counts, name="reference", pool=POOL, provenance="reference-moe")
+    return parse_routing(as_text(profile_file), "reference")  # as users have it: written and read back
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +115,8 @@ def _busiest(touched: BoolArray, rank_of: IntArray, ranks: int) -> IntArray:
 def test_balanced_placement_is_better_than_contiguous(file: RoutingFile) -> None:
     profile = file.category("prose")
     step = Step.ragged(depths=np.full(8, 3), contexts=0)
-    found = {p: busiest_by_layer(profile, rank_by_layer_expert(profile, p, 8), step).mean() for p in Placement}
-    assert found[Placement.BALANCED] < found[Placement.CONTIGUOUS]
+    busiest = {p: busiest_by_layer(profile, rank_by_layer_expert(profile, p, 8), step).mean() for p in Placement}
+    assert busiest[Placement.BALANCED] < busiest[Placement.CONTIGUOUS]
 
 
 def test_categories_mix(file: RoutingFile, rounds: dict[str, IntArray]) -> None:

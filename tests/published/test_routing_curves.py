@@ -14,7 +14,7 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories, bundled_routing
 from specmargin.decisions.amdahl import amdahl_ratio
 from specmargin.decisions.duel import duel
-from specmargin.routing.curves import strangers_like
+from specmargin.routing.curves import independent_positions
 from specmargin.routing.local import from_curves
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import assumed
@@ -51,8 +51,8 @@ def _covered(p: FloatArray, m: FloatArray) -> float:
 
 def test_popularity_alone_predicts_width_within_five_percent(curves: dict[str, Any], shares: dict[str, Any]) -> None:
     """At N = 16 (4 for DeepSeek-V4-Flash, the last that is published), over the mean layer, every category."""
-    for key, found in curves.items():
-        width = np.array(found["width"])
+    for key, curve in curves.items():
+        width = np.array(curve["width"])
         last = RUNS[width.shape[1] - 1]
         p = _popularity(shares, key)
         predicted = _covered(p, np.full(p.shape[0], float(last)))
@@ -64,21 +64,21 @@ def _errors_from_others(
 ) -> tuple[float, float]:
     """Mean error of the depth curve of each category: its own popularity with m(q) of the others, and their average.
 
-    `by_skew`: log m(q) is fitted on the others as a line over the log of what four strangers touch.
+    `by_skew`: log m(q) is fitted on the others as a line over the log of the experts of four independent positions.
     """
     depth = {key: np.array(curves[key]["depth"]) for key in keys}
     p = {key: _popularity(shares, key) for key in keys}
-    m = {key: np.log([strangers_like(p[key], column) for column in depth[key].T]) for key in keys}
+    m = {key: np.log([independent_positions(p[key], column) for column in depth[key].T]) for key in keys}
     skew = {key: np.log((1.0 - (1.0 - p[key]) ** 4.0).sum(axis=1)) for key in keys}
     through_m, averaged = [], []
     for key in keys:
         others = [other for other in keys if other != key]
-        known, seen = np.array([m[other] for other in others]), np.array([skew[other] for other in others])
-        apart, spread = known - known.mean(axis=0), seen - seen.mean(axis=0)
+        log_m, log_width = np.array([m[other] for other in others]), np.array([skew[other] for other in others])
+        apart, spread = log_m - log_m.mean(axis=0), log_width - log_width.mean(axis=0)
         slope = (
             (apart * spread[:, np.newaxis]).sum(axis=(0, 2)) / (spread**2).sum() if by_skew else np.zeros(len(m[key]))
         )
-        guess = np.exp(known.mean(axis=0) + slope[:, np.newaxis] * (skew[key] - seen.mean(axis=0)))
+        guess = np.exp(log_m.mean(axis=0) + slope[:, np.newaxis] * (skew[key] - log_width.mean(axis=0)))
         measured = depth[key].mean(axis=0)
         through_m.append([abs(_covered(p[key], row) / measured[i] - 1.0) for i, row in enumerate(guess)])
         averaged.append(abs(np.mean([depth[other].mean(axis=0) for other in others], axis=0) / measured - 1.0))
@@ -104,7 +104,7 @@ def test_a_profile_from_curves_gives_its_inputs_back(curves: dict[str, Any], sha
     """Depth at N = 4 and 16 to three digits, popularity as it came; uniform at 4 and 16: 30.5 and 102."""
     p = _popularity(shares, key)
     depth = np.array(curves[key]["depth"])
-    by_run = np.array([strangers_like(p, depth[:, column]) for column in range(RUNS.size)])
+    by_run = np.array([independent_positions(p, depth[:, column]) for column in range(RUNS.size)])
     every = np.array([np.interp(np.arange(1, 17), RUNS, by_run[:, layer]) for layer in range(p.shape[0])]).T
     profile = from_curves(
         name=key,
@@ -115,8 +115,8 @@ def test_a_profile_from_curves_gives_its_inputs_back(curves: dict[str, Any], sha
         captured_run=16,
     )
     for run, column in ((4, 3), (16, 7)):
-        found = profile.mean_by_layer(Step.uniform(batch=1, depth=run - 1)).mean()
-        assert float(f"{found:.3g}") == float(f"{depth[:, column].mean():.3g}")
+        distinct = profile.mean_by_layer(Step.uniform(batch=1, depth=run - 1)).mean()
+        assert float(f"{distinct:.3g}") == float(f"{depth[:, column].mean():.3g}")
     assert [float(f"{UNIFORM.mean(QWEN, Step.uniform(batch=n)):.3g}") for n in (4, 16)] == [30.5, 102]
 
 
@@ -130,30 +130,30 @@ def test_bundled_profiles_follow_the_published_curves(curves: dict[str, Any], mo
         profile = bundled_routing(model, category).local(pool)
         depth, width = np.array(curves[key]["depth"]).mean(axis=0), np.array(curves[key]["width"]).mean(axis=0)
         runs = RUNS[: depth.size]
-        found = np.array([profile.mean_by_layer(Step.uniform(batch=1, depth=run - 1)).mean() for run in runs])
-        assert found == pytest.approx(depth, rel=0.03)
-        strangers = profile.mean_by_layer(Step.uniform(batch=int(runs[-1]))).mean()
-        assert strangers == pytest.approx(width[-1], rel=0.05)
+        by_run = np.array([profile.mean_by_layer(Step.uniform(batch=1, depth=run - 1)).mean() for run in runs])
+        assert by_run == pytest.approx(depth, rel=0.03)
+        by_width = profile.mean_by_layer(Step.uniform(batch=int(runs[-1]))).mean()
+        assert by_width == pytest.approx(width[-1], rel=0.05)
 
 
 def test_effective_positions_of_qwen() -> None:
     """m(2) ≈ 1.64, m(4) ≈ 2.8, m(8) ≈ 4.7, m(16) ≈ 7.9 (design.md, from the published curves)."""
     profile = bundled_routing("qwen3.6-35b-a3b").local(QWEN)
-    found = profile.effective_positions(np.array([2.0, 4.0, 8.0, 16.0]))
-    assert found == pytest.approx([1.64, 2.8, 4.7, 7.9], rel=0.02)
+    effective = profile.effective_positions(np.array([2.0, 4.0, 8.0, 16.0]))
+    assert effective == pytest.approx([1.64, 2.8, 4.7, 7.9], rel=0.02)
 
 
 def test_the_interview_question_turns_with_the_profile() -> None:
     """Two positions at batch 1: uniform says width, the profile depth (12.9 experts against 15.6)."""
     arguments = ("duel", "qwen3.6-35b-a3b", "--gpu", "h100", "--batch", "1", "--alpha", "0.9")
-    known = payload(*arguments, "--prices", "datasheet")
-    assert known["winner"] == "depth"
-    assert round(known["depth"]["distinct_experts"], 1) == 12.9
-    assert round(known["width"]["distinct_experts"], 1) == 15.6
-    assert 0.0 < known["turning_alpha"] < 0.9
+    duel = payload(*arguments, "--prices", "datasheet")
+    assert duel["winner"] == "depth"
+    assert round(duel["depth"]["distinct_experts"], 1) == 12.9
+    assert round(duel["width"]["distinct_experts"], 1) == 15.6
+    assert 0.0 < duel["turning_alpha"] < 0.9
     assert payload(*arguments, "--prices", "datasheet", "--routing", "uniform")["winner"] == "width"
     measured = payload(*arguments, "--prices", "laws")  # fixed time is shared by two sequences, not by two positions
-    assert measured["turning_alpha"] > known["turning_alpha"]
+    assert measured["turning_alpha"] > duel["turning_alpha"]
 
 
 def test_the_duel_without_a_command_line() -> None:
@@ -169,7 +169,7 @@ COHERE = ExpertPool(experts=128, experts_per_token=8)
 def test_cohere_amdahl() -> None:
     """4 positions load 20.36 experts (k = 8, n = 128): f = 0.30 gives T(4)/T(1) = 1.46; uniform would load 29.1."""
     uniform = np.full((1, 128), 8 / 128)
-    m = strangers_like(uniform, np.array([20.36]))
+    m = independent_positions(uniform, np.array([20.36]))
     profile = from_curves(
         name="cohere",
         source=assumed("Cohere's depth curve"),

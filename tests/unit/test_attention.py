@@ -71,7 +71,7 @@ def test_window_reads_the_window_and_the_run() -> None:
 
 
 def test_dsa_reads_every_index_key_and_its_own_top_k() -> None:
-    """Index keys are fp8 (128 bytes a token); 2048 latents of 1152 bytes for one query."""
+    """Index keys are fp8 (128 bytes per token); 2048 latents of 1152 bytes for one query."""
     moved = _traffic(DSA, run=1, context=99_999)
     assert moved.read_bytes == pytest.approx(100_000 * 128 + 2048 * 1152)
     assert moved.flops == pytest.approx(100_000 * 2 * 64 * 128 + 2048 * 2 * 128 * (576 + 512))
@@ -139,6 +139,6 @@ def test_never_less_for_a_longer_run_or_context(attention: Attention, run: int, 
 
 @given(st.sampled_from(ALL), st.integers(1, 100_000))
 def test_attention_reads_no_more_than_it_keeps(attention: Attention, context: int) -> None:
-    kept = float(held_bytes(attention, _one(context + 1), kv=BF16, ranks=1)[0])
+    cached = float(held_bytes(attention, _one(context + 1), kv=BF16, ranks=1)[0])
     read = float(_traffic(attention, 1, context).read_bytes[0])
-    assert read <= kept * (1 + 1e-9) + 1
+    assert read <= cached * (1 + 1e-9) + 1

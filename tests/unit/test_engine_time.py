@@ -17,7 +17,7 @@ from tests.scenarios import pricer
 
 
 def test_constant_parts_add_up_by_hand() -> None:
-    """2 ms a step, 50 µs for each of 8 sequences, 10 µs for each of 48 layers: 2.88 ms beside the kernels."""
+    """2 ms per step, 50 µs for each of 8 sequences, 10 µs for each of 48 layers: 2.88 ms beside the kernels."""
     step = Step.uniform(batch=8, depth=3, context=512.0)
     time = EngineTime(step_seconds=2e-3, sequence_seconds=50e-6, layer_seconds=10e-6)
     with_engine = pricer("qwen3-30b-a3b", engine_time=time).verify(step).total_seconds
@@ -63,9 +63,9 @@ def test_negative_times_are_refused() -> None:
 @pytest.mark.parametrize("prices", ["laws", "tables"])
 def test_the_catalog_has_every_engine_with_its_uncertainty(prices: str) -> None:
     for name in ("vllm", "sglang", "trtllm"):
-        found = find_engine_time(None, engine=name, prices=prices)
-        assert "served measurements" in found.source.detail
-        assert "left out" in found.source.detail
+        engine_time = find_engine_time(None, engine=name, prices=prices)
+        assert "served measurements" in engine_time.source.detail
+        assert "left out" in engine_time.source.detail
     slow = find_engine_time("vllm:slow-host", engine="vllm", prices=prices)
     assert slow.step_seconds == pytest.approx(2.2e-3, rel=0.15)
     assert "any one batch left out" in slow.source.detail

@@ -48,8 +48,10 @@ def test_gqa_kv_cache_is_split_and_then_replicated() -> None:
     for ranks, heads in ((1, 4), (2, 2), (4, 1), (8, 1)):
         layout = Layout(gpus=ranks)
         token = 48 * 2 * heads * 128 * 2
-        kept = memory.sequence_bytes(model.groups, context, layout=layout, kv=model.kv_precision, depth=run - 1)
-        assert kept == pytest.approx(token * (context + run))
+        sequence_bytes = memory.sequence_bytes(
+            model.groups, context, layout=layout, kv=model.kv_precision, depth=run - 1
+        )
+        assert sequence_bytes == pytest.approx(token * (context + run))
         works = _works("qwen3-30b-a3b", layout, Step.uniform(batch=5, depth=run - 1, context=context))
         read, written = context + run, run
         assert _bytes(works, Component.ATTENTION) == pytest.approx(5 * token * (read + written))
@@ -96,12 +98,12 @@ def test_collective_seconds_by_hand() -> None:
 
 
 def test_mla_latent_is_replicated_on_every_rank() -> None:
-    """KV: 576 elements a token and layer in bf16 on each rank, however many ranks there are."""
+    """KV: 576 elements per token and layer in bf16 on each rank, however many ranks there are."""
     model = bundled_model("deepseek-v3")
     for ranks in (1, 2, 8):
         layout = Layout(gpus=ranks)
-        kept = memory.sequence_bytes(model.groups, 4000, layout=layout, kv=model.kv_precision)
-        assert kept == pytest.approx(61 * 576 * 2 * 4001)
+        sequence_bytes = memory.sequence_bytes(model.groups, 4000, layout=layout, kv=model.kv_precision)
+        assert sequence_bytes == pytest.approx(61 * 576 * 2 * 4001)
 
 
 def test_mla_down_projections_are_replicated_and_up_projections_split() -> None:
@@ -145,7 +147,7 @@ def test_data_parallel_attention_with_expert_parallelism() -> None:
 
 
 def test_communication_grows_with_depth_and_is_not_amortised() -> None:
-    """Speculation makes expert reads cheaper a token, but every drafted position still travels."""
+    """Speculation makes expert reads cheaper per token, but every drafted position is still sent."""
     setting = pricer("deepseek-v3", "h200", "mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
     plain = setting.verify(Step.uniform(batch=256, context=1024)).share(Component.COLLECTIVES)
     deep = setting.verify(Step.uniform(batch=256, depth=3, context=1024)).share(Component.COLLECTIVES)

@@ -60,7 +60,7 @@ def test_a_small_mixture_by_hand() -> None:
 @pytest.mark.parametrize("name", model_names())
 def test_every_bundled_model_loads_and_has_a_source(name: str) -> None:
     model = bundled_model(name)
-    assert model.parameters > (9e5 if name.startswith("reference-") else 1e8)  # ours are small on purpose
+    assert model.parameters > (9e5 if name.startswith("reference-") else 1e8)  # reference models are small
     assert model.source.detail
     assert "/" in hub_id(name)
     assert model.max_context is not None

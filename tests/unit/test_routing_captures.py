@@ -1,4 +1,4 @@
-"""Captures: what is read, what is counted, and one clear sentence for whatever is wrong with them."""
+"""Captures: reading, counting, and clear errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def test_a_bank_is_counted_exactly(tmp_path: Path) -> None:
     assert set(counts) == {"code", "prose"}
     for offset, name in enumerate(("code", "prose")):
         own = experts[offset::2]
-        found = counts[name]
-        assert found.rounds == 20
-        assert found.positions == 80
+        category = counts[name]
+        assert category.rounds == 20
+        assert category.positions == 80
         for length in range(4):
             for layer in range(2):
                 sets = [set(run[: length + 1, layer].ravel().tolist()) for run in own]
-                assert found.distinct_by_length_layer[length, layer] == sum(map(len, sets))
+                assert category.distinct_by_length_layer[length, layer] == sum(map(len, sets))
                 hits = [sum(e in one for one in sets) for e in range(8)]
-                assert found.hits_by_layer_expert_length[layer, :, length].tolist() == hits
+                assert category.hits_by_layer_expert_length[layer, :, length].tolist() == hits
         shared = [len(set(run[i, 0].tolist()) & set(run[i + 1, 0].tolist())) for run in own for i in range(3)]
-        assert found.shared_by_lag_layer[1, 0] == sum(shared)
-        assert found.pairs_by_lag[1] == len(shared)
+        assert category.shared_by_lag_layer[1, 0] == sum(shared)
+        assert category.pairs_by_lag[1] == len(shared)
 
 
 def test_ragged_rounds_count_where_they_reach(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_runs_are_counted_to_a_length_that_every_category_has(tmp_path: Path) ->
 
 
 def test_returned_arrays_are_cut_into_runs(tmp_path: Path) -> None:
-    """One array a request, as vLLM and SGLang return them; categories by name or by folder."""
+    """One array per request, as vLLM and SGLang return them; categories by name or by folder."""
     generator = np.random.default_rng(0)
     (tmp_path / "prose").mkdir()
     for name in ("a", "b"):
@@ -113,12 +113,12 @@ def test_pieces_do_not_change_the_counts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
     counts = count(open_captures([str(bank(tmp_path / "bank", rounds=400))]), experts=8, longest_run=4)
-    made = build_profile(counts, name="mine", pool=POOL, provenance="test")
-    read = parse_routing(as_text(made), "mine")
+    written = build_profile(counts, name="mine", pool=POOL, provenance="test")
+    read = parse_routing(as_text(written), "mine")
     hit = counts["code"].hits_by_layer_expert_length / counts["code"].runs_by_length
     for length in range(1, 5):
-        found = read.category("code").mean_by_layer(Step.uniform(batch=1, depth=length - 1))
-        assert found == pytest.approx(hit[..., length - 1].sum(axis=1), rel=2e-3)
+        distinct = read.category("code").mean_by_layer(Step.uniform(batch=1, depth=length - 1))
+        assert distinct == pytest.approx(hit[..., length - 1].sum(axis=1), rel=2e-3)
 
 
 def test_a_large_profile_is_well_under_a_megabyte() -> None:
@@ -128,20 +128,20 @@ def test_a_large_profile_is_well_under_a_megabyte() -> None:
 
     counts = {}
     for name in ("code", "prose", "chat"):
-        found = empty_counts(16, 48, 256)
+        category = empty_counts(16, 48, 256)
         popularity = generator.gamma(1.0, 1.0, (48, 256, 1))
         hit = 1.0 - np.exp(-0.03 * popularity * np.arange(1, 17) ** 0.75)
-        found.hits_by_layer_expert_length = generator.binomial(20_000, hit)
-        found.runs_by_length += 20_000
-        found.positions = 320_000
-        found.chosen_by_layer_expert = found.hits_by_layer_expert_length[..., 0] * 16
-        found.distinct_by_length_layer += found.hits_by_layer_expert_length.sum(axis=1).T
-        found.distinct_squared_by_length_layer += found.distinct_by_length_layer**2 / 20_000 * 1.01
-        found.pairs_by_lag += 1.0
-        found.sums_by_request = {0: np.ones((2, 16)), 1: np.ones((2, 16))}
-        found.kept_runs = generator.integers(0, 256, (64, 16, 48, 8)).astype(np.uint8)
-        found.whole = 64
-        counts[name] = found
+        category.hits_by_layer_expert_length = generator.binomial(20_000, hit)
+        category.runs_by_length += 20_000
+        category.positions = 320_000
+        category.chosen_by_layer_expert = category.hits_by_layer_expert_length[..., 0] * 16
+        category.distinct_by_length_layer += category.hits_by_layer_expert_length.sum(axis=1).T
+        category.distinct_squared_by_length_layer += category.distinct_by_length_layer**2 / 20_000 * 1.01
+        category.pairs_by_lag += 1.0
+        category.sums_by_request = {0: np.ones((2, 16)), 1: np.ones((2, 16))}
+        category.reservoir = generator.integers(0, 256, (64, 16, 48, 8)).astype(np.uint8)
+        category.full_length_runs = 64
+        counts[name] = category
     text = as_text(
         build_profile(counts, name="large", pool=ExpertPool(experts=256, experts_per_token=8), provenance="test")
     )
@@ -167,7 +167,7 @@ def test_wrong_captures_are_refused_by_name(tmp_path: Path) -> None:
     array = np.load(folder / "routing.npy")
     array[7, 1, 0] = 9
     np.save(folder / "routing.npy", array)
-    folder = case("cut", "not a whole .npy file")
+    folder = case("cut", "not a complete .npy file")
     (folder / "routing.npy").write_bytes((folder / "routing.npy").read_bytes()[:200])
     folder = case("signed", "expert ids are int64")
     np.save(folder / "routing.npy", np.load(folder / "routing.npy").astype(np.int64))
@@ -192,7 +192,7 @@ def test_wrong_captures_are_refused_by_name(tmp_path: Path) -> None:
 def test_captures_of_two_models_are_not_mixed(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((20, 3, 2), dtype=np.uint8))
     np.save(tmp_path / "b.npy", np.zeros((20, 4, 2), dtype=np.uint8))
-    with pytest.raises(RoutingError, match="captures of one profile are of one model"):
+    with pytest.raises(RoutingError, match="captures of one profile must be of one model"):
         open_captures([str(tmp_path / "a.npy"), str(tmp_path / "b.npy")])
 
 
@@ -225,7 +225,7 @@ def test_profile_plan_and_coverage_go_together(tmp_path: Path) -> None:
     assert "give --force" in again.stderr
     assert "say which model was captured" in run("profile", "routing", str(folder), code=2).stderr
     wrong = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--routing", str(target), code=2)
-    assert "is of a model with 8 experts, 2 a token" in wrong.stderr
+    assert "is of a model with 8 experts, 2 per token" in wrong.stderr
     model = run("profile", "routing", str(folder), "--model", "qwen3.6-35b-a3b", code=2)
     assert "has 2 layers of 2 experts a token" in model.stderr
 
@@ -267,7 +267,7 @@ def test_more_refusals_of_the_command_line(tmp_path: Path) -> None:
         "expert id 99 is out of range"
         in run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2).stderr
     )
-    assert "knows 40 layers" in run("coverage", "deepseek-v3", "--layer", "50", code=2).stderr
+    assert "has 40 layers" in run("coverage", "deepseek-v3", "--layer", "50", code=2).stderr
     np.save(tmp_path / "one.npy", np.zeros((1, 2, 2), dtype=np.uint8))
     one = run("profile", "routing", str(tmp_path / "one.npy"), "--experts", "8", code=2)
     assert "no runs of two positions" in one.stderr
@@ -281,12 +281,12 @@ def test_more_refusals_of_the_command_line(tmp_path: Path) -> None:
     )
 
 
-def test_kept_runs_are_whole_and_spread(tmp_path: Path) -> None:
-    """A thousand rounds of four and one of eight: the long one does not decide what is kept."""
+def test_sampled_runs_have_the_full_length_of_most_rounds(tmp_path: Path) -> None:
+    """A thousand rounds of four and one of eight: the long one does not decide the length of the sampled runs."""
     folder = bank(tmp_path / "bank", rounds=1000)
     experts, meta = np.load(folder / "routing.npy"), pl.read_parquet(folder / "routing_meta.parquet")
     tail = meta.tail(4).with_columns(routing_idx=pl.int_range(4000, 4004), position=pl.int_range(4, 8).cast(pl.Int16))
     pl.concat([meta, tail.select(meta.columns)], how="vertical_relaxed").write_parquet(folder / "routing_meta.parquet")
     np.save(folder / "routing.npy", np.concatenate([experts, experts[-4:]]))
     counts = count(open_captures([str(folder)]), experts=8, longest_run=16)
-    assert counts["code"].kept.shape[0] + counts["prose"].kept.shape[0] == 1000
+    assert counts["code"].sampled_runs.shape[0] + counts["prose"].sampled_runs.shape[0] == 1000

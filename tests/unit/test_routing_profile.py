@@ -38,13 +38,13 @@ def test_popularity_touches_k_at_one_position_and_fewer_than_uniform_after() -> 
     assert skewed.variance(POOL, many) > 0
 
 
-def test_a_run_without_locality_is_as_many_strangers() -> None:
+def test_a_run_without_locality_equals_independent_positions() -> None:
     skewed = _popularity(0.9, 0.5, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05)
-    run, strangers = Step.uniform(batch=1, depth=5), Step.uniform(batch=6)
-    assert skewed.mean(POOL, run) == pytest.approx(float(skewed.mean(POOL, strangers)))
+    run, independent = Step.uniform(batch=1, depth=5), Step.uniform(batch=6)
+    assert skewed.mean(POOL, run) == pytest.approx(float(skewed.mean(POOL, independent)))
     alike = _popularity(0.9, 0.5, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05, growth=0.75)
     assert alike.mean(POOL, run) < skewed.mean(POOL, run)
-    assert alike.mean(POOL, strangers) == pytest.approx(float(skewed.mean(POOL, strangers)))
+    assert alike.mean(POOL, independent) == pytest.approx(float(skewed.mean(POOL, independent)))
 
 
 def test_a_profile_of_another_model_is_refused() -> None:
@@ -65,13 +65,13 @@ def test_names() -> None:
         find_routing("qwen3.6-35b-a3b:codng", model)
 
 
-def test_a_model_that_nobody_captured_gets_scaled_curves_and_the_label_says_so() -> None:
-    found = find_routing(None, find_model("qwen3-30b-a3b"))
-    assert str(found.source).startswith("assumed: routing as in qwen3.6-35b-a3b")
+def test_a_model_without_a_capture_gets_scaled_curves_and_the_label_says_so() -> None:
+    routing = find_routing(None, find_model("qwen3-30b-a3b"))
+    assert str(routing.source).startswith("assumed: routing as in qwen3.6-35b-a3b")
     pool = ExpertPool(experts=128, experts_per_token=8)
     one, many = Step.uniform(batch=1), Step.uniform(batch=1000)
-    assert found.mean(pool, one) == pytest.approx(8.0)
-    assert 120 < found.mean(pool, many) <= 128
+    assert routing.mean(pool, one) == pytest.approx(8.0)
+    assert 120 < routing.mean(pool, many) <= 128
 
 
 def test_the_counter_sees_the_busiest_rank() -> None:

@@ -49,8 +49,8 @@ def seconds_of(price: StepPrice, component: Component) -> float:
 
 def book_without(book: LawBook, *, engine: str = "", operation: str = "") -> LawBook:
     laws = {key: law for key, law in book.laws.items() if engine not in ("", key[0]) or operation not in ("", key[1])}
-    kept = {name: value for name, value in book.kernels.items() if not (engine and f"/{engine}/" in name)}
-    return LawBook(gpu=book.gpu, release=book.release, laws=laws, curves=book.curves, kernels=kept)
+    kernels = {name: value for name, value in book.kernels.items() if not (engine and f"/{engine}/" in name)}
+    return LawBook(gpu=book.gpu, release=book.release, laws=laws, curves=book.curves, kernels=kernels)
 
 
 def silicon(book: LawBook, engine: str = "vllm") -> SiliconPrices:
@@ -70,7 +70,7 @@ def test_the_default_is_the_best_available(monkeypatch: pytest.MonkeyPatch) -> N
     assert prices_of(None).name == "tables"
     monkeypatch.setattr(store, "available", lambda: False)
     assert prices_of(None).name == "laws"
-    assert prices_of(None, gpu="mi300x").name == "datasheet"  # nobody published kernels of this one
+    assert prices_of(None, gpu="mi300x").name == "datasheet"  # there are no published kernel measurements of this one
 
 
 def test_own_engine_then_another_then_the_datasheet() -> None:
@@ -102,7 +102,7 @@ def test_llamacpp_was_never_measured_so_the_label_names_the_engine_that_was() ->
 
 
 def test_verify_attention_says_that_it_is_modelled() -> None:
-    assert "more than one query a sequence modelled" in source_of(priced(prices_of("laws")), Component.ATTENTION)
+    assert "more than one query per sequence modelled" in source_of(priced(prices_of("laws")), Component.ATTENTION)
 
 
 def test_a_measured_shape_comes_from_the_table_and_says_so() -> None:
@@ -279,8 +279,8 @@ def test_a_file_of_laws_comes_first_and_the_bundled_ones_fill_in(tmp_path: Path)
         ({"kernels": []}, "'kernels' must be an object"),
         ({"laws": ["text"]}, "a law is not understood"),
         (_changed(bytes_per_second=0), "bytes_per_second must be a positive number, got 0"),
-        (_changed(fixed_seconds=-1e-6), "fixed_seconds must be a number that is not negative"),
-        (_changed(fixed_seconds=float("nan")), "fixed_seconds must be a number that is not negative"),
+        (_changed(fixed_seconds=-1e-6), "fixed_seconds must be a non-negative number"),
+        (_changed(fixed_seconds=float("nan")), "fixed_seconds must be a non-negative number"),
         (_changed(fixed_seconds="fast"), "a law is not understood"),
     ],
 )
@@ -303,7 +303,7 @@ def test_wrong_names_are_refused() -> None:
         prices_of("table")
     with pytest.raises(CatalogError, match="no measured laws for mi300x"):
         prices_of("laws", gpu="mi300x")
-    with pytest.raises(CatalogError, match="is a roofline's"):
+    with pytest.raises(CatalogError, match="needs --prices datasheet"):
         find_prices("laws", find_device("h200"), "vllm", RooflineForm.WHOLE_STEP)
 
 
@@ -343,7 +343,7 @@ def test_measured_prices_never_fall_with_depth_or_batch(model: str, parallel: Pa
 
 
 def test_prices_do_not_depend_on_what_was_priced_before() -> None:
-    """Corrections are relative to a law: they must not be remembered across laws."""
+    """Corrections are relative to a law: they must not be cached across laws."""
     step = Step.uniform(batch=8, depth=1, context=2048.0)
 
     def seconds(order: list[str]) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""What a model is made of: frozen types, and a reader of Hugging Face configurations."""
+"""The parts of a model: frozen types, and a reader of Hugging Face configurations."""

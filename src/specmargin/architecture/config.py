@@ -1,4 +1,4 @@
-"""Reading somebody else's `config.json`: known keys only, and no guessing about what is missing."""
+"""Reading a Hugging Face `config.json`: known keys only; a missing key is an error, not a guess."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from specmargin.errors import ArchitectureError
 
-_MOST = 1 << 40  # beyond any dimension; keeps products of a few of them finite
-_MOST_LAYERS = 4096  # far beyond any model; a typo must not eat the machine's memory
+_MAX_DIMENSION = 1 << 40  # larger than any dimension; keeps products of a few of them finite
+_MAX_LAYERS = 4096  # more than any model has; a typo must not exhaust memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A Hugging Face configuration and the name it is called by in error messages."""
+    """A Hugging Face configuration and its name in error messages."""
 
     origin: str
     values: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Config:
             if default is None:
                 raise self._missing(key)
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_DIMENSION:
             raise ArchitectureError(f"{self.origin}: {key!r} must be a whole number, got {value!r}")
         return value
 
@@ -43,8 +43,8 @@ class Config:
 
     def layer_count(self) -> int:
         layers = self.positive("num_hidden_layers")
-        if layers > _MOST_LAYERS:
-            raise ArchitectureError(f"{self.origin}: 'num_hidden_layers' must be at most {_MOST_LAYERS}, got {layers}")
+        if layers > _MAX_LAYERS:
+            raise ArchitectureError(f"{self.origin}: 'num_hidden_layers' must be at most {_MAX_LAYERS}, got {layers}")
         return layers
 
     def layer_indices(self, key: str) -> frozenset[int] | None:
@@ -79,16 +79,16 @@ class Config:
             raise ArchitectureError(f"{self.origin}: {key!r} must be a string, got {value!r}")
         return value
 
-    def kinds(self, key: str, layers: int, known: Iterable[str], default: list[str] | None = None) -> list[str]:
-        """One word a layer, each of which we know: an unknown kind of layer must not be priced as another."""
-        found = self.per_layer(key, layers, default)
-        unknown = sorted({str(kind) for kind in found} - set(known))
+    def kinds(self, key: str, layers: int, allowed: Iterable[str], default: list[str] | None = None) -> list[str]:
+        """One of the `allowed` kinds per layer: an unknown kind of layer must not be priced as another."""
+        kinds = self.per_layer(key, layers, default)
+        unknown = sorted({str(kind) for kind in kinds} - set(allowed))
         if unknown:
-            raise ArchitectureError(f"{self.origin}: {key!r} has unknown kinds {unknown}; known: {', '.join(known)}")
-        return found
+            raise ArchitectureError(f"{self.origin}: {key!r} has unknown kinds {unknown}; known: {', '.join(allowed)}")
+        return kinds
 
     def per_layer(self, key: str, layers: int, default: list[Any] | None = None) -> list[Any]:
-        """A list with one entry a layer. Longer lists are cut: the rest describes MTP layers."""
+        """A list with one entry per layer. Longer lists are cut: the rest describes MTP layers."""
         value = self.values.get(key)
         if value is None:
             if default is None:

@@ -31,14 +31,14 @@ def _precision(name: str, bytes_per_parameter: float, arithmetic: Arithmetic) ->
     return Precision(name=name, bytes_per_parameter=bytes_per_parameter, arithmetic=arithmetic)
 
 
-# Sizes are worked out from the block layout: elements + scales. The fp32 scale of a 128 × 128 fp8 block
+# Sizes follow from the block layout: elements + scales. The fp32 scale of a 128 × 128 fp8 block
 # adds 0.02% and is left out.
 _ALL = (
     _precision("fp32", 4.0, Arithmetic.FP32),
     _precision("bf16", 2.0, Arithmetic.BF16),
     _precision("fp16", 2.0, Arithmetic.BF16),
-    _precision("fp8", 1.0, Arithmetic.FP8),  # one scale a tensor or channel
-    _precision("fp8-block", 1.0, Arithmetic.FP8),  # one scale a 128 × 128 block, as DeepSeek and Qwen publish
+    _precision("fp8", 1.0, Arithmetic.FP8),  # one scale per tensor or channel
+    _precision("fp8-block", 1.0, Arithmetic.FP8),  # one scale per 128 × 128 block, as DeepSeek and Qwen publish
     _precision("mxfp8", 1.0 + 1 / 32, Arithmetic.FP8),  # one e8m0 scale per 32
     _precision("int8", 1.0, Arithmetic.INT8),
     _precision("w8a16", 1.0, Arithmetic.BF16),
@@ -81,7 +81,7 @@ def precision_named(name: str) -> Precision:
 
 
 def precision_of_dtype(dtype: str) -> Precision:
-    """The precision that a Hugging Face `torch_dtype` names."""
+    """The precision of a Hugging Face `torch_dtype`."""
     try:
         return _DTYPES[dtype.removeprefix("torch.")]
     except KeyError:

@@ -2,7 +2,7 @@
 
 Module names differ in prefix between frameworks ("model.", "language_model.model.", "backbone."), so both
 sides are cut to start at "layers." before they are compared. Routers, the embedding and the LM head stay
-in the model's own dtype unless a scheme names them: that is what engines and quantisers do.
+in the model's own dtype unless a scheme names them, as in engines and quantisers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INDEX_OF_EXPERT = re.compile(r"experts\.\d+(\..*)?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationScheme:
-    """`linear` for every linear layer but the excluded ones; `named` wins where it names a module."""
+    """`linear` for every linear layer except the excluded ones; `named` overrides both."""
 
     base: Precision = BF16
     linear: Precision | None = None
@@ -78,9 +78,9 @@ def unquantized(base: Precision) -> QuantizationScheme:
 
 
 def all_weights(precision: Precision, base: Precision = BF16) -> QuantizationScheme:
-    """Every linear layer in one format: what `--weights` asks for.
+    """Every linear layer in one format, for `--weights`.
 
-    Routers stay as they are; so does the LM head, except in llama.cpp's formats, which keep it in q6_k by default.
+    Routers keep their precision; so does the LM head, except in llama.cpp's formats, which store it in q6_k by default.
     """
     is_gguf = precision.name.startswith("q")
     heads = {"lm_head": PRECISIONS["q6_k"], "head": PRECISIONS["q6_k"]} if is_gguf else {}
@@ -189,7 +189,7 @@ def _named_layers(config: Mapping[str, Any], origin: str) -> dict[str, Precision
     layers = config.get("quantized_layers") or {}
     named = {}
     for name, entry in layers.items():
-        # 20,000 entries for one MoE: experts are quantised alike, so one entry a layer is enough.
+        # An MoE has 20,000 entries: experts are quantised alike, so one entry per layer is enough.
         module = _INDEX_OF_EXPERT.sub("experts", _local(name))
         if module not in named:
             named[module] = _algorithm(str(entry.get("quant_algo")), f"{origin}: {name}")
@@ -206,7 +206,7 @@ def _kv(config: Mapping[str, Any]) -> Precision | None:
 def _exclusions(entries: Iterable[str]) -> tuple[frozenset[str], re.Pattern[str] | None]:
     """Plain names go into a set; globs and "re:" expressions into one compiled alternation."""
     if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
-        raise ArchitectureError(f"modules that are left out must be a list of names, got {entries!r}")
+        raise ArchitectureError(f"excluded modules must be a list of names, got {entries!r}")
     names, patterns = set(), []
     for entry in entries:
         if entry.startswith("re:"):

@@ -59,7 +59,7 @@ FAMILIES: dict[str, FamilyReader] = {
     "qwen3_vl_text": dense.qwen3,
 }
 
-# Families that we know of and do not read, and why: better a plain refusal than a wrong price.
+# Families that are refused, and why: a refusal is better than a wrong price.
 REFUSED = {
     "kimi_linear": "Kimi Delta Attention, attention residuals and latent experts are not modelled yet",
     "nemotron-nas": "its layers are pruned one by one (block_configs), which is not modelled yet",
@@ -91,13 +91,13 @@ def read_architecture(
             source=source or published(f"{origin} (Hugging Face configuration)"),
         )
         return reader(reading)
-    except ArchitectureError as error:  # a type that checks itself does not know which file it came from
+    except ArchitectureError as error:  # the dataclasses validate themselves without knowing the file
         if str(error).startswith(origin):
             raise
         raise type(error)(f"{origin}: {error}") from None
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, re.error) as error:
-        # Lists where numbers belong, and the like: the readers check what they can name, this is for the rest.
-        raise ArchitectureError(f"{origin}: a value has the wrong kind for the family {family!r} ({error})") from error
+        # Readers check the keys they name; this covers other values of the wrong type, such as a list for a number.
+        raise ArchitectureError(f"{origin}: a value has the wrong type for the family {family!r} ({error})") from error
 
 
 def load_architecture(path: Path, *, weights: Precision | None = None, name: str | None = None) -> Architecture:
@@ -110,12 +110,14 @@ def load_architecture(path: Path, *, weights: Precision | None = None, name: str
             else f"{path}: no such file; give a config.json, a model folder, or a bundled name"
         )
     values = _read_json(file)
-    beside = file.with_name("hf_quant_config.json")
+    quantization_file = file.with_name("hf_quant_config.json")
     quantization = None
-    if beside.is_file():
-        quantization = _read_json(beside).get("quantization")
+    if quantization_file.is_file():
+        quantization = _read_json(quantization_file).get("quantization")
         if not isinstance(quantization, dict):
-            raise ArchitectureError(f"{beside}: the section 'quantization' is missing; repair or remove the file")
+            raise ArchitectureError(
+                f"{quantization_file}: the section 'quantization' is missing; repair or remove the file"
+            )
     return read_architecture(
         values,
         name=name or (file.parent.resolve().name if file.name == "config.json" else file.stem),
@@ -132,8 +134,8 @@ def cached_config(hub_id: str) -> Path | None:
     snapshots = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"
     if not snapshots.is_dir():
         return None
-    found = [folder for folder in snapshots.iterdir() if (folder / "config.json").exists()]
-    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+    folders = [folder for folder in snapshots.iterdir() if (folder / "config.json").exists()]
+    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise ArchitectureError(f"{file}: cannot be read ({error})") from None
     except json.JSONDecodeError as error:
         raise ArchitectureError(f"{file}: not valid JSON, line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets without end
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested too deeply
         raise ArchitectureError(f"{file}: not a usable JSON file ({error})") from None
     if not isinstance(values, dict):
         raise ArchitectureError(f"{file}: a model configuration is a JSON object, not a {type(values).__name__}")
@@ -167,7 +169,7 @@ def _reader(family: str, origin: str) -> FamilyReader:
     if family in REFUSED:
         raise UnknownFamilyError(f"{origin}: the family {family!r} is not read: {REFUSED[family]}")
     if family == "None":
-        raise ArchitectureError(f"{origin}: the key 'model_type' is missing, so the family cannot be told")
+        raise ArchitectureError(f"{origin}: the key 'model_type' is missing, so the family is unknown")
     hint = nearest_names(family, FAMILIES)
     raise UnknownFamilyError(
         f"{origin}: the family {family!r} is not known to Specmargin{hint}; a reader for it goes into "
@@ -176,13 +178,13 @@ def _reader(family: str, origin: str) -> FamilyReader:
 
 
 def _scheme(
-    text: Mapping[str, Any], beside: Mapping[str, Any] | None, weights: Precision | None, origin: str
+    text: Mapping[str, Any], quantization: Mapping[str, Any] | None, weights: Precision | None, origin: str
 ) -> QuantizationScheme:
     dtype = text.get("torch_dtype") or text.get("dtype")
     base = precision_of_dtype(str(dtype)) if dtype else BF16
     if weights is not None:
         return all_weights(weights, base)
-    section = text.get("quantization_config") or beside
+    section = text.get("quantization_config") or quantization
     if section is None:
         return unquantized(base)
     if not isinstance(section, Mapping):

@@ -1,4 +1,4 @@
-"""What a model is made of.
+"""The parts of a model.
 
 Weights are matrices with their real shapes, so that parameter counts, bytes, FLOPs and the GEMM shapes
 that measured kernels are looked up by all come from one description. Vectors (norms, biases, sinks)
@@ -34,7 +34,7 @@ class Matrix:
     outputs: int
     precision: Precision
     split: Split = Split.NONE
-    split_units: int = 1  # heads, groups or columns that can go to a rank of their own
+    split_units: int = 1  # heads, groups or columns that can be on different ranks
     copies: int = 1
     biased: bool = False
     fused: str = ""  # matrices of one layer with the same label read the same input and run as one GEMM
@@ -71,7 +71,7 @@ def total_bytes(matrices: Iterable[Matrix], ranks: int = 1) -> float:
     return sum(matrix.read_bytes(ranks) for matrix in matrices)
 
 
-# --- attention: a closed union; prices match on it and mypy checks that none is forgotten ---------------
+# --- attention: a closed union; prices match on it and mypy checks that the match is exhaustive ---------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class GroupedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
-    """MLA, absorbed: all heads read one shared latent (latent_dim + rope_dim) a token.
+    """MLA, absorbed: all heads read one shared latent (latent_dim + rope_dim) per token.
 
     `key_dim` and `value_dim` are the heads' own sizes, in which prompts are computed (not absorbed).
     """
@@ -146,7 +146,7 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearAttention:
-    """GatedDeltaNet or Mamba-2: a recurrent state a sequence instead of a KV cache."""
+    """GatedDeltaNet or Mamba-2: a recurrent state per sequence instead of a KV cache."""
 
     kind: str
     heads: int
@@ -213,7 +213,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """Layers that are alike in every respect, and how many of them there are."""
+    """Identical layers, and their number."""
 
     layer: Layer
     count: int
@@ -229,7 +229,7 @@ def grouped(layers: Iterable[Layer]) -> tuple[LayerGroup, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHead:
-    """A head trained for one target: MTP and EAGLE (one pass a token) or DFlash (one pass a block)."""
+    """A head trained for one target: MTP and EAGLE (one pass per token) or DFlash (one pass per block)."""
 
     name: str
     groups: tuple[LayerGroup, ...]
@@ -249,7 +249,7 @@ class DraftHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A text model: what is priced. Vision and audio towers are left out, and said so in `notes`."""
+    """A text model. Vision and audio towers are not priced; `notes` says so."""
 
     name: str
     family: str

@@ -1,4 +1,4 @@
-"""The same model with other experts: how many, how many a token, how wide, and how wide the shared ones are."""
+"""Variants of a model: other numbers of experts, experts per token, expert widths and shared widths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExpertShape:
 
     @property
     def active_width(self) -> int:
-        """What a token uses. Parameters are in proportion: every column of an MLP has the same number of them."""
+        """Width that a token uses. Parameters are proportional to it: every column of an MLP has the same number."""
         return self.experts_per_token * self.width + self.shared_width
 
     @property
@@ -34,12 +34,12 @@ class ExpertShape:
 
     @property
     def shared_share(self) -> float:
-        """Of the active width."""
+        """Shared width as a fraction of the active width."""
         return self.shared_width / self.active_width
 
 
 def shape_of(architecture: Architecture) -> ExpertShape:
-    """The experts of a model; refused where no one shape describes them all."""
+    """The shape of a model's experts; refused where layers differ."""
     blocks = [block for _, block in architecture.expert_groups]
     if not blocks:
         raise ArchitectureError(f"{architecture.name} is dense: it has no experts to reshape")
@@ -68,7 +68,7 @@ def _block_shape(block: ExpertBlock) -> ExpertShape:
 
 
 def _shared(block: ExpertBlock) -> tuple[tuple[Matrix, ...], tuple[Matrix, ...]]:
-    """The two matrices of the shared MLP (none where there is none), and its gate: one output a position."""
+    """The two matrices of the shared MLP (none where there is none), and its gate, which has one output."""
     wide = tuple(matrix for matrix in block.always_on if matrix.outputs > 1)
     gate = tuple(matrix for matrix in block.always_on if matrix.outputs == 1)
     return wide, gate
@@ -81,8 +81,8 @@ def _reshaped_layer(layer: Layer, shape: ExpertShape) -> Layer:
 def _reshaped_block(block: ExpertBlock, shape: ExpertShape) -> ExpertBlock:
     """A model without shared experts gets them in the precision of its routed ones."""
     shared, gate = _shared(block)
-    like = shared or tuple(replace(matrix, name=f"shared_{matrix.name}") for matrix in block.expert)
-    router, *beside = block.router  # hyper-connections
+    template = shared or tuple(replace(matrix, name=f"shared_{matrix.name}") for matrix in block.expert)
+    router, *hyper_connections = block.router
     shared_experts = (block.pool.shared_experts or 1) if shape.shared_width else 0
     return replace(
         block,
@@ -90,8 +90,8 @@ def _reshaped_block(block: ExpertBlock, shape: ExpertShape) -> ExpertBlock:
             experts=shape.experts, experts_per_token=shape.experts_per_token, shared_experts=shared_experts
         ),
         expert=_widened(block.expert, shape.width),
-        router=(replace(router, outputs=shape.experts), *beside),
-        always_on=(*_widened(like, shape.shared_width), *gate) if shape.shared_width else (),
+        router=(replace(router, outputs=shape.experts), *hyper_connections),
+        always_on=(*_widened(template, shape.shared_width), *gate) if shape.shared_width else (),
     )
 
 

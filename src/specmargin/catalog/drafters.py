@@ -1,4 +1,4 @@
-"""From a drafter's name on the command line to what it costs and what it is accepted at."""
+"""From a drafter's name on the command line to its cost and its acceptance."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 KINDS = ("mtp", "eagle", "dflash", "ssd", "model", "ngram", "free")
 _SSD_HIT_RATE = 0.8
-_ALL = "all"  # the category of every round together
-# Whole profiles, as `specmargin profile acceptance` makes them, with the target and the drafter that were captured.
+_ALL = "all"  # the category of all rounds
+# Profiles written by `specmargin profile acceptance`, with the target and the drafter that were captured.
 _PROFILES = {"reference-moe": ("reference-moe", "model:reference-draft")}
 _EAGLE_VOCABULARY = 32_000
 
-# DFlash heads whose shape is known; others are scaled from the first one's proportions.
+# Published shapes of DFlash heads; others are scaled from the first one.
 _DFLASH = {
     "qwen3.6-35b-a3b": {
         "num_hidden_layers": 8,
@@ -53,11 +53,11 @@ _DFLASH_SOURCE = "DFlash head of Qwen3.6-35B-A3B: 982,515,712 parameters with th
 class DraftChoice:
     """A drafter, its kind (which decides the default acceptance and the engine's method name), and its own model.
 
-    For overlapped drafting the kind is that of the drafter inside.
+    For overlapped drafting the kind is that of the inner drafter.
     """
 
     kind: str
-    model: str  # a hub id or path, "" where the kind has none or the user gave none
+    model: str  # a hub id or path; "" where there is none
     drafter: Drafter
 
 
@@ -89,7 +89,7 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
 
 
 def available_drafters(target: Architecture) -> list[DraftChoice]:
-    """Every kind that needs nothing more from the user: what `--drafter all` ranks."""
+    """Every kind that needs no further input: those that `--drafter all` ranks."""
     kinds = ["eagle", "dflash", "ngram"]
     return [find_drafter(kind, target) for kind in (["mtp", *kinds] if target.draft_head else kinds)]
 
@@ -112,7 +112,7 @@ def _overlapped(detail: str, target: Architecture) -> DraftChoice:
         hit_rate = float(rate) if rate else _SSD_HIT_RATE
     except ValueError:
         raise ScenarioError(f"--drafter ssd: the hit rate {rate!r} is not a number") from None
-    origin = "given by the user" if rate else "our choice, for want of a published figure for your workload"
+    origin = "given by the user" if rate else "default; no published rate for this workload"
     drafter = OverlappedDrafter(
         name="ssd",
         inner=inner.drafter,
@@ -137,7 +137,7 @@ def _eagle_head(path: str, target: Architecture) -> DraftHead:
             "draft_vocab_size": min(_EAGLE_VOCABULARY, target.vocabulary),
         }
         config = Config(origin="assumed EAGLE-3 head", values={"hidden_size": target.hidden, **values})
-        source = assumed("an EAGLE-3 head of the usual shape: one layer as wide as the target, 32k draft vocabulary")
+        source = assumed("an EAGLE-3 head of typical shape: one layer as wide as the target, 32k draft vocabulary")
     hidden = config.positive("hidden_size")
     make = LayerBuilder(prefix="eagle", scheme=unquantized(BF16), hidden=hidden)
     attention = plain_attention(config)
@@ -167,10 +167,10 @@ def _dflash_head(path: str, target: Architecture) -> DraftHead:
         fused = len(section.get("target_layer_ids") or ()) or config.positive("target_layers")
         source = published(f"{config.origin} (DFlash head configuration)")
     else:
-        known = _DFLASH.get(target.name)
-        config = Config(origin="DFlash head", values={"hidden_size": target.hidden, **(known or _scaled(target))})
+        shape = _DFLASH.get(target.name)
+        config = Config(origin="DFlash head", values={"hidden_size": target.hidden, **(shape or _scaled(target))})
         fused = config.positive("target_layers")
-        source = published(_DFLASH_SOURCE) if known else assumed(f"scaled from the {_DFLASH_SOURCE}")
+        source = published(_DFLASH_SOURCE) if shape else assumed(f"scaled from the {_DFLASH_SOURCE}")
     hidden = config.positive("hidden_size")
     make = LayerBuilder(prefix="dflash", scheme=unquantized(BF16), hidden=hidden)
     attention = plain_attention(config)
@@ -211,7 +211,7 @@ def _head_config(path: str) -> Config:
     except (OSError, ValueError, RecursionError) as error:
         raise ArchitectureError(f"{file}: the drafter's configuration cannot be read ({error})") from None
     if not isinstance(values, dict):
-        raise ArchitectureError(f"{file}: a configuration is a JSON object")
+        raise ArchitectureError(f"{file}: a configuration must be a JSON object")
     return Config(origin=str(file), values=values)
 
 
@@ -242,8 +242,8 @@ def bundled_acceptance(name: str) -> Survival:
     return Survival(by_depth=curve, source=Source(kind=SourceKind(table["kind"]), detail=table["source"]))
 
 
-def _bank(text: str | None) -> Survival | None:
-    """A bank or a profile, or either with :CATEGORY, where a file or folder of that name exists."""
+def _survival_from_path(text: str | None) -> Survival | None:
+    """The survival of a bank or profile at PATH[:CATEGORY]; None where there is no such file or folder."""
     if text is None:
         return None
     path, category = Path(text), ""
@@ -262,28 +262,28 @@ def _bank(text: str | None) -> Survival | None:
 
     rounds = read_bank([path])
     if category and category not in rounds.categories:
-        hint, known = nearest_names(category, rounds.categories), ", ".join(rounds.categories)
-        raise CatalogError(f"{path}: has no category {category!r}{hint}; it has: {known}")
+        hint, names = nearest_names(category, rounds.categories), ", ".join(rounds.categories)
+        raise CatalogError(f"{path}: has no category {category!r}{hint}; it has: {names}")
     chosen = rounds.of_category(category) if category else rounds
-    found = survival_estimate(chosen)
-    named = f", {category}" if category else ""
-    first = f"the first token {found.survival[0]:.3f} ± {found.standard_error[0]:.3f}"
-    return found.curve(f"{found.rounds:,} rounds of {rounds.source}{named} ({first})")
+    estimate = survival_estimate(chosen)
+    suffix = f", {category}" if category else ""
+    first = f"the first token {estimate.survival[0]:.3f} ± {estimate.standard_error[0]:.3f}"
+    return estimate.curve(f"{estimate.rounds:,} rounds of {rounds.source}{suffix} ({first})")
 
 
 @cache
 def acceptance_profile(name: str) -> AcceptanceFile:
-    """A profile that is bundled."""
+    """A bundled profile."""
     from specmargin.acceptance.schema import parse_acceptance_file  # noqa: PLC0415 (pydantic only where a file is read)
 
     text = (files("specmargin.catalog") / "acceptance" / f"{name}.acceptance.json").read_text(encoding="utf-8")
     return parse_acceptance_file(text, f"bundled acceptance {name}")
 
 
-def _profile(text: str | None, choice: DraftChoice, target: Architecture) -> Survival | None:
-    """A bundled profile, by NAME[:CATEGORY] or because it is of this target and this drafter."""
+def _survival_from_profile(text: str | None, choice: DraftChoice, target: Architecture) -> Survival | None:
+    """The survival of a bundled profile: NAME[:CATEGORY], or by default the one of this target and drafter."""
     pair = (target.name, choice.drafter.name)
-    own = next((name for name, of in _PROFILES.items() if of == pair), None)
+    own = next((name for name, captured in _PROFILES.items() if captured == pair), None)
     name, _, category = (text if text is not None else own or "").partition(":")
     if name.lower() not in _PROFILES:
         return None
@@ -294,10 +294,10 @@ def _profile(text: str | None, choice: DraftChoice, target: Architecture) -> Sur
 
 
 def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture, *, max_depth: int) -> Survival:
-    """What the user gave, or what is bundled of the drafter or its kind, which is an assumption for other models."""
-    found = _bank(text) or _profile(text, choice, target)
-    if found is not None:
-        return found
+    """What the user gave, or else the bundled curve of the drafter or its kind, an assumption for other models."""
+    survival = _survival_from_path(text) or _survival_from_profile(text, choice, target)
+    if survival is not None:
+        return survival
     if text is not None and text.lower() not in _acceptance_tables():
         return parse_acceptance(text, max_depth=max_depth)
     name = choice.kind if text is None else text.lower()

@@ -1,4 +1,4 @@
-"""What engines take beside their kernels, by name: fitted to served measurements, or measured on one machine."""
+"""Engine time beside the kernels, by name: fitted to served measurements, or measured on one machine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def engine_time_names() -> list[str]:
 
 
 def find_engine_time(name: str | None, *, engine: str, prices: str) -> EngineTime:
-    """None: the engine's own, with measured prices; nothing beside a datasheet roofline, which is a lower bound."""
+    """None: the engine's own with measured prices; no engine time with a datasheet roofline, which is a lower bound."""
     if name is None:
         return _entries().get((engine, prices), NO_ENGINE_TIME)
     if name == "none":
         return NO_ENGINE_TIME
-    known = engine_time_names()
-    if name not in known:
-        raise CatalogError(f"unknown engine time {name!r}{nearest_names(name, known)}; known: {', '.join(known)}")
+    names = engine_time_names()
+    if name not in names:
+        raise CatalogError(f"unknown engine time {name!r}{nearest_names(name, names)}; known: {', '.join(names)}")
     return _entries()[name, prices if prices in {"laws", "tables"} else "laws"]

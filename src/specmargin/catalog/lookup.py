@@ -57,12 +57,12 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
         return load_architecture(snapshot, weights=weights, name=spec)
     raise CatalogError(
         f"{spec!r} is neither a bundled model, a path, nor in the local hub cache"
-        f"{nearest_names(spec.rsplit('/', 1)[-1], model_names())}; `specmargin models` lists what is bundled"
+        f"{nearest_names(spec.rsplit('/', 1)[-1], model_names())}; `specmargin models` lists the bundled ones"
     )
 
 
 def _existing(spec: str) -> Path | None:
-    """The path, if there is something; names that no file can have (too long, ~nobody) are none."""
+    """The path, if it exists; None also for names that no file can have (too long, ~nobody)."""
     try:
         path = Path(spec).expanduser()
         return path if path.exists() else None
@@ -89,7 +89,7 @@ def bundled_device(name: str) -> Device:
 
 
 def find_device(spec: str) -> Device:
-    """A bundled name or alias, or a TOML file of the user's own."""
+    """A bundled name or alias, or the user's TOML file."""
     name = spec.lower().replace("_", "-")
     name = _device_aliases().get(name, name)
     if name in _device_tables():
@@ -99,5 +99,5 @@ def find_device(spec: str) -> Device:
         return load_device(path or Path(spec))
     raise CatalogError(
         f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
-        "`specmargin gpus` lists what is bundled, and a TOML file describes your own"
+        "`specmargin gpus` lists the bundled ones; a TOML file describes any other"
     )

@@ -37,12 +37,12 @@ def law_book(device: Device) -> LawBook | None:
 
 
 def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
-    """None: the best there is for this device. A roofline has a form; measured prices are always by component."""
+    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
     datasheet = Roofline(device=device, form=form)
     if spec == "datasheet" or (spec is None and form is not RooflineForm.PER_COMPONENT):
         return datasheet
     if form is not RooflineForm.PER_COMPONENT:
-        raise CatalogError(f"--form {form} is a roofline's: use it with --prices datasheet")
+        raise CatalogError(f"--form {form} needs --prices datasheet")
     if spec is not None and spec not in KINDS:
         return _measured(spec) or _from_file(Path(spec), device, engine, datasheet)
     book = law_book(device)
@@ -57,22 +57,22 @@ def find_prices(spec: str | None, device: Device, engine: str, form: RooflineFor
 
 
 def measured_names() -> list[str]:
-    """Bundled price files of whole steps: `specmargin measure` made them."""
+    """Bundled price files of whole steps, as `specmargin measure` writes them."""
     folder = files("specmargin.catalog") / "measurements"
     return sorted(f.name.removesuffix(_ENDING) for f in folder.iterdir() if f.name.endswith(_ENDING))
 
 
 def _measured(spec: str) -> PriceModel | None:
-    """A bundled name or a file of measured steps, with `:MODE` for other graphs; None where it is neither."""
-    found = measured_file(spec)
-    if found is None:
+    """A bundled name or a file of measured steps, `:MODE` for another CUDA graph mode; None where it is neither."""
+    price_file = measured_file(spec)
+    if price_file is None:
         return None
     name, _, mode = _split(spec)
-    return measured_prices(found, Path(name).name, mode)
+    return measured_prices(price_file, Path(name).name, mode)
 
 
 def measured_file(spec: str) -> PriceFile | None:
-    """The file behind such a name, or None."""
+    """The price file of a bundled name or a path; None where it is neither."""
     name = _split(spec)[0]
     if name in measured_names():
         return read_price_file(Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}")))
@@ -84,7 +84,7 @@ def _split(spec: str) -> tuple[str, str, str]:
 
 
 def _is_measured(path: Path) -> bool:
-    """Told by its schema, near the top of the file."""
+    """Whether the schema near the top of the file says so."""
     try:
         with path.open(encoding="utf-8") as file:
             return MEASURED_SCHEMA in file.read(200)
@@ -93,17 +93,19 @@ def _is_measured(path: Path) -> bool:
 
 
 def _from_file(path: Path, device: Device, engine: str, datasheet: Roofline) -> PriceModel:
-    """Your own laws; what they lack comes from the bundled ones, then from the datasheet."""
+    """The user's laws; what they lack comes from the bundled ones, then from the datasheet."""
     if path.suffix != ".json" and not path.exists():
-        known = nearest_names(str(path), (*KINDS, *measured_names()))
-        names = ", ".join((*KINDS, *measured_names()))
-        raise CatalogError(f"unknown prices {str(path)!r}{known}; known: {names}, or a FILE.json of laws or steps")
+        names = (*KINDS, *measured_names())
+        hint = nearest_names(str(path), names)
+        raise CatalogError(
+            f"unknown prices {str(path)!r}{hint}; known: {', '.join(names)}, or a FILE.json of laws or steps"
+        )
     book = _read_laws(path, device)
     bundled = law_book(device)
     if not book.laws:
-        raise CatalogError(f"{path}: 'laws' has none for {device.name}; give the --gpu that they were measured on")
+        raise CatalogError(f"{path}: 'laws' has none for {device.name}; give the --gpu they were measured on")
     return SiliconPrices(
-        name="laws", engine=engine, book=book if bundled is None else book.over(bundled), fallback=datasheet
+        name="laws", engine=engine, book=book if bundled is None else book.with_fallback(bundled), fallback=datasheet
     )
 
 
@@ -135,5 +137,5 @@ def _refinement_of(system: str, bandwidth: float) -> Refinement:
 
 
 def _refinement(device: Device) -> Refinement:
-    store.data_folder()  # says what to install where the tables are missing
+    store.data_folder()  # raises, with what to install, where the tables are missing
     return _refinement_of(store.SYSTEMS[device.name], device.bandwidth_bytes_per_second)

@@ -1,4 +1,4 @@
-"""From `--routing` to a profile: bundled curves, a bundled capture, a file of your own, or uniform."""
+"""From `--routing` to a profile: bundled curves, a bundled capture, a user's file, or uniform."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from specmargin.routing.schema import RoutingFile
 
 BUNDLED = ("deepseek-v4-flash", "qwen3.6-35b-a3b")
-CAPTURED = ("reference-moe",)  # whole profiles, as `specmargin profile routing` makes them: which expert is which
-_SCALED = "qwen3.6-35b-a3b"  # whose curves stand for models that nobody captured: the most categories and run lengths
+CAPTURED = ("reference-moe",)  # profiles with expert ids, as `specmargin profile routing` writes them
+_SCALED = "qwen3.6-35b-a3b"  # its curves are scaled to models without a capture: most categories and run lengths
 _NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, UniformWithReplacement())}
 DEFAULT_CATEGORY = "all"
 
@@ -40,14 +40,16 @@ def bundled_categories(model: str) -> list[str]:
 @cache
 def bundled_routing(model: str, category: str = DEFAULT_CATEGORY, source: Source | None = None) -> CurveRouting:
     values = _curves(model)
-    found = values["categories"].get(category)
-    if found is None:
-        known = bundled_categories(model)
-        hint = nearest_names(category, known)
-        raise InputError(f"the routing of {model} has no category {category!r}{hint}; known: {', '.join(known)}")
-    rate, shape, second, growth = np.array(found["by_layer"]).T
-    longest = found["longest_run"]
-    detail = f"routing of {model}, {category}: {values['source']}, within {found['depth_error']:.1%} of the depth curve"
+    curves = values["categories"].get(category)
+    if curves is None:
+        names = bundled_categories(model)
+        hint = nearest_names(category, names)
+        raise InputError(f"the routing of {model} has no category {category!r}{hint}; known: {', '.join(names)}")
+    rate, shape, second, growth = np.array(curves["by_layer"]).T
+    longest = curves["longest_run"]
+    detail = (
+        f"routing of {model}, {category}: {values['source']}, within {curves['depth_error']:.1%} of the depth curve"
+    )
     beyond = f"; runs beyond {longest} positions extrapolated"
     return CurveRouting(
         name=model if category == DEFAULT_CATEGORY else f"{model}:{category}",
@@ -62,7 +64,7 @@ def bundled_routing(model: str, category: str = DEFAULT_CATEGORY, source: Source
 
 @cache
 def scaled_routing(category: str = DEFAULT_CATEGORY) -> CurveRouting:
-    """Curves of a model that was captured, for one that was not."""
+    """Curves of a captured model, for one without a capture."""
     detail = f"routing as in {_SCALED} ({category}), its curves scaled to this model's experts: capture your own"
     return bundled_routing(_SCALED, category, assumed(detail))
 
@@ -70,7 +72,7 @@ def scaled_routing(category: str = DEFAULT_CATEGORY) -> CurveRouting:
 def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile:
     """`uniform`, a bundled NAME[:CATEGORY], or FILE[:CATEGORY[=WEIGHT],…]; None: the model's own, or scaled curves."""
     if spec is None:
-        return _own(architecture) or scaled_routing()
+        return _bundled_profile(architecture) or scaled_routing()
     if spec.lower() in _NAMED:
         return _NAMED[spec.lower()]
     name, categories = _split(spec)
@@ -79,18 +81,18 @@ def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile
     if name.lower() in CAPTURED:
         return _for_model(captured_routing(name.lower()), categories, architecture)
     if not Path(name).exists() and not name.endswith(".json"):
-        known = [*_NAMED, *BUNDLED, *CAPTURED]
+        names = [*_NAMED, *BUNDLED, *CAPTURED]
         raise InputError(
-            f"unknown routing profile {name!r}{nearest_names(name, known)}; known: {', '.join(known)}, "
-            "or a file that `specmargin profile routing` made"
+            f"unknown routing profile {name!r}{nearest_names(name, names)}; known: {', '.join(names)}, "
+            "or a file written by `specmargin profile routing`"
         )
     from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
 
     return _for_model(read_routing(Path(name)), categories, architecture)
 
 
-def _own(architecture: Architecture) -> RoutingProfile | None:
-    """What is bundled of this very model."""
+def _bundled_profile(architecture: Architecture) -> RoutingProfile | None:
+    """The bundled routing of this model; None where there is none."""
     if architecture.name in BUNDLED:
         return bundled_routing(architecture.name)
     if architecture.name in CAPTURED:
@@ -107,7 +109,7 @@ def captured_routing(name: str) -> RoutingFile:
 
 
 def _split(spec: str) -> tuple[str, str]:
-    """Name and categories; a path that exists is a path, colons and all."""
+    """Name and categories; an existing path is taken whole, colons included."""
     if Path(spec).exists() or ":" not in spec:
         return spec, ""
     name, _, categories = spec.rpartition(":")
@@ -123,9 +125,9 @@ def _bundled_for(name: str, category: str, architecture: Architecture) -> CurveR
 
 
 def _for_model(file: RoutingFile, categories: str, architecture: Architecture) -> ModelRouting:
-    found = file.profile(_weights(categories) if categories else None)
-    check_model(found, architecture)
-    return ModelRouting(own=found, others=scaled_routing())
+    profile = file.profile(_weights(categories) if categories else None)
+    check_model(profile, architecture)
+    return ModelRouting(own=profile, others=scaled_routing())
 
 
 def _weights(text: str) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""What devices and fabrics can do, and how a model is spread over them."""
+"""Devices and fabrics, and how a model is spread over them."""

@@ -1,4 +1,4 @@
-"""What a device and the links between devices can do."""
+"""Rates and memory of a device, and of the links between devices."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ class Fabric:
     gpus_per_node: int
 
     def bytes_per_second(self, ranks: int) -> float:
-        """Bandwidth of a collective over `ranks` GPUs: the slowest link on its way."""
+        """Bandwidth of a collective over `ranks` GPUs: the slowest link it uses."""
         if ranks <= self.gpus_per_node:
             return self.link_bytes_per_second
         if self.network_bytes_per_second is None:
-            raise HardwareError(f"{ranks} GPUs need a network between nodes of {self.gpus_per_node}, and none is given")
+            raise HardwareError(
+                f"{ranks} GPUs need a network between nodes of {self.gpus_per_node}, and the device has none"
+            )
         return min(self.link_bytes_per_second, self.network_bytes_per_second)
 
 
@@ -41,7 +43,7 @@ class Device:
     source: Source
 
     def rate(self, arithmetic: Arithmetic) -> float:
-        """Operations a second in one format.
+        """Operations per second in one format.
 
         A format that the matrix units lack is multiplied in bf16 after conversion, as engines do (weight-only
         kernels); fp32 counts as TF32, half of bf16.
@@ -78,7 +80,7 @@ def read_device(name: str, table: dict[str, Any], origin: str) -> Device:
 
 
 def load_device(path: Path) -> Device:
-    """A user's own device: a TOML file with one table, or with the fields at the top."""
+    """A user-defined device: a TOML file with one table, or with the fields at top level."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, RecursionError) as error:

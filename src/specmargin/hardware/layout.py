@@ -11,11 +11,11 @@ from specmargin.modes import Parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """GPUs and how they are used. The two optional fields describe what the three names do not."""
+    """GPUs and how they are used. The two optional fields override what follows from `parallel`."""
 
     gpus: int = 1
     parallel: Parallel = Parallel.TP
-    attention_copies: int | None = None  # groups of GPUs that have sequences of their own
+    attention_copies: int | None = None  # data-parallel groups of GPUs, each with its own sequences
     expert_split: int | None = None  # GPUs that one expert's matrices are split over
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Layout:
         return self.gpus // self.expert_tensor_ranks
 
     def check(self, architecture: Architecture) -> None:
-        """Refuse a layout that the model's shapes do not divide into."""
+        """Refuse a layout that does not divide the model's heads or experts."""
         self._check_attention(architecture)
         self._check_experts(architecture)
 

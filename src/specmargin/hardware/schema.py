@@ -1,4 +1,4 @@
-"""The device file, as Pydantic sees it: checked at the edge, unknown fields refused."""
+"""Schema of a device file. Unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeviceTable(StrictModel):
     source: str
 
     @model_validator(mode="after")
-    def _has_a_base_rate(self) -> DeviceTable:
+    def _require_bf16(self) -> DeviceTable:
         if "bf16" not in self.operations_per_second:
             raise ValueError("operations_per_second needs at least bf16")
         return self

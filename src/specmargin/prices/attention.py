@@ -1,4 +1,4 @@
-"""What attention reads, writes, computes and keeps, by kind. KV is read once a step whatever the run length;
+"""What attention reads, writes, computes and caches, by kind. KV is read once per step whatever the run length;
 compute grows with it.
 
 A sequence with `context` tokens in its cache brings `run` new positions; position j of the run attends to
@@ -47,7 +47,7 @@ def traffic(
     ranks: int,
     states: FloatArray | None = None,
 ) -> Traffic:
-    """`states`: recurrent states that a sequence writes, one a position of its run unless told otherwise."""
+    """`states`: recurrent states that a sequence writes, by default one per position of its run."""
     match attention:
         case GroupedAttention():
             return _grouped(attention, run, context, kv, ranks)
@@ -62,13 +62,13 @@ def traffic(
 
 
 def held_bytes(attention: Attention, context: FloatArray, *, kv: Precision, ranks: int, states: int = 1) -> FloatArray:
-    """Memory that one sequence keeps on one rank; `states` recurrent states, one a position when speculating."""
+    """Cache memory of one sequence on one rank; `states` recurrent states, one per position when speculating."""
     context = np.asarray(context, dtype=np.float64)
     match attention:
         case GroupedAttention():
-            kept = context if attention.window is None else np.minimum(context, attention.window)
+            tokens = context if attention.window is None else np.minimum(context, attention.window)
             index = 0.0 if attention.selection is None else attention.selection.index_dim * kv.bytes_per_parameter
-            return kept * (_grouped_entry_bytes(attention, kv, ranks) + index)
+            return tokens * (_grouped_entry_bytes(attention, kv, ranks) + index)
         case LatentAttention():
             index = _index_entry_bytes(attention.selection)
             return context * (_latent_entry_bytes(attention, kv) + index)
@@ -91,10 +91,15 @@ def attended_pairs(run: FloatArray, context: FloatArray, window: int | None = No
     return run * np.minimum(context + (run + 1.0) / 2.0, window)
 
 
+def attended_span(run: FloatArray, context: FloatArray, window: int | None = None) -> FloatArray:
+    """Distinct tokens that the run attends to."""
+    return context + run if window is None else np.minimum(context + run, window + run - 1.0)
+
+
 def selected_union(run: FloatArray, entries: FloatArray, top_k: float) -> FloatArray:
     """Entries read when each of `run` queries selects its own top_k, taken as independent of each other.
 
-    Neighbouring queries agree in truth, so this is an upper bound; at run = 1 it is exactly top_k.
+    Neighbouring queries select similar entries in reality, so this is an upper bound; at run = 1 it is exactly top_k.
     """
     share = np.minimum(top_k / np.maximum(entries, 1e-9), 1.0)
     return entries * -np.expm1(run * np.log1p(-np.minimum(share, 1.0 - 1e-12)))
@@ -105,7 +110,7 @@ def _grouped(a: GroupedAttention, run: FloatArray, context: FloatArray, kv: Prec
     flops_per_pair = 2.0 * (a.heads / ranks) * (a.key_dim + a.value_dim)
     if a.selection is not None:
         return _block_selected(a.selection, run, context, kv, ranks, entry, flops_per_pair)
-    span = context + run if a.window is None else np.minimum(context + run, a.window + run - 1.0)
+    span = attended_span(run, context, a.window)
     pairs = attended_pairs(run, context, a.window)
     return Traffic(read_bytes=span * entry, written_bytes=run * entry, flops=pairs * flops_per_pair)
 
@@ -120,7 +125,7 @@ def _block_selected(
     flops_per_pair: float,
 ) -> Traffic:
     tokens = context + run
-    index_entry = s.index_dim * kv.bytes_per_parameter  # one index key a token, on every rank
+    index_entry = s.index_dim * kv.bytes_per_parameter  # one index key per token, on every rank
     budget = float(s.block_tokens * s.top_blocks)
     read = selected_union(run, tokens, budget) * entry + tokens * index_entry
     index_flops = 2.0 * (s.index_heads / ranks) * s.index_dim * attended_pairs(run, context)
@@ -166,7 +171,7 @@ def _compressed(a: CompressedAttention, run: FloatArray, context: FloatArray, kv
 
 
 def _linear(a: LinearAttention, run: FloatArray, states: FloatArray, ranks: int) -> Traffic:
-    """The state is read once, and written once a verified position: a rejected one must be rolled back to."""
+    """The state is read once, and written once per verified position: rejections roll back to one of them."""
     state = _state_bytes(a, ranks)
     return Traffic(
         read_bytes=np.full_like(run, state),

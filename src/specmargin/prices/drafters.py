@@ -1,4 +1,4 @@
-"""What drafting costs: γ passes of a head, one pass of a block head, γ steps of a draft model, or nothing."""
+"""The price of drafting: γ passes of a head, one pass of a block head, γ steps of a draft model, or nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HeadDrafter:
 
     @property
     def max_depth(self) -> int | None:
-        """A block holds the token to continue from and the drafts after it."""
+        """A block holds the last committed token and the draft tokens after it."""
         return None if self.head.block is None else self.head.block - 1
 
 
@@ -107,7 +107,7 @@ class DraftTime:
         return np.where(depth > 0, first + np.maximum(depth - 1.0, 0.0) * later, 0.0)
 
     def fits(self, drafter: Drafter) -> bool:
-        """Was such a drafter measured?"""
+        """Whether these times are of such a drafter."""
         match drafter:
             case ModelDrafter():
                 return self.method == "draft_model"
@@ -126,15 +126,15 @@ class DraftPricing:
     kv: Precision
     count_experts: ExpertCounter
     scope: Scope = EVERYTHING
-    layer_seconds: float = 0.0  # fixed time of a layer, which a drafter's layers have too
+    layer_seconds: float = 0.0  # fixed time per layer, of the drafter's layers too
     measured: DraftTime | None = None
 
     def seconds(self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray) -> FloatArray:
-        """Seconds of drafting `depth` tokens for each of `batch` sequences; nothing at depth 0."""
+        """Seconds of drafting `depth` tokens for each of `batch` sequences; 0 at depth 0."""
         if self.measured is not None and self.measured.fits(drafter):
             sizes, depths, _ = np.broadcast_arrays(batch, depth, context)
             return self.measured.seconds(sizes, depths)
-        batch, context = np.broadcast_arrays(batch, context)  # not over depths: most passes do not depend on it
+        batch, context = np.broadcast_arrays(batch, context)  # not over depths: most passes do not depend on depth
         match drafter:
             case CostlessDrafter():
                 return np.zeros(np.broadcast_shapes(batch.shape, np.shape(depth)))
@@ -149,20 +149,20 @@ class DraftPricing:
                 assert_never(drafter)
 
     def ledger(self, drafter: Drafter, *, batch: int, depth: int, context: float) -> StepPrice | None:
-        """The components of one later pass, times the passes: the ledger of drafting for `price`."""
+        """Drafting by component, summed over its passes; None where drafting is free."""
         if isinstance(drafter, OverlappedDrafter):
             return self.ledger(drafter.inner, batch=batch, depth=depth, context=context)
         if isinstance(drafter, CostlessDrafter) or depth == 0:
             return None
         size, ctx = np.asarray(float(batch)), np.asarray(float(context))
         if self.measured is not None and self.measured.fits(drafter):
-            whole = self.measured.seconds(size, np.asarray(float(depth)))
-            return StepPrice(components=(fixed_line(Component.ENGINE, whole, self.measured.source),))
+            seconds = self.measured.seconds(size, np.asarray(float(depth)))
+            return StepPrice(components=(fixed_line(Component.ENGINE, seconds, self.measured.source),))
         if isinstance(drafter, HeadDrafter) and drafter.head.block is not None:
             return self._pass(drafter, size, np.asarray(drafter.head.block - 1.0), ctx)
         first = self._pass(drafter, size, np.asarray(float(depth if self.scope.draft_catch_up else 0)), ctx)
         later = self._pass(drafter, size, np.asarray(0.0), ctx)
-        return _combined(first, later, depth - 1)
+        return _add_passes(first, later, depth - 1)
 
     def _autoregressive(
         self, drafter: HeadDrafter | ModelDrafter, batch: FloatArray, depth: FloatArray, context: FloatArray
@@ -188,7 +188,7 @@ class DraftPricing:
             case ModelDrafter():
                 model = drafter.architecture
                 experts = self.count_experts(model.pools, step)
-                layout = _fitting(self.layout, model)
+                layout = _layout_for(self.layout, model)
                 works = target_work(model, step, experts, layout=layout, kv=model.kv_precision, scope=self.scope)
                 return works, model.layers
             case _:
@@ -219,8 +219,8 @@ class DraftPricing:
             )
         )
         # A block head needs logits for its whole block, an autoregressive one for the last position alone.
-        wanted = local.positions if head.block is not None else local.sequences
-        return works + head_work(head.lm_head, wanted, self.layout, self.scope)
+        logit_positions = local.positions if head.block is not None else local.sequences
+        return works + head_work(head.lm_head, logit_positions, self.layout, self.scope)
 
 
 def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
@@ -236,8 +236,7 @@ def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
             return own + total_bytes(head.fusion) + stack_weight_bytes(head.groups, layout)
         case ModelDrafter():
             model = drafter.architecture
-            fitting = _fitting(layout, model)
-            return weight_bytes(model, fitting)
+            return weight_bytes(model, _layout_for(layout, model))
         case _:
             assert_never(drafter)
 
@@ -245,7 +244,7 @@ def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
 def drafter_sequence_bytes(
     drafter: Drafter, context: float, *, layout: Layout, kv: Precision, depth: int
 ) -> FloatArray:
-    """KV and states that one sequence keeps for the drafter: a head in the target's precision, a model in its own."""
+    """KV and states of one sequence in the drafter: a head's in the target's precision, a model's in its own."""
     match drafter:
         case CostlessDrafter():
             return np.zeros(())
@@ -256,32 +255,32 @@ def drafter_sequence_bytes(
         case ModelDrafter():
             model = drafter.architecture
             return sequence_bytes(
-                model.groups, context, layout=_fitting(layout, model), kv=model.kv_precision, depth=depth
+                model.groups, context, layout=_layout_for(layout, model), kv=model.kv_precision, depth=depth
             )
         case _:
             assert_never(drafter)
 
 
-def _fitting(layout: Layout, model: Architecture) -> Layout:
-    """A small draft model whose heads do not divide runs whole on every GPU."""
+def _layout_for(layout: Layout, model: Architecture) -> Layout:
+    """A draft model whose heads do not divide over the GPUs is replicated on each of them."""
     return layout if model.attention_heads % layout.attention_ranks == 0 else Layout(gpus=1)
 
 
-def _combined(first: StepPrice, later: StepPrice, times: int) -> StepPrice:
+def _add_passes(first: StepPrice, later: StepPrice, times: int) -> StepPrice:
     """One first pass and `times` later ones, component by component."""
     by_component = {line.component: line for line in later.components}
     lines = []
     for line in first.components:
-        more = by_component[line.component]
+        later_line = by_component[line.component]
         lines.append(
             replace(
                 line,
-                seconds=line.seconds + times * more.seconds,
-                bytes=line.bytes + times * more.bytes,
-                flops=line.flops + times * more.flops,
-                memory_seconds=line.memory_seconds + times * more.memory_seconds,
-                compute_seconds=line.compute_seconds + times * more.compute_seconds,
-                fixed_seconds=line.fixed_seconds + times * more.fixed_seconds,
+                seconds=line.seconds + times * later_line.seconds,
+                bytes=line.bytes + times * later_line.bytes,
+                flops=line.flops + times * later_line.flops,
+                memory_seconds=line.memory_seconds + times * later_line.memory_seconds,
+                compute_seconds=line.compute_seconds + times * later_line.compute_seconds,
+                fixed_seconds=line.fixed_seconds + times * later_line.fixed_seconds,
             )
         )
     return StepPrice(components=tuple(lines))

@@ -1,4 +1,4 @@
-"""Seconds of a collective, from the links' datasheet: latency + what one rank must send over its bandwidth."""
+"""Seconds of a collective from the links' datasheet: latency + bytes that one rank sends / bandwidth."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
         + Σ over components of ((bytes / bandwidth)³ + (operations / rate)³)^(1/3)
 
 The bytes and operations of every component are counted as for any other price, so the routed experts follow the
-distinct experts of whatever routing a plan brings. Bandwidth and rate are what the engine reached over all of its
-kernels; `verify` is there once any draft is verified; launches, scheduling and sampling are the engine's own time. Only
-what varied in the measurement is known: how a dense model's fixed time divides into weights and launches is not, and
+distinct experts of any routing profile. Bandwidth and rate are what the engine reached over all of its kernels;
+`verify` is added to steps that verify a draft; launches, scheduling and sampling are the engine's own time. Only what
+varied in the measurement can be fitted: how a dense model's fixed time divides into weights and launches cannot, and
 does not matter to a decision.
 """
 
@@ -21,6 +21,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.drafters import DraftTime
+from specmargin.prices.kernels.law import knee
 from specmargin.prices.memory import weight_bytes
 from specmargin.prices.model import EngineTime, WorkPrice
 from specmargin.prices.work import Component, Work
@@ -30,7 +31,7 @@ from specmargin.step import FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What all kernels of a step reach together; attention apart, for it reads the cache and not the weights."""
+    """Rates of all kernels of a step together; attention has its own, for it reads the cache and not the weights."""
 
     weight_bytes_per_second: float
     operations_per_second: float
@@ -51,14 +52,9 @@ class Rates:
         return np.asarray(total)
 
 
-def knee(memory: FloatArray, compute: FloatArray) -> FloatArray:
-    """The longer of the two, rounded where they are equal, as in the laws of single kernels."""
-    return np.asarray(np.cbrt(memory**3 + compute**3))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """Which model was measured: prices of whole steps hold for it alone."""
+    """The model that was measured: prices of whole steps are valid for it alone."""
 
     name: str
     layers: int
@@ -107,17 +103,17 @@ class MeasuredPrices:
         )
 
     def check(self, architecture: Architecture, layout: Layout) -> None:
-        """Refuse to price what was not measured."""
-        asked = MeasuredModel.of(architecture)
-        if not self.model.same_shapes(asked):
+        """Refuse a model or layout other than the measured one."""
+        requested = MeasuredModel.of(architecture)
+        if not self.model.same_shapes(requested):
             raise CatalogError(
-                f"{self.file} was measured with {self.model.name} ({_shape(self.model)}), not with {asked.name} "
-                f"({_shape(asked)}); measure that model, or use --prices laws"
+                f"{self.file} was measured with {self.model.name} ({_shape(self.model)}), not with {requested.name} "
+                f"({_shape(requested)}); measure that model, or use --prices laws"
             )
-        if abs(asked.weight_bytes / self.model.weight_bytes - 1.0) > 0.02:
+        if abs(requested.weight_bytes / self.model.weight_bytes - 1.0) > 0.02:
             raise CatalogError(
                 f"{self.file} was measured with {self.model.weight_bytes / 1e9:.3g} GB of weights, not with "
-                f"{asked.weight_bytes / 1e9:.3g} GB; measure that precision, or use --prices laws"
+                f"{requested.weight_bytes / 1e9:.3g} GB; measure that precision, or use --prices laws"
             )
         if layout.gpus != 1:
             raise CatalogError(f"{self.file} was measured on one GPU, not on {layout.gpus}; use --prices laws")

@@ -56,7 +56,7 @@ class DraftFields(StrictModel):
 
 
 class EvidenceFields(StrictModel):
-    """Errors of the fit on its own points, and of one on half of the points over the other half."""
+    """Errors of the fit on its own points, and on one half of the points after a fit to the other half."""
 
     points: PositiveInt
     median_error: NonNegativeFloat
@@ -64,7 +64,7 @@ class EvidenceFields(StrictModel):
     held_out_median_error: NonNegativeFloat
     held_out_worst_error: NonNegativeFloat
     counted_experts: bool
-    noisy: bool = False  # other work ran beside: lower quartiles were taken, the speed of each batch fitted along
+    noisy: bool = False  # other work ran on the machine: lower quartiles were fitted, with a speed per batch
 
 
 class RowFields(StrictModel):
@@ -94,7 +94,7 @@ class PriceFile(StrictModel):
     conditions: dict[str, str]
     model: ModelFields
     rates: RateFields
-    modes: dict[str, EngineFields]  # by the engine's graphs; the first is how it was started
+    modes: dict[str, EngineFields]  # by CUDA graph mode; the first is the mode the engine was started in
     drafter: DraftFields | None = None
     ranges: dict[str, tuple[float, float]]  # 5th to 95th percentile over resampled points
     evidence: EvidenceFields
@@ -111,7 +111,7 @@ def read_price_file(path: Path) -> PriceFile:
 
 
 def as_text(file: PriceFile) -> str:
-    """Rows one a line: people read and compare these files."""
+    """One row per line: people read and compare these files."""
     values = file.model_dump(by_alias=True)
     rows = ",\n".join("  " + json.dumps(row) for row in values.pop("rows"))
     head = json.dumps(values, indent=1, ensure_ascii=False)
@@ -119,15 +119,15 @@ def as_text(file: PriceFile) -> str:
 
 
 def measured_prices(file: PriceFile, name: str, mode: str = "") -> MeasuredPrices:
-    """`mode`: full, piecewise or none, where the engine was measured in it; "" for how it was started."""
+    """`mode`: full, piecewise or none, where it was measured; "" for the mode the engine was started in."""
     chosen = mode or next(iter(file.modes))
     if chosen not in file.modes:
         raise CatalogError(f"{name}: no steps were measured with {chosen!r} graphs; there are: {', '.join(file.modes)}")
-    where = file.conditions
-    what = f"{name}: {where['engine']}, {where['machine']}, {where['date']}, {chosen} graphs"
+    conditions = file.conditions
+    setting = f"{name}: {conditions['engine']}, {conditions['machine']}, {conditions['date']}, {chosen} graphs"
     evidence = file.evidence
     detail = (
-        f"{what}; {evidence.points} points, held-out error {evidence.held_out_median_error:.1%} "
+        f"{setting}; {evidence.points} points, held-out error {evidence.held_out_median_error:.1%} "
         f"(worst {evidence.held_out_worst_error:.0%})"
     )
     source = Source(kind=SourceKind.MEASURED, detail=detail)

@@ -1,4 +1,4 @@
-"""What fits: weights, drafter, KV cache and recurrent states, on one GPU."""
+"""Memory of one GPU: weights, drafter, KV cache and recurrent states, and the batch that fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specmargin.step import ArrayLike, FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """Memory of one GPU: what the engine may use, what weights take, what a sequence takes."""
+    """Memory of one GPU: what the engine may use, and what the weights of target and drafter take."""
 
     usable_bytes: float
     weight_bytes: float
@@ -52,34 +52,34 @@ def weight_bytes(architecture: Architecture, layout: Layout) -> float:
 def sequence_bytes(
     groups: Iterable[LayerGroup], context: ArrayLike, *, layout: Layout, kv: Precision, depth: int = 0
 ) -> FloatArray:
-    """KV and states that one sequence keeps on one GPU, with room for `depth` draft tokens."""
+    """KV and states of one sequence on one GPU, with room for `depth` draft tokens."""
     tokens = np.asarray(context, dtype=np.float64) + depth + 1.0
     total = np.zeros_like(tokens)
     for group in groups:
         attention = group.layer.attention
         if attention is not None:
-            kept = held_bytes(attention, tokens, kv=kv, ranks=layout.attention_ranks, states=depth + 1)
-            total = total + group.count * kept
+            layer_bytes = held_bytes(attention, tokens, kv=kv, ranks=layout.attention_ranks, states=depth + 1)
+            total = total + group.count * layer_bytes
     return total
 
 
 def budget(
     architecture: Architecture, device: Device, layout: Layout, *, drafter_bytes: float, utilization: float
 ) -> MemoryBudget:
-    """Refuse a model whose weights alone do not fit, and say how many GPUs would do."""
-    found = MemoryBudget(
+    """Refuse a model whose weights alone do not fit, and suggest how many GPUs are enough."""
+    memory = MemoryBudget(
         usable_bytes=device.memory_bytes * utilization,
         weight_bytes=weight_bytes(architecture, layout),
         drafter_bytes=drafter_bytes,
     )
-    if found.free_bytes <= 0:
-        need = found.weight_bytes + found.drafter_bytes
+    if memory.free_bytes <= 0:
+        need = memory.weight_bytes + memory.drafter_bytes
         raise ParallelismError(
             f"{architecture.name} does not fit: weights need {need / 1e9:.0f} GB on each of {layout.gpus} × "
-            f"{device.title}, which has {found.usable_bytes / 1e9:.0f} GB to use; "
-            f"{_advice(layout, need, found.usable_bytes)}"
+            f"{device.title}, which has {memory.usable_bytes / 1e9:.0f} GB to use; "
+            f"{_advice(layout, need, memory.usable_bytes)}"
         )
-    return found
+    return memory
 
 
 def _advice(layout: Layout, need: float, usable: float) -> str:

@@ -16,7 +16,7 @@ from specmargin.step import FloatArray, Step
 
 
 class Resource(StrEnum):
-    """What a component waits for."""
+    """What limits a component."""
 
     BYTES = "bytes"
     FLOPS = "flops"
@@ -28,7 +28,7 @@ class Resource(StrEnum):
 class WorkPrice:
     """Seconds of all `count` pieces of one work, and the parts they are made of; constant parts may be 0-dimensional.
 
-    memory and compute overlap, so `seconds` is not their sum.
+    Memory and compute overlap, so `seconds` is not their sum.
     """
 
     seconds: FloatArray
@@ -51,11 +51,11 @@ class PriceModel(Protocol):
 class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
 
-    `verify_step_seconds` is what a step takes longer once it verifies any draft at all (rejection sampling and its
-    preparation). `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of
-    more than `graph_limit` run without a CUDA graph and take `eager_layer_seconds` a layer longer. With graphs
-    of pieces only, no step is shorter than the host needs to launch the rest: `floor_layer_seconds` a layer. An engine
-    that has full graphs for its drafts alone runs in pieces while speculation is off: `off_floor_layer_seconds`.
+    `verify_step_seconds` is the extra time of a step that verifies drafts (rejection sampling and its preparation).
+    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
+    `graph_limit` positions run without a CUDA graph and take `eager_layer_seconds` longer per layer. With piecewise
+    graphs, no step is shorter than the host's launch time, `floor_layer_seconds` per layer. An engine that captured
+    full graphs only for steps with drafts runs piecewise while speculation is off: `off_floor_layer_seconds`.
     """
 
     step_seconds: float = 0.0
@@ -81,17 +81,17 @@ class EngineTime:
         return plain + self.verify_step_seconds * (step.positions > step.sequences)
 
     def off_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
-        """What speculation that is off adds to the `rest` of a step."""
-        waiting = np.maximum(self.off_floor_layer_seconds * layers - rest, 0.0)
-        return np.asarray(self.off_step_seconds + self.off_sequence_seconds * step.sequences + waiting)
+        """What speculation that is configured but off adds to a step that otherwise takes `rest` seconds."""
+        idle = np.maximum(self.off_floor_layer_seconds * layers - rest, 0.0)
+        return np.asarray(self.off_step_seconds + self.off_sequence_seconds * step.sequences + idle)
 
     def launch_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
-        """What launching costs beside the `rest` of the step: nothing inside a graph."""
-        waiting = np.maximum(self.floor_layer_seconds * layers - rest, 0.0)
+        """Launch time that is not hidden by the `rest` seconds of the step; none inside a full CUDA graph."""
+        idle = np.maximum(self.floor_layer_seconds * layers - rest, 0.0)
         if self.graph_limit is None:
-            return np.asarray(waiting)
-        beyond = step.positions > self.graph_limit
-        return np.asarray(np.where(beyond, self.eager_layer_seconds * layers, waiting))
+            return np.asarray(idle)
+        is_eager = step.positions > self.graph_limit
+        return np.asarray(np.where(is_eager, self.eager_layer_seconds * layers, idle))
 
 
 _TIMES = (
@@ -122,7 +122,7 @@ class ComponentPrice:
     source: Source
 
     def resource(self, index: int = 0) -> Resource:
-        """What this component mostly waits for, at one point of the grid."""
+        """The resource that takes most of this component's time, at one point of the grid."""
         if self.component is Component.COLLECTIVES:
             return Resource.COLLECTIVES
         parts = {
@@ -130,7 +130,7 @@ class ComponentPrice:
             Resource.FLOPS: self.compute_seconds,
             Resource.FIXED: self.fixed_seconds,
         }
-        shape = self.seconds.shape  # constant parts are kept as one number
+        shape = self.seconds.shape  # constant parts are 0-dimensional
         return max(parts, key=lambda part: float(np.ravel(np.broadcast_to(parts[part], shape))[index]))
 
 
@@ -149,15 +149,15 @@ class StepPrice:
         return tuple(dict.fromkeys(c.source for c in self.components))
 
     def share(self, component: Component) -> FloatArray:
-        """Part of the whole that a component takes; 0 where it is absent."""
-        found = [c.seconds for c in self.components if c.component is component]
-        return np.asarray(sum(found, start=np.zeros(())) / self.total_seconds)
+        """Fraction of the step that a component takes; 0 where it is absent."""
+        seconds = [c.seconds for c in self.components if c.component is component]
+        return np.asarray(sum(seconds, start=np.zeros(())) / self.total_seconds)
 
 
 def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: EngineTime, layers: int) -> StepPrice:
-    """Price the works and add up what belongs to one component; then the engine's own time.
+    """Price the works, add them up by component, and add the engine's own time.
 
-    `step` is what one engine process sees of the step.
+    `step` is the part of the step that one engine process sees.
     """
     prices = model.price(works)
     by_component: dict[Component, list[tuple[Work, WorkPrice]]] = {}
@@ -189,14 +189,14 @@ def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> Componen
 
 
 def fixed_line(component: Component, seconds: FloatArray, source: Source) -> ComponentPrice:
-    nothing = np.zeros_like(seconds)
+    zeros = np.zeros_like(seconds)
     return ComponentPrice(
         component=component,
         seconds=seconds,
-        bytes=nothing,
-        flops=nothing,
-        memory_seconds=nothing,
-        compute_seconds=nothing,
+        bytes=zeros,
+        flops=zeros,
+        memory_seconds=zeros,
+        compute_seconds=zeros,
         fixed_seconds=seconds,
         source=source,
     )

@@ -1,7 +1,7 @@
 """The datasheet roofline: bytes over bandwidth or operations over rate, whichever is longer.
 
 It leaves out the fixed time of every kernel and of the engine, so it is a lower bound on a step, and it
-overstates the price of depth relative to plain decoding: compare with measured prices before you trust it.
+overstates the price of depth relative to plain decoding: compare it with measured prices.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Roofline:
         memory = work.bytes * (work.count / self.device.bandwidth_bytes_per_second)
         compute = _ZERO
         for arithmetic, amount in work.operations.items():
-            spent = amount * (work.count / self.device.rate(arithmetic))
-            compute = spent if compute is _ZERO else compute + spent
+            seconds = amount * (work.count / self.device.rate(arithmetic))
+            compute = seconds if compute is _ZERO else compute + seconds
         return WorkPrice(
             seconds=np.maximum(memory, compute),
             memory_seconds=memory,
@@ -54,13 +54,13 @@ class Roofline:
             seconds=seconds,
             memory_seconds=_ZERO,
             compute_seconds=_ZERO,
-            fixed_seconds=seconds,  # nothing on the GPU overlaps with it
+            fixed_seconds=seconds,  # no GPU work overlaps with it
             source=datasheet(f"{self.device.title}: link bandwidth and latency"),
         )
 
 
 def _whole_step(prices: Sequence[WorkPrice]) -> list[WorkPrice]:
-    """Every component gets its share of the one resource that bounds the whole step."""
+    """Each component gets its share of the one resource that limits the whole step."""
     memory: FloatArray = np.asarray(sum((p.memory_seconds for p in prices), start=np.zeros(())))
     compute: FloatArray = np.asarray(sum((p.compute_seconds for p in prices), start=np.zeros(())))
     by_memory = memory >= compute

@@ -21,7 +21,7 @@ from specmargin.hardware.layout import Layout
 from specmargin.prices.attention import traffic
 from specmargin.step import ExpertLoad, FloatArray, Step
 
-ACTIVATION_BYTES = 2.0  # activations travel in bf16
+ACTIVATION_BYTES = 2.0  # activations are bf16
 _LOGIT_BYTES = 4.0  # a bf16 logit, written by the LM head and read by the sampler
 
 
@@ -56,17 +56,17 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a price counts. Published grids leave some of it out, and are reproduced by saying so."""
+    """What a price counts. Published grids leave some of it out; these switches reproduce them."""
 
     sampling: bool = True  # traffic of the logits
-    state_writes: bool = True  # a recurrent state written for every position of a run
-    draft_catch_up: bool = True  # a drafter's first pass runs over the whole run that was just verified
+    state_writes: bool = True  # a recurrent state written per position of a run
+    draft_catch_up: bool = True  # a drafter's first pass covers the whole run that was just verified
 
 
 EVERYTHING = Scope()
 
 
-# What measured price models look up: the shapes behind the bytes.
+# Measured price models look these up: the shapes behind the bytes.
 Subject = tuple[Matrix, ...] | Attention | ExpertBlock | Collective | None
 
 
@@ -138,7 +138,7 @@ def target_work(
     scope: Scope = EVERYTHING,
     local: Step | None = None,
 ) -> list[Work]:
-    """A whole step of the target: layers, then LM head and sampling over every position that wants its logits."""
+    """A whole step of the target: layers, then LM head and sampling over every position whose logits are needed."""
     local = step.divided(layout.sequence_ranks) if local is None else local
     layers = stack_work(
         architecture.groups,
@@ -154,7 +154,7 @@ def target_work(
 
 
 def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Scope = EVERYTHING) -> list[Work]:
-    """The vocabulary projection, its logits, and their gathering where the vocabulary is split."""
+    """The vocabulary projection, sampling from its logits, and their all-gather where the vocabulary is split."""
     ranks = layout.attention_ranks
     logits = positions * lm_head.outputs
     works = [_matrices(Component.LM_HEAD, 1, (lm_head,), positions, ranks)]
@@ -237,7 +237,7 @@ def _matrix_work(
 def _matrices(
     component: Component, count: int, matrices: tuple[Matrix, ...], positions: FloatArray, ranks: int
 ) -> Work:
-    """Weights are read once a step; activations (under 2% of bytes while a step is memory-bound) are left out."""
+    """Weights are read once per step; activations (under 2% of bytes while a step is memory-bound) are left out."""
     operations: dict[Arithmetic, FloatArray] = {}
     for matrix in matrices:
         _add(operations, matrix.precision.arithmetic, positions * matrix.flops_per_position(ranks))
@@ -245,7 +245,7 @@ def _matrices(
     return Work(
         component=component,
         count=count,
-        bytes=np.asarray(weight_bytes),  # the same at every point of the grid, so it is kept as one number
+        bytes=np.asarray(weight_bytes),  # the same at every point of the grid: one number
         operations=operations,
         subject=matrices,
         ranks=ranks,
@@ -256,9 +256,9 @@ def _matrices(
 def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidden: int) -> list[Work]:
     """Tensor parallel: an all-reduce after attention and one after the feed-forward part.
 
-    Experts beside tensor-parallel attention see every position on every rank, so nothing is dispatched and the
+    With tensor-parallel attention every rank has every position, so nothing is dispatched to experts and the
     combine is that same all-reduce (vLLM, SGLang and TensorRT-LLM without attention DP). With data-parallel
-    attention a position travels to each rank that holds one of its experts, and back.
+    attention a position's activations are sent to each rank that holds one of its experts, and back.
     """
     works = []
     reductions = sum(
@@ -281,7 +281,7 @@ def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Lay
         block = group.layer.experts
         if block is None:
             continue
-        # Ranks that a position's k experts lie on, were they drawn independently.
+        # Ranks that hold a position's k experts, if these were drawn independently.
         ranks_touched = layout.gpus * -np.expm1(block.pool.experts_per_token * np.log1p(-1.0 / layout.gpus))
         message = local.positions * ranks_touched * hidden * ACTIVATION_BYTES
         subject = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=layout.gpus)

@@ -1,4 +1,4 @@
-"""From the counts of a capture to a profile."""
+"""Building the file of a routing profile from the counts of a capture."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ def build_profile(
         longest_run=longest,
         knots=knots,
         provenance=provenance,
-        categories={name: _category(found, pool, longest, knots, seed) for name, found in counts.items()},
+        categories={name: _category(category, pool, longest, knots, seed) for name, category in counts.items()},
     )
 
 
 def _longest_run(counts: Mapping[str, CategoryCounts]) -> int:
-    """The longest run that at least one in a hundred runs of every category has."""
-    shares = [found.runs_by_length / found.runs_by_length[0] for found in counts.values()]
+    """The longest run length that at least 1% of the runs of every category reach."""
+    shares = [category.runs_by_length / category.runs_by_length[0] for category in counts.values()]
     return int(min(np.flatnonzero(share >= 0.01)[-1] for share in shares)) + 1
 
 
-def _category(found: CategoryCounts, pool: ExpertPool, longest: int, knots: list[int], seed: int) -> CategoryFile:
-    runs = found.runs_by_length[:longest, np.newaxis]
-    hit = np.moveaxis(found.hits_by_layer_expert_length, 2, 0)[:longest] / runs[:, :, np.newaxis]
-    mean = found.distinct_by_length_layer[:longest] / runs
-    variance = found.distinct_squared_by_length_layer[:longest] / runs - mean**2
+def _category(counts: CategoryCounts, pool: ExpertPool, longest: int, knots: list[int], seed: int) -> CategoryFile:
+    runs = counts.runs_by_length[:longest, np.newaxis]
+    hit = np.moveaxis(counts.hits_by_layer_expert_length, 2, 0)[:longest] / runs[:, :, np.newaxis]
+    mean = counts.distinct_by_length_layer[:longest] / runs
+    variance = counts.distinct_squared_by_length_layer[:longest] / runs - mean**2
     generator = np.random.default_rng(seed)
-    pairs = np.maximum(found.pairs_by_lag[1:longest, np.newaxis], 1.0)
-    popularity = found.chosen_by_layer_expert / found.positions
+    pairs = np.maximum(counts.pairs_by_lag[1:longest, np.newaxis], 1.0)
+    popularity = counts.chosen_by_layer_expert / counts.positions
     return CategoryFile(
-        rounds=found.rounds,
-        positions=found.positions,
-        requests=len(found.sums_by_request),
+        rounds=counts.rounds,
+        positions=counts.positions,
+        requests=len(counts.sums_by_request),
         popularity=encoded(popularity, "u2"),
         hit_of_one=encoded(hit[0], "u2"),
         hit_of_runs=encoded(hit[np.array(knots[1:], dtype=np.int64) - 1], "u1"),
-        repulsion=_rounded(_repulsions(found, hit, variance.mean(axis=1), generator)),
-        overlap_by_lag=_rounded(found.shared_by_lag_layer[1:longest] / pairs),
-        depth=_depth(found, mean, longest),
-        width=_width(found, pool, generator),
+        repulsion=_rounded(_repulsions(counts, hit, variance.mean(axis=1), generator)),
+        overlap_by_lag=_rounded(counts.shared_by_lag_layer[1:longest] / pairs),
+        depth=_depth(counts, mean, longest),
+        width=_width(counts, pool, generator),
         decay_by_layer=_decays(popularity),
     )
 
 
-def _depth(found: CategoryCounts, mean: FloatArray, longest: int) -> CurveFile:
-    """Standard errors over requests: the rounds of one request are alike."""
-    sums = np.array(list(found.sums_by_request.values()))[:, :, :longest]
+def _depth(counts: CategoryCounts, mean: FloatArray, longest: int) -> CurveFile:
+    """Standard errors over requests: the rounds of one request are correlated."""
+    sums = np.array(list(counts.sums_by_request.values()))[:, :, :longest]
     runs, total = sums[:, 0], sums[:, 1]
     whole = total.sum(axis=0) / runs.sum(axis=0)
     requests = (runs > 0).sum(axis=0)
@@ -80,26 +80,26 @@ def _depth(found: CategoryCounts, mean: FloatArray, longest: int) -> CurveFile:
     )
 
 
-def _width(found: CategoryCounts, pool: ExpertPool, generator: np.random.Generator) -> CurveFile:
-    """Strangers: first positions of runs drawn at random."""
-    kept = found.kept
+def _width(counts: CategoryCounts, pool: ExpertPool, generator: np.random.Generator) -> CurveFile:
+    """Independent positions: the first ones of runs drawn at random."""
+    runs = counts.sampled_runs
     drawn = [
-        draw_distinct(kept, batch=width, run=1, draws=_DRAWS, experts=pool.experts, generator=generator).mean(axis=1)
+        draw_distinct(runs, batch=width, run=1, draws=_DRAWS, experts=pool.experts, generator=generator).mean(axis=1)
         for width in _WIDTHS
     ]
     return CurveFile(
         positions=list(_WIDTHS),
-        mean=[round(float(found.mean()), 4) for found in drawn],
-        standard_error=[round(float(found.std(ddof=1) / np.sqrt(_DRAWS)), 5) for found in drawn],
+        mean=[round(float(distinct.mean()), 4) for distinct in drawn],
+        standard_error=[round(float(distinct.std(ddof=1) / np.sqrt(_DRAWS)), 5) for distinct in drawn],
     )
 
 
 def _repulsions(
-    found: CategoryCounts, hit: FloatArray, variance_by_run: FloatArray, generator: np.random.Generator
+    counts: CategoryCounts, hit: FloatArray, variance_by_run: FloatArray, generator: np.random.Generator
 ) -> FloatArray:
-    """κ by run and batch: from the counts for one run, from drawn batches for more; runs in between interpolated."""
+    """κ by run and batch: one run from the counts, larger batches from draws; run lengths in between interpolated."""
     longest, experts = hit.shape[0], hit.shape[2]
-    kept = found.kept
+    sampled = counts.sampled_runs
     misses = log_miss(hit)
     runs = [run for run in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if run < longest] + [longest]
     kappa = np.empty((len(runs), len(REPULSION_BATCHES)))
@@ -109,21 +109,23 @@ def _repulsions(
                 variance = float(variance_by_run[run - 1])
             else:
                 draws = max(_VARIANCE_DRAWS // batch, 200)
-                drawn = draw_distinct(kept, batch=batch, run=run, draws=draws, experts=experts, generator=generator)
+                drawn = draw_distinct(sampled, batch=batch, run=run, draws=draws, experts=experts, generator=generator)
                 variance = float(drawn.var(axis=0, ddof=1).mean())
             kappa[row, column] = repulsion(misses[run - 1], variance, batch)
-    at = np.arange(1, longest + 1)
-    return np.stack([np.interp(at, runs, column) for column in kappa.T], axis=1)
+    lengths = np.arange(1, longest + 1)
+    return np.stack([np.interp(lengths, runs, column) for column in kappa.T], axis=1)
 
 
 def _decays(popularity_by_layer_expert: FloatArray) -> list[float]:
-    """Exponential fit of share against rank, a layer: the rate whose distribution has the same mean rank."""
+    """Exponential fit of share against rank, per layer: the rate whose distribution has the same mean rank."""
     ranked = -np.sort(-popularity_by_layer_expert, axis=1)
     experts = ranked.shape[1]
-    place = (np.arange(experts) + 0.5) / experts
-    mean = (ranked * place).sum(axis=1) / ranked.sum(axis=1)
+    rank_fraction = (np.arange(experts) + 0.5) / experts
+    mean = (ranked * rank_fraction).sum(axis=1) / ranked.sum(axis=1)
     rates = np.concatenate([[1e-6], np.geomspace(1e-3, 200.0, 400)])
-    means = np.array([(np.exp(-rate * place) * place).sum() / np.exp(-rate * place).sum() for rate in rates])
+    means = np.array(
+        [(np.exp(-rate * rank_fraction) * rank_fraction).sum() / np.exp(-rate * rank_fraction).sum() for rate in rates]
+    )
     return [round(float(np.interp(-value, -means, rates)), 4) for value in mean]
 
 

@@ -1,7 +1,7 @@
 """Captures of routed experts, streamed: the rounds of a bank, or the tokens that an engine returned.
 
-A bank (specdec-calibration layout) is `routing.npy`, (positions, layers, k), with `routing_meta.parquet` beside it, a
-row a position. vLLM and SGLang return one array a request, (tokens, layers, k): its runs are cut from it, end to end.
+A bank (specdec-calibration layout) is `routing.npy`, (positions, layers, k), with `routing_meta.parquet` beside it, one
+row per position. vLLM and SGLang return one array per request, (tokens, layers, k), which is cut into consecutive runs.
 Arrays are memory-mapped and counted in pieces, so that memory does not grow with the capture.
 """
 
@@ -25,13 +25,13 @@ ExpertIds = npt.NDArray[np.unsignedinteger[Any]]
 
 _PIECE_ROWS = 1 << 17
 _TURNS = 1_000_003  # more than any conversation has
-RETURNED_RUN = 16  # positions of the runs that are cut from returned tokens
+RETURNED_RUN = 16  # positions of the runs cut from returned tokens
 META = "routing_meta.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some runs of one category: their positions one after another, and where each run starts and whose it is."""
+    """Some runs of one category: their positions in sequence, and the start, length and request of each run."""
 
     category: str
     experts: ExpertIds  # (positions, layers, k)
@@ -45,19 +45,19 @@ class Capture:
     """One file of expert ids, opened but not read."""
 
     path: Path
-    category: str  # "" where the meta says it
+    category: str  # of a returned array; a bank has categories in its meta
     positions: int
-    shape: tuple[int, int]  # layers and experts a token
+    shape: tuple[int, int]  # layers, experts per token
     meta: Path | None
 
     @property
     def experts(self) -> ExpertIds:
-        """Mapped anew: thousands of captures do not stay open."""
+        """Mapped on each access, so that thousands of captures do not stay open."""
         return _mapped(self.path)
 
     @property
     def longest_run(self) -> int:
-        """Positions that at least one round in a hundred has; tokens that an engine returned are cut to 16."""
+        """Run length that at least 1% of the rounds reach; returned tokens are cut into runs of 16."""
         if self.meta is None:
             return min(self.positions, RETURNED_RUN)
         lengths = _scan(self.meta, self.path, self.positions).group_by("routing_block_idx").len().select("len")
@@ -82,15 +82,14 @@ class Capture:
 
     def _bank(self, meta: Path) -> Iterator[Piece]:
         frame = _scan(meta, self.path, self.positions)
-        held: pl.DataFrame | None = None
+        unfinished: pl.DataFrame | None = None  # the last round of a piece, which may go on in the next one
         for first in range(0, self.positions, _PIECE_ROWS):
             part = frame.slice(first, _PIECE_ROWS).collect()
-            part = part if held is None else pl.concat([held, part])
-            last = first + _PIECE_ROWS >= self.positions
-            if not last:  # the last round may go on in the next piece
-                open_block = part["routing_block_idx"][-1]
-                held = part.filter(pl.col("routing_block_idx") == open_block)
-                part = part.filter(pl.col("routing_block_idx") != open_block)
+            part = part if unfinished is None else pl.concat([unfinished, part])
+            if first + _PIECE_ROWS < self.positions:
+                last_block = part["routing_block_idx"][-1]
+                unfinished = part.filter(pl.col("routing_block_idx") == last_block)
+                part = part.filter(pl.col("routing_block_idx") != last_block)
             yield from self._rounds(part, meta)
 
     def _rounds(self, part: pl.DataFrame, meta: Path) -> Iterator[Piece]:
@@ -104,7 +103,7 @@ class Capture:
         if not np.array_equal(position, within):
             wrong = int(np.flatnonzero(position != within)[0])
             raise RoutingError(
-                f"{meta}: 'position' of round {block[wrong]} is {position[wrong]} where {within[wrong]} is next; "
+                f"{meta}: 'position' of round {block[wrong]} is {position[wrong]} where {within[wrong]} is expected; "
                 "rows must be sorted by round and position, each once"
             )
         if index.size and not (index.min() >= 0 and index.max() < self.positions):
@@ -121,12 +120,12 @@ class Capture:
             contiguous = picked.size and picked[-1] - picked[0] + 1 == picked.size and np.all(np.diff(picked) == 1)
             mapped = self.experts
             experts = mapped[picked[0] : picked[-1] + 1] if contiguous else mapped[picked]
-            own = lengths[chosen]
+            chosen_lengths = lengths[chosen]
             yield Piece(
                 category=str(name),
                 experts=np.asarray(experts),
-                start_by_run=np.append(0, np.cumsum(own)[:-1]).astype(np.int64),
-                length_by_run=own.astype(np.int64),
+                start_by_run=np.append(0, np.cumsum(chosen_lengths)[:-1]).astype(np.int64),
+                length_by_run=chosen_lengths.astype(np.int64),
                 request_by_run=request[chosen],
             )
 
@@ -136,7 +135,7 @@ _COLUMNS = ["category", "prompt_idx", "turn", "routing_idx", "routing_block_idx"
 
 @cache
 def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
-    """The meta of a bank, checked as a whole where that is cheap: columns, length, no row twice."""
+    """The meta of a bank, after the checks that are cheap on the whole file: columns, length, duplicates."""
     frame = scan_parquet(meta, _COLUMNS, RoutingError)
     wrong = [name for name in _COLUMNS[1:] if not frame.collect_schema()[name].is_integer()]
     if wrong:
@@ -152,7 +151,7 @@ def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
     if rows != positions:
         raise RoutingError(f"{meta}: has {rows} rows for the {positions} positions of {array}; they must match")
     if distinct != rows:
-        raise RoutingError(f"{meta}: 'routing_idx' has {rows - distinct} duplicates; every position may stand once")
+        raise RoutingError(f"{meta}: 'routing_idx' has {rows - distinct} duplicates; every position must occur once")
     if empty:
         raise RoutingError(f"{meta}: {empty} rows have no 'category'")
     return frame
@@ -163,33 +162,33 @@ def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
 
 def open_captures(specs: Sequence[str]) -> list[Capture]:
     """Files or folders, each as PATH or CATEGORY=PATH: a bank's folder or `routing.npy`, or a returned array."""
-    found: list[Capture] = []
+    captures: list[Capture] = []
     for spec in specs:
         category, _, path = spec.rpartition("=") if "=" in spec and not Path(spec).exists() else ("", "", spec)
-        found += _open(Path(path), category)
-    if not found:
+        captures += _open(Path(path), category)
+    if not captures:
         raise RoutingError("no captures were given")
-    layers, k = found[0].shape
-    for capture in found[1:]:
+    layers, k = captures[0].shape
+    for capture in captures[1:]:
         if capture.shape != (layers, k):
             raise RoutingError(
-                f"{capture.path}: {capture.shape[0]} layers of {capture.shape[1]} experts a token, but "
-                f"{found[0].path} has {layers} of {k}; captures of one profile are of one model"
+                f"{capture.path}: {capture.shape[0]} layers of {capture.shape[1]} experts per token, but "
+                f"{captures[0].path} has {layers} of {k}; captures of one profile must be of one model"
             )
-    return found
+    return captures
 
 
 def _open(path: Path, category: str) -> list[Capture]:
     if path.is_dir():
-        inside = path / "routing.npy"
-        if inside.is_file():
-            return _open(inside, category)
-        parts = sorted(path.rglob("part-*/routing.npy"))  # of a live engine's capture
+        bank = path / "routing.npy"
+        if bank.is_file():
+            return _open(bank, category)
+        parts = sorted(path.rglob("part-*/routing.npy"))  # captured by a live engine
         if parts:
             return [capture for part in parts for capture in _open(part, category)]
         arrays = sorted(path.glob("*.npy"))
         if not arrays:
-            raise RoutingError(f"{path}: holds neither a routing.npy nor any other .npy file")
+            raise RoutingError(f"{path}: contains no .npy file")
         return [capture for array in arrays for capture in _open(array, category or path.name)]
     experts = _mapped(path)
     meta = path.with_name(META)
@@ -216,9 +215,9 @@ def _mapped(path: Path) -> ExpertIds:
     except FileNotFoundError:
         raise RoutingError(f"{path}: no such file") from None
     except (OSError, ValueError, EOFError) as error:
-        raise RoutingError(f"{path}: not a whole .npy file ({error})") from None
+        raise RoutingError(f"{path}: not a complete .npy file ({error})") from None
     if not isinstance(array, np.ndarray) or array.ndim != 3:
-        raise RoutingError(f"{path}: must be one array of (tokens, layers, experts a token)")
+        raise RoutingError(f"{path}: must be one array of (tokens, layers, experts per token)")
     if array.dtype not in (np.uint8, np.uint16):
         raise RoutingError(f"{path}: expert ids are {array.dtype}; they must be uint8 or uint16")
     if array.shape[0] == 0 or array.shape[1] == 0 or array.shape[2] == 0:

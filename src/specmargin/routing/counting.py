@@ -12,19 +12,19 @@ from specmargin.errors import RoutingError
 from specmargin.routing.capture import Capture, ExpertIds, Piece
 from specmargin.step import FloatArray, IntArray
 
-_OVERLAP_EVERY = 64  # rounds: overlaps are counted on every so many, once there are many
+_OVERLAP_EVERY = 64  # rounds: overlaps are counted in every 64th one, beyond _MANY rounds
 _MANY = 4_000
 _REQUESTS = 1 << 40  # more than any one capture holds
 _BLOCK = 32  # runs
-_KEPT = 4096  # whole runs of a category, kept to draw batches from
+_SAMPLED = 4096  # full-length runs per category, from which batches are drawn
 
 
 @dataclass(kw_only=True)
 class CategoryCounts:
-    """What one category adds up to. Axes: run length (index 0 is one position), layer, expert, lag."""
+    """Counts of one category. Axes: run length (index 0 is one position), layer, expert, lag."""
 
     runs_by_length: FloatArray  # runs of at least that many positions
-    hits_by_layer_expert_length: IntArray  # of those, the ones that touch the expert within that many
+    hits_by_layer_expert_length: IntArray  # of those, the ones that touch the expert within that length
     positions: int = 0
     chosen_by_layer_expert: IntArray
     distinct_by_length_layer: FloatArray  # sums of distinct experts, and of their squares
@@ -32,14 +32,14 @@ class CategoryCounts:
     shared_by_lag_layer: FloatArray  # experts that two positions of a run have in common
     pairs_by_lag: FloatArray
     sums_by_request: dict[int, FloatArray] = field(default_factory=dict)  # (lengths, [runs, distinct of mean layer])
-    kept_runs: ExpertIds | None = None  # (runs, longest, layers, k): whole runs, any of them as likely as another
-    whole: int = 0  # runs that could have been kept
+    reservoir: ExpertIds | None = None  # (runs, longest, layers, k): a uniform sample of the full-length runs
+    full_length_runs: int = 0
 
     @property
-    def kept(self) -> ExpertIds:
-        if self.kept_runs is None:
-            raise RoutingError("no run is long enough to be kept")
-        return self.kept_runs[: min(self.whole, _KEPT)]
+    def sampled_runs(self) -> ExpertIds:
+        if self.reservoir is None:
+            raise RoutingError("no run has the full length")
+        return self.reservoir[: min(self.full_length_runs, _SAMPLED)]
 
     @property
     def rounds(self) -> int:
@@ -65,24 +65,24 @@ def count(
     longest_run: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, CategoryCounts]:
-    """Every category of every capture, to a run length that all of them have. `advance` hears of positions done."""
+    """Every category of every capture, to a run length that all of them have. `advance` gets the positions done."""
     longest_run = min(longest_run, max(capture.longest_run for capture in captures))
     if longest_run < 2:
-        raise RoutingError(f"{captures[0].path}: has no runs of two positions or more: nothing to say of locality")
-    found: dict[str, CategoryCounts] = {}
+        raise RoutingError(f"{captures[0].path}: has no runs of two positions or more, so locality cannot be measured")
+    by_category: dict[str, CategoryCounts] = {}
     for number, capture in enumerate(captures):
         for piece in capture.pieces():
             check_experts(piece, experts, capture)
             layers, _ = capture.shape
-            counts = found.setdefault(piece.category, empty_counts(longest_run, layers, experts))
+            counts = by_category.setdefault(piece.category, empty_counts(longest_run, layers, experts))
             _add(counts, piece, number)
             advance(piece.experts.shape[0])
-    shared = min(int(np.flatnonzero(counts.runs_by_length)[-1]) + 1 for counts in found.values())
-    if shared < longest_run:  # an engine whose depth varies may never have gone as deep in every category
+    shared = min(int(np.flatnonzero(counts.runs_by_length)[-1]) + 1 for counts in by_category.values())
+    if shared < longest_run:  # an engine whose depth varies may not reach the same depth in every category
         return count(captures, experts=experts, longest_run=shared)
-    for counts in found.values():
+    for counts in by_category.values():
         counts.hits_by_layer_expert_length = np.cumsum(counts.hits_by_layer_expert_length, axis=2)[..., :longest_run]
-    return found
+    return by_category
 
 
 def check_experts(piece: Piece, experts: int, capture: Capture) -> None:
@@ -110,34 +110,34 @@ def _add(counts: CategoryCounts, piece: Piece, number: int) -> None:
     lengths = np.minimum(piece.length_by_run, longest)
     counts.runs_by_length += (lengths[:, np.newaxis] > np.arange(longest)).sum(axis=0)
     counts.positions += int(lengths.sum())
-    _keep_runs(counts, piece)
+    _sample_runs(counts, piece)
     _by_request(counts, piece, lengths, whole / piece.experts.shape[1], number)
 
 
-def _keep_runs(counts: CategoryCounts, piece: Piece) -> None:
-    """A reservoir: each run of full length so far is kept with the same chance."""
+def _sample_runs(counts: CategoryCounts, piece: Piece) -> None:
+    """Reservoir sampling: every full-length run so far is in the sample with the same probability."""
     longest = counts.runs_by_length.size
-    whole = piece.start_by_run[piece.length_by_run >= longest]
-    if whole.size == 0:
+    starts = piece.start_by_run[piece.length_by_run >= longest]
+    if starts.size == 0:
         return
-    if counts.kept_runs is None:
-        counts.kept_runs = np.zeros((_KEPT, longest, *piece.experts.shape[1:]), dtype=piece.experts.dtype)
-    number = counts.whole + np.arange(whole.size)
-    place = np.random.default_rng(counts.whole).integers(0, number + 1)
-    place = np.where(number < _KEPT, number, place)
-    chosen = place < _KEPT
-    counts.kept_runs[place[chosen]] = piece.experts[whole[chosen][:, np.newaxis] + np.arange(longest)]
-    counts.whole += whole.size
+    if counts.reservoir is None:
+        counts.reservoir = np.zeros((_SAMPLED, longest, *piece.experts.shape[1:]), dtype=piece.experts.dtype)
+    number = counts.full_length_runs + np.arange(starts.size)
+    slot = np.random.default_rng(counts.full_length_runs).integers(0, number + 1)
+    slot = np.where(number < _SAMPLED, number, slot)
+    chosen = slot < _SAMPLED
+    counts.reservoir[slot[chosen]] = piece.experts[starts[chosen][:, np.newaxis] + np.arange(longest)]
+    counts.full_length_runs += starts.size
 
 
 def _by_request(counts: CategoryCounts, piece: Piece, lengths: IntArray, distinct: FloatArray, number: int) -> None:
-    """Sums a request, for standard errors: rounds of one request are alike, requests are independent."""
+    """Sums per request, for standard errors: rounds of one request are correlated, requests are independent."""
     longest = counts.runs_by_length.size
-    alive = lengths[:, np.newaxis] > np.arange(longest)
-    requests, place = np.unique(piece.request_by_run, return_inverse=True)
+    reached = lengths[:, np.newaxis] > np.arange(longest)
+    requests, request_index = np.unique(piece.request_by_run, return_inverse=True)
     runs, total = np.zeros((2, requests.size, longest))
-    np.add.at(runs, place, alive)
-    np.add.at(total, place, np.where(alive, distinct, 0.0))
+    np.add.at(runs, request_index, reached)
+    np.add.at(total, request_index, np.where(reached, distinct, 0.0))
     for index, request in enumerate(requests):
         sums = counts.sums_by_request.setdefault(number * _REQUESTS + int(request), np.zeros((2, longest)))
         sums += (runs[index], total[index])
@@ -152,7 +152,7 @@ def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from t
     k = experts.shape[2]
     stamp = np.full(chosen.shape[1], -1, dtype=np.int32)
     whole = np.zeros((runs, longest), dtype=np.int32)
-    touched = np.zeros(hits.shape, dtype=np.int32)  # half as wide, so that a layer of it fits the innermost cache
+    touched = np.zeros(hits.shape, dtype=np.int32)  # 32 bits, so that a layer fits into the L1 cache
     taken = np.zeros(chosen.shape, dtype=np.int32)
     mark = np.int32(0)
     for block in range(0, runs, _BLOCK):  # a layer's counts stay in the cache over a block of runs
@@ -164,7 +164,7 @@ def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from t
                 for position in range(length):
                     for choice in range(k):
                         expert = experts[start + position, layer, choice]
-                        new = np.int32(stamp[expert] != mark)  # added, not branched on: a coin toss to predict
+                        new = np.int32(stamp[expert] != mark)  # added, not branched on: the branch is unpredictable
                         stamp[expert] = mark
                         seen += new
                         taken[layer, expert] += np.int32(1)
@@ -181,7 +181,7 @@ def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from t
 
 @nb.njit(cache=True, nogil=True, boundscheck=False)
 def _count_overlaps(experts, starts, lengths, shared, pairs, every):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Experts that two positions of a run have in common, by how far apart they are, in every so many runs."""
+    """Experts that two positions of a run have in common, by lag, in every `every`-th run."""
     longest, layers = shared.shape
     k = experts.shape[2]
     for run in range(0, starts.size, every):
@@ -200,7 +200,7 @@ def _count_overlaps(experts, starts, lengths, shared, pairs, every):  # type: ig
 def draw_distinct(
     runs: ExpertIds, *, batch: int, run: int, draws: int, experts: int, generator: np.random.Generator
 ) -> FloatArray:
-    """Distinct experts of batches of `batch` kept runs, cut to `run` positions: (draws, layers)."""
+    """Distinct experts of random batches of `batch` sampled runs, cut to `run` positions: (draws, layers)."""
     picked = generator.integers(0, runs.shape[0], size=(draws, batch))
     return np.asarray(_distinct(runs, picked, run, experts))
 
@@ -210,7 +210,7 @@ def _distinct(runs, picked, length, experts):  # type: ignore[no-untyped-def]  #
     draws, batch = picked.shape
     layers, k = runs.shape[2], runs.shape[3]
     stamp = np.full(experts, -1, dtype=np.int64)
-    found = np.zeros((draws, layers))
+    distinct = np.zeros((draws, layers))
     for draw in range(draws):
         for layer in range(layers):
             mark = draw * layers + layer
@@ -221,5 +221,5 @@ def _distinct(runs, picked, length, experts):  # type: ignore[no-untyped-def]  #
                         expert = runs[picked[draw, i], position, layer, choice]
                         seen += stamp[expert] != mark
                         stamp[expert] = mark
-            found[draw, layer] = seen
-    return found
+            distinct[draw, layer] = seen
+    return distinct

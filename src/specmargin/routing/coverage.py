@@ -36,7 +36,7 @@ def uniform_variance(pool: ExpertPool, positions: ArrayLike) -> FloatArray:
 
 
 def with_replacement_mean(pool: ExpertPool, positions: ArrayLike) -> FloatArray:
-    """E[D] = n (1 - (1 - 1/n)^(kT)): what some published grids assume. Below k at T = 1, so never a default."""
+    """E[D] = n (1 - (1 - 1/n)^(kT)): assumed by some published grids. Below k at T = 1, so never a default."""
     n, k = pool.experts, pool.experts_per_token
     if n == 1:
         return np.ones_like(np.asarray(positions, dtype=np.float64))
@@ -61,24 +61,24 @@ def half_coverage_positions(pool: ExpertPool) -> float:
 def busiest_rank_mean(pool: ExpertPool, ranks: int, mean: ArrayLike, variance: ArrayLike) -> FloatArray:
     """E[max over ranks of the distinct experts on that rank], experts spread evenly over `ranks`.
 
-    By symmetry the touched set, given its size D, is a uniformly random subset, so E[max | D] is a property of a
-    multivariate hypergeometric law and is computed exactly. It is averaged over D as over a normal law of that mean
-    and variance; against simulation this is within 1% (tests/properties/test_busiest_rank.py).
+    By symmetry the touched set, given its size D, is a uniformly random subset, so E[max | D] follows from a
+    multivariate hypergeometric distribution and is computed exactly. It is averaged over D with a normal distribution
+    of that mean and variance; this is within 1% of simulation (tests/properties/test_busiest_rank.py).
     """
     mean, variance = np.asarray(mean, dtype=np.float64), np.asarray(variance, dtype=np.float64)
     if ranks == 1:
         return mean
     table = _busiest_by_deviation(pool.experts, ranks)
-    position = np.interp(np.sqrt(variance), _DEVIATIONS, np.arange(_DEVIATIONS.size))
-    low = np.minimum(position.astype(np.int64), _DEVIATIONS.size - 2)
-    weight = position - low
-    whole = np.minimum(mean.astype(np.int64), pool.experts - 1)
-    part = mean - whole
+    row = np.interp(np.sqrt(variance), _DEVIATIONS, np.arange(_DEVIATIONS.size))
+    low_row = np.minimum(row.astype(np.int64), _DEVIATIONS.size - 2)
+    row_fraction = row - low_row
+    low_mean = np.minimum(mean.astype(np.int64), pool.experts - 1)
+    mean_fraction = mean - low_mean
 
-    def at(row: IntArray) -> FloatArray:
-        return np.asarray((1.0 - part) * table[row, whole] + part * table[row, whole + 1])
+    def along_mean(row: IntArray) -> FloatArray:
+        return np.asarray((1.0 - mean_fraction) * table[row, low_mean] + mean_fraction * table[row, low_mean + 1])
 
-    value = (1.0 - weight) * at(low) + weight * at(low + 1)
+    value = (1.0 - row_fraction) * along_mean(low_row) + row_fraction * along_mean(low_row + 1)
     return np.asarray(np.clip(value, mean / ranks, pool.experts / ranks))
 
 
@@ -88,14 +88,14 @@ _DEVIATIONS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0,
 @cache
 def _busiest_by_deviation(experts: int, ranks: int) -> FloatArray:
     """E[max rank] by standard deviation and mean of D, for means 0..n."""
-    given = _busiest_given_total(experts, ranks)
+    by_total = _busiest_given_total(experts, ranks)
     total = np.arange(experts + 1.0)
     rows = []
     for deviation in _DEVIATIONS:
-        # Even without spread, a little smoothing: with few ranks E[max | D] zigzags between odd and even D.
+        # At least 0.5, for smoothing: with few ranks E[max | D] zigzags between odd and even D.
         distance = (total[np.newaxis, :] - total[:, np.newaxis]) / max(float(deviation), 0.5)
         weights = np.exp(-0.5 * distance**2)
-        rows.append(np.maximum.accumulate(weights @ given / weights.sum(axis=1)))
+        rows.append(np.maximum.accumulate(weights @ by_total / weights.sum(axis=1)))
     table = np.asarray(rows)
     table.flags.writeable = False
     return table
@@ -120,7 +120,7 @@ def _busiest_given_total(experts: int, ranks: int) -> FloatArray:
 
 
 def _binomial_pmf(trials: int) -> FloatArray:
-    """Binomial(trials, 1/2), by logarithms: C(896, 448) alone would nearly overflow."""
+    """Binomial(trials, 1/2), by logarithms: C(896, 448) nearly overflows."""
     log = [lgamma(trials + 1) - lgamma(j + 1) - lgamma(trials - j + 1) for j in range(trials + 1)]
     return np.asarray(np.exp(np.asarray(log) - trials * np.log(2.0)))
 
@@ -128,7 +128,7 @@ def _binomial_pmf(trials: int) -> FloatArray:
 def busiest_rank_pairs(pool: ExpertPool, ranks: int, positions: ArrayLike, busiest_distinct: ArrayLike) -> FloatArray:
     """E[max over ranks of routed (position, expert) pairs], by the normal approximation.
 
-    A rank has at least as many pairs as distinct experts, which repairs the approximation at one or two positions
+    A rank has at least as many pairs as distinct experts, which corrects the approximation at one or two positions
     (within 5% of simulation). Only the compute-bound end of a step depends on it.
     """
     t = np.asarray(positions, dtype=np.float64)

@@ -1,9 +1,9 @@
-"""Routing by a few numbers a layer: how popularity falls with rank, and how runs grow. Fits any pool of experts.
+"""Routing by four numbers per layer: how popularity falls with rank, and how runs grow. Fits any pool of experts.
 
     share of the expert at rank fraction u:   ∝ exp(−rate · u^shape)
     effective positions of a run of q:        m(1) = 1, m(q) = second · (q / 2)^growth for q ≥ 2
 
-Which expert is which is not known, so such a profile counts experts but cannot be mixed or placed.
+Experts have no ids, so such a profile counts experts but cannot be mixed or placed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_RUN = 32
 
 @dataclass(frozen=True, kw_only=True)
 class CurveRouting:
-    """A routing profile for any model: the curves are those of one, scaled to the experts of another."""
+    """A routing profile for any model: the curves of one model, scaled to the experts of another."""
 
     name: str
     source: Source
@@ -31,11 +31,11 @@ class CurveRouting:
     second_by_layer: FloatArray  # m(2)
     growth_by_layer: FloatArray
     captured_run: int
-    _made: dict[ExpertPool, LocalRouting] = field(default_factory=dict, compare=False)
+    _by_pool: dict[ExpertPool, LocalRouting] = field(default_factory=dict, compare=False)
 
     def local(self, pool: ExpertPool) -> LocalRouting:
-        if pool not in self._made:
-            self._made[pool] = from_curves(
+        if pool not in self._by_pool:
+            self._by_pool[pool] = from_curves(
                 name=self.name,
                 source=self.source,
                 pool=pool,
@@ -43,7 +43,7 @@ class CurveRouting:
                 effective_by_run_layer=effective_positions(self.second_by_layer, self.growth_by_layer),
                 captured_run=self.captured_run,
             )
-        return self._made[pool]
+        return self._by_pool[pool]
 
     def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
         return self.local(pool).mean(pool, step)
@@ -61,7 +61,7 @@ def popularity(rate_by_layer: FloatArray, shape_by_layer: FloatArray, pool: Expe
 
 
 def capped(p: FloatArray) -> FloatArray:
-    """No probability beyond one; what is cut off goes to the others in proportion, and every layer keeps its sum."""
+    """Probabilities of at most one; the excess goes to the others in proportion, so every layer keeps its sum."""
     total = p.sum(axis=1, keepdims=True)
     for _ in range(p.shape[1]):
         over = p > 1.0
@@ -80,12 +80,12 @@ def effective_positions(second_by_layer: FloatArray, growth_by_layer: FloatArray
     return np.where(run == 1, 1.0, second_by_layer * (run / 2.0) ** growth_by_layer)
 
 
-def strangers_like(popularity_by_layer_expert: FloatArray, distinct_by_layer: FloatArray) -> FloatArray:
-    """m by layer: how many strangers touch this many experts, Σ_e 1 − (1 − p_e)^m, by bisection."""
+def independent_positions(popularity_by_layer_expert: FloatArray, distinct_by_layer: FloatArray) -> FloatArray:
+    """m by layer: how many independent positions touch this many experts, Σ_e 1 − (1 − p_e)^m, by bisection."""
     miss = np.log1p(-np.minimum(popularity_by_layer_expert, 1.0 - 1e-12))
     low, high = np.zeros(distinct_by_layer.shape), np.full(distinct_by_layer.shape, 1e5)
     for _ in range(60):
         middle = (low + high) / 2.0
-        found = -np.expm1(middle[:, np.newaxis] * miss).sum(axis=1)
-        low, high = np.where(found < distinct_by_layer, middle, low), np.where(found < distinct_by_layer, high, middle)
+        is_low = -np.expm1(middle[:, np.newaxis] * miss).sum(axis=1) < distinct_by_layer
+        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
     return np.asarray((low + high) / 2.0)

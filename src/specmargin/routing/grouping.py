@@ -1,8 +1,8 @@
-"""Batching by co-activation: does choosing which sequences share a step save experts?
+"""Batching by co-activation: experts saved by choosing which sequences share a step.
 
-Waiting sequences are grouped by the experts of their last round, greedily: each next sequence is the one that would
-have added the fewest. What counts is what their next round touches. Random groups are the baseline; an oracle that
-groups by the next round itself is the bound.
+Waiting sequences are grouped greedily by the experts of their last round: each next sequence is the one that would have
+added the fewest. The groups are scored by the experts of their next round. Random groups are the baseline; an oracle
+that groups by the next round itself is the upper bound.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from specmargin.step import BoolArray, FloatArray, IntArray
 BATCHES = (2, 4, 8, 16)
 _WAITING = 64
 _TRIALS = 40
-_MOST_RUNS = 20_000  # looked at: enough for the estimate, and bounded
+_MOST_RUNS = 20_000  # enough for the estimate, and bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupingLine:
-    """Distinct experts of the mean layer in batches of `batch`, and what grouping saves of them."""
+    """Distinct experts of the mean layer in batches of `batch`, and the fraction that grouping saves."""
 
     batch: int
     random: float
@@ -39,7 +39,7 @@ class GroupingLine:
 def grouping_savings(
     captures: Sequence[Capture], *, experts: int, batches: Sequence[int] = BATCHES, seed: int = 0
 ) -> list[GroupingLine]:
-    """From rounds of one request that follow each other."""
+    """Estimated from consecutive rounds of the same request."""
     generator = np.random.default_rng(seed)
     rounds = _pairs(captures, experts)
     waiting = min(_WAITING, len(rounds.by_request))
@@ -47,9 +47,9 @@ def grouping_savings(
         raise RoutingError(f"grouping needs at least {2 * min(batches)} requests with two rounds each, not {waiting}")
     lines = []
     for batch in (size for size in batches if 2 * size <= waiting):
-        found = np.array([_trial(generator, rounds, waiting, batch, experts) for _ in range(_TRIALS)])
-        random, grouped, oracle = found.mean(axis=0)
-        savings = 1.0 - found[:, 1] / found[:, 0]
+        distinct = np.array([_trial(generator, rounds, waiting, batch, experts) for _ in range(_TRIALS)])
+        random, grouped, oracle = distinct.mean(axis=0)
+        savings = 1.0 - distinct[:, 1] / distinct[:, 0]
         lines.append(
             GroupingLine(
                 batch=batch,
@@ -66,7 +66,7 @@ def grouping_savings(
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """Rounds, the rounds after them, and which of them are of one request."""
+    """Rounds, the rounds after them, and the indices of each request's rounds."""
 
     last: ExpertIds
     following: ExpertIds
@@ -74,14 +74,14 @@ class _Rounds:
 
 
 def _pairs(captures: Sequence[Capture], experts: int) -> _Rounds:
-    """Runs are cut to the shortest of the usual length."""
+    """Runs of at least the median length of their piece, all cut to the shortest of these lengths."""
     last, following, request = [], [], []
     seen = 0
     for number, capture in enumerate(captures):
         for piece in capture.pieces():
             length = int(np.median(piece.length_by_run))
             check_experts(piece, experts, capture)
-            first, second = _followed(piece, length)
+            first, second = _consecutive(piece, length)
             if first.size == 0:
                 continue
             last.append(_runs(piece, first, length))
@@ -94,17 +94,17 @@ def _pairs(captures: Sequence[Capture], experts: int) -> _Rounds:
         return _Rounds(np.zeros((0, 1, 1, 1), np.uint8), np.zeros((0, 1, 1, 1), np.uint8), [])
     shortest = min(part.shape[1] for part in last)
     cut = [[part[:, :shortest] for part in parts] for parts in (last, following)]
-    whose = np.concatenate(request)
-    order = np.argsort(whose, kind="stable")
-    by_request = np.split(order, np.flatnonzero(np.diff(whose[order])) + 1)
+    request_by_round = np.concatenate(request)
+    order = np.argsort(request_by_round, kind="stable")
+    by_request = np.split(order, np.flatnonzero(np.diff(request_by_round[order])) + 1)
     return _Rounds(np.concatenate(cut[0]), np.concatenate(cut[1]), by_request)
 
 
-def _followed(piece: Piece, length: int) -> tuple[IntArray, IntArray]:
+def _consecutive(piece: Piece, length: int) -> tuple[IntArray, IntArray]:
     """Runs of at least that length, and the next runs of their requests; requests may be interleaved."""
     order = np.argsort(piece.request_by_run, kind="stable")
-    long, whose = piece.length_by_run[order] >= length, piece.request_by_run[order]
-    first = np.flatnonzero((whose[:-1] == whose[1:]) & long[:-1] & long[1:])
+    is_long, request = piece.length_by_run[order] >= length, piece.request_by_run[order]
+    first = np.flatnonzero((request[:-1] == request[1:]) & is_long[:-1] & is_long[1:])
     return order[first], order[first + 1]
 
 
@@ -116,8 +116,8 @@ def _trial(
     generator: np.random.Generator, rounds: _Rounds, waiting: int, batch: int, experts: int
 ) -> tuple[float, float, float]:
     """Distinct experts of the next step: random groups, groups by the last round, groups by the next round."""
-    chosen = generator.choice(len(rounds.by_request), size=waiting, replace=False)
-    rows = np.array([generator.choice(rounds.by_request[one]) for one in chosen])
+    requests = generator.choice(len(rounds.by_request), size=waiting, replace=False)
+    rows = np.array([generator.choice(rounds.by_request[request]) for request in requests])
     before, after = _touched(rounds.last[rows], experts), _touched(rounds.following[rows], experts)
     layers = rounds.last.shape[2]
 
@@ -141,7 +141,7 @@ def _touched(runs: ExpertIds, experts: int) -> BoolArray:
 
 
 def _greedy(touched: BoolArray, batch: int, order: IntArray) -> list[IntArray]:
-    """Groups that start with whoever waits longest and take in whoever adds least."""
+    """Each group starts with the longest-waiting sequence and adds the one with the fewest new experts."""
     sets = touched.astype(np.float32)
     left = list(order)
     groups = []

@@ -1,9 +1,9 @@
-"""Experts over ranks: which rank holds which, and how many distinct experts the busiest of them has to read.
+"""Placement of experts on ranks, and the distinct experts that the busiest rank reads.
 
-Given the number D of experts that a layer touches, which ones they are is taken to follow their own chances
-(conditional Poisson sampling); P(max over ranks ≤ x, D = d) is then a coefficient of a product of polynomials, one a
-rank, and is computed exactly. D itself has the mean and the variance of the profile. Against brute force on a real
-capture this is within 2% (tests/published/test_reference_routing.py).
+Given the number D of experts that a layer touches, their identities follow their own hit probabilities (conditional
+Poisson sampling); P(max over ranks ≤ x, D = d) is then a coefficient of a product of polynomials, one per rank, and is
+computed exactly. D itself has the mean and the variance of the profile. This is within 2% of brute force on a real
+capture (tests/published/test_reference_routing.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specmargin.modes import Placement
 from specmargin.routing.local import LocalRouting
 from specmargin.step import FloatArray, IntArray, Step
 
-_LAYERS_LOOKED_AT = 8
+_SAMPLED_LAYERS = 8
 _RUNS = (1, 2, 4, 8, 16)
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 
@@ -29,7 +29,7 @@ def rank_by_layer_expert(profile: LocalRouting, placement: Placement, ranks: int
         raise RoutingError(f"{experts} experts do not divide over {ranks} ranks")
     if not profile.identified:
         raise RoutingError(
-            f"routing profile {profile.name} knows popularity by rank only, not which expert is which: "
+            f"routing profile {profile.name} has popularity by rank only, without expert ids: "
             "its experts cannot be placed"
         )
     expert = np.arange(experts)
@@ -43,7 +43,7 @@ def rank_by_layer_expert(profile: LocalRouting, placement: Placement, ranks: int
 
 
 def _balanced(popularity_by_expert: FloatArray, ranks: int) -> IntArray:
-    """Most popular first, each to the rank with the least so far that still has room."""
+    """Most popular first, each to the least loaded rank that still has room."""
     room = np.full(ranks, popularity_by_expert.size // ranks)
     load = np.zeros(ranks)
     rank_of = np.empty(popularity_by_expert.size, dtype=np.int64)
@@ -58,7 +58,7 @@ def _balanced(popularity_by_expert: FloatArray, ranks: int) -> IntArray:
 def busiest_by_layer(
     profile: LocalRouting, rank_of: IntArray, step: Step, layers: IntArray | None = None
 ) -> FloatArray:
-    """E[max over ranks of the distinct experts on that rank], for one step, of each layer (or of some)."""
+    """E[max over ranks of the distinct experts on that rank], for one step, by layer (all, or `layers`)."""
     chosen = np.arange(profile.layers) if layers is None else layers
     hit = 1.0 - profile.missed_by_layer_expert(step)
     variance = profile.variance_by_layer(step)
@@ -66,12 +66,12 @@ def busiest_by_layer(
 
 
 def _expected_maximum(hit_by_expert: FloatArray, rank_of_expert: IntArray, variance: float) -> float:
-    given = _maximum_given_total(hit_by_expert, rank_of_expert)
+    by_total = _maximum_given_total(hit_by_expert, rank_of_expert)
     total = np.arange(hit_by_expert.size + 1.0)
     mean = float(hit_by_expert.sum())
     spread = max(np.sqrt(variance), 0.3)
     weight = np.exp(-0.5 * ((total - mean) / spread) ** 2)
-    return float(given @ weight / weight.sum())
+    return float(by_total @ weight / weight.sum())
 
 
 def _maximum_given_total(hit_by_expert: FloatArray, rank_of_expert: IntArray) -> FloatArray:
@@ -80,22 +80,22 @@ def _maximum_given_total(hit_by_expert: FloatArray, rank_of_expert: IntArray) ->
     ranks = int(rank_of_expert.max()) + 1
     by_rank = hit_by_expert[np.argsort(rank_of_expert, kind="stable")].reshape(ranks, -1)
     size = by_rank.shape[1]
-    law = np.zeros((ranks, size + 1))  # of the distinct experts of a rank: a Poisson binomial
-    law[:, 0] = 1.0
+    pmf = np.zeros((ranks, size + 1))  # of the distinct experts on a rank: Poisson binomial
+    pmf[:, 0] = 1.0
     for expert in range(size):
         p = by_rank[:, expert : expert + 1]
-        law[:, 1:] = law[:, 1:] * (1.0 - p) + law[:, :-1] * p
-        law[:, :1] = law[:, :1] * (1.0 - p)
+        pmf[:, 1:] = pmf[:, 1:] * (1.0 - p) + pmf[:, :-1] * p
+        pmf[:, :1] = pmf[:, :1] * (1.0 - p)
     roots = np.exp(-2j * np.pi * np.arange(experts + 1) / (experts + 1))
     powers = roots[np.newaxis, :] ** np.arange(size + 1)[:, np.newaxis]
     at_most = np.ones((size + 1, experts + 1), dtype=np.complex128)
     for rank in range(ranks):
-        at_most *= np.cumsum(law[rank][:, np.newaxis] * powers, axis=0)
+        at_most *= np.cumsum(pmf[rank][:, np.newaxis] * powers, axis=0)
     joint = np.fft.ifft(at_most, axis=1).real  # P(max ≤ x, D = d)
-    whole = joint[-1]
-    known = whole > 1e-11
-    share = np.clip(joint[:, known] / whole[known], 0.0, 1.0)
-    expected = np.interp(np.arange(experts + 1), np.flatnonzero(known), (1.0 - share).sum(axis=0))
+    total_pmf = joint[-1]
+    is_likely = total_pmf > 1e-11  # below that, rounding dominates
+    share = np.clip(joint[:, is_likely] / total_pmf[is_likely], 0.0, 1.0)
+    expected = np.interp(np.arange(experts + 1), np.flatnonzero(is_likely), (1.0 - share).sum(axis=0))
     return np.asarray(expected)
 
 
@@ -103,7 +103,7 @@ def _maximum_given_total(hit_by_expert: FloatArray, rank_of_expert: IntArray) ->
 class PlacedRouting:
     """A profile with its experts on ranks: the busiest rank of any grid of steps, from a table over runs and batches.
 
-    A few layers stand for all of them; the whole-layer mean is exact (see `LocalRouting.mean`).
+    The busiest rank's share is estimated on a few layers; the mean of a whole layer is exact (see `LocalRouting.mean`).
     """
 
     profile: LocalRouting
@@ -115,21 +115,21 @@ class PlacedRouting:
         return rank_by_layer_expert(self.profile, self.placement, self.ranks)
 
     def busiest_share(self, step: Step) -> FloatArray:
-        """Distinct experts on the busiest rank over those of the whole layer."""
+        """Distinct experts on the busiest rank, as a fraction of the layer's."""
         distinct, share = self._table
         mean = self.profile.mean(self.profile.pool, step)
-        run = np.maximum(step.positions / np.maximum(step.sequences, 1e-9), 1.0)  # nobody has a run of 1
-        place = np.interp(np.log(run), np.log(_RUNS), np.arange(len(_RUNS)))
-        low = np.minimum(place.astype(np.int64), len(_RUNS) - 2)
-        part = place - low
-        at = np.stack([np.interp(mean, distinct[row], share[row]) for row in range(len(_RUNS))])
-        lower, upper = (np.take_along_axis(at, (low + more)[np.newaxis], axis=0)[0] for more in (0, 1))
-        return np.asarray((1.0 - part) * lower + part * upper)
+        run = np.maximum(step.positions / np.maximum(step.sequences, 1e-9), 1.0)  # no sequences: a run of 1
+        row = np.interp(np.log(run), np.log(_RUNS), np.arange(len(_RUNS)))
+        low = np.minimum(row.astype(np.int64), len(_RUNS) - 2)
+        fraction = row - low
+        by_row = np.stack([np.interp(mean, distinct[i], share[i]) for i in range(len(_RUNS))])
+        lower, upper = (np.take_along_axis(by_row, (low + offset)[np.newaxis], axis=0)[0] for offset in (0, 1))
+        return np.asarray((1.0 - fraction) * lower + fraction * upper)
 
     @cached_property
     def _table(self) -> tuple[FloatArray, FloatArray]:
         """Mean distinct experts, and the busiest rank's share of them: (runs, batches)."""
-        layers = np.unique(np.linspace(0, self.profile.layers - 1, _LAYERS_LOOKED_AT).round().astype(np.int64))
+        layers = np.unique(np.linspace(0, self.profile.layers - 1, _SAMPLED_LAYERS).round().astype(np.int64))
         distinct, share = np.empty((2, len(_RUNS), len(_BATCHES)))
         for row, run in enumerate(_RUNS):
             for column, batch in enumerate(_BATCHES):

@@ -32,7 +32,7 @@ class RoutingProfile(Protocol):
     def variance(self, pool: ExpertPool, step: Step) -> FloatArray: ...
 
     def local(self, pool: ExpertPool) -> LocalRouting | None:
-        """What it knows layer by layer and expert by expert; None where there is nothing to know."""
+        """The profile by layer and expert; None where all layers and experts are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class UniformRouting:
 
 @dataclass(frozen=True, slots=True)
 class UniformWithReplacement:
-    """Experts drawn with replacement: only to reproduce published grids that assume it."""
+    """Experts drawn with replacement, to reproduce published grids that assume it."""
 
     name: str = "uniform-with-replacement"
     source: Source = assumed("experts drawn with replacement, as some published grids do")  # noqa: RUF009
@@ -71,7 +71,7 @@ class UniformWithReplacement:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRouting:
-    """The profile of one model, and curves for whatever else routes beside it (a drafter with experts of its own)."""
+    """The profile of one model, and curves for any other pool (a drafter with experts of its own)."""
 
     own: LocalRouting
     others: CurveRouting
@@ -96,11 +96,11 @@ class ModelRouting:
 
 
 UNIFORM = UniformRouting()
-_STEPS_KEPT = 32  # grids of some thousand steps: a few megabytes
+_CACHED_STEPS = 32  # grids of some thousand steps: a few megabytes
 
 
 def check_model(profile: LocalRouting, architecture: Architecture) -> None:
-    """Refuse the profile of another model: experts, experts a token and layers that route must agree."""
+    """Refuse the profile of another model: experts, experts per token and MoE layers must agree."""
     routed = sum(group.count for group, _ in architecture.expert_groups)
     for pool in architecture.pools:
         profile.check(pool)
@@ -115,8 +115,8 @@ def expert_counter(
 ) -> ExpertCounter:
     """Count the experts of a step on the busiest of `ranks` expert-parallel ranks.
 
-    Where a profile knows which expert is which they are placed; where it does not, their places are random, and the
-    touched set is a random subset of them.
+    Where a profile identifies the experts, they are placed on ranks by `placement`; where it does not, placement is
+    random and the touched experts are a random subset.
     """
     placed: dict[ExpertPool, PlacedRouting] = {}
 
@@ -149,18 +149,18 @@ def expert_counter(
 
 
 def remembering(count: ExpertCounter) -> ExpertCounter:
-    """The same counter, which knows the last steps it was asked about. Experts do not depend on context, so the grid of
-    another context is not counted again."""
-    known: dict[tuple[object, ...], ExpertLoad] = {}
+    """The same counter with a cache of recent steps. Experts do not depend on context, so a grid is counted once for
+    all contexts."""
+    cache: dict[tuple[object, ...], ExpertLoad] = {}
 
-    def remembered(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
+    def cached_count(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
         key = (pools, step.run_by_class.shape, step.run_by_class.tobytes(), step.count_by_class.tobytes())
-        found = known.get(key)  # held: a page asks from several threads, and another may clear what is known
-        if found is None:
-            found = count(pools, step)
-            if len(known) >= _STEPS_KEPT:
-                known.clear()
-            known[key] = found
-        return found
+        load = cache.get(key)  # read once: the explorer calls from several threads, and another may clear the cache
+        if load is None:
+            load = count(pools, step)
+            if len(cache) >= _CACHED_STEPS:
+                cache.clear()
+            cache[key] = load
+        return load
 
-    return remembered
+    return cached_count

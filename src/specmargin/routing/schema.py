@@ -1,7 +1,7 @@
 """The file of a routing profile, `NAME.routing.json`: small, versioned, with its counts and its uncertainty.
 
-Probabilities are kept as square roots in whole numbers (16 bits for one position, 8 bits for longer runs, at a few run
-lengths, log misses interpolated between them), deflated, in base64: about 0.1 MB a category for 48 layers of 256
+Probabilities are stored as square roots in whole numbers (16 bits for one position, 8 bits for longer runs, at a few
+run lengths, log misses interpolated between them), deflated, in base64: about 0.1 MB per category for 48 layers of 256
 experts, and distinct experts within 0.1% of the counts.
 """
 
@@ -24,7 +24,7 @@ from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, IntArray
 
 _LEVELS = {"u2": 65535, "u1": 255}
-_LEAST = 1e-9  # log miss that stands for never
+_LEAST = 1e-9  # log miss of an expert that is never touched
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -70,58 +70,57 @@ class RoutingFile(StrictModel):
         return Source(kind=SourceKind.MEASURED, detail=f"routing captured ({self.provenance}), {detail}")
 
     def category(self, name: str) -> LocalRouting:
-        found = self.categories[name]
-        misses = self._log_miss(found)
+        category = self.categories[name]
         return LocalRouting(
             name=f"{self.name}:{name}",
-            source=self.source(f"{name}, {found.rounds:,} rounds of {found.requests:,} requests"),
+            source=self.source(f"{name}, {category.rounds:,} rounds of {category.requests:,} requests"),
             pool=self.pool,
-            popularity_by_layer_expert=decoded(found.popularity, "u2", (self.layers, self.experts)),
-            log_miss_by_run_layer_expert=misses,
-            repulsion_by_run_batch=np.array(found.repulsion, dtype=np.float64),
-            neighbour_overlap_by_layer=np.array(found.overlap_by_lag[0], dtype=np.float64),
+            popularity_by_layer_expert=decoded(category.popularity, "u2", (self.layers, self.experts)),
+            log_miss_by_run_layer_expert=self._log_miss(category),
+            repulsion_by_run_batch=np.array(category.repulsion, dtype=np.float64),
+            neighbour_overlap_by_layer=np.array(category.overlap_by_lag[0], dtype=np.float64),
             identified=True,
             captured_run=self.longest_run,
         )
 
     def profile(self, weights: dict[str, float] | None = None) -> LocalRouting:
-        """Of all categories together, by their rounds, or with the weights that are given."""
+        """A mix of all categories, weighted by their rounds, or of those in `weights`."""
         if weights is not None and not sum(weights.values()) > 0:
             raise RoutingError(f"routing profile {self.name}: no category has a weight")
-        wanted = weights or {name: float(found.rounds) for name, found in self.categories.items()}
-        unknown = [name for name in wanted if name not in self.categories]
+        weights = weights or {name: float(category.rounds) for name, category in self.categories.items()}
+        unknown = [name for name in weights if name not in self.categories]
         if unknown:
-            known = ", ".join(self.categories)
-            raise RoutingError(f"routing profile {self.name} has no category {unknown[0]!r}; it has: {known}")
-        if len(wanted) == 1:
-            return self.category(next(iter(wanted)))
-        total = sum(wanted.values())
-        shares = ", ".join(f"{name} {weight / total:.0%}" for name, weight in wanted.items())
-        parts = {name: self.category(name) for name in wanted}
-        return mixed(parts, wanted, name=self.name, source=self.source(f"mixed: {shares}"))
+            names = ", ".join(self.categories)
+            raise RoutingError(f"routing profile {self.name} has no category {unknown[0]!r}; it has: {names}")
+        if len(weights) == 1:
+            return self.category(next(iter(weights)))
+        total = sum(weights.values())
+        shares = ", ".join(f"{name} {weight / total:.0%}" for name, weight in weights.items())
+        parts = {name: self.category(name) for name in weights}
+        return mixed(parts, weights, name=self.name, source=self.source(f"mixed: {shares}"))
 
-    def _log_miss(self, found: CategoryFile) -> FloatArray:
+    def _log_miss(self, category: CategoryFile) -> FloatArray:
         shape = (self.layers, self.experts)
-        one = decoded(found.hit_of_one, "u2", shape)
-        more = decoded(found.hit_of_runs, "u1", (len(self.knots) - 1, *shape))
-        at_knots = np.maximum(log_miss(np.concatenate([one[np.newaxis], more])), _LEAST)
+        first = decoded(category.hit_of_one, "u2", shape)
+        others = decoded(category.hit_of_runs, "u1", (len(self.knots) - 1, *shape))
+        at_knots = np.maximum(log_miss(np.concatenate([first[np.newaxis], others])), _LEAST)
         at_knots = np.maximum.accumulate(at_knots, axis=0)
         return _interpolated(np.array(self.knots), at_knots, self.longest_run)
 
 
 def knots_up_to(longest: int) -> list[int]:
-    usual = [*range(1, 11), 12, 16, 24, 32, 48, 64]
-    return [*(knot for knot in usual if knot < longest), longest]
+    knots = [*range(1, 11), 12, 16, 24, 32, 48, 64]
+    return [*(knot for knot in knots if knot < longest), longest]
 
 
 def _interpolated(knots: IntArray, at_knots: FloatArray, longest: int) -> FloatArray:
-    """At every run length, by powers between the knots."""
+    """Values at every run length, by powers of it between the knots."""
     if knots.size == 1:
         return at_knots
     runs = np.arange(1, longest + 1)
     low = np.minimum(np.searchsorted(knots, runs, side="right") - 1, knots.size - 2)
-    place = (np.log(runs / knots[low]) / np.log(knots[low + 1] / knots[low]))[:, np.newaxis, np.newaxis]
-    return np.asarray(at_knots[low] ** (1.0 - place) * at_knots[low + 1] ** place)
+    fraction = (np.log(runs / knots[low]) / np.log(knots[low + 1] / knots[low]))[:, np.newaxis, np.newaxis]
+    return np.asarray(at_knots[low] ** (1.0 - fraction) * at_knots[low + 1] ** fraction)
 
 
 def encoded(probability: FloatArray, kind: Literal["u1", "u2"]) -> str:
@@ -130,10 +129,10 @@ def encoded(probability: FloatArray, kind: Literal["u1", "u2"]) -> str:
 
 
 def decoded(text: str, kind: Literal["u1", "u2"], shape: tuple[int, ...]) -> FloatArray:
-    wanted = int(np.prod(shape)) * np.dtype(f"<{kind}").itemsize
+    array_bytes = int(np.prod(shape)) * np.dtype(f"<{kind}").itemsize
     try:
-        # Never more than the array needs: a small file may hold gigabytes of zeros.
-        unpacked = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), wanted + 1)
+        # Not more than the array needs: a small file may expand to gigabytes of zeros.
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), array_bytes + 1)
         whole = np.frombuffer(unpacked, dtype=f"<{kind}").reshape(shape)
     except (ValueError, zlib.error) as error:
         raise RoutingError(f"an array of {shape} cannot be decoded ({error})") from None
@@ -151,17 +150,17 @@ def read_routing(path: Path) -> RoutingFile:
 
 def parse_routing(text: str, origin: str) -> RoutingFile:
     try:
-        found = RoutingFile.model_validate_json(text)
-        if found.knots[:1] != [1] or found.knots != sorted(set(found.knots)) or found.knots[-1] != found.longest_run:
-            raise RoutingError(f"knots: must rise from 1 to longest_run, got {found.knots}")
-        for name in found.categories:
-            found.category(name)
+        file = RoutingFile.model_validate_json(text)
+        if file.knots[:1] != [1] or file.knots != sorted(set(file.knots)) or file.knots[-1] != file.longest_run:
+            raise RoutingError(f"knots: must rise from 1 to longest_run, got {file.knots}")
+        for name in file.categories:
+            file.category(name)
     except (ValueError, IndexError) as error:
         fault = first_complaint(error) if isinstance(error, ValueError) else str(error)
-        raise RoutingError(f"{origin}: {fault}; `specmargin profile routing` makes such files") from None
+        raise RoutingError(f"{origin}: {fault}; `specmargin profile routing` writes such files") from None
     except RoutingError as error:
         raise RoutingError(f"{origin}: {error}") from None
-    return found
+    return file
 
 
 def as_text(file: RoutingFile) -> str:

@@ -1,4 +1,4 @@
-"""Distinct experts by number of positions: as strangers, as one run, by popularity alone, and uniform."""
+"""Distinct experts by number of positions: of independent sequences, of one run, by popularity alone, and uniform."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from specmargin.step import FloatArray, Step
 def coverage_rows(
     pool: ExpertPool, profile: RoutingProfile, positions: Sequence[int], layer: int | None = None
 ) -> list[dict[str, Any]]:
-    """A row a number of positions, over the mean layer or one of them."""
+    """One row per number of positions, for the mean layer or for one layer."""
     counts = np.asarray(positions)
     local = profile.local(pool)
     if layer is not None and local is not None and layer >= local.layers:
-        raise ScenarioError(f"--layer {layer}: the routing profile {profile.name} knows {local.layers} layers")
+        raise ScenarioError(f"--layer {layer}: the routing profile {profile.name} has {local.layers} layers")
     width, depth = (
         _curve(profile, local, pool, steps, layer)
         for steps in (
@@ -55,6 +55,6 @@ def _curve(
 
 
 def _skew(local: LocalRouting, counts: FloatArray, layer: int | None) -> FloatArray:
-    """Popularity of all positions, neighbours independent."""
+    """Popularity alone: all positions independent."""
     p = local.popularity_by_layer_expert if layer is None else local.popularity_by_layer_expert[layer : layer + 1]
     return np.array([maths.skewed_mean(p, count).mean() for count in counts])

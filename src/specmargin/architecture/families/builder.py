@@ -1,4 +1,4 @@
-"""Helpers that every family shares: matrices with their precision, and the usual blocks made of them."""
+"""Helpers shared by all families: matrices with their precision, and the usual blocks of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specmargin.sources import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What every family reader gets."""
+    """Input of a family reader."""
 
     name: str
     config: Config
@@ -67,7 +67,7 @@ class LayerBuilder:
         return Matrix(name=name, inputs=self.hidden, outputs=outputs, precision=precision, biased=biased)
 
     def _matrix(self, name: str, inputs: int, outputs: int, split: Split, units: int, biased: bool) -> Matrix:
-        stored_as = name.replace("gate_up_proj", "gate_proj")  # engines fuse what checkpoints store apart
+        stored_as = name.replace("gate_up_proj", "gate_proj")  # engines fuse matrices that checkpoints store separately
         return Matrix(
             name=name,
             inputs=inputs,
@@ -204,7 +204,7 @@ def model(
     kv_precision: Precision | None = None,
     notes: tuple[str, ...] = (),
 ) -> Architecture:
-    """Embedding, layers, LM head: what is the same in every decoder."""
+    """Embedding, layers and LM head, which are the same in every decoder."""
     config, scheme = reading.config, reading.scheme
     vocabulary = config.positive("vocab_size")
     tied = config.boolean("tie_word_embeddings", tied_default)

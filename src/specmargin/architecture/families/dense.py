@@ -23,8 +23,8 @@ def plain_attention(config: Config, *, window: int | None = None) -> GroupedAtte
 
 def windows(config: Config, layers: int, default_pattern: list[str] | None = None) -> list[int | None]:
     """The attention window of each layer, from `layer_types`."""
-    known = ("full_attention", "sliding_attention")
-    kinds = config.kinds("layer_types", layers, known, default_pattern or ["full_attention"] * layers)
+    allowed = ("full_attention", "sliding_attention")
+    kinds = config.kinds("layer_types", layers, allowed, default_pattern or ["full_attention"] * layers)
     return [config.positive("sliding_window") if kind == "sliding_attention" else None for kind in kinds]
 
 

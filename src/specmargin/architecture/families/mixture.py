@@ -200,7 +200,7 @@ def gpt_oss(reading: Reading) -> Architecture:
         feed_forward,
         qkv_biased=True,
         output_biased=True,
-        vectors=heads,  # one attention sink a head
+        vectors=heads,  # one attention sink per head
     )
 
 

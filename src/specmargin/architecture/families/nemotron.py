@@ -1,4 +1,4 @@
-"""Nemotron-H and Nemotron 3: each layer is a Mamba-2 mixer, attention, an MLP or experts, never two of them."""
+"""Nemotron-H and Nemotron 3: each layer is a Mamba-2 mixer, attention, an MLP or experts, exactly one of them."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def gemma4(reading: Reading) -> Architecture:
                 router="router.proj",
                 intermediate=config.positive("moe_intermediate_size"),
             )
-            norms += 4 * hidden + block_pool.experts  # three more norms, the router's scale, one scale an expert
+            norms += 4 * hidden + block_pool.experts  # three more norms, the router's scale, one scale per expert
         return Layer(
             attention=attention,
             projections=make.grouped_projections(

@@ -1,4 +1,4 @@
-"""Kernels that are simply bad: far under the device's bandwidth although they only read weights, and what is faster."""
+"""Slow kernels: they only read weights, yet stay far below the device's bandwidth. And faster alternatives."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.kernels.terms import BYTES, expert_terms_of_work
 from specmargin.prices.work import Work
 
-_SLOW = 0.4  # of the device's bandwidth, by what one more expert takes
-_FASTER = 1.3  # times: what an alternative must be to be worth naming
-_LARGE = 0.1  # of the step: below that nobody should care
+_SLOW = 0.4  # of the device's bandwidth, by the time of one more expert
+_FASTER = 1.3  # times: speed-up from which an alternative is named
+_LARGE = 0.1  # of the step: smaller shares are not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class SlowKernel:
     alternative_seconds: float | None
 
     def with_more(self, other: SlowKernel | None) -> SlowKernel:
-        """The same kernel in other layers of the step too."""
+        """Times of the same kernel in other layers added."""
         if other is None:
             return self
         times = (self.alternative_seconds, other.alternative_seconds)
@@ -47,7 +47,7 @@ class SlowKernel:
         if self.alternative_seconds is None:
             return f"{text}; no measured alternative is faster"
         return (
-            f"{text}; {self.alternative} would take {self.alternative_seconds * 1e3:.2f} ms a step "
+            f"{text}; {self.alternative} would take {self.alternative_seconds * 1e3:.2f} ms per step "
             f"instead of {self.seconds * 1e3:.2f}"
         )
 
@@ -64,26 +64,26 @@ def slow_kernels(prices: SiliconPrices, works: Sequence[Work], total_seconds: fl
 
 def _slow_experts(prices: SiliconPrices, work: Work, block: ExpertBlock) -> SlowKernel | None:
     spread = work.expert_ranks > 1
-    found = prices.book.experts(prices.engine, block, spread=spread)
-    if found is None:
+    entry = prices.book.experts(prices.engine, block, spread=spread)
+    if entry is None:
         return None
     seconds = float(prices.price([work])[0].seconds)
-    rate = _rate(found.law, work, block, found.dtype)
+    rate = _rate(entry.law, work, block, entry.dtype)
     device = prices.fallback.device.bandwidth_bytes_per_second
     if rate >= _SLOW * device:
         return None
-    lawful = _seconds(found.law, work, block, found.dtype)
-    choices = [choice for choice in _alternatives(prices, work, block) if choice[1] * _FASTER <= lawful]
-    own = [choice for choice in choices if choice[0] == found.engine]  # nobody changes engines lightly
+    predicted = _seconds(entry.law, work, block, entry.dtype)
+    choices = [choice for choice in _alternatives(prices, work, block) if choice[1] * _FASTER <= predicted]
+    own = [choice for choice in choices if choice[0] == entry.engine]  # prefer a kernel of the same engine
     _, best_seconds, best_name = min(own or choices, key=lambda choice: choice[1], default=("", np.inf, ""))
     faster = bool(choices)
     return SlowKernel(
         bytes_per_second=rate,
         device_bytes_per_second=device,
-        kernel=f"{found.engine} {found.dtype}",
+        kernel=f"{entry.engine} {entry.dtype}",
         seconds=seconds,
         alternative=best_name if faster else "",
-        alternative_seconds=float(seconds * best_seconds / lawful) if faster else None,
+        alternative_seconds=float(seconds * best_seconds / predicted) if faster else None,
     )
 
 
@@ -92,10 +92,10 @@ def _seconds(law: Law, work: Work, block: ExpertBlock, dtype: str) -> float:
 
 
 def _rate(law: Law, work: Work, block: ExpertBlock, dtype: str) -> float:
-    """Bytes a second of reading one more expert: fixed times do not count against a kernel."""
+    """Bytes per second of reading one more expert: fixed time does not count against a kernel."""
     terms = expert_terms_of_work(work, block, dtype)
-    one = float(np.asarray(terms.bytes / work.distinct))
-    return one / (law.unit_seconds + one / law.bytes_per_second)
+    expert_bytes = float(np.asarray(terms.bytes / work.distinct))
+    return expert_bytes / (law.unit_seconds + expert_bytes / law.bytes_per_second)
 
 
 def _alternatives(prices: SiliconPrices, work: Work, block: ExpertBlock) -> Iterator[tuple[str, float, str]]:

@@ -1,4 +1,4 @@
-"""The laws of one GPU, as a step asks for them: own engine first, then another engine on the same GPU."""
+"""Lookup of the laws of one GPU: of the engine that is priced, or else of another engine on the same GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from specmargin.sources import Source, SourceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A law, the dtype it was measured in, and where it comes from."""
+class LawEntry:
+    """A law, the dtype it was measured in, and its origin."""
 
     law: Law
     dtype: str
@@ -31,7 +31,7 @@ class LawBook:
     laws: Mapping[tuple[str, str, str, str], Law]
     curves: Mapping[tuple[str, str, str, str], Curve]
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    behind: LawBook | None = None  # asked for what is not in this one
+    fallback: LawBook | None = None  # for what is not in this one
     _order: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -48,25 +48,26 @@ class LawBook:
                 laws[key] = Law.from_json(rest)
         return cls(gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"])
 
-    def over(self, other: LawBook) -> LawBook:
+    def with_fallback(self, other: LawBook) -> LawBook:
         """These laws, and the other's where there are none; each keeps its own origin."""
-        return replace(self, kernels={**other.kernels, **self.kernels}, behind=other)
+        return replace(self, kernels={**other.kernels, **self.kernels}, fallback=other)
 
     @property
     def origin(self) -> str:
         return f"{self.release}, {self.gpu}"
 
     def engines(self, first: str) -> list[str]:
-        if first not in self._order:  # asked for every matrix of every step
-            books = [self.laws] if self.behind is None else [self.laws, self.behind.laws]
-            known = dict.fromkeys(engine for laws in books for engine, *_ in laws)
-            self._order[first] = [first, *(engine for engine in known if engine != first)]
+        """Engines with laws on this GPU, `first` in front."""
+        if first not in self._order:  # called for every matrix of every step
+            books = [self.laws] if self.fallback is None else [self.laws, self.fallback.laws]
+            engines = dict.fromkeys(engine for laws in books for engine, *_ in laws)
+            self._order[first] = [first, *(engine for engine in engines if engine != first)]
         return self._order[first]
 
-    def gemm(self, engine: str, precision: str) -> Found | None:
+    def gemm(self, engine: str, precision: str) -> LawEntry | None:
         return self._find(engine, "gemm", DTYPES.get(precision, ()), [""])
 
-    def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> Found | None:
+    def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> LawEntry | None:
         """The law of the kernel that the engine uses for this model's shape, or of its usual kernel."""
         plain = is_plain(block)
         shape = _model_shape(block)
@@ -79,23 +80,23 @@ class LawBook:
                 variants = [expert_variant(name, spread=spread, plain=plain) for name in names]
                 variants += [expert_variant(name, spread=not spread, plain=plain) for name in names]
                 variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
-                found = self._at(candidate, "experts", dtype, variants)
-                if found is not None:
-                    return found
+                entry = self._first_variant(candidate, "experts", dtype, variants)
+                if entry is not None:
+                    return entry
         return None
 
-    def attention(self, engine: str, attention: GroupedAttention, kv: str) -> Found | None:
+    def attention(self, engine: str, attention: GroupedAttention, kv: str) -> LawEntry | None:
         exact = grouped_variant(attention, kv)
         return self._find(engine, "attention", ("bfloat16",), [exact, exact.replace("-window", "")])
 
-    def prefill(self, engine: str) -> Found | None:
+    def prefill(self, engine: str) -> LawEntry | None:
         return self._find(engine, "prefill", ("bfloat16",), [""])
 
-    def module(self, engine: str, kind: str, kv: str) -> Found | None:
-        wanted = ("fp8", "bfloat16") if kv.startswith("fp8") else ("bfloat16", "fp8")
-        return self._find(engine, kind, wanted, [""])
+    def module(self, engine: str, kind: str, kv: str) -> LawEntry | None:
+        dtypes = ("fp8", "bfloat16") if kv.startswith("fp8") else ("bfloat16", "fp8")
+        return self._find(engine, kind, dtypes, [""])
 
-    def delta_net(self, engine: str) -> Found | None:
+    def delta_net(self, engine: str) -> LawEntry | None:
         return self._find(engine, "gdn", ("fp32",), [""])
 
     def collective(self, engine: str, kind: str, ranks: int) -> tuple[Curve, Source] | None:
@@ -104,28 +105,28 @@ class LawBook:
             if curve is not None:
                 detail = f"{self.origin}, curve of {curve.evidence}"
                 return curve, Source(kind=SourceKind.SILICON, detail=detail)
-        return None if self.behind is None else self.behind.collective(engine, kind, ranks)
+        return None if self.fallback is None else self.fallback.collective(engine, kind, ranks)
 
-    def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> Found | None:
+    def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> LawEntry | None:
         for dtype in dtypes:
             for candidate in self.engines(engine):
-                found = self._at(candidate, operation, dtype, variants)
-                if found is not None:
-                    return found
+                entry = self._first_variant(candidate, operation, dtype, variants)
+                if entry is not None:
+                    return entry
         return None
 
-    def _at(self, candidate: str, operation: str, dtype: str, variants: list[str]) -> Found | None:
+    def _first_variant(self, candidate: str, operation: str, dtype: str, variants: list[str]) -> LawEntry | None:
         for variant in variants:
             law = self.laws.get((candidate, operation, dtype, variant))
             if law is not None:
-                return Found(law=law, dtype=dtype, engine=candidate, origin=self.origin)
-        return None if self.behind is None else self.behind._at(candidate, operation, dtype, variants)
+                return LawEntry(law=law, dtype=dtype, engine=candidate, origin=self.origin)
+        return None if self.fallback is None else self.fallback._first_variant(candidate, operation, dtype, variants)
 
 
 _KEYS = ("gpu", "engine", "operation", "dtype", "variant")
 
 
 def _model_shape(block: ExpertBlock) -> str:
-    """As the tables name it: hidden size, intermediate size, experts a token, experts."""
+    """As the tables name it: hidden size, intermediate size, experts per token, experts."""
     down = block.expert[1]
     return shape_key(down.outputs, down.inputs, block.pool.experts_per_token, block.pool.experts)

@@ -10,7 +10,7 @@ from specmargin.prices.kernels import store
 
 
 def all_reduce_rows(table: store.Table) -> pl.DataFrame:
-    """Inside a CUDA graph where the table knows both; the message is counted in bytes of one rank."""
+    """Inside a CUDA graph where the table has both; `bytes` is the message of one rank."""
     rows = table.rows
     if "backend" in rows.columns:
         rows = rows.filter(pl.col("backend").str.ends_with("graph"))
@@ -26,13 +26,13 @@ def all_reduce_rows(table: store.Table) -> pl.DataFrame:
 def all_to_all_rows(system: str, engine: str) -> tuple[str, pl.DataFrame] | None:
     """Engine version, and the seconds of a dispatch or a combine (their mean), by the faster of DeepEP's two modes.
 
-    `bytes` is what leaves a rank: its positions times the ranks that their k experts lie on.
+    `bytes` is what a rank sends: its positions times the ranks that hold their k experts.
     """
     parts = [part for file, read in _ALL_TO_ALL for part in _all_to_all_part(system, engine, file, read)]
     if not parts:
         return None
     version = parts[0][0]
-    rows = pl.concat([rows for found, rows in parts if found == version])
+    rows = pl.concat([rows for part_version, rows in parts if part_version == version])
     keys = ["ranks", "hidden_size", "topk", "num_experts", "num_tokens"]
     touched = pl.col("ranks") * (1.0 - (1.0 - 1.0 / pl.col("ranks")).pow(pl.col("topk")))
     best = rows.group_by(keys).agg(pl.col("seconds").min())
@@ -50,7 +50,7 @@ def _all_to_all_part(
 
 
 def _moe_a2a(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row a phase; times in microseconds."""
+    """One row per phase; times in microseconds."""
     keys = ["comm_backend", "ep_size", "hidden_size", "topk", "num_experts", "num_tokens"]
     return (
         rows.filter(pl.col("comm_dtype").is_in(["default", "bfloat16"]))
@@ -64,7 +64,7 @@ def _moe_a2a(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _deepep(dispatch: str, combine: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
-    """Both phases in one row; the GPUs of a node are not in it."""
+    """Both phases in one row; the number of GPUs per node is not in it."""
 
     def read(rows: pl.DataFrame) -> pl.DataFrame:
         return rows.with_columns(

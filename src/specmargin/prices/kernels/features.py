@@ -1,6 +1,6 @@
-"""From rows of a measured table to the features of a law: one function an operation.
+"""From rows of a measured table to the features of a law: one function per operation.
 
-The same functions serve the fit of the laws and the interpolation of the tables: both forms agree on what a row is.
+The fit of the laws and the interpolation of the tables both use these functions.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def _balanced_choice(positions: int, experts: int, topk: int) -> IntArray:
 
 
 def _group_limited_choice(positions: int, experts: int, topk: int) -> IntArray:
-    """What DeepSeek's routing makes of it: the best 4 of 8 groups, then their best experts; ties go to the first."""
-    wanted = np.zeros((positions, experts))
-    np.put_along_axis(wanted, _balanced_choice(positions, experts, topk), 1.0, axis=1)
+    """The same under DeepSeek's routing: the best 4 of 8 groups, then their best experts; ties go to the first."""
+    choices = np.zeros((positions, experts))
+    np.put_along_axis(choices, _balanced_choice(positions, experts, topk), 1.0, axis=1)
     size = experts // _GROUPS
-    score = np.sort(wanted.reshape(positions, _GROUPS, size), axis=2)[:, :, -2:].sum(axis=2)
+    score = np.sort(choices.reshape(positions, _GROUPS, size), axis=2)[:, :, -2:].sum(axis=2)
     allowed = np.zeros((positions, _GROUPS), dtype=bool)
     np.put_along_axis(allowed, np.argsort(-score, axis=1, kind="stable")[:, : _GROUPS // 2], True, axis=1)
-    masked = np.where(np.repeat(allowed, size, axis=1), wanted, -1.0)
+    masked = np.where(np.repeat(allowed, size, axis=1), choices, -1.0)
     return np.asarray(np.argsort(-masked, axis=1, kind="stable")[:, :topk])
 
 
 @lru_cache(maxsize=100_000)
 def expert_load(positions: int, experts: int, topk: int, ranks: int, *, by_groups: bool = False) -> tuple[int, int]:
     """Distinct experts and (position, expert) pairs on the first of `ranks`, as the collectors route."""
-    # Position i + n chooses as position i does, so one period of n positions tells all: tables go to 65,536.
+    # Position i + n chooses as position i does, so one period of n positions is enough; tables go to 65,536.
     chosen = _choice(min(positions, experts), experts, topk, by_groups)
     is_local = chosen < experts // ranks
     pairs_by_position = is_local.sum(axis=1)
@@ -66,15 +66,15 @@ def _choice(positions: int, experts: int, topk: int, by_groups: bool) -> IntArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertRows:
-    """Rows of an MoE table in one dtype and distribution, one latency a shape and number of tokens."""
+    """Rows of an MoE table in one dtype and distribution, one latency per shape and number of tokens."""
 
     rows: pl.DataFrame  # with columns kernel (at decode), distinct, pairs, parameters (of a rank's share of an expert)
-    dropped: int  # rows of shapes that seem faster than memory however they are counted
+    dropped: int  # rows of shapes that would exceed the memory bandwidth however they are counted
 
 
 def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | None:
     chosen = table.rows.filter((pl.col("moe_dtype") == dtype) & (pl.col("distribution") == "balanced")).filter(
-        pl.col("num_experts") // pl.col("moe_ep_size") >= 8  # smaller shares are not what anybody runs
+        pl.col("num_experts") // pl.col("moe_ep_size") >= 8  # smaller shares are not used in practice
     )
     if chosen.height == 0:
         return None
@@ -93,8 +93,8 @@ def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | N
     recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), by_groups=True)
     rows = pl.concat([rows.join(by_groups, on=MODEL_SHAPE, how="anti"), recounted])
     impossible = rows.filter(_too_fast(seconds_per_parameter)).select(MODEL_SHAPE).unique()
-    kept = rows.join(impossible, on=MODEL_SHAPE, how="anti")
-    return ExpertRows(rows=kept.sort([*EXPERT_SHAPE, "num_tokens"]), dropped=rows.height - kept.height)
+    possible = rows.join(impossible, on=MODEL_SHAPE, how="anti")
+    return ExpertRows(rows=possible.sort([*EXPERT_SHAPE, "num_tokens"]), dropped=rows.height - possible.height)
 
 
 def _counted(rows: pl.DataFrame, *, by_groups: bool) -> pl.DataFrame:
@@ -113,15 +113,15 @@ def _too_fast(seconds_per_parameter: float) -> pl.Expr:
 def _routes_by_groups(seconds_per_parameter: float) -> pl.Expr:
     """Rows whose kernel routed by groups although the table says 'balanced': half of the experts are never read.
 
-    They seem to read up to 1.8 times faster than memory can; counted by groups, they fall in with all others. The
-    newest vLLM and SGLang do it to DeepSeek's shape, TensorRT-LLM's min_latency kernel to all of up to 256 experts.
+    They seem to read at up to 1.8 times the memory bandwidth; counted by groups, they agree with all others. The newest
+    vLLM and SGLang do it for DeepSeek's shape, TensorRT-LLM's min_latency kernel for all pools of up to 256 experts.
     """
     fits = (pl.col("topk") == 8) & pl.col("num_experts").is_between(64, 256) & (pl.col("num_experts") % _GROUPS == 0)
     return fits & (_too_fast(seconds_per_parameter) | pl.col("kernel").str.contains("min_latency"))
 
 
 def matrices_expression() -> pl.Expr:
-    """Three matrices an expert; two where the activation is a squared ReLU."""
+    """Three matrices per expert; two where the activation is a squared ReLU."""
     plain = pl.lit(False)
     for hidden, inter in sorted(PLAIN_EXPERTS):
         plain = plain | ((pl.col("hidden_size") == hidden) & (pl.col("inter_size") == inter))
@@ -159,14 +159,14 @@ def gemm_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
     return gemm_terms(_column(rows, "m"), _column(rows, "n"), _column(rows, "k"), dtype)
 
 
-# --- attention: one query a sequence, by heads of one rank ---
+# --- attention: one query per sequence, by heads of one rank ---
 
 ATTENTION_SHAPE = ["num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype"]
-AttentionShape = tuple[int, int, int, int, str]  # these
+AttentionShape = tuple[int, int, int, int, str]  # values of ATTENTION_SHAPE
 
 
 def attention_rows(table: Table, shape: AttentionShape | None = None) -> pl.DataFrame:
-    """Decode rows, of one shape or of all; context is isl + step tokens. Older tables know no window."""
+    """Decode rows, of one shape or of all; context is isl + step tokens. Older tables have no window."""
     rows = _defaulted(table.rows, "window_size", 0)
     if shape is not None:
         rows = rows.filter(*(pl.col(name) == value for name, value in zip(ATTENTION_SHAPE, shape, strict=True)))
@@ -213,7 +213,7 @@ def prefill_terms_of(rows: pl.DataFrame) -> Terms:
     return Terms(bytes=batch * isl * (2.0 * kv_heads + 2.0 * heads) * dim * 2.0, operations=pairs * heads * 4.0 * dim)
 
 
-# --- whole attention modules (MLA, DSA, CSA, HCA): what is left of them when their GEMMs are taken out ---
+# --- whole attention modules (MLA, DSA, CSA, HCA), of which the fit subtracts the GEMMs ---
 
 
 def module_rows(table: Table, table_model: str) -> pl.DataFrame:
@@ -241,7 +241,7 @@ def delta_net_rows(table: Table) -> pl.DataFrame:
 
 
 def delta_net_terms_of(rows: pl.DataFrame) -> Terms:
-    """A state of fp32 read and written, for each sequence."""
+    """One fp32 state read and written per sequence."""
     batch, v_heads = _column(rows, "batch_size"), _column(rows, "num_v_heads")
     state = v_heads * _column(rows, "head_k_dim") * _column(rows, "head_v_dim") * 4.0
     return Terms(bytes=2.0 * batch * state, operations=np.zeros(()), units=batch)

@@ -1,4 +1,4 @@
-"""Fitting laws to measured rows, and how well they hold on shapes that the fit did not see."""
+"""Fitting laws to measured rows, and their errors on held-out shapes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Samples:
     shape: IntArray
     weight: FloatArray
     offset: FloatArray  # seconds that are in the measurement and priced elsewhere (a module's GEMMs)
-    bandwidth_limit: float  # of the device: a fit that needs more has mistaken something else for bandwidth
-    crowding_limit: float = 0.25  # a fit to a few shapes that needs more has mistaken compute for it
+    bandwidth_limit: float  # of the device: beyond it, the fit attributes something else to bandwidth
+    crowding_limit: float = 0.25  # beyond it, a fit to a few shapes attributes compute to crowding
 
     def where(self, mask: BoolArray) -> Samples:
         terms = Terms(**{name: _cut(getattr(self.terms, name), mask) for name in _FEATURES})
@@ -56,7 +56,7 @@ def _cut(array: FloatArray, mask: BoolArray) -> FloatArray:
 
 
 def fit(samples: Samples, evidence: Evidence) -> Law:
-    """A few non-negative numbers that minimise the robust relative error. Features that are absent are left out."""
+    """Minimise the robust relative error over a few non-negative numbers. Absent features are left out."""
     present = np.array([True, *(bool(np.any(getattr(samples.terms, name))) for name in _FEATURES)])
     root = np.sqrt(samples.weight)
 
@@ -79,22 +79,22 @@ def fit(samples: Samples, evidence: Evidence) -> Law:
 
 
 def held_out_errors(samples: Samples, folds: int = 5, seed: int = 0) -> FloatArray:
-    """Relative error of every row under a fit that saw none of its shape."""
+    """Relative error of every row under a fit without its shape."""
     shapes, index = np.unique(samples.shape, return_inverse=True)
     fold_of_shape = np.random.default_rng(seed).permutation(shapes.size) % folds
     fold = fold_of_shape[index]
-    nothing = Evidence(version="", rows=0, shapes=0, median_error=0.0, p90_error=0.0)
+    no_evidence = Evidence(version="", rows=0, shapes=0, median_error=0.0, p90_error=0.0)
     errors = np.full(samples.seconds.size, np.nan)
     for held_out in range(min(folds, shapes.size)):
         test = fold == held_out
-        law = fit(samples.where(~test), nothing)
+        law = fit(samples.where(~test), no_evidence)
         part = samples.where(test)
         errors[test] = (law.seconds(part.terms) + part.offset) / part.seconds - 1.0
     return errors
 
 
 def fitted_law(samples: Samples, version: str, *, judged: BoolArray, note: str = "") -> Law:
-    """A law with its evidence; errors are judged where `judged` says (the memory-bound rows)."""
+    """A law with its evidence; errors are over the `judged` rows (the memory-bound ones)."""
     shapes = int(np.unique(samples.shape).size)
     errors = np.abs(held_out_errors(samples))[judged] if shapes > 1 else np.array([np.nan])
     evidence = Evidence(

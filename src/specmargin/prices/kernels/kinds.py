@@ -1,4 +1,4 @@
-"""Which measurements price which part of a model: names that the fitting script and the price models share."""
+"""Which measurements price which part of a model: names shared by the fitting script and the price models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 
-# Our precisions, and the dtypes they are measured as, best match first.
+# Specmargin's precisions, and the dtypes they are measured as, best match first.
 DTYPES = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
@@ -63,7 +63,7 @@ MODULES = {
 
 
 def attention_kind(attention: Attention) -> str:
-    """The operation that an attention layer is measured as; "" where nobody measured its kind."""
+    """The operation that an attention layer is measured as; "" where its kind was not measured."""
     match attention:
         case GroupedAttention():
             return "attention" if attention.selection is None else ""
@@ -84,7 +84,7 @@ def grouped_variant(attention: GroupedAttention, kv_name: str) -> str:
 
 
 def is_plain(block: ExpertBlock) -> bool:
-    """Two matrices an expert (squared ReLU) instead of three."""
+    """Two matrices per expert (squared ReLU) instead of three."""
     first, second = block.expert
     return first.outputs == second.inputs
 

@@ -6,7 +6,7 @@
 For routed experts: units are the distinct experts of the rank, residents all experts it holds (sorting and offsets),
 elements the (position, expert) pairs times the hidden size (gathering and scattering activations). For GEMMs: elements
 are the depth of the product. `crowded` rises from 0 to 1 as positions go from one to two for every expert of the
-rank: there Triton falls back to an untuned configuration for most shapes, and reads more slowly. p = 3 rounds the knee.
+rank, where Triton falls back to an untuned configuration for most shapes and reads more slowly. p = 3 rounds the knee.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ import numpy as np
 
 from specmargin.step import FloatArray
 
-_KNEE = 3.0
+
+def knee(memory: FloatArray, compute: FloatArray) -> FloatArray:
+    """The longer of the two, rounded where they are equal (p = 3)."""
+    return np.asarray(np.cbrt(memory**3 + compute**3))
 
 
 def _zero() -> FloatArray:
@@ -29,7 +32,7 @@ def _zero() -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a law rests on. Errors are on shapes that the fit did not see."""
+    """Measurements behind a law. Errors are on held-out shapes."""
 
     version: str
     rows: int
@@ -70,7 +73,7 @@ class Law:
     def __post_init__(self) -> None:
         for name in ("fixed_seconds", "unit_seconds", "resident_seconds", "element_seconds", "crowding"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a number that is not negative, got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a non-negative number, got {getattr(self, name)!r}")
         for name in ("bytes_per_second", "operations_per_second"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {getattr(self, name)!r}")
@@ -82,10 +85,10 @@ class Law:
             + self.resident_seconds * terms.residents
             + self.element_seconds * terms.elements
         )
-        return np.asarray(self.fixed_seconds + linear + np.cbrt(memory**_KNEE + compute**_KNEE))
+        return np.asarray(self.fixed_seconds + linear + knee(memory, compute))
 
     def parts(self, terms: Terms) -> tuple[FloatArray, FloatArray]:
-        """Seconds of memory and of compute, each alone: what a piece of work waits for."""
+        """Seconds of memory and of compute, each alone."""
         memory = terms.bytes * (1.0 + self.crowding * terms.crowded) / self.bytes_per_second
         return np.asarray(memory), np.asarray(terms.operations / self.operations_per_second)
 
@@ -99,7 +102,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A time by size where no formula holds (collectives change algorithm with size): points, log-interpolated."""
+    """Time by size where no formula fits (collectives change algorithm with size): points, log-interpolated."""
 
     sizes: tuple[float, ...]
     seconds_at: tuple[float, ...]
@@ -107,7 +110,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         if not self.sizes or len(self.sizes) != len(self.seconds_at):
-            raise ValueError("sizes and seconds_at must have one entry a point")
+            raise ValueError("sizes and seconds_at must have one entry per point")
         if not all(0.0 < value < math.inf for value in (*self.sizes, *self.seconds_at)):
             raise ValueError("sizes and seconds_at must be positive numbers")
 

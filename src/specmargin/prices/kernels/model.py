@@ -1,7 +1,7 @@
 """Prices from measured kernels: laws, or the tables themselves where they are installed.
 
-Every component is looked up by its real shapes. Where nobody measured one, it falls back to the datasheet and its line
-in the ledger says so. Verify attention (several queries a sequence) is modelled from one-query rows: the KV is read
+Every component is looked up by its real shapes. One that was not measured falls back to the datasheet, and its line in
+the ledger says so. Verify attention (several queries per sequence) is modelled from one-query rows: the KV is read
 once, products grow with the queries.
 """
 
@@ -24,7 +24,7 @@ from specmargin.architecture.types import (
     Matrix,
 )
 from specmargin.prices.attention import traffic
-from specmargin.prices.kernels.book import Found, LawBook
+from specmargin.prices.kernels.book import LawBook, LawEntry
 from specmargin.prices.kernels.kinds import attention_kind
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
@@ -37,23 +37,23 @@ from specmargin.step import FloatArray, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Measured over lawful, interpolated at the shape at hand, and which measurements that rests on ("" for none)."""
+    """Ratio of measured to predicted time, interpolated at this shape, and the measurements behind it ("" for none)."""
 
     factor: FloatArray | float = 1.0
     label: str = ""
 
 
-LAWFUL = Correction()
+NO_CORRECTION = Correction()
 
 
 class Refinement(Protocol):
-    """What tables know beyond a law."""
+    """Corrections of a law by the measured tables."""
 
-    def gemm(self, found: Found, m: FloatArray, n: float, k: float) -> Correction: ...
+    def gemm(self, entry: LawEntry, m: FloatArray, n: float, k: float) -> Correction: ...
 
-    def experts(self, found: Found, block: ExpertBlock, work: Work) -> Correction: ...
+    def experts(self, entry: LawEntry, block: ExpertBlock, work: Work) -> Correction: ...
 
-    def attention(self, found: Found, attention: Attention, work: Work, step: Step) -> Correction: ...
+    def attention(self, entry: LawEntry, attention: Attention, work: Work, step: Step) -> Correction: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,32 +85,30 @@ class SiliconPrices:
     def _matrices(self, work: Work, matrices: tuple[Matrix, ...]) -> WorkPrice | None:
         parts: list[WorkPrice] = []
         for group in fused(matrices):
-            found = self.book.gemm(self.engine, group[0].precision.name)
-            if found is None and group[0].precision.name == "fp32":
-                found = self.book.gemm(self.engine, "bf16")  # hyper-connections and the like run in bf16 kernels
-            if found is None:
+            entry = self.book.gemm(self.engine, group[0].precision.name)
+            if entry is None and group[0].precision.name == "fp32":
+                entry = self.book.gemm(self.engine, "bf16")  # hyper-connections and the like run in bf16 kernels
+            if entry is None:
                 return None
-            parts.append(self._gemm(work, group, found))
-        return _added(parts)
+            parts.append(self._gemm(work, group, entry))
+        return _sum_prices(parts)
 
-    def _gemm(self, work: Work, group: tuple[Matrix, ...], found: Found) -> WorkPrice:
+    def _gemm(self, work: Work, group: tuple[Matrix, ...], entry: LawEntry) -> WorkPrice:
         n, k = gemm_shape(group, work.ranks)
-        copies = group[0].copies
-        if copies > 1:  # a block-diagonal product is one batched kernel
-            n, copies = n * copies, 1
-        terms = gemm_terms(work.positions, n, k, found.dtype)
-        correction = self.refinement.gemm(found, work.positions, n, k) if self.refinement else LAWFUL
-        return _priced(found, terms, work.count, correction)
+        n *= group[0].copies  # a block-diagonal product is one batched kernel
+        terms = gemm_terms(work.positions, n, k, entry.dtype)
+        correction = self.refinement.gemm(entry, work.positions, n, k) if self.refinement else NO_CORRECTION
+        return _law_price(entry, terms, work.count, correction)
 
     # --- experts ---
 
     def _experts(self, work: Work, block: ExpertBlock) -> WorkPrice | None:
-        found = self.book.experts(self.engine, block, spread=work.expert_ranks > 1)
-        if found is None:
+        entry = self.book.experts(self.engine, block, spread=work.expert_ranks > 1)
+        if entry is None:
             return None
-        terms = expert_terms_of_work(work, block, found.dtype)
-        correction = self.refinement.experts(found, block, work) if self.refinement else LAWFUL
-        return _priced(found, terms, work.count, correction)
+        terms = expert_terms_of_work(work, block, entry.dtype)
+        correction = self.refinement.experts(entry, block, work) if self.refinement else NO_CORRECTION
+        return _law_price(entry, terms, work.count, correction)
 
     # --- attention ---
 
@@ -126,14 +124,14 @@ class SiliconPrices:
             parts.append(part)
         if prompts is not None:
             parts.append(self._prefill(work, attention, prompts))
-        return _added(parts)
+        return _sum_prices(parts)
 
     def _decode(self, work: Work, attention: Attention, step: Step) -> WorkPrice | None:
         kind = attention_kind(attention)
         if not kind or work.kv is None:
             return None
-        found = self._attention_law(attention, kind, work.kv.name)
-        if found is None:
+        entry = self._attention_law(attention, kind, work.kv.name)
+        if entry is None:
             return None
         if isinstance(attention, GroupedAttention):
             terms = grouped_terms(attention, step, kv_bytes=work.kv.bytes_per_parameter, ranks=work.ranks)
@@ -141,10 +139,10 @@ class SiliconPrices:
             part = _attention_work(work, attention, step)
             operations = part.flops if kind != "gdn" else np.zeros(())
             terms = Terms(bytes=part.bytes, operations=operations, units=step.sequences)
-        correction = self.refinement.attention(found, attention, work, step) if self.refinement else LAWFUL
-        return _priced(found, terms, work.count, correction, _QUERIES_MODELLED)
+        correction = self.refinement.attention(entry, attention, work, step) if self.refinement else NO_CORRECTION
+        return _law_price(entry, terms, work.count, correction, _QUERIES_MODELLED)
 
-    def _attention_law(self, attention: Attention, kind: str, kv: str) -> Found | None:
+    def _attention_law(self, attention: Attention, kind: str, kv: str) -> LawEntry | None:
         if isinstance(attention, GroupedAttention):
             return self.book.attention(self.engine, attention, kv)
         if kind == "gdn":
@@ -152,27 +150,27 @@ class SiliconPrices:
         return self.book.module(self.engine, kind, kv)
 
     def _prefill(self, work: Work, attention: Attention, step: Step) -> WorkPrice:
-        """Prompts compute at the rate of the engine's prefill attention; linear attention by the datasheet."""
-        found = self.book.prefill(self.engine)
-        if found is None or isinstance(attention, LinearAttention):
+        """Prompts at the rate of the engine's prefill attention; linear attention by the datasheet."""
+        entry = self.book.prefill(self.engine)
+        if entry is None or isinstance(attention, LinearAttention):
             return self.fallback.price([_attention_work(work, attention, step)])[0]
         dims = _prefill_dims(attention)
         attended = _prefill_pairs(attention, step)
         terms = Terms(bytes=np.zeros(()), operations=attended * 2.0 * dims * attention.heads / work.ranks)
-        return _priced(found, terms, work.count, LAWFUL)
+        return _law_price(entry, terms, work.count, NO_CORRECTION)
 
     # --- collectives ---
 
     def _collective(self, work: Work, collective: Collective) -> WorkPrice | None:
-        found = self.book.collective(self.engine, str(collective.kind), collective.ranks)
-        if found is None:
+        measured = self.book.collective(self.engine, str(collective.kind), collective.ranks)
+        if measured is None:
             return None
-        curve, source = found
-        return _constant(work.count * curve.seconds(work.bytes), source)
+        curve, source = measured
+        return _fixed_price(work.count * curve.seconds(work.bytes), source)
 
 
 def _attention_work(work: Work, attention: Attention, step: Step) -> Work:
-    """The part of an attention work that some of its sequences bring."""
+    """The part of an attention work that belongs to the sequences of `step`."""
     assert work.kv is not None
     moved = traffic(
         attention,
@@ -223,16 +221,16 @@ def _prefill_pairs(attention: Attention, step: Step) -> FloatArray:
     return step.total(run * np.minimum(context + (run + 1.0) / 2.0, reach))
 
 
-_QUERIES_MODELLED = "; more than one query a sequence modelled: KV read once, products by query"
+_QUERIES_MODELLED = "; more than one query per sequence modelled: KV read once, products by query"
 
 
-def _priced(found: Found, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:
-    """`count` pieces of a law's time, corrected by what the tables know."""
-    whole = found.law.seconds(terms)
-    memory, compute = found.law.parts(terms)
+def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:
+    """`count` pieces at the law's time, corrected by the tables."""
+    whole = entry.law.seconds(terms)
+    memory, compute = entry.law.parts(terms)
     scale = count * correction.factor
-    detail = correction.label or f"law of {found.law.evidence}"
-    source = Source(kind=SourceKind.SILICON, detail=f"{found.origin}, {detail}{remark}")
+    detail = correction.label or f"law of {entry.law.evidence}"
+    source = Source(kind=SourceKind.SILICON, detail=f"{entry.origin}, {detail}{remark}")
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),
@@ -242,14 +240,12 @@ def _priced(found: Found, terms: Terms, count: int, correction: Correction, rema
     )
 
 
-def _constant(seconds: FloatArray, source: Source) -> WorkPrice:
-    nothing = np.zeros(())
-    return WorkPrice(
-        seconds=seconds, memory_seconds=nothing, compute_seconds=nothing, fixed_seconds=seconds, source=source
-    )
+def _fixed_price(seconds: FloatArray, source: Source) -> WorkPrice:
+    zero = np.zeros(())
+    return WorkPrice(seconds=seconds, memory_seconds=zero, compute_seconds=zero, fixed_seconds=seconds, source=source)
 
 
-def _added(parts: Sequence[WorkPrice]) -> WorkPrice:
+def _sum_prices(parts: Sequence[WorkPrice]) -> WorkPrice:
     def total(name: str) -> FloatArray:
         return np.asarray(sum((getattr(part, name) for part in parts), start=np.zeros(())))
 

@@ -1,6 +1,6 @@
-"""Where the public kernel measurements are: `aiconfigurator-core`'s Parquet tables, newest version first.
+"""The public kernel measurements: `aiconfigurator-core`'s Parquet tables, newest version first.
 
-Latencies are in milliseconds there and in seconds from here on.
+The tables have latencies in milliseconds; they are read as seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specmargin.errors import TableError
 if TYPE_CHECKING:
     import polars as pl
 
-# Our device names, and the systems they are called by there.
+# Specmargin's device names, and aiconfigurator's names of the same systems.
 SYSTEMS = {
     "a100": "a100_sxm",
     "h100": "h100_sxm",
@@ -66,12 +66,12 @@ def release() -> str:
 
 def versions(system: str, operation: str, engine: str, file: str) -> list[Path]:
     """Files of one operation, newest engine version first."""
-    found = (data_folder() / system / operation / engine).glob(f"*/{file}.parquet")
-    return sorted(found, key=lambda path: _version_key(path.parent.name), reverse=True)
+    paths = (data_folder() / system / operation / engine).glob(f"*/{file}.parquet")
+    return sorted(paths, key=lambda path: _version_key(path.parent.name), reverse=True)
 
 
 def load(system: str, operation: str, engine: str, file: str) -> Table | None:
-    """The newest table, or None where nobody measured."""
+    """The newest table, or None where nothing was measured."""
     for path in versions(system, operation, engine, file):
         return table(path)
     return None

@@ -1,4 +1,4 @@
-"""From a work to the features of its law: the same arithmetic for models as for rows of measured tables.
+"""The features of a law: the same arithmetic for the works of a step and for rows of measured tables.
 
 No Polars here: the base install prices with laws alone.
 """
@@ -9,11 +9,12 @@ import numpy as np
 
 from specmargin.architecture.precision import PRECISIONS
 from specmargin.architecture.types import ExpertBlock, GroupedAttention, Matrix, Split, total_parameters
+from specmargin.prices.attention import attended_pairs, attended_span
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.work import Work
 from specmargin.step import ArrayLike, FloatArray, Step
 
-# Bytes a parameter, by the dtype names of the tables.
+# Bytes per parameter, by the dtype names of the tables.
 BYTES = {
     "bfloat16": 2.0,
     "fp8": 1.0,
@@ -106,13 +107,10 @@ def attention_terms(
 
 
 def grouped_terms(attention: GroupedAttention, step: Step, *, kv_bytes: float, ranks: int) -> Terms:
-    """Several queries a sequence read its KV once and compute in proportion: modelled, for tables have one query."""
+    """Several queries per sequence: KV read once, compute in proportion. Modelled, because tables have one query."""
     run, context = step.run_by_class, step.context_by_class
-    if attention.window is None:
-        span, pairs = context + run, run * context + run * (run + 1.0) / 2.0
-    else:
-        span = np.minimum(context + run, attention.window + run - 1.0)
-        pairs = run * np.minimum(context + (run + 1.0) / 2.0, attention.window)
+    span = attended_span(run, context, attention.window)
+    pairs = attended_pairs(run, context, attention.window)
     return attention_terms(
         sequences=step.sequences,
         tokens=step.total(span),
