@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-live bench-live check bench golden readme screenshots clean clean-compiled
+.PHONY: plan test test-live bench-live check bench golden map readme screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -32,6 +32,10 @@ bench: $(VENV)/.installed-dev
 # Records prices, decisions and public names again and prints what moved: see tests/golden/README.md.
 golden: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.golden
+
+# The list of modules in docs/map.md, from their docstrings.
+map:
+	$(PYTHON) scripts/update_map.py
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
