@@ -52,24 +52,24 @@ def _goodput(serving: Serving, users: int) -> float:
 @pytest.mark.parametrize(("kind", "deepest"), [("mtp", 8), ("dflash", 15)])
 def test_served_goodput_and_depths_are_the_published_ones(published: Path, kind: str, deepest: int) -> None:
     cells: dict[str, Any] = json.loads((published / "drafter-grid.json").read_text())["drafters"][kind]
-    known = json.loads((published / "acceptance-by-dataset.json").read_text())
-    histogram = known[kind]["datasets"]["speedbench/all"]["hist"]
+    acceptance = json.loads((published / "acceptance-by-dataset.json").read_text())
+    histogram = acceptance[kind]["datasets"]["speedbench/all"]["hist"]
     base = _serving(kind, histogram, deepest, 1)
     base = replace(base, tables=tables_of(base))
     fixed = {row["gamma"]: row["goodput"] for row in cells["fixed"]}
     worst = 0.0
-    for place, users in enumerate(CONCURRENCY):
+    for index, users in enumerate(CONCURRENCY):
         serving = replace(base, workload=_serving(kind, histogram, deepest, users).workload)
-        served = {"none": cells["nospec"]["goodput"][place]}
-        served |= {f"fixed:{depth}": fixed[depth][place] for depth in fixed if depth <= deepest}
+        served = {"none": cells["nospec"]["goodput"][index]}
+        served |= {f"fixed:{depth}": fixed[depth][index] for depth in fixed if depth <= deepest}
         ours = {name: _goodput(replace(serving, policy=name), users) for name in served}
         for name, theirs in served.items():
             assert ours[name] == pytest.approx(theirs, rel=TOLERANCE), (users, name)
             worst = max(worst, abs(ours[name] / theirs - 1.0))
         adaptive = _goodput(replace(serving, policy="schedule"), users)
-        assert adaptive == pytest.approx(cells["adaptive"]["goodput"][place], rel=TOLERANCE), users
+        assert adaptive == pytest.approx(cells["adaptive"]["goodput"][index], rel=TOLERANCE), users
         closed = int(base.pricer.grid([users], deepest).goodput[0].argmax())
-        _check_depth(cells["adaptive"]["gstar"][place], ours, closed, known_shift=(kind, users) in SHIFTED)
+        _check_depth(cells["adaptive"]["gstar"][index], ours, closed, known_shift=(kind, users) in SHIFTED)
     assert worst > 0.001  # not a comparison with itself
 
 
