@@ -40,8 +40,8 @@ def _day(bank: Path | None) -> Serving:
 def _median_tpot_by_hour(result: Result) -> list[float]:
     several = result.finished & (result.requests.output_tokens > 1)
     tpot = (result.finish - result.first_token) / np.maximum(result.requests.output_tokens - 1, 1)
-    hour = (result.arrival * SHORTER // 3600.0).astype(np.int64)
-    return [float(np.median(tpot[several & (hour == at)])) for at in range(24)]
+    hour_by_request = (result.arrival * SHORTER // 3600.0).astype(np.int64)
+    return [float(np.median(tpot[several & (hour_by_request == hour)])) for hour in range(24)]
 
 
 def test_the_controller_follows_the_day_and_beats_every_fixed_depth() -> None:

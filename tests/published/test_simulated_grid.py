@@ -60,25 +60,25 @@ def test_served_goodput_and_depths_are_the_published_ones(published: Path, kind:
     worst = 0.0
     for index, users in enumerate(CONCURRENCY):
         serving = replace(base, workload=_serving(kind, histogram, deepest, users).workload)
-        served = {"none": cells["nospec"]["goodput"][index]}
-        served |= {f"fixed:{depth}": fixed[depth][index] for depth in fixed if depth <= deepest}
-        ours = {name: _goodput(replace(serving, policy=name), users) for name in served}
-        for name, theirs in served.items():
-            assert ours[name] == pytest.approx(theirs, rel=TOLERANCE), (users, name)
-            worst = max(worst, abs(ours[name] / theirs - 1.0))
+        printed = {"none": cells["nospec"]["goodput"][index]}
+        printed |= {f"fixed:{depth}": fixed[depth][index] for depth in fixed if depth <= deepest}
+        simulated = {name: _goodput(replace(serving, policy=name), users) for name in printed}
+        for name, printed_goodput in printed.items():
+            assert simulated[name] == pytest.approx(printed_goodput, rel=TOLERANCE), (users, name)
+            worst = max(worst, abs(simulated[name] / printed_goodput - 1.0))
         adaptive = _goodput(replace(serving, policy="schedule"), users)
         assert adaptive == pytest.approx(cells["adaptive"]["goodput"][index], rel=TOLERANCE), users
         closed = int(base.pricer.grid([users], deepest).goodput[0].argmax())
-        _check_depth(cells["adaptive"]["gstar"][index], ours, closed, known_shift=(kind, users) in SHIFTED)
+        _check_depth(cells["adaptive"]["gstar"][index], simulated, closed, known_shift=(kind, users) in SHIFTED)
     assert worst > 0.001  # not a comparison with itself
 
 
-def _check_depth(theirs: int, goodput: dict[str, float], closed: int, *, known_shift: bool) -> None:
-    """The served depth with the most goodput is theirs, or a neighbour that gives up hardly anything."""
+def _check_depth(printed_depth: int, goodput: dict[str, float], closed: int, *, known_shift: bool) -> None:
+    """The simulated depth with the most goodput is the published one, or a neighbour with nearly the same goodput."""
     best = max((name for name in goodput if name != "none"), key=lambda name: goodput[name])
     chosen = int(best.removeprefix("fixed:"))
-    assert abs(chosen - theirs) <= 1
+    assert abs(chosen - printed_depth) <= 1
     if known_shift:
-        assert chosen == closed != theirs  # the prices say so, not the engine
+        assert chosen == closed != printed_depth  # from the prices, not from the engine
     else:
-        assert goodput[f"fixed:{theirs}"] == pytest.approx(goodput[best], rel=NEIGHBOUR)
+        assert goodput[f"fixed:{printed_depth}"] == pytest.approx(goodput[best], rel=NEIGHBOUR)

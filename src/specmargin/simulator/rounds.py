@@ -45,10 +45,6 @@ class RoundBank:
     def depth(self) -> int:
         return int(self.survival.shape[1])
 
-    def mean_accepted(self, depth: int) -> float:
-        """Mean number of draft tokens accepted in a round of this depth."""
-        return float(np.minimum(self.accepted, depth).mean())
-
     def starts(self, category: IntArray, generator: np.random.Generator) -> IntArray:
         """A random first round for each request, by its category."""
         first, last = self.first_by_category[category], self.first_by_category[category + 1]
