@@ -1,4 +1,4 @@
-"""`measure vllm` in a real vLLM on the CPU, end to end: steps, price file, plan, and what the plan is worth.
+"""`measure vllm` in a real vLLM on the CPU, end to end: steps, price file, plan, and goodput of the plan.
 
 Needs vLLM's CPU build and the reference MoE (SPECMARGIN_REFERENCE_MOE); about five minutes.
 """
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 BATCHES = (1, 4, 16, 32)
 DEPTHS = (1, 2, 3, 5)
 CONTEXT = 128
-TURNS = int(os.environ.get("SPECMARGIN_MEASURE_TURNS", "8"))  # of every depth: more make the intervals narrower
+TURNS = int(os.environ.get("SPECMARGIN_MEASURE_TURNS", "8"))  # per depth: more turns give narrower intervals
 FLAGS: dict[str, Any] = {"dtype": cpu_dtype(), "max_model_len": 1024, "enforce_eager": True}
 
 
@@ -41,10 +41,10 @@ def reference() -> Path:
 
 
 def _arguments(reference: Path, output: Path) -> list[str]:
-    given = measure_arguments(
+    arguments = measure_arguments(
         reference, output, batches=BATCHES, depths=DEPTHS, context=CONTEXT, max_model_len=FLAGS["max_model_len"]
     )
-    return [*given, "--clock", "cpu", "--steps", "4", "--repeats", "2"]  # of the processor: the machine may be busy
+    return [*arguments, "--clock", "cpu", "--steps", "4", "--repeats", "2"]  # CPU time: the machine may be busy
 
 
 def test_random_tokens_are_measured_where_no_prompts_are_given(pair: Pair, tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_random_tokens_are_measured_where_no_prompts_are_given(pair: Pair, tmp_p
     specmargin("measure", "vllm", str(pair.target), "-o", str(output), *flags, *grid)
     rows = json.loads(output.read_text())["rows"]
     points = [(0, "off"), (1, "alike"), (1, "strangers")]
-    wanted = [("none", batch, 0, "none") for batch in (1, 2, 4)]
-    wanted += [("forced", batch, *point) for batch in (1, 2, 4) for point in points]
-    assert sorted((row["run"], row["batch"], row["depth"], row["kind"]) for row in rows) == sorted(wanted)
+    expected = [("none", batch, 0, "none") for batch in (1, 2, 4)]
+    expected += [("forced", batch, *point) for batch in (1, 2, 4) for point in points]
+    assert sorted((row["run"], row["batch"], row["depth"], row["kind"]) for row in rows) == sorted(expected)
     assert all(row["prompt"] == 48 <= row["context"] for row in rows)
 
 
@@ -69,18 +69,18 @@ def prices(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_price_file_knows_experts_drafter_and_being_off(prices: Path) -> None:
-    found = json.loads(prices.read_text())
-    assert found["evidence"]["counted_experts"]
-    assert found["drafter"]["method"] == "draft_model"
-    off = found["modes"]["none"]
-    assert off["off_step_seconds"] + off["off_sequence_seconds"] > 0  # the drafter keeps up while it drafts nothing
-    rows = {(row["run"], row["batch"], row["depth"], row["kind"]): row for row in found["rows"]}
+    price_file = json.loads(prices.read_text())
+    assert price_file["evidence"]["counted_experts"]
+    assert price_file["drafter"]["method"] == "draft_model"
+    off = price_file["modes"]["none"]
+    assert off["off_step_seconds"] + off["off_sequence_seconds"] > 0  # the drafter fills its KV cache even at depth 0
+    rows = {(row["run"], row["batch"], row["depth"], row["kind"]): row for row in price_file["rows"]}
     assert {key[0] for key in rows} == {"none", "forced", "drafter"}
-    plain, strangers, alike = (
+    plain, distinct_strangers, distinct_alike = (
         rows["forced", 1, d, k]["distinct"] for d, k in ((0, "off"), (5, "strangers"), (5, "alike"))
     )
     assert plain == 4.0  # one position touches its 4 experts and no more
-    assert strangers > alike >= plain
+    assert distinct_strangers > distinct_alike >= plain
     assert rows["forced", 32, 5, "strangers"]["seconds"] > rows["forced", 1, 0, "off"]["seconds"]
 
 
@@ -92,9 +92,9 @@ def test_a_second_call_measures_nothing_twice(prices: Path, reference: Path) -> 
 
 
 def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Path, tmp_path: Path) -> None:
-    """Paired: depths take turns in one engine; the best is picked on half of the turns and judged on the other.
+    """Paired: depths alternate in one engine; the best is chosen on half of the turns and compared on the other.
 
-    Goodput is tokens a second of the processor, which on a quiet machine is a second of the clock.
+    Goodput is tokens per second of CPU time, which on an idle machine is wall-clock time.
     """
     planned = _planned(prices, reference, tmp_path)
     goodput = _measured_goodput(reference, planned, tmp_path)
@@ -111,15 +111,15 @@ def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Pa
 
 
 def _planned(prices: Path, reference: Path, scratch: Path) -> dict[int, int]:
-    """With the acceptance that the measurement saw, and the routing of the reference bank."""
+    """Planned with the measured acceptance and the routing of the reference bank."""
     rows = [row for row in json.loads(prices.read_text())["rows"] if row["kind"] == "drafted"]
     deepest = [row for row in rows if row["depth"] == max(DEPTHS)]
-    seen = np.average(
+    mean_survival = np.average(
         [row["survival"] for row in deepest], axis=0, weights=[row["batch"] * row["steps"] for row in deepest]
     )
-    survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(seen))
-    more = ("--depth", str(max(DEPTHS)), "--json")
-    text = plan(reference, prices, scratch, *more, acceptance=survival, batches=BATCHES, context=CONTEXT)
+    survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(mean_survival))
+    options = ("--depth", str(max(DEPTHS)), "--json")
+    text = plan(reference, prices, scratch, *options, acceptance=survival, batches=BATCHES, context=CONTEXT)
     return {row["batch"]: row["depth"] for row in json.loads(text)["rows"]}
 
 
@@ -153,26 +153,28 @@ def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -
     records = Records(path=scratch / "goodput.rows.jsonl")
     os.environ.update(ENVIRONMENT)
     measure_run(order, run, records, deadline=time.time() + 50 * TURNS, log=scratch / "log", watch=lambda *_: None)
-    found: dict[int, dict[int, Any]] = {}
+    turns_by_batch: dict[int, dict[int, Any]] = {}
     for row in records.rows():
-        found.setdefault(row["batch"], {})[row["depth"]] = np.array(row["turns"])
-    assert found.keys() == planned.keys(), records.failures()
-    return found
+        turns_by_batch.setdefault(row["batch"], {})[row["depth"]] = np.array(row["turns"])
+    assert turns_by_batch.keys() == planned.keys(), records.failures()
+    return turns_by_batch
 
 
 def _against_best(turns: dict[int, Any], depth: int) -> tuple[int, float, float, float]:
-    """The best depth of the even turns; the plan's goodput over its on the odd ones, with a 95% interval."""
+    """The best depth on even turns, and the plan's goodput over it on odd turns, with a 95% interval."""
 
-    def rate(of: int, chosen: Any) -> float:
-        seconds, tokens = turns[of][chosen].T
+    def rate(candidate: int, selected: Any) -> float:
+        seconds, tokens = turns[candidate][selected].T
         return float(
             np.median(tokens.sum() / tokens.size / seconds)
         )  # tokens vary with the text, seconds with the load
 
     count = len(turns[depth])
     even, odd = np.arange(0, count, 2), np.arange(1, count, 2)
-    best = max(turns, key=lambda of: rate(of, even))
+    best = max(turns, key=lambda candidate: rate(candidate, even))
     random = np.random.default_rng(0)
-    drawn = [rate(depth, some) / rate(best, some) for some in (random.choice(odd, odd.size) for _ in range(2000))]
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    ratios = [
+        rate(depth, sample) / rate(best, sample) for sample in (random.choice(odd, odd.size) for _ in range(2000))
+    ]
+    low, high = np.percentile(ratios, [2.5, 97.5])
     return best, rate(depth, odd) / rate(best, odd), float(low), float(high)
