@@ -23,8 +23,8 @@ from tests.published.test_drafter_grid import CONCURRENCY, grid_scenario
 
 TOLERANCE = 0.04
 NEIGHBOUR = 0.005  # goodput that another depth may lose
-# Where compute takes over from memory one depth earlier than in the post: its choice gives up 0.7% and 1.1% here, ours
-# 1.0% and 1.2% there, and the closed form of the same assumptions chooses as the engine does.
+# Here compute becomes the bottleneck one depth earlier than in the post: the post's choice loses 0.7% and 1.1% here,
+# the simulated choice 1.0% and 1.2% there. The closed form with the same assumptions agrees with the simulation.
 SHIFTED = {("dflash", 256), ("dflash", 512)}
 
 
@@ -42,7 +42,7 @@ def _serving(kind: str, histogram: list[float], deepest: int, users: int) -> Ser
 
 
 def _goodput(serving: Serving, users: int) -> float:
-    """Tokens a second of the steps in which everybody decodes, and nobody starts."""
+    """Tokens per second in steps where all users decode and none prefills."""
     steps = simulate(serving, log_steps=True).step_columns()
     full = (steps["sequences"] == users) & (steps["prefill_tokens"] == 0)
     tokens = (steps["sequences"] + steps["accepted"])[full].sum()

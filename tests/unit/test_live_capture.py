@@ -152,7 +152,7 @@ def test_the_rate_limit_keeps_whole_requests(tmp_path: Path) -> None:
     bank = writer(tmp_path, rounds_per_second=100.0, clock=lambda: now[0])
     rounds_by_request: Counter[str] = Counter()
     for r in range(200):
-        now[0] += 0.01  # a hundred requests a second, of ten rounds each: ten times the limit
+        now[0] += 0.01  # 100 requests per second of ten rounds each: ten times the limit
         request = LiveRequest.of(f"request {r}", None)
         if not bank.wants():
             continue

@@ -32,8 +32,8 @@ class Result:
     serving: Serving
     requests: Requests
     kv: KvBudget
-    arrival: FloatArray  # by request; NaN where it was never served
-    first_token: FloatArray
+    arrival: FloatArray  # by request
+    first_token: FloatArray  # NaN if refused
     finish: FloatArray
     preempted: IntArray
     totals: Totals
@@ -42,7 +42,7 @@ class Result:
     bin_seconds: float
     bins: Rows[TimeBin]
     cells: FloatArray
-    steps: npt.NDArray[Any]  # rows of `LoggedStep`; none where they were not logged
+    steps: npt.NDArray[Any]  # rows of `LoggedStep`; empty if not logged
 
     @classmethod
     def of(
