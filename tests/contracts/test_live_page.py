@@ -1,4 +1,4 @@
-"""docs/live.md is run: its commands work one after another, its settings and metrics are those of the code."""
+"""docs/live.md: its commands run in order, and its settings and metrics are those of the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from specmargin.cli.main import run
 from specmargin.live.board import METRICS
 from specmargin.live.policy_schema import read_policy
-from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Live
+from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, LiveRequest
 from specmargin.live.settings_schema import CaptureSettings, Mode, Settings, read_settings
 from specmargin.live.vllm.names import SUPPORTED
 from tests.conftest import ROOT
@@ -42,22 +42,22 @@ def test_the_page_has_its_parts() -> None:
 
 
 def _settings() -> list[Any]:
-    given = [value for value in (*OBJECTS, *map(json.loads, FLAGS)) if "specmargin" in value]
-    return [value["specmargin"] for value in given]
+    objects = [value for value in (*OBJECTS, *map(json.loads, FLAGS)) if "specmargin" in value]
+    return [value["specmargin"] for value in objects]
 
 
 def test_settings_on_the_page_are_understood() -> None:
-    found = [read_settings(given, "docs/live.md") for given in _settings()]
-    assert {settings.mode for settings in found} == set(Mode)
+    parsed = [read_settings(values, "docs/live.md") for values in _settings()]
+    assert {settings.mode for settings in parsed} == set(Mode)
 
 
 def test_requests_on_the_page_are_understood() -> None:
     bodies = [value for value in (*OBJECTS, *map(json.loads, FLAGS)) if "vllm_xargs" in value]
     assert len(bodies) == 2
     for body in bodies:
-        live = Live.of("request", body["vllm_xargs"])
-        assert live.group == body["vllm_xargs"][CLASS_ARGUMENT]
-        assert live.limit == body["vllm_xargs"].get(DEPTH_ARGUMENT, live.limit)
+        request = LiveRequest.of("request", body["vllm_xargs"])
+        assert request.group == body["vllm_xargs"][CLASS_ARGUMENT]
+        assert request.limit == body["vllm_xargs"].get(DEPTH_ARGUMENT, request.limit)
 
 
 def _rows(heading: str) -> dict[str, list[str]]:
@@ -77,7 +77,7 @@ def test_every_setting_is_listed_with_its_default() -> None:
         assert meaning
 
 
-def test_every_metric_is_listed_as_the_code_explains_it() -> None:
+def test_every_metric_is_listed_with_the_description_in_the_code() -> None:
     rows = _rows("Metrics")
     assert set(rows) == {f"specmargin_{m.name}" for m in METRICS} | {
         "specmargin_depth_chosen_total",
@@ -93,7 +93,7 @@ def test_every_argument_and_mode_is_listed() -> None:
 
 
 def _capture(folder: Path) -> None:
-    """What step 2 leaves: rounds, and routing of a model with 40 layers and 8 of 256 experts a token."""
+    """The captures of step 2: rounds, and routing of a model with 40 layers and 8 of 256 experts per token."""
     bank, generator = writer(folder), np.random.default_rng(0)
     fill(bank, 8, 20, generator)
     bank.close()
@@ -127,5 +127,5 @@ def test_the_commands_work_one_after_another(
             assert run(verb, arguments) == 0, command
             assert capsys.readouterr().out
     assert json.loads(Path("specmargin-grafana.json").read_text())["panels"]
-    adaptive = next(given for given in _settings() if given["mode"] == "adaptive")
+    adaptive = next(values for values in _settings() if values["mode"] == "adaptive")
     assert read_policy(tmp_path / adaptive["policy"]).look_ahead is not None

@@ -1,4 +1,4 @@
-"""Engines for the live tests. They need vLLM's CPU build: `make test-live` makes the environment and runs them."""
+"""Engines for the live tests, which need vLLM's CPU build: `make test-live` installs it and runs them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that gates by confidence, at prices of this kind of engine; how good it is does not matter here."""
+    """A policy that gates by confidence, at prices of this kind of engine. Its quality does not matter here."""
     from benchmarks.live.policies import small_policy  # noqa: PLC0415 (compiled)
 
     path = tmp_path_factory.mktemp("policy") / "test.policy.json"
@@ -64,17 +64,17 @@ class Result:
 
     def metric(self, name: str) -> float:
         """The sum over labels."""
-        found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.metrics, re.MULTILINE)
-        assert found, f"{name} is not on /metrics"
-        return sum(map(float, found))
+        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.metrics, re.MULTILINE)
+        assert values, f"{name} is not on /metrics"
+        return sum(map(float, values))
 
     def fault(self, kind: str) -> float:
-        found = re.findall(rf'^specmargin_faults_total{{engine="0",kind="{kind}"}} (\S+)$', self.metrics, re.MULTILINE)
-        return sum(map(float, found))
+        counts = re.findall(rf'^specmargin_faults_total{{engine="0",kind="{kind}"}} (\S+)$', self.metrics, re.MULTILINE)
+        return sum(map(float, counts))
 
 
 def engine_arguments(pair: Pair, *, speculative: bool, settings: dict[str, Any] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": str(pair.target),
         "dtype": "float32",
         "max_model_len": 320,
@@ -83,20 +83,20 @@ def engine_arguments(pair: Pair, *, speculative: bool, settings: dict[str, Any] 
         "disable_log_stats": False,
     }
     if speculative:
-        found["speculative_config"] = {
+        arguments["speculative_config"] = {
             "method": "draft_model",
             "model": str(pair.draft),
             "num_speculative_tokens": DEPTH,
         }
-        found["per_request_spec_decode_metrics"] = "detailed"
+        arguments["per_request_spec_decode_metrics"] = "detailed"
     if settings is not None:
-        found["additional_config"] = {"specmargin": settings}
-    return found
+        arguments["additional_config"] = {"specmargin": settings}
+    return arguments
 
 
 @pytest.fixture(scope="session")
 def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
-    """Start an engine in its own process, serve batches, and give back what it said."""
+    """Run an engine in its own process on batches of requests, and return its output."""
 
     def run(
         settings: dict[str, Any] | None = None,
@@ -113,7 +113,7 @@ def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable
         environment: dict[str, str] | None = None,
     ) -> Result:
         folder = tmp_path_factory.mktemp("job")
-        if settings is not None:  # a busy machine is not what is tested
+        if settings is not None:  # a slow test machine is not a fault
             settings = {"slowest_decision_seconds": 20.0} | settings
         job = {
             "engine": engine_arguments(pair, speculative=speculative, settings=settings) | (engine or {}),
@@ -139,8 +139,8 @@ def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable
         )
         log = done.stdout + done.stderr
         assert done.returncode == 0, log[-6000:]
-        found = json.loads((folder / "result.json").read_text())
-        return Result(tokens=found["tokens"], requests=found["requests"], metrics=found["metrics"], log=log)
+        result = json.loads((folder / "result.json").read_text())
+        return Result(tokens=result["tokens"], requests=result["requests"], metrics=result["metrics"], log=log)
 
     return run
 
@@ -163,8 +163,8 @@ class Server:
     log: Path
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
-            return str(answer.read().decode())
+        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+            return str(response.read().decode())
 
     def complete(self, prompt: list[int], *, max_tokens: int = 40, **more: Any) -> dict[str, Any]:
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
@@ -172,8 +172,8 @@ class Server:
         request = urllib.request.Request(
             self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return dict(json.loads(answer.read()))
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return dict(json.loads(response.read()))
 
     def metrics(self) -> Result:
         return Result(tokens=[], requests=[], metrics=self.get("/metrics"), log="")

@@ -1,6 +1,6 @@
-"""Untrained heads of the kinds that vLLM drafts with: right in shape, wrong in what they propose.
+"""Untrained draft heads for vLLM, with valid shapes and random weights.
 
-Enough to see that their confidences arrive and that output does not change."""
+They show that confidences arrive and that the output does not change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def make_eagle3(target: Path, folder: Path) -> Path:
     import torch  # noqa: PLC0415 (only in the live environment)
     from safetensors.torch import save_file  # noqa: PLC0415
 
-    of = json.loads((target / "config.json").read_text())
-    hidden, heads, head_size, inner = of["hidden_size"], 4, 32, 128
+    target_config = json.loads((target / "config.json").read_text())
+    hidden, heads, head_size, inner = target_config["hidden_size"], 4, 32, 128
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -24,21 +24,25 @@ def make_eagle3(target: Path, folder: Path) -> Path:
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
         "head_dim": head_size,
-        "vocab_size": of["vocab_size"],
-        "draft_vocab_size": of["vocab_size"],
-        "max_position_embeddings": of["max_position_embeddings"],
+        "vocab_size": target_config["vocab_size"],
+        "draft_vocab_size": target_config["vocab_size"],
+        "max_position_embeddings": target_config["max_position_embeddings"],
         "rms_norm_eps": 1e-6,
         "torch_dtype": "float32",
         "tie_word_embeddings": False,
         "eagle_config": {
             "use_aux_hidden_state": True,
-            "eagle_aux_hidden_state_layer_ids": [0, of["num_hidden_layers"] // 2, of["num_hidden_layers"] - 1],
+            "eagle_aux_hidden_state_layer_ids": [
+                0,
+                target_config["num_hidden_layers"] // 2,
+                target_config["num_hidden_layers"] - 1,
+            ],
         },
     }
     shapes = {
         "fc.weight": (hidden, 3 * hidden),
         "norm.weight": (hidden,),
-        "lm_head.weight": (of["vocab_size"], hidden),
+        "lm_head.weight": (target_config["vocab_size"], hidden),
         "midlayer.hidden_norm.weight": (hidden,),
         "midlayer.input_layernorm.weight": (hidden,),
         "midlayer.post_attention_layernorm.weight": (hidden,),

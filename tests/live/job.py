@@ -1,6 +1,6 @@
-"""One engine, one process: reads what to do from a JSON file, writes what came of it. Run by `tests/live/conftest.py`.
+"""One engine in one process: reads a job from a JSON file and writes its result. Run by `tests/live/conftest.py`.
 
-vLLM's CPU build cannot start twice in a process once Numba is loaded, and a fault must not reach the next test.
+vLLM's CPU build cannot start twice in a process once Numba is loaded, and a fault must not affect the next test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _serve(engine: Any, job: dict[str, Any]) -> None:
 
     tokens, requests = [], []
     for batch in job["batches"]:
-        given = [
+        parameters = [
             SamplingParams(
                 temperature=job["temperature"],
                 seed=0 if job["temperature"] else None,
@@ -43,10 +43,12 @@ def _serve(engine: Any, job: dict[str, Any]) -> None:
             for request in batch
         ]
         prompts = [{"prompt_token_ids": request["prompt"]} for request in batch]
-        for output in engine.generate(prompts, given, use_tqdm=False):
+        for output in engine.generate(prompts, parameters, use_tqdm=False):
             tokens.append(list(output.outputs[0].token_ids))
-            found = output.outputs[0].spec_decode_metrics
-            requests.append(None if found is None else {name: getattr(found, name) for name in _PER_STEP})
+            metrics_of_request = output.outputs[0].spec_decode_metrics
+            requests.append(
+                None if metrics_of_request is None else {name: getattr(metrics_of_request, name) for name in _PER_STEP}
+            )
         if job["after_batch"] == "remove capture":
             import shutil  # noqa: PLC0415
 
@@ -64,7 +66,7 @@ def _shut_down(engine: Any) -> None:
 
 
 def _break(engine: Any, fault: str) -> None:
-    """Something of ours goes wrong, in the engine's own process."""
+    """Break the policy or its signals, in the engine's process."""
     import numpy as np  # noqa: PLC0415
 
     driver = engine.llm_engine.engine_core.engine_core.scheduler._driver
@@ -87,18 +89,18 @@ def _break(engine: Any, fault: str) -> None:
             policy.verify = wrong
             policy.observe = wrong if fault == "raises" else policy.observe
         case "NaN confidence":
-            _spoil(driver, lambda rows: np.full_like(rows, np.nan))
+            _replace_confidence(driver, lambda rows: np.full_like(rows, np.nan))
         case "missing confidence":
-            _spoil(driver, lambda _: None)
+            _replace_confidence(driver, lambda _: None)
         case "misshapen confidence":
-            _spoil(driver, lambda rows: rows[:-1])
+            _replace_confidence(driver, lambda rows: rows[:-1])
         case _:
             raise ValueError(fault)
 
 
-def _spoil(driver: Any, change: Any) -> None:
-    take = driver.drafts
-    driver.drafts = lambda names, rows, seconds: take(names, None if rows is None else change(rows), seconds)
+def _replace_confidence(driver: Any, change: Any) -> None:
+    drafts = driver.drafts
+    driver.drafts = lambda names, rows, seconds: drafts(names, None if rows is None else change(rows), seconds)
 
 
 if __name__ == "__main__":

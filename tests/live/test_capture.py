@@ -1,4 +1,4 @@
-"""What is captured loads as it is, and agrees with the engine's own counters."""
+"""Captured banks can be read, and agree with the engine's own counters."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_rounds_agree_with_the_engine(captured: tuple[Path, Result]) -> None:
 
 
 def _agree_with_requests(rounds: Rounds, result: Result) -> None:
-    """Every request's rounds, in order, as the engine itself reports them."""
-    own = sorted((tuple(r["per_step_drafted"]), tuple(r["per_step_accepted"])) for r in result.requests if r)
-    found = []
+    """The rounds of every request, in order, are those that the engine reports."""
+    reported = sorted((tuple(r["per_step_drafted"]), tuple(r["per_step_accepted"])) for r in result.requests if r)
+    captured = []
     for prompt in set(rounds.prompt_by_round.tolist()):
-        mine = rounds.chosen(rounds.prompt_by_round == prompt)
-        order = mine.round_index.argsort()
-        found.append((tuple(mine.drafted_by_round[order]), tuple(mine.accepted_by_round[order])))
-    assert sorted(found) == own
+        request_rounds = rounds.chosen(rounds.prompt_by_round == prompt)
+        order = request_rounds.round_index.argsort()
+        captured.append((tuple(request_rounds.drafted_by_round[order]), tuple(request_rounds.accepted_by_round[order])))
+    assert sorted(captured) == reported
 
 
 def test_confidences_are_there(captured: tuple[Path, Result]) -> None:
@@ -60,18 +60,18 @@ def test_confidences_are_there(captured: tuple[Path, Result]) -> None:
     assert frame["conf0"].is_not_nan().all()
 
 
-def test_profiles_are_made_of_it(captured: tuple[Path, Result], pair: Pair, tmp_path: Path) -> None:
+def test_profiles_can_be_made(captured: tuple[Path, Result], pair: Pair, tmp_path: Path) -> None:
     folder, _ = captured
-    for kind, more in (("acceptance", ()), ("routing", ("--model", str(pair.target)))):
+    for kind, options in (("acceptance", ()), ("routing", ("--model", str(pair.target)))):
         out = tmp_path / f"live.{kind}.json"
-        done = _specmargin("profile", kind, str(folder), "-o", str(out), "--json", *more)
+        done = _specmargin("profile", kind, str(folder), "-o", str(out), "--json", *options)
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["schema"].startswith("specmargin.profile-")
         assert out.is_file()
 
 
 def test_routing_joins_with_the_rounds(captured: tuple[Path, Result]) -> None:
-    """The same keys in both banks, though two parts of the engine wrote them."""
+    """Both banks have the same keys, though different processes of the engine write them."""
     folder, _ = captured
     rounds = pl.concat([pl.read_parquet(path) for path in folder.rglob("part-*/acceptance.parquet")])
     routing = pl.concat([pl.read_parquet(path) for path in folder.rglob("part-*/routing_meta.parquet")])

@@ -1,4 +1,4 @@
-"""Whatever breaks in our code: the engine answers, its output is unchanged, the fault is counted and logged once."""
+"""Faults in Specmargin: the engine's output is unchanged, and each fault is counted and logged once."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ def test_faults_in_the_policy(
     settings: dict[str, Any] = {"mode": "adaptive", "policy": str(policy)}
     if fault == "sleeps":
         settings |= {"slowest_decision_seconds": 0.02}
-    found = run_engine(settings, fault=fault)
-    assert found.tokens == plain.tokens
-    assert found.metric("specmargin_enabled") == float(stays_on)
-    counted = sum(found.fault(kind) for kind in kinds)
+    result = run_engine(settings, fault=fault)
+    assert result.tokens == plain.tokens
+    assert result.metric("specmargin_enabled") == float(stays_on)
+    counted = sum(result.fault(kind) for kind in kinds)
     assert (counted > 0) == bool(kinds)
-    assert found.log.count("Specmargin is off after") == int(not stays_on)
+    assert result.log.count("Specmargin is disabled after") == int(not stays_on)
     for kind in kinds:
-        assert found.log.count(f"Specmargin has a fault, {kind}:") <= 1
+        assert result.log.count(f"Specmargin fault ({kind}):") <= 1
     if fault in ("NaN confidence", "misshapen confidence"):
-        assert found.metric("specmargin_ignored_signals_total") > 0
+        assert result.metric("specmargin_ignored_signals_total") > 0
 
 
-def test_capture_folder_that_goes_away(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
-    """A file stands where its folder should be: nothing can be written there."""
+def test_capture_folder_that_cannot_be_made(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
+    """A file has the name of the folder, so that nothing can be written."""
     folder = tmp_path / "capture"
-    folder.write_text("in the way")
+    folder.write_text("a file")
     settings = {"mode": "observe", "capture": {"folder": str(folder), "part_seconds": 0.2}}
-    found = run_engine(settings)
-    assert found.tokens == plain.tokens
-    assert found.fault("capture") == 1
-    assert found.metric("specmargin_enabled") == 1.0
-    assert found.log.count("Specmargin has a fault, capture:") == 1
+    result = run_engine(settings)
+    assert result.tokens == plain.tokens
+    assert result.fault("capture") == 1
+    assert result.metric("specmargin_enabled") == 1.0
+    assert result.log.count("Specmargin fault (capture):") == 1
 
 
 def test_capture_folder_removed(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
     settings = {"mode": "observe", "capture": {"folder": str(tmp_path / "bank"), "part_seconds": 0.2}}
-    found = run_engine(settings, after_batch="remove capture", linger_seconds=0.5)
-    assert found.tokens == plain.tokens
-    assert found.metric("specmargin_enabled") == 1.0
+    result = run_engine(settings, after_batch="remove capture", linger_seconds=0.5)
+    assert result.tokens == plain.tokens
+    assert result.metric("specmargin_enabled") == 1.0
 
 
 def test_full_disk(run_engine: Run, plain: Result) -> None:  # noqa: F811
@@ -72,13 +72,13 @@ def test_full_disk(run_engine: Run, plain: Result) -> None:  # noqa: F811
     if not full.exists():
         pytest.skip("no /dev/full on this system")
     settings = {"mode": "observe", "capture": {"folder": "/dev/full/bank", "part_seconds": 0.2}}
-    found = run_engine(settings)
-    assert found.tokens == plain.tokens
-    assert found.fault("capture") == 1
+    result = run_engine(settings)
+    assert result.tokens == plain.tokens
+    assert result.fault("capture") == 1
 
 
 @pytest.mark.parametrize(
-    ("settings", "environment", "sentence"),
+    ("settings", "environment", "message"),
     [
         ({"mode": "fast"}, {}, "mode must be 'observe', 'schedule' or 'adaptive', got 'fast'"),
         ({"mode": "adaptive"}, {}, "mode adaptive needs 'policy'"),
@@ -86,23 +86,23 @@ def test_full_disk(run_engine: Run, plain: Result) -> None:  # noqa: F811
         (None, {"SPECMARGIN_CONFIG": "/nowhere/specmargin.json"}, "/nowhere/specmargin.json: cannot be read"),
     ],
 )
-def test_settings_that_cannot_be_taken(
+def test_invalid_settings(
     run_engine: Run,
     plain: Result,  # noqa: F811
     settings: dict[str, str] | None,
     environment: dict[str, str],
-    sentence: str,
+    message: str,
 ) -> None:
-    found = run_engine(settings, environment=environment)
-    assert found.tokens == plain.tokens
-    assert found.log.count(sentence) == 1
-    assert "Traceback" not in found.log
-    assert found.metric("specmargin_enabled") == 0.0
-    assert found.fault("configuration") == 1
+    result = run_engine(settings, environment=environment)
+    assert result.tokens == plain.tokens
+    assert result.log.count(message) == 1
+    assert "Traceback" not in result.log
+    assert result.metric("specmargin_enabled") == 0.0
+    assert result.fault("configuration") == 1
 
 
 def test_another_version_is_left_alone(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
-    """vLLM says that it is of a version that nobody tested: one sentence, and nothing is patched."""
+    """An unsupported version of vLLM: one error in the log, and nothing is patched."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, importlib.abc\n"
         "class Late(importlib.abc.MetaPathFinder):\n"
@@ -112,7 +112,7 @@ def test_another_version_is_left_alone(run_engine: Run, plain: Result, tmp_path:
         "            vllm.__version__ = '9.99.0'\n"
         "sys.meta_path.insert(0, Late())\n"
     )
-    found = run_engine({"mode": "observe"}, environment={"PYTHONPATH": str(tmp_path)})
-    assert found.tokens == plain.tokens
-    assert found.log.count("vLLM 9.99.0 is not supported") == 1
-    assert "SpecmarginScheduler" not in found.log
+    result = run_engine({"mode": "observe"}, environment={"PYTHONPATH": str(tmp_path)})
+    assert result.tokens == plain.tokens
+    assert result.log.count("vLLM 9.99.0 is not supported") == 1
+    assert "SpecmarginScheduler" not in result.log

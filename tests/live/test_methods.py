@@ -1,4 +1,4 @@
-"""Every kind of drafter: confidences arrive where it has them, and the controller goes by acceptance where not."""
+"""Every kind of drafter: confidences arrive if it has them; otherwise the controller uses learned acceptance."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.live.test_output import plain  # noqa: F401  # a fixture
 Run = Callable[..., Result]
 
 
-def test_ngram_goes_by_acceptance(run_engine: Run, plain: Result, policy: Path) -> None:  # noqa: F811
+def test_ngram_uses_learned_acceptance(run_engine: Run, plain: Result, policy: Path) -> None:  # noqa: F811
     drafter = {"method": "ngram", "num_speculative_tokens": DEPTH, "prompt_lookup_max": 4}
-    found = run_engine({"mode": "adaptive", "policy": str(policy)}, engine={"speculative_config": drafter})
-    assert found.tokens == plain.tokens
-    assert found.metric("specmargin_faults_total") == 0
-    assert found.metric("specmargin_steps_total") > 0
+    result = run_engine({"mode": "adaptive", "policy": str(policy)}, engine={"speculative_config": drafter})
+    assert result.tokens == plain.tokens
+    assert result.metric("specmargin_faults_total") == 0
+    assert result.metric("specmargin_steps_total") > 0
 
 
 def test_eagle3(run_engine: Run, plain: Result, pair: Pair, policy: Path, tmp_path: Path) -> None:  # noqa: F811
     head = make_eagle3(pair.target, tmp_path / "head")
     drafter = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
-    found = run_engine(_captured(policy, tmp_path), engine={"speculative_config": drafter})
-    assert found.tokens == plain.tokens
-    _confident(tmp_path, found)
+    result = run_engine(_capture_settings(policy, tmp_path), engine={"speculative_config": drafter})
+    assert result.tokens == plain.tokens
+    _check_confidence(tmp_path, result)
 
 
 def test_mtp(run_engine: Run, pair: Pair, policy: Path, tmp_path: Path) -> None:
@@ -37,20 +37,20 @@ def test_mtp(run_engine: Run, pair: Pair, policy: Path, tmp_path: Path) -> None:
     batches = [[{"prompt": list(range(1 + i, 25 + i))} for i in range(4)]]
     model = {"model": str(target), "load_format": "dummy"}
     drafter = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
-    alone = run_engine(speculative=False, batches=batches, engine=model)
-    found = run_engine(_captured(policy, tmp_path), batches=batches, engine=model | drafter)
-    assert found.tokens == alone.tokens
-    _confident(tmp_path, found)
+    plain_result = run_engine(speculative=False, batches=batches, engine=model)
+    result = run_engine(_capture_settings(policy, tmp_path), batches=batches, engine=model | drafter)
+    assert result.tokens == plain_result.tokens
+    _check_confidence(tmp_path, result)
 
 
-def _captured(policy: Path, folder: Path) -> dict[str, Any]:
+def _capture_settings(policy: Path, folder: Path) -> dict[str, Any]:
     capture = {"folder": str(folder / "bank"), "part_seconds": 0.3}
     return {"mode": "adaptive", "policy": str(policy), "capture": capture}
 
 
-def _confident(folder: Path, found: Result) -> None:
-    assert found.metric("specmargin_faults_total") == 0
-    assert "gated by the drafter's confidence" in found.log
+def _check_confidence(folder: Path, result: Result) -> None:
+    assert result.metric("specmargin_faults_total") == 0
+    assert "gated by the drafter's confidence" in result.log
     frame = pl.concat([pl.read_parquet(path) for path in folder.rglob("part-*/speculator.parquet")])
     assert frame.height > 0
     assert frame["conf0"].is_not_nan().all()

@@ -1,4 +1,4 @@
-"""Output is exactly what the engine would have produced, whatever we decide."""
+"""The output is that of the plain engine, whatever Specmargin decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULE = [[1, 2, 4], [3, 8, 2], [9, 32, 1]]
 
 @pytest.fixture(scope="session")
 def plain(run_engine: Run) -> Result:
-    """No speculation configured, nothing of ours."""
+    """No speculation, no Specmargin."""
     return run_engine(speculative=False)
 
 
@@ -26,8 +26,8 @@ def adaptive(run_engine: Run, policy: Path) -> Result:
     return run_engine({"mode": "adaptive", "policy": str(policy), "log_seconds": 0.5})
 
 
-def test_fixed_speculation_without_us(run_engine: Run, plain: Result) -> None:
-    """The engine's own claim, on which ours stands; and an engine without our configuration knows nothing of us."""
+def test_fixed_speculation_without_specmargin(run_engine: Run, plain: Result) -> None:
+    """vLLM's own speculation does not change the output; without configuration the plug-in does nothing."""
     fixed = run_engine(None)
     assert fixed.tokens == plain.tokens
     assert "specmargin" not in fixed.metrics
@@ -35,12 +35,12 @@ def test_fixed_speculation_without_us(run_engine: Run, plain: Result) -> None:
 
 
 def test_schedule(run_engine: Run, plain: Result) -> None:
-    found = run_engine({"mode": "schedule", "schedule": SCHEDULE})
-    assert found.tokens == plain.tokens
-    assert found.metric("specmargin_enabled") == 1.0
-    drafted = {depth for request in found.requests if request for depth in request["per_step_drafted"]}
+    result = run_engine({"mode": "schedule", "schedule": SCHEDULE})
+    assert result.tokens == plain.tokens
+    assert result.metric("specmargin_enabled") == 1.0
+    drafted = {depth for request in result.requests if request for depth in request["per_step_drafted"]}
     assert max(drafted) == 4
-    by_size = [found.requests[:1], found.requests[1:5], found.requests[5:]]
+    by_size = [result.requests[:1], result.requests[1:5], result.requests[5:]]
     deepest = [max(max(r["per_step_drafted"]) for r in requests if r) for requests in by_size]
     assert deepest[0] == 4
     assert deepest[1] <= 4  # two sequences may be left at the end
@@ -50,11 +50,11 @@ def test_schedule(run_engine: Run, plain: Result) -> None:
 def test_adaptive(adaptive: Result, plain: Result) -> None:
     assert adaptive.tokens == plain.tokens
     assert "gated by the drafter's confidence" in adaptive.log
-    assert "tokens a second of work" in adaptive.log  # the line in plain words
-    chosen = sum(adaptive.metric(f"specmargin_{name}_total") for name in ("faults", "ignored_signals"))
-    assert chosen == 0.0
+    assert "tokens per second of step time" in adaptive.log  # the periodic log line
+    failures = sum(adaptive.metric(f"specmargin_{name}_total") for name in ("faults", "ignored_signals"))
+    assert failures == 0.0
     depths = [depth for request in adaptive.requests if request for depth in request["per_step_drafted"]]
-    assert set(depths) != {DEPTH}  # it did decide
+    assert set(depths) != {DEPTH}  # some decision differed from the fixed depth
 
 
 def test_its_counters_are_the_engines(adaptive: Result) -> None:
@@ -66,19 +66,19 @@ def test_its_counters_are_the_engines(adaptive: Result) -> None:
 
 
 def test_observe_changes_nothing(run_engine: Run, plain: Result, policy: Path) -> None:
-    found = run_engine({"mode": "observe", "policy": str(policy)})
-    assert found.tokens == plain.tokens
-    for request in found.requests:
+    result = run_engine({"mode": "observe", "policy": str(policy)})
+    assert result.tokens == plain.tokens
+    for request in result.requests:
         assert request is not None
         assert set(request["per_step_drafted"][:-1]) <= {DEPTH}  # the last may be cut by the request's own length
-    assert found.metric("specmargin_depth_chosen_total") == found.metric("specmargin_steps_total")
+    assert result.metric("specmargin_depth_chosen_total") == result.metric("specmargin_steps_total")
 
 
 def test_adaptive_in_another_process(run_engine: Run, plain: Result, policy: Path) -> None:
-    found = run_engine({"mode": "adaptive", "policy": str(policy)}, multiprocess=True)
-    assert found.tokens == plain.tokens
-    assert found.metric("specmargin_steps_total") > 0
-    assert found.metric("specmargin_ignored_signals_total") == 0
+    result = run_engine({"mode": "adaptive", "policy": str(policy)}, multiprocess=True)
+    assert result.tokens == plain.tokens
+    assert result.metric("specmargin_steps_total") > 0
+    assert result.metric("specmargin_ignored_signals_total") == 0
 
 
 def test_requests_have_their_own_depths(run_engine: Run, pair: Pair, policy: Path) -> None:
@@ -93,12 +93,12 @@ def test_requests_have_their_own_depths(run_engine: Run, pair: Pair, policy: Pat
     assert adaptive[2] == 1
     assert 1 <= adaptive[3] <= 2
     schedule = _deepest(run_engine({"mode": "schedule", "schedule": [[1, 32, 4]]}, batches=[batch]))
-    assert schedule == [4, 0, 1, 2]  # and who asks for nothing is not held back
+    assert schedule == [4, 0, 1, 2]  # a request without a limit is not restricted
 
 
-def _deepest(found: Result) -> list[int]:
-    """Of each request, in the engine's own metrics."""
-    return [max(request["per_step_drafted"], default=0) if request else 0 for request in found.requests]
+def _deepest(result: Result) -> list[int]:
+    """The deepest draft of each request, in the engine's own metrics."""
+    return [max(request["per_step_drafted"], default=0) if request else 0 for request in result.requests]
 
 
 def test_classes_have_their_own_schedules(run_engine: Run, pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""Several engines and several API servers, without starting them: what each is told, and what `/metrics` shows."""
+"""Several engines and several API servers, without starting them: settings and `/metrics` of each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ scheduling = pytest.importorskip("specmargin.live.vllm.scheduler", reason="vLLM 
 
 
 def started(**parallel: Any) -> Any:
-    """A scheduler of ours over no engine, with this `parallel_config`."""
+    """A Specmargin scheduler without an engine, with this `parallel_config`."""
 
     class Host(scheduling._Decisions):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
-            given = {"mode": "schedule", "schedule": [[1, 8, 2]]}
+            settings = {"mode": "schedule", "schedule": [[1, 8, 2]]}
             drafter = SimpleNamespace(model="draft", method="draft_model", num_speculative_tokens=4)
-            shared = {"worker_extension_cls": "", "data_parallel_size": 1, "data_parallel_index": 0}
+            defaults = {"worker_extension_cls": "", "data_parallel_size": 1, "data_parallel_index": 0}
             self.vllm_config = SimpleNamespace(
-                additional_config={"specmargin": given},
+                additional_config={"specmargin": settings},
                 speculative_config=drafter,
-                parallel_config=SimpleNamespace(**shared | parallel),
+                parallel_config=SimpleNamespace(**defaults | parallel),
                 compilation_config=SimpleNamespace(cudagraph_mode=None),
                 model_config=SimpleNamespace(model="target"),
             )
@@ -44,7 +44,7 @@ def test_one_engine_decides() -> None:
     assert host.dynamic_sd_lookup == [4] * 9
 
 
-def test_data_parallel_ranks_of_a_mixture_of_experts_draft_alike() -> None:
+def test_data_parallel_ranks_of_a_mixture_of_experts_draft_to_the_same_depth() -> None:
     """vLLM: "data-parallel ranks can select different speculative-token counts, causing … deadlocks"."""
     host = started(data_parallel_size=2, data_parallel_index=1)
     assert host._driver.mode is Mode.OBSERVE
@@ -64,9 +64,9 @@ def test_every_api_server_shows_the_boards() -> None:
         from specmargin.live.board import Board
         from specmargin.live.vllm.configuring import _board_folder
         from vllm.entrypoints.serve.instrumentator.metrics import attach_router
-        made = _board_folder(SimpleNamespace(_api_process_rank=-1))
-        Board(made / "engine-0.board").add("steps_total", 5)
-        assert _board_folder(SimpleNamespace(_api_process_rank=1)) == made
+        folder = _board_folder(SimpleNamespace(_api_process_rank=-1))
+        Board(folder / "engine-0.board").add("steps_total", 5)
+        assert _board_folder(SimpleNamespace(_api_process_rank=1)) == folder
         Counter("vllm:own", "one of vLLM's").inc()
         app = FastAPI()
         attach_router(app)

@@ -1,4 +1,4 @@
-"""`examples/reference_moe`, the whole of it, very small: trained, stopped, resumed, captured, profiled and served."""
+"""`examples/reference_moe` at a tiny size: trained, stopped, resumed, captured, profiled and served."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _run(*command: str, timeout: float = 240.0) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recipe") / "out"
     result = _run(*_command(out, *_text()))
     assert result.returncode == 0, result.stderr
@@ -77,32 +77,34 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             del sys.modules[name]
 
 
-def test_it_learns_and_uses_its_experts(made: Path) -> None:
-    found = json.loads((made / "metrics.json").read_text())
-    for nats in found["target"]["nats"].values():
+def test_it_learns_and_uses_its_experts(recipe_output: Path) -> None:
+    metrics = json.loads((recipe_output / "metrics.json").read_text())
+    for nats in metrics["target"]["nats"].values():
         assert nats < 0.9 * np.log(512)  # better than chance after seconds
-    usage = found["target"]["experts"]
+    usage = metrics["target"]["experts"]
     assert usage["never_used"] == [0, 0]
     assert all(0.7 < evenness < 1.0 for evenness in usage["evenness"])  # neither collapsed nor forced to be equal
-    assert all(found["mean_accepted"] > 0.2 for found in found["bank"]["categories"].values())
+    assert all(metrics["mean_accepted"] > 0.2 for metrics in metrics["bank"]["categories"].values())
 
 
-def test_weights_have_the_names_that_engines_expect(made: Path) -> None:
+def test_weights_have_the_names_that_engines_expect(recipe_output: Path) -> None:
     from safetensors import safe_open  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
 
     layer = ["input_layernorm", "post_attention_layernorm", "mlp.gate"]
     layer += [f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")]
     layer += [f"mlp.experts.{e}.{name}_proj" for e in range(EXPERTS) for name in ("gate", "up", "down")]
-    wanted = {f"model.layers.{i}.{name}.weight" for i in range(LAYERS) for name in layer}
-    with safe_open(made / "target" / "model.safetensors", framework="np") as file:
-        assert set(file.keys()) == wanted | {"model.embed_tokens.weight", "model.norm.weight"}
+    expected = {f"model.layers.{i}.{name}.weight" for i in range(LAYERS) for name in layer}
+    with safe_open(recipe_output / "target" / "model.safetensors", framework="np") as file:
+        assert set(file.keys()) == expected | {"model.embed_tokens.weight", "model.norm.weight"}
         assert file.get_slice("model.layers.1.mlp.experts.7.down_proj.weight").get_shape() == [64, 32]
-    assert json.loads((made / "target" / "config.json").read_text())["architectures"] == ["Qwen3MoeForCausalLM"]
-    assert json.loads((made / "draft" / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+    assert json.loads((recipe_output / "target" / "config.json").read_text())["architectures"] == [
+        "Qwen3MoeForCausalLM"
+    ]
+    assert json.loads((recipe_output / "draft" / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
 
 
 def test_the_full_size_is_that_of_the_catalog(parts: Any) -> None:
-    """Same keys and values as the bundled models, and the reference's own files where they are there."""
+    """The keys and values of the bundled models, and of the reference's own files if present."""
     full = parts("settings").FULL
     shared = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe"))
     for shape, name, folder in ((full.target, "reference-moe", "target"), (full.draft, "reference-draft", "draft")):
@@ -112,46 +114,46 @@ def test_the_full_size_is_that_of_the_catalog(parts: Any) -> None:
             assert shape.config() == json.loads((shared / folder / "config.json").read_text())
 
 
-def test_the_bank_is_one_that_specmargin_reads(made: Path) -> None:
+def test_the_bank_is_one_that_specmargin_reads(recipe_output: Path) -> None:
     pl = pytest.importorskip("polars")
     from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
     from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
     from specmargin.routing.capture import open_captures  # noqa: PLC0415
     from specmargin.routing.counting import count  # noqa: PLC0415
 
-    frames = {name: pl.read_parquet(made / "bank" / f"{name}.parquet") for name in COLUMNS}
+    frames = {name: pl.read_parquet(recipe_output / "bank" / f"{name}.parquet") for name in COLUMNS}
     assert {name: frame.columns for name, frame in frames.items()} == COLUMNS
     reference = ROOT.parent / "shared" / "reference-moe" / "bank"
     if reference.is_dir():
         for name, frame in frames.items():
             assert frame.schema == pl.read_parquet_schema(reference / f"{name}.parquet")
-    rounds = read_bank([made / "bank"])
+    rounds = read_bank([recipe_output / "bank"])
     assert rounds.has_confidence
     assert survival_estimate(rounds).survival[0] == pytest.approx((rounds.accepted_by_round > 0).mean())
-    counts = count(open_captures([str(made / "bank")]), experts=EXPERTS, longest_run=16)
-    assert set(counts) == set(json.loads((made / "prompts.json").read_text())) == set(rounds.categories)
+    counts = count(open_captures([str(recipe_output / "bank")]), experts=EXPERTS, longest_run=16)
+    assert set(counts) == set(json.loads((recipe_output / "prompts.json").read_text())) == set(rounds.categories)
 
 
-def test_every_round_follows_from_the_one_before(made: Path) -> None:
+def test_every_round_follows_from_the_one_before(recipe_output: Path) -> None:
     pl = pytest.importorskip("polars")
-    frame = pl.read_parquet(made / "bank" / "acceptance.parquet").sort("prompt_idx", "round_idx")
+    frame = pl.read_parquet(recipe_output / "bank" / "acceptance.parquet").sort("prompt_idx", "round_idx")
     for _, request in frame.group_by("prompt_idx", maintain_order=True):
         context, accept = request["context_len"].to_numpy(), request["accept"].to_numpy()
         assert (np.diff(context) == accept[:-1] + 1).all()
         assert request["round_idx"].to_list() == list(range(request.height))
         assert context[-1] + accept[-1] + 1 >= context[0] + 24 > context[-1]
-    kept = frame.select([f"acc{d}" for d in range(DEPTH)]).to_numpy()
-    assert (kept == (np.arange(DEPTH) < frame["accept"].to_numpy()[:, None])).all()
-    experts = np.load(made / "bank" / "routing.npy")
-    meta = pl.read_parquet(made / "bank" / "routing_meta.parquet")
+    is_accepted = frame.select([f"acc{d}" for d in range(DEPTH)]).to_numpy()
+    assert (is_accepted == (np.arange(DEPTH) < frame["accept"].to_numpy()[:, None])).all()
+    experts = np.load(recipe_output / "bank" / "routing.npy")
+    meta = pl.read_parquet(recipe_output / "bank" / "routing_meta.parquet")
     assert experts.shape == (frame.height * (DEPTH + 1), LAYERS, K) == (meta.height, LAYERS, K)
     assert experts.max() < EXPERTS
     assert (experts[..., 0] != experts[..., 1]).all()
     assert meta["accepted"].sum() == frame["accept"].sum() + frame.height
 
 
-def test_a_run_that_was_killed_ends_as_if_it_had_not_been(made: Path, tmp_path: Path) -> None:
-    """Killed once the first checkpoint is there; the same command then makes the same files, to the byte."""
+def test_a_killed_run_resumes_with_the_same_result(recipe_output: Path, tmp_path: Path) -> None:
+    """Killed after the first checkpoint; the same command then writes identical files."""
     out = tmp_path / "out"
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(_command(out, *_text()), stdout=quiet, stderr=quiet, env=_ENVIRONMENT)
@@ -164,16 +166,16 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(made: Path, tmp_path: 
     assert _run(*_command(out, *_text())).returncode == 0
     names = ["target/model.safetensors", "draft/model.safetensors", "prompts.json", "metrics.json"]
     for name in [*names, "bank/routing.npy", "bank/acceptance.parquet", "bank/speculator.parquet"]:
-        assert (out / name).read_bytes() == (made / name).read_bytes(), name
+        assert (out / name).read_bytes() == (recipe_output / name).read_bytes(), name
 
 
-def test_what_is_committed_is_distributed_as_the_target_alone(made: Path, parts: Any) -> None:
+def test_what_is_committed_is_distributed_as_the_target_alone(recipe_output: Path, parts: Any) -> None:
     """12,000 copies of one prompt: frequencies of the first two new tokens against the target's own probabilities."""
     torch = parts("torch")
     bank, folders, settings = parts("bank"), parts("folders"), parts("settings")
     tiny = settings.replace(settings.TINY, depth=3, temperature=0.6)
-    target, draft = (folders.read_model(made / name) for name in ("target", "draft"))
-    prompt = bank.read_requests(made, tiny)[0].tokens[:6]
+    target, draft = (folders.read_model(recipe_output / name) for name in ("target", "draft"))
+    prompt = bank.read_requests(recipe_output, tiny)[0].tokens[:6]
     copies, generator = 12000, torch.Generator().manual_seed(5)
     tokens = torch.full((copies, 12), 0)
     tokens[:, :6] = torch.tensor(prompt)
@@ -183,26 +185,26 @@ def test_what_is_committed_is_distributed_as_the_target_alone(made: Path, parts:
         accepted, last, _ = bank._verify(target, batch, offered, tiny, generator)
         batch.tokens[torch.arange(copies), batch.length + accepted] = last
         alone = bank.Batch(torch.tensor([prompt]), torch.tensor([6]))
-        wanted = bank._distributions(target, alone, torch.tensor([[5]]), tiny)[0][0, 0].numpy()
-    seen = np.bincount(batch.tokens[:, 6].numpy(), minlength=wanted.size)
-    _same_distribution(seen, wanted)
-    common = int(seen.argmax())
+        probabilities = bank._distributions(target, alone, torch.tensor([[5]]), tiny)[0][0, 0].numpy()
+    counts = np.bincount(batch.tokens[:, 6].numpy(), minlength=probabilities.size)
+    _same_distribution(counts, probabilities)
+    common = int(counts.argmax())
     followed = batch.tokens[(batch.tokens[:, 6] == common) & (accepted > 0), 7].numpy()
     with torch.no_grad():
         alone = bank.Batch(torch.tensor([[*prompt, common]]), torch.tensor([7]))
-        wanted = bank._distributions(target, alone, torch.tensor([[6]]), tiny)[0][0, 0].numpy()
-    _same_distribution(np.bincount(followed, minlength=wanted.size), wanted)
+        probabilities = bank._distributions(target, alone, torch.tensor([[6]]), tiny)[0][0, 0].numpy()
+    _same_distribution(np.bincount(followed, minlength=probabilities.size), probabilities)
 
 
-def _same_distribution(seen: Any, wanted: Any) -> None:
+def _same_distribution(counts: Any, probabilities: Any) -> None:
     """Pearson's χ² over the tokens expected at least ten times, the rest as one.
 
-    The model is another one whenever the text is, so every change draws again: chance may fail once in a billion.
+    The model changes with the training text, so every change draws again: it may fail by chance once in a billion.
     """
     chi2 = pytest.importorskip("scipy.stats").chi2
-    expected = wanted.astype(float) / wanted.sum() * seen.sum()
+    expected = probabilities.astype(float) / probabilities.sum() * counts.sum()
     often = expected >= 10
-    observed = np.append(seen[often], seen[~often].sum())
+    observed = np.append(counts[often], counts[~often].sum())
     expected = np.append(expected[often], max(expected[~often].sum(), 1.0))
     freedom = observed.size - 1
     assert freedom >= 2
@@ -210,33 +212,33 @@ def _same_distribution(seen: Any, wanted: Any) -> None:
 
 
 class Ticks:
-    """A clock that each look brings nearer its end."""
+    """A clock with one unit less left at each call."""
 
     elapsed = 0.0
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
 
     def left(self, _stage: str) -> float:
-        self.looks -= 1
-        return float(self.looks)
+        self.calls -= 1
+        return float(self.calls)
 
 
 def test_training_ends_with_the_clock(
-    made: Path, tmp_path: Path, parts: Any, capsys: pytest.CaptureFixture[str]
+    recipe_output: Path, tmp_path: Path, parts: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A finished schedule in the time there is, and a clear refusal where there is none."""
+    """The learning-rate schedule ends with the time limit; without any time left, training is refused."""
     torch, training, settings = parts("torch"), parts("training"), parts("settings")
-    tokens = parts("text").read(made).train
+    tokens = parts("text").read(recipe_output).train
     long = settings.replace(settings.TINY, target_steps=10_000)
     rates: list[float] = []
-    given = training._set_rate
+    set_rate = training._set_rate
 
-    def noted(optimizer: Any, peak: float, part: float) -> None:
-        given(optimizer, peak, part)
+    def record_rate(optimizer: Any, peak: float, part: float) -> None:
+        set_rate(optimizer, peak, part)
         rates.append(optimizer.param_groups[0]["lr"] / peak)
 
-    training._set_rate = noted
+    training._set_rate = record_rate
     training.train_target(tokens, long, torch.device("cpu"), tmp_path, Ticks(21))
     assert "20 steps" in capsys.readouterr().err
     assert len(rates) == 20
@@ -246,10 +248,10 @@ def test_training_ends_with_the_clock(
         training.train_target(tokens, long, torch.device("cpu"), tmp_path, Ticks(1))
 
 
-def test_mistakes_are_one_sentence(made: Path, tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(recipe_output: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     cases = {
-        "another seed": _command(made, *_text(), "--seed", "1"),
+        "another seed": _command(recipe_output, *_text(), "--seed", "1"),
         "no such folder": _command(tmp_path / "a", "--text", str(tmp_path / "nowhere")),
         "no text in": _command(tmp_path / "b", "--text", str(tmp_path / "empty")),
         "not there yet": _command(tmp_path / "c", "--only", "draft"),
@@ -261,19 +263,19 @@ def test_mistakes_are_one_sentence(made: Path, tmp_path: Path) -> None:
         message: subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for message, command in cases.items()
     }
     for message, process in running.items():
-        _, said = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=120)
         assert process.returncode == 1
-        assert said.startswith("recipe: ")
-        assert message in said
-        assert len(said.splitlines()) == 1
+        assert error.startswith("recipe: ")
+        assert message in error
+        assert len(error.splitlines()) == 1
 
 
-def test_vllm_serves_it_and_says_the_same(made: Path) -> None:
-    """Target and drafter in a real engine, float32, greedy: the recipe's own mathematics, token for token."""
+def test_vllm_generates_the_same_tokens(recipe_output: Path) -> None:
+    """Target and drafter in a real engine, float32, greedy: the same tokens as the recipe's own code."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: run `make test-live`")
-    result = _run(sys.executable, str(RECIPE / "check.py"), str(made))
+    result = _run(sys.executable, str(RECIPE / "check.py"), str(recipe_output))
     assert result.returncode == 0, result.stderr[-2000:]
-    found = json.loads(result.stdout.splitlines()[-1])
-    assert found["same_tokens"] is True
-    assert found["largest_difference"] < 1e-4
+    result_of_check = json.loads(result.stdout.splitlines()[-1])
+    assert result_of_check["same_tokens"] is True
+    assert result_of_check["largest_difference"] < 1e-4

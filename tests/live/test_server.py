@@ -1,4 +1,4 @@
-"""A real server: its metrics, many clients that come and go, and what it is without us."""
+"""A real server: its metrics, clients that disconnect, and a server without configuration."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.live.conftest import Server
 
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Any], policy: Path) -> Any:
-    with serve({"mode": "adaptive", "policy": str(policy)}) as found:
-        yield found
+    with serve({"mode": "adaptive", "policy": str(policy)}) as running:
+        yield running
 
 
 def test_metrics_on_its_own_endpoint(server: Server, pair: Pair) -> None:
-    answer = server.complete(pair.prompts["cpp"][0])
-    assert len(answer["choices"][0]["token_ids"]) == 40
-    found = server.metrics()
+    response = server.complete(pair.prompts["cpp"][0])
+    assert len(response["choices"][0]["token_ids"]) == 40
+    metrics = server.metrics()
     for name in ("steps_total", "committed_tokens_total", "decision_seconds_total", "goodput_tokens_per_second"):
-        assert found.metric(f"specmargin_{name}") > 0
-    assert found.metric("specmargin_depth_chosen_total") == found.metric("specmargin_steps_total")
-    assert "# HELP specmargin_hurdle" in found.metrics
+        assert metrics.metric(f"specmargin_{name}") > 0
+    assert metrics.metric("specmargin_depth_chosen_total") == metrics.metric("specmargin_steps_total")
+    assert "# HELP specmargin_hurdle" in metrics.metrics
 
 
 def test_a_request_may_opt_out(server: Server, pair: Pair) -> None:
@@ -40,18 +40,18 @@ def test_a_request_may_opt_out(server: Server, pair: Pair) -> None:
 
 
 def test_clients_that_disconnect(server: Server, pair: Pair) -> None:
-    """A short soak: every answer is whole, those who left are forgotten, nothing fails."""
-    prompts = [prompt for found in pair.prompts.values() for prompt in found[:8]]
-    answers: list[int] = []
+    """A short soak: responses are complete, disconnected clients leave nothing behind, nothing fails."""
+    prompts = [prompt for category in pair.prompts.values() for prompt in category[:8]]
+    lengths: list[int] = []
 
     def stay(prompt: list[int]) -> None:
-        answers.append(len(server.complete(prompt, max_tokens=24)["choices"][0]["token_ids"]))
+        lengths.append(len(server.complete(prompt, max_tokens=24)["choices"][0]["token_ids"]))
 
     def leave(prompt: list[int]) -> None:
         body = json.dumps({"prompt": prompt, "max_tokens": 200, "stream": True, "ignore_eos": True}).encode()
         request = urllib.request.Request(server.url + "/v1/completions", body, {"Content-Type": "application/json"})
-        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=30) as answer:
-            answer.readline()
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=30) as response:
+            response.readline()
 
     threads = [threading.Thread(target=stay if i % 3 else leave, args=(prompt,)) for i, prompt in enumerate(prompts)]
     for thread in threads:
@@ -59,16 +59,16 @@ def test_clients_that_disconnect(server: Server, pair: Pair) -> None:
     for thread in threads:
         thread.join(timeout=120)
     time.sleep(1.0)
-    found = server.metrics()
-    assert answers == [24] * sum(1 for i in range(len(prompts)) if i % 3)
-    assert found.metric("vllm:num_requests_running") == 0
-    assert found.metric("specmargin_faults_total") == 0
-    assert found.metric("specmargin_enabled") == 1.0
+    metrics = server.metrics()
+    assert lengths == [24] * sum(1 for i in range(len(prompts)) if i % 3)
+    assert metrics.metric("vllm:num_requests_running") == 0
+    assert metrics.metric("specmargin_faults_total") == 0
+    assert metrics.metric("specmargin_enabled") == 1.0
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_server_without_our_configuration_knows_nothing_of_us(serve: Callable[..., Any], pair: Pair) -> None:
-    """Installed but not asked for: the engine's own scheduler, no metrics, no module of ours in any process."""
+def test_a_server_without_configuration_is_unchanged(serve: Callable[..., Any], pair: Pair) -> None:
+    """Installed but not configured: vLLM's scheduler, no Specmargin metrics, no board in any process."""
     with serve(None) as server:
         server.complete(pair.prompts["cpp"][0], max_tokens=8)
         assert "specmargin_" not in server.get("/metrics")
@@ -82,8 +82,8 @@ def test_a_server_without_our_configuration_knows_nothing_of_us(serve: Callable[
 
 
 def _processes(pid: int) -> list[int]:
-    found = [pid]
+    pids = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += _processes(int(child))
-    return found
+            pids += _processes(int(child))
+    return pids

@@ -1,9 +1,9 @@
-"""Changing concurrency, clients that leave in the middle, for as long as you like.
+"""Soak: changing concurrency, and clients that disconnect.
 
     SPECMARGIN_SOAK_MINUTES=10 .venv-live/bin/python -m pytest tests/live/test_soak.py -s
 
-Half a minute where nobody says otherwise. No request is lost or cut short, nothing fails, memory stays. Answers to one
-prompt are not compared: sums are rounded differently in other company, with us and without.
+Half a minute by default. No request is lost or truncated, nothing fails, memory does not grow. Outputs of one prompt
+are not compared: rounding depends on the batch, with Specmargin and without.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Clients:
-    """As many at once as wanted now; each sends one request after another, and one in four leaves early."""
+    """`concurrency` concurrent clients; each sends requests in sequence, and disconnects early from one in four."""
 
     def __init__(self, server: Server, prompts: list[list[int]]) -> None:
         self.server, self.prompts = server, prompts
-        self.wanted = 1
+        self.concurrency = 1
         self.done = threading.Event()
         self.answers: dict[int, set[tuple[int, ...]]] = {}
         self.count: Counter[str] = Counter()
@@ -45,48 +45,48 @@ class Clients:
     def _run(self, number: int) -> None:
         chance = random.Random(number)
         while not self.done.is_set():
-            if number >= self.wanted:
+            if number >= self.concurrency:
                 time.sleep(0.1)
                 continue
-            which = chance.randrange(len(self.prompts))
+            index = chance.randrange(len(self.prompts))
             try:
-                self._leave(which) if chance.random() < 0.25 else self._stay(which)
+                self._leave(index) if chance.random() < 0.25 else self._stay(index)
             except Exception as error:
                 with self.lock:
                     self.count[f"failed: {error}"] += 1
 
-    def _stay(self, which: int) -> None:
-        found = self.server.complete(self.prompts[which], max_tokens=32)
+    def _stay(self, index: int) -> None:
+        completion = self.server.complete(self.prompts[index], max_tokens=32)
         with self.lock:
-            self.answers.setdefault(which, set()).add(tuple(found["choices"][0]["token_ids"]))
+            self.answers.setdefault(index, set()).add(tuple(completion["choices"][0]["token_ids"]))
             self.count["answered"] += 1
 
-    def _leave(self, which: int) -> None:
-        body = {"prompt": self.prompts[which], "max_tokens": 250, "stream": True, "ignore_eos": True}
+    def _leave(self, index: int) -> None:
+        body = {"prompt": self.prompts[index], "max_tokens": 250, "stream": True, "ignore_eos": True}
         request = urllib.request.Request(
             self.server.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with contextlib.suppress(TimeoutError), urllib.request.urlopen(request, timeout=60) as answer:
-            answer.readline()
+        with contextlib.suppress(TimeoutError), urllib.request.urlopen(request, timeout=60) as response:
+            response.readline()
         with self.lock:
             self.count["left"] += 1
 
 
 def test_soak(serve: Callable[..., Any], pair: Pair, policy: Path, tmp_path: Path) -> None:
     capture = {"folder": str(tmp_path / "bank"), "part_seconds": 5.0}
-    prompts = [prompt for found in pair.prompts.values() for prompt in found[:12]]
+    prompts = [prompt for category in pair.prompts.values() for prompt in category[:12]]
     with serve({"mode": "adaptive", "policy": str(policy), "capture": capture}) as server:
         clients = Clients(server, prompts)
         memory = _swing(server, clients)
         time.sleep(3.0)
-        found = server.metrics()
+        metrics = server.metrics()
         log = server.log.read_text()
     print(f"\n{dict(clients.count)}; memory of the engine by sample: {[round(m / 1e6) for m in memory]} MB")
     assert set(clients.count) <= {"answered", "left"}, clients.count
     assert all(len(answer) == 32 for answers in clients.answers.values() for answer in answers)
-    assert found.metric("vllm:num_requests_running") == found.metric("vllm:num_requests_waiting") == 0
-    assert found.metric("specmargin_faults_total") == 0
-    assert found.metric("specmargin_enabled") == 1.0
+    assert metrics.metric("vllm:num_requests_running") == metrics.metric("vllm:num_requests_waiting") == 0
+    assert metrics.metric("specmargin_faults_total") == 0
+    assert metrics.metric("specmargin_enabled") == 1.0
     assert "Traceback" not in log
     third = max(len(memory) // 3, 1)
     growth = statistics.median(memory[-third:]) / statistics.median(memory[third : 2 * third])
@@ -94,14 +94,14 @@ def test_soak(serve: Callable[..., Any], pair: Pair, policy: Path, tmp_path: Pat
 
 
 def _swing(server: Server, clients: Clients) -> list[float]:
-    """Memory of the engine's process, sampled while clients come and go."""
+    """Memory of the engine's process, sampled while concurrency changes."""
     memory: list[float] = []
     for thread in clients.threads:
         thread.start()
     until = time.monotonic() + 60.0 * MINUTES
     phase = 0
     while time.monotonic() < until:
-        clients.wanted = CONCURRENCIES[phase % len(CONCURRENCIES)]
+        clients.concurrency = CONCURRENCIES[phase % len(CONCURRENCIES)]
         time.sleep(min(MINUTES * 60.0 / 18.0, 10.0))
         memory.append(_resident(server.process.pid))
         phase += 1

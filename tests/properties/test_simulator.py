@@ -28,14 +28,14 @@ POLICIES = ("none", "off", "fixed:1", "fixed:4", "schedule", "gate", "controller
 
 @cache
 def signals() -> RoundBank:
-    """Rounds of sequences that differ, with a signal that knows something."""
+    """Rounds of sequences that differ, with an informative signal."""
     generator = np.random.default_rng(3)
-    sequences, each, depth = 40, 25, 4
-    skill = np.repeat(generator.beta(3.0, 1.5, sequences), each)
+    sequences, rounds, depth = 40, 25, 4
+    skill = np.repeat(generator.beta(3.0, 1.5, sequences), rounds)
     accepted = np.minimum(generator.geometric(1.0 - skill) - 1, depth)
     noisy = np.clip(skill + generator.normal(0.0, 0.05, skill.size), 0.01, 0.99)
     survival = np.asarray(np.cumprod(np.repeat(noisy[:, np.newaxis], depth, axis=1), axis=1), dtype=np.float64)
-    return captured_rounds(["all"] * skill.size, np.repeat(np.arange(sequences), each), accepted, survival, "drawn")
+    return captured_rounds(["all"] * skill.size, np.repeat(np.arange(sequences), rounds), accepted, survival, "drawn")
 
 
 @cache
@@ -53,7 +53,7 @@ def shared_tables(max_seqs: int, tokens: int) -> StepTables:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A serving, in few words."""
+    """The parameters of a serving."""
 
     arrivals: Arrivals
     longest: tuple[int, int]  # prompt and output
@@ -70,7 +70,7 @@ class Drawn:
             prompt=UniformLength(least=1, most=self.longest[0]),
             output=UniformLength(least=1, most=self.longest[1]),
         )
-        found = replace(
+        drawn = replace(
             base,
             workload=workload,
             engine=replace(base.engine, kv_blocks=self.blocks),
@@ -78,7 +78,7 @@ class Drawn:
             seed=self.seed,
             tables=shared_tables(*self.limits),
         )
-        return replace(found, **changes)
+        return replace(drawn, **changes)
 
 
 _closed = st.builds(ClosedLoop, users=st.integers(1, 12), requests=st.integers(1, 40))
@@ -100,22 +100,22 @@ loads = st.builds(
 
 
 def conserved(result: Result) -> None:
-    found, asked = result.summary(), result.requests
-    done = result.finished
+    summary, requests = result.summary(), result.requests
+    finished = result.finished
     # Every request finishes, or is refused because it could never fit.
-    assert found["finished"] + found["refused"] == asked.count == int(done.sum()) + found["refused"]
+    assert summary["finished"] + summary["refused"] == requests.count == int(finished.sum()) + summary["refused"]
     kv, lookahead = result.kv, result.kv.lookahead_tokens
     fits = [
         kv.needed(int(p + o) + lookahead) <= kv.blocks
-        for p, o in zip(asked.prompt_tokens, asked.output_tokens, strict=True)
+        for p, o in zip(requests.prompt_tokens, requests.output_tokens, strict=True)
     ]
-    assert done.tolist() == fits
+    assert finished.tolist() == fits
     # Tokens in equal tokens out.
-    assert found["committed"] == int(asked.output_tokens[done].sum())
-    assert found["prefilled"] >= int(asked.prompt_tokens[done].sum())
-    assert (found["prefilled"] == int(asked.prompt_tokens[done].sum())) == (found["preemptions"] == 0)
-    assert found["drafted"] >= found["verified"] >= found["accepted"] >= 0
-    # Blocks are never more than there are, and all come back.
+    assert summary["committed"] == int(requests.output_tokens[finished].sum())
+    assert summary["prefilled"] >= int(requests.prompt_tokens[finished].sum())
+    assert (summary["prefilled"] == int(requests.prompt_tokens[finished].sum())) == (summary["preemptions"] == 0)
+    assert summary["drafted"] >= summary["verified"] >= summary["accepted"] >= 0
+    # Blocks in use never exceed the total, and all are freed.
     assert result.totals.peak_blocks <= kv.blocks
     assert result.free_blocks == kv.blocks
     # Time runs forwards, and is either busy or idle.
@@ -128,58 +128,58 @@ def conserved(result: Result) -> None:
     positions = steps["sequences"] + steps["verified"] + steps["prefill_tokens"]
     assert (positions <= result.serving.engine.max_num_batched_tokens).all()
     assert (positions > 0).all()
-    assert result.totals.clock == pytest.approx(found["busy_seconds"] + found["idle_seconds"], rel=1e-9)
-    assert (result.first_token[done] > result.arrival[done]).all()
-    assert (result.finish[done] >= result.first_token[done]).all()
-    # The components are the whole.
-    assert sum(result.seconds_by_component().values()) == pytest.approx(found["busy_seconds"], rel=1e-6)
-    assert found["committed"] == int(steps["committed"].sum())
+    assert result.totals.clock == pytest.approx(summary["busy_seconds"] + summary["idle_seconds"], rel=1e-9)
+    assert (result.first_token[finished] > result.arrival[finished]).all()
+    assert (result.finish[finished] >= result.first_token[finished]).all()
+    # The components add up to the busy time.
+    assert sum(result.seconds_by_component().values()) == pytest.approx(summary["busy_seconds"], rel=1e-6)
+    assert summary["committed"] == int(steps["committed"].sum())
 
 
 @settings(max_examples=120)
-@given(asked=loads)
-def test_nothing_is_lost(asked: Drawn) -> None:
-    conserved(simulate(asked.serving(), log_steps=True))
+@given(load=loads)
+def test_nothing_is_lost(load: Drawn) -> None:
+    conserved(simulate(load.serving(), log_steps=True))
 
 
 @settings(max_examples=25)
-@given(asked=loads, depth=st.integers(0, 4))
-def test_a_draft_is_verified_one_step_after_it_was_chosen(asked: Drawn, depth: int) -> None:
+@given(load=loads, depth=st.integers(0, 4))
+def test_a_draft_is_verified_one_step_after_it_was_chosen(load: Drawn, depth: int) -> None:
     """Fixed depth: every decoding sequence verifies what the step before drafted, unless the budget cut it."""
-    result = simulate(asked.serving(policy=f"fixed:{depth}"), log_steps=True)
+    result = simulate(load.serving(policy=f"fixed:{depth}"), log_steps=True)
     steps = result.step_columns()
-    full = steps["sequences"] + steps["verified"] + steps["prefill_tokens"] < asked.limits[1]
+    full = steps["sequences"] + steps["verified"] + steps["prefill_tokens"] < load.limits[1]
     once = result.summary()["preemptions"] == 0
     if once:
         assert (steps["verified"][full] == depth * steps["sequences"][full]).all()
 
 
 @settings(max_examples=25)
-@given(asked=loads)
-def test_the_same_seed_gives_the_same_bytes(asked: Drawn) -> None:
-    one, two = (simulate(asked.serving(), log_steps=True) for _ in range(2))
+@given(load=loads)
+def test_the_same_seed_gives_the_same_bytes(load: Drawn) -> None:
+    one, two = (simulate(load.serving(), log_steps=True) for _ in range(2))
     assert one.steps.tobytes() == two.steps.tobytes()
     assert one.finish.tobytes() == two.finish.tobytes()
     assert one.timeline() == two.timeline()
 
 
-# One sequence waits for budget and keeps the draft that it has; one is computed anew, with one token left for later.
+# One sequence waits for budget and keeps its pending draft; one is recomputed, with one token left to compute.
 _WAITS = Drawn(
     arrivals=ClosedLoop(users=5, requests=5), longest=(1, 3), limits=(8, 16), blocks=24, policy="none", seed=1
 )
-_ANEW = Drawn(
+_RECOMPUTED = Drawn(
     arrivals=ClosedLoop(users=4, requests=4), longest=(630, 46), limits=(8, 96), blocks=60, policy="none", seed=1
 )
 
 
 @settings(max_examples=40)
-@given(asked=loads, policy=st.sampled_from(("none", "fixed:2", "schedule", "gate", "controller")))
-@example(asked=_WAITS, policy="schedule")
-@example(asked=_ANEW, policy="fixed:2")
-def test_compiled_policies_are_the_policies_themselves(asked: Drawn, policy: str) -> None:
-    """The same objects, called once a step from Python on the same engine, give the same steps."""
-    compiled = simulate(asked.serving(policy=policy), log_steps=True)
-    called = simulate(asked.serving(policy=policy, compiled=False), log_steps=True)
+@given(load=loads, policy=st.sampled_from(("none", "fixed:2", "schedule", "gate", "controller")))
+@example(load=_WAITS, policy="schedule")
+@example(load=_RECOMPUTED, policy="fixed:2")
+def test_compiled_policies_are_the_policies_themselves(load: Drawn, policy: str) -> None:
+    """The same objects, called from Python on the same engine, give the same steps."""
+    compiled = simulate(load.serving(policy=policy), log_steps=True)
+    called = simulate(load.serving(policy=policy, compiled=False), log_steps=True)
     np.testing.assert_array_equal(compiled.steps, called.steps)
     np.testing.assert_array_equal(compiled.finish, called.finish)
 
@@ -206,32 +206,32 @@ def test_no_speculation_is_depth_0_with_a_free_drafter_that_takes_no_memory(mode
 
 
 def test_off_differs_from_none_by_the_stated_engine_terms_alone() -> None:
-    """A closed loop runs the same steps; each of them takes longer by what the engine says."""
+    """A closed loop runs the same steps; each takes longer by the engine's terms for `off`."""
     time = EngineTime(step_seconds=1e-3, off_step_seconds=0.5e-3, off_sequence_seconds=0.02e-3)
     engine = EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024, kv_blocks=4000)
     base = serving(arrivals=ClosedLoop(users=16, requests=64), engine=engine, scenario_changes={"engine_time": time})
     none, off = (simulate(replace(base, policy=name), log_steps=True) for name in ("none", "off"))
-    theirs, ours = none.step_columns(), off.step_columns()
+    none_steps, off_steps = none.step_columns(), off.step_columns()
     for name in ("sequences", "prefill_tokens", "committed", "running"):
-        np.testing.assert_array_equal(theirs[name], ours[name])
-    more = np.where(ours["sequences"] > 0, 0.5e-3 + 0.02e-3 * ours["sequences"], 0.0)
-    np.testing.assert_allclose(ours["seconds"] - theirs["seconds"], more, atol=1e-12)
-    assert off.totals.off == pytest.approx(more.sum())
-    assert off.totals.clock - none.totals.clock == pytest.approx(more.sum())
+        np.testing.assert_array_equal(none_steps[name], off_steps[name])
+    added = np.where(off_steps["sequences"] > 0, 0.5e-3 + 0.02e-3 * off_steps["sequences"], 0.0)
+    np.testing.assert_allclose(off_steps["seconds"] - none_steps["seconds"], added, atol=1e-12)
+    assert off.totals.off == pytest.approx(added.sum())
+    assert off.totals.clock - none.totals.clock == pytest.approx(added.sum())
 
 
 def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
-    """A drafter's weights, its KV, room for drafts and a recurrent state for each of them."""
+    """A drafter's weights and KV, room for drafts, and one recurrent state per draft token."""
     pricer = serving(model="qwen3.6-35b-a3b", drafter="mtp").pricer
-    budgets = [kv_budget(pricer, EngineSettings(), held_depth=held) for held in (None, 0, 1, 4)]
+    budgets = [kv_budget(pricer, EngineSettings(), held_depth=depth) for depth in (None, 0, 1, 4)]
     assert [budget.lookahead_tokens for budget in budgets] == [0, 0, 1, 4]
     room = [budget.blocks / budget.needed(1024) for budget in budgets]
     assert room == sorted(room, reverse=True)
-    assert room[0] > 2.5 * room[-1]  # five recurrent states in place of one
-    held = pricer.largest_batch(4)
+    assert room[0] > 2.5 * room[-1]  # five recurrent states instead of one
+    largest = pricer.largest_batch(4)
     context = pricer.scenario.context
-    own = budgets[-1].blocks // budgets[-1].needed(int(context) + 1)
-    assert own == pytest.approx(held, rel=0.02)
+    simulated = budgets[-1].blocks // budgets[-1].needed(int(context) + 1)
+    assert simulated == pytest.approx(largest, rel=0.02)
 
 
 # --- prices ---
@@ -250,15 +250,17 @@ def test_tables_price_ragged_and_mixed_steps_as_the_scenario_does(depths: list[i
     tables = shared_tables(32, 700)
     batch, extra = len(depths), sum(depths)
     effective = float(tables.effective_by_category[0, depths].sum())
-    ours = sum(ragged_parts(tables.prices, batch, extra / batch, effective, locate(tables.prices.contexts, context)))
+    from_tables = sum(
+        ragged_parts(tables.prices, batch, extra / batch, effective, locate(tables.prices.contexts, context))
+    )
     step = Step.ragged(depths=depths, contexts=context)
     if prompt:
-        ours += float(prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))
+        from_tables += float(prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))
         step = step.joined(_prompt(prompt))
     exact = float(base.pricer.verify(step).total_seconds)
-    assert ours == pytest.approx(exact, rel=0.03)
+    assert from_tables == pytest.approx(exact, rel=0.03)
 
 
 def _prompt(tokens: int) -> Step:
-    one = Step.ragged(depths=[tokens - 1], contexts=0)
-    return replace(one, prompt_by_class=np.ones(1))
+    step = Step.ragged(depths=[tokens - 1], contexts=0)
+    return replace(step, prompt_by_class=np.ones(1))

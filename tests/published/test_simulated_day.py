@@ -40,8 +40,8 @@ def _day(bank: Path | None) -> Serving:
 def _median_tpot_by_hour(result: Result) -> list[float]:
     several = result.finished & (result.requests.output_tokens > 1)
     tpot = (result.finish - result.first_token) / np.maximum(result.requests.output_tokens - 1, 1)
-    hour = (result.arrival * SHORTER // 3600.0).astype(np.int64)
-    return [float(np.median(tpot[several & (hour == at)])) for at in range(24)]
+    hour_by_request = (result.arrival * SHORTER // 3600.0).astype(np.int64)
+    return [float(np.median(tpot[several & (hour_by_request == hour)])) for hour in range(24)]
 
 
 def test_the_controller_follows_the_day_and_beats_every_fixed_depth() -> None:
@@ -49,14 +49,14 @@ def test_the_controller_follows_the_day_and_beats_every_fixed_depth() -> None:
     if not bank.is_dir():
         pytest.skip(f"no captured rounds at {bank} (set SPECMARGIN_REFERENCE)")
     day = _day(bank)
-    ours = simulate(replace(day, policy="controller"))
+    controller = simulate(replace(day, policy="controller"))
     others = {name: simulate(replace(day, policy=name)) for name in OTHERS}
-    assert ours.summary()["finished"] == ours.requests.count
+    assert controller.summary()["finished"] == controller.requests.count
     for name, result in others.items():
-        assert ours.busy_goodput > result.busy_goodput, name
+        assert controller.busy_goodput > result.busy_goodput, name
     best = np.min([_median_tpot_by_hour(result) for result in others.values()], axis=0)
-    assert (np.array(_median_tpot_by_hour(ours)) <= best).all()
-    _follows_the_load(ours)
+    assert (np.array(_median_tpot_by_hour(controller)) <= best).all()
+    _follows_the_load(controller)
 
 
 def _follows_the_load(result: Result) -> None:
@@ -70,6 +70,6 @@ def _follows_the_load(result: Result) -> None:
 
 def test_without_confidences_it_still_commits_the_most() -> None:
     day = _day(None)
-    ours = simulate(replace(day, policy="controller")).busy_goodput
+    controller = simulate(replace(day, policy="controller")).busy_goodput
     for name in OTHERS:
-        assert ours > simulate(replace(day, policy=name)).busy_goodput, name
+        assert controller > simulate(replace(day, policy=name)).busy_goodput, name

@@ -23,8 +23,8 @@ from tests.published.test_drafter_grid import CONCURRENCY, grid_scenario
 
 TOLERANCE = 0.04
 NEIGHBOUR = 0.005  # goodput that another depth may lose
-# Where compute takes over from memory one depth earlier than in the post: its choice gives up 0.7% and 1.1% here, ours
-# 1.0% and 1.2% there, and the closed form of the same assumptions chooses as the engine does.
+# Here compute becomes the bottleneck one depth earlier than in the post: the post's choice loses 0.7% and 1.1% here,
+# the simulated choice 1.0% and 1.2% there. The closed form with the same assumptions agrees with the simulation.
 SHIFTED = {("dflash", 256), ("dflash", 512)}
 
 
@@ -42,7 +42,7 @@ def _serving(kind: str, histogram: list[float], deepest: int, users: int) -> Ser
 
 
 def _goodput(serving: Serving, users: int) -> float:
-    """Tokens a second of the steps in which everybody decodes, and nobody starts."""
+    """Tokens per second in steps where all users decode and none prefills."""
     steps = simulate(serving, log_steps=True).step_columns()
     full = (steps["sequences"] == users) & (steps["prefill_tokens"] == 0)
     tokens = (steps["sequences"] + steps["accepted"])[full].sum()
@@ -52,33 +52,33 @@ def _goodput(serving: Serving, users: int) -> float:
 @pytest.mark.parametrize(("kind", "deepest"), [("mtp", 8), ("dflash", 15)])
 def test_served_goodput_and_depths_are_the_published_ones(published: Path, kind: str, deepest: int) -> None:
     cells: dict[str, Any] = json.loads((published / "drafter-grid.json").read_text())["drafters"][kind]
-    known = json.loads((published / "acceptance-by-dataset.json").read_text())
-    histogram = known[kind]["datasets"]["speedbench/all"]["hist"]
+    acceptance = json.loads((published / "acceptance-by-dataset.json").read_text())
+    histogram = acceptance[kind]["datasets"]["speedbench/all"]["hist"]
     base = _serving(kind, histogram, deepest, 1)
     base = replace(base, tables=tables_of(base))
     fixed = {row["gamma"]: row["goodput"] for row in cells["fixed"]}
     worst = 0.0
-    for place, users in enumerate(CONCURRENCY):
+    for index, users in enumerate(CONCURRENCY):
         serving = replace(base, workload=_serving(kind, histogram, deepest, users).workload)
-        served = {"none": cells["nospec"]["goodput"][place]}
-        served |= {f"fixed:{depth}": fixed[depth][place] for depth in fixed if depth <= deepest}
-        ours = {name: _goodput(replace(serving, policy=name), users) for name in served}
-        for name, theirs in served.items():
-            assert ours[name] == pytest.approx(theirs, rel=TOLERANCE), (users, name)
-            worst = max(worst, abs(ours[name] / theirs - 1.0))
+        printed = {"none": cells["nospec"]["goodput"][index]}
+        printed |= {f"fixed:{depth}": fixed[depth][index] for depth in fixed if depth <= deepest}
+        simulated = {name: _goodput(replace(serving, policy=name), users) for name in printed}
+        for name, printed_goodput in printed.items():
+            assert simulated[name] == pytest.approx(printed_goodput, rel=TOLERANCE), (users, name)
+            worst = max(worst, abs(simulated[name] / printed_goodput - 1.0))
         adaptive = _goodput(replace(serving, policy="schedule"), users)
-        assert adaptive == pytest.approx(cells["adaptive"]["goodput"][place], rel=TOLERANCE), users
+        assert adaptive == pytest.approx(cells["adaptive"]["goodput"][index], rel=TOLERANCE), users
         closed = int(base.pricer.grid([users], deepest).goodput[0].argmax())
-        _check_depth(cells["adaptive"]["gstar"][place], ours, closed, known_shift=(kind, users) in SHIFTED)
+        _check_depth(cells["adaptive"]["gstar"][index], simulated, closed, known_shift=(kind, users) in SHIFTED)
     assert worst > 0.001  # not a comparison with itself
 
 
-def _check_depth(theirs: int, goodput: dict[str, float], closed: int, *, known_shift: bool) -> None:
-    """The served depth with the most goodput is theirs, or a neighbour that gives up hardly anything."""
+def _check_depth(printed_depth: int, goodput: dict[str, float], closed: int, *, known_shift: bool) -> None:
+    """The simulated depth with the most goodput is the published one, or a neighbour with nearly the same goodput."""
     best = max((name for name in goodput if name != "none"), key=lambda name: goodput[name])
     chosen = int(best.removeprefix("fixed:"))
-    assert abs(chosen - theirs) <= 1
+    assert abs(chosen - printed_depth) <= 1
     if known_shift:
-        assert chosen == closed != theirs  # the prices say so, not the engine
+        assert chosen == closed != printed_depth  # from the prices, not from the engine
     else:
-        assert goodput[f"fixed:{theirs}"] == pytest.approx(goodput[best], rel=NEIGHBOUR)
+        assert goodput[f"fixed:{printed_depth}"] == pytest.approx(goodput[best], rel=NEIGHBOUR)

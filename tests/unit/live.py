@@ -1,4 +1,4 @@
-"""What tests of a live engine share: a policy file, a driver, a step."""
+"""Shared by the tests of a live engine: a policy file, a driver, a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table() -> PriceTable:
 
 
 def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> PolicyFile:
-    """Prices of the study; a calibrator that takes confidences nearly as they are."""
+    """Prices of the study; a calibrator that changes confidences little."""
     d = calibrator_depths
     weights = np.zeros(2 * d + 15)
     weights[d] = 4.0  # log-odds of the confidence
@@ -53,10 +53,10 @@ def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> Policy
 def built(
     folder: Path, given: dict[str, Any], *, confidence: bool = True, log: list[str] | None = None, **file: Any
 ) -> Driver:
-    """A driver as an engine makes it."""
+    """A driver as an engine builds it."""
     path = folder / "test.policy.json"
     path.write_text(policy_text(policy_file(**file)))
-    patient = {"slowest_decision_seconds": 60.0}  # a busy machine is no fault of ours
+    patient = {"slowest_decision_seconds": 60.0}  # a slow test machine is not a fault
     settings = read_settings({"policy": str(path)} | patient | given, "test")
     return build_driver(
         settings,
@@ -70,9 +70,9 @@ def built(
     )
 
 
-def bare(policy: Any, mode: Mode = Mode.ADAPTIVE, **more: Any) -> Driver:
+def bare(policy: Any, mode: Mode = Mode.ADAPTIVE, **options: Any) -> Driver:
     guard = Guard(log=lambda _: None, faults_in_a_row=10**9, slowest_seconds=1e9)
-    return Driver(mode=mode, policy=policy, max_depth=DEPTH, guard=guard, board=Board(), **more)
+    return Driver(mode=mode, policy=policy, max_depth=DEPTH, guard=guard, board=Board(), **options)
 
 
 def done(

@@ -1,4 +1,4 @@
-"""Capture: parts are whole or not there, limits keep whole requests, and what is read back is what was written."""
+"""Capture: parts are complete, limits keep requests whole, and banks are read back as they were written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specmargin.live import capture as capturing
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
-from specmargin.live.sequences import Live
+from specmargin.live.sequences import LiveRequest
 from specmargin.live.settings_schema import CaptureSettings
 from tests.conftest import ROOT
 from tests.unit.live import DEPTH, IDENTITY, bare, built, done
@@ -39,10 +39,10 @@ def writer(folder: Path, faults: list[str] | None = None, **given: Any) -> BankW
     return BankWriter(settings=settings, identity=IDENTITY, max_depth=DEPTH, board=Board(), fault=fault, clock=clock)
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came"
+    while not condition():
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)
 
 
@@ -54,13 +54,13 @@ def fill(bank: BankWriter, requests: int, rounds: int, generator: np.random.Gene
     """Rounds of several requests; returns them as a bank orders them."""
     written = []
     for r in range(requests):
-        live = Live.of(f"request {r} {generator.random()}", {"specmargin_class": "code"} if r % 2 else None)
+        request = LiveRequest.of(f"request {r} {generator.random()}", {"specmargin_class": "code"} if r % 2 else None)
         for _ in range(rounds):
             verified = int(generator.integers(1, DEPTH + 1))
             accepted = int(generator.integers(0, verified + 1))
             confidence = generator.random(DEPTH)
-            written.append((live.number, live.rounds, live.group, verified, accepted, confidence))
-            bank.round(live, verified, accepted, 10 * live.rounds, confidence)
+            written.append((request.number, request.rounds, request.group, verified, accepted, confidence))
+            bank.round(request, verified, accepted, 10 * request.rounds, confidence)
     return sorted(written, key=lambda row: row[:2])
 
 
@@ -74,20 +74,20 @@ def test_a_bank_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     written = sorted(written + fill(bank, 4, 20, generator), key=lambda row: row[:2])
     bank.close()
     assert len(parts(tmp_path)) == 2
-    found = read_bank([tmp_path])
-    assert found.count == len(written) == bank.board["captured_rounds_total"]
-    assert found.speculator == IDENTITY.speculator
-    assert found.round_index.tolist() == [row[1] for row in written]
-    assert list(found.category_by_round) == [row[2] for row in written]
-    assert found.drafted_by_round.tolist() == [row[3] for row in written]
-    assert found.accepted_by_round.tolist() == [row[4] for row in written]
-    np.testing.assert_allclose(found.confidence_by_round_depth, np.array([row[5] for row in written]), atol=1e-6)
-    assert found.context_by_round.tolist() == [10.0 * row[1] for row in written]
-    assert len(np.unique(found.prompt_by_round)) == 7
-    assert found.has_confidence
+    rounds = read_bank([tmp_path])
+    assert rounds.count == len(written) == bank.board["captured_rounds_total"]
+    assert rounds.speculator == IDENTITY.speculator
+    assert rounds.round_index.tolist() == [row[1] for row in written]
+    assert list(rounds.category_by_round) == [row[2] for row in written]
+    assert rounds.drafted_by_round.tolist() == [row[3] for row in written]
+    assert rounds.accepted_by_round.tolist() == [row[4] for row in written]
+    np.testing.assert_allclose(rounds.confidence_by_round_depth, np.array([row[5] for row in written]), atol=1e-6)
+    assert rounds.context_by_round.tolist() == [10.0 * row[1] for row in written]
+    assert len(np.unique(rounds.prompt_by_round)) == 7
+    assert rounds.has_confidence
 
 
-def test_steps_stand_beside_the_rounds(tmp_path: Path) -> None:
+def test_steps_are_captured_with_the_rounds(tmp_path: Path) -> None:
     bank = writer(tmp_path)
     bank.step(done(["a", "b"], [3, 0], [2, 0], seconds=0.25, prompt_tokens=7), 3)
     bank.step(done(["a"], [1], [1], seconds=math.nan), 2)
@@ -102,7 +102,7 @@ def test_steps_stand_beside_the_rounds(tmp_path: Path) -> None:
     assert (rows[0]["prompt_tokens"], rows[0]["seconds"], rows[0]["context"]) == (7, 0.25, 100.0)
 
 
-def test_a_driver_captures_what_it_is_told(tmp_path: Path) -> None:
+def test_a_driver_captures_its_rounds(tmp_path: Path) -> None:
     bank = writer(tmp_path)
     driver = bare(None, capture=bank)
     driver.add("a", {"specmargin_class": "code"})
@@ -112,28 +112,32 @@ def test_a_driver_captures_what_it_is_told(tmp_path: Path) -> None:
     driver.drafts(["a"], [[0.8] * DEPTH])
     driver.done(done(["a", "b"], [2, 0], [2, 0]), DEPTH)  # b drafted nothing: no round
     driver.close()
-    found = read_bank([tmp_path])
-    rows = zip(found.category_by_round, found.round_index, found.drafted_by_round, found.accepted_by_round, strict=True)
+    rounds = read_bank([tmp_path])
+    rows = zip(
+        rounds.category_by_round, rounds.round_index, rounds.drafted_by_round, rounds.accepted_by_round, strict=True
+    )
     assert sorted((c, int(i), int(d), int(a)) for c, i, d, a in rows) == [
         ("all", 0, 2, 0),
         ("code", 0, 4, 3),
         ("code", 1, 2, 2),
     ]
-    assert found.has_confidence
+    assert rounds.has_confidence
 
 
-def test_first_drafts_without_confidence_spoil_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A drafter is tapped when it has drafted once; the requests of that step are left out of the calibration."""
+def test_first_drafts_without_confidence_are_left_out_of_the_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first drafts of an engine have no confidence; their requests are left out of the calibration."""
     bank, generator = writer(tmp_path / "bank"), np.random.default_rng(0)
-    live = Live.of("first", None)
-    bank.round(live, 3, 1, context=5)
+    request = LiveRequest.of("first", None)
+    bank.round(request, 3, 1, context=5)
     fill(bank, 12, 30, generator)
     bank.close()
-    found = read_bank([tmp_path / "bank"])
-    assert not found.has_confidence
-    known = found.with_confidence()
-    assert known is not None
-    assert (known.count, found.count) == (360, 361)
+    rounds = read_bank([tmp_path / "bank"])
+    assert not rounds.has_confidence
+    with_confidence = rounds.with_confidence()
+    assert with_confidence is not None
+    assert (with_confidence.count, rounds.count) == (360, 361)
     out = tmp_path / "live.acceptance.json"
     assert run("profile", ["acceptance", str(tmp_path / "bank"), "-o", str(out), "--splits", "2"]) == 0
     assert "1 rounds, left out" in capsys.readouterr().out
@@ -146,36 +150,36 @@ def test_first_drafts_without_confidence_spoil_no_profile(tmp_path: Path, capsys
 def test_the_rate_limit_keeps_whole_requests(tmp_path: Path) -> None:
     now = [0.0]
     bank = writer(tmp_path, rounds_per_second=100.0, clock=lambda: now[0])
-    kept: Counter[str] = Counter()
+    rounds_by_request: Counter[str] = Counter()
     for r in range(200):
-        now[0] += 0.01  # a hundred requests a second, of ten rounds each: ten times the limit
-        live = Live.of(f"request {r}", None)
+        now[0] += 0.01  # 100 requests per second of ten rounds each: ten times the limit
+        request = LiveRequest.of(f"request {r}", None)
         if not bank.wants():
             continue
         for _ in range(10):
-            bank.round(live, 2, 1, context=0)
-            kept[f"request {r}"] += 1
+            bank.round(request, 2, 1, context=0)
+            rounds_by_request[f"request {r}"] += 1
     bank.close()
-    assert set(kept.values()) == {10}
-    assert 200 <= sum(kept.values()) <= 320  # two seconds, and what was saved up before
-    found = read_bank([tmp_path])
-    assert found.count == sum(kept.values())
-    assert set(Counter(found.prompt_by_round.tolist()).values()) == {10}
+    assert set(rounds_by_request.values()) == {10}
+    assert 200 <= sum(rounds_by_request.values()) <= 320  # two seconds, and the initial allowance
+    bank_rounds = read_bank([tmp_path])
+    assert bank_rounds.count == sum(rounds_by_request.values())
+    assert set(Counter(bank_rounds.prompt_by_round.tolist()).values()) == {10}
 
 
 def test_memory_is_bounded_and_what_does_not_fit_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturing, "_MOST_HELD", 50)
+    monkeypatch.setattr(capturing, "_MAX_QUEUED", 50)
     monkeypatch.setattr(capturing, "_WAKE_SECONDS", 30.0)
     bank = writer(tmp_path, part_seconds=1e6)
     for _ in range(80):
-        bank.round(Live(number=1), 1, 0, context=0)
+        bank.round(LiveRequest(number=1), 1, 0, context=0)
         bank.step(done(["a"], [1], [0]), 1)
     assert (bank.board["captured_rounds_total"], bank.board["capture_dropped_total"]) == (50, 30)
     assert (len(bank._rounds), len(bank._steps)) == (50, 50)
     bank.close()
 
 
-def test_the_size_cap_stops_it_and_says_so_once(tmp_path: Path) -> None:
+def test_the_size_limit_stops_the_capture_and_is_reported_once(tmp_path: Path) -> None:
     faults: list[str] = []
     bank, generator = writer(tmp_path, faults, max_megabytes=0.001), np.random.default_rng(0)
     fill(bank, 2, 50, generator)
@@ -189,7 +193,7 @@ def test_the_size_cap_stops_it_and_says_so_once(tmp_path: Path) -> None:
     assert read_bank([tmp_path]).count == 100
 
 
-# --- what goes wrong ---
+# --- failures ---
 
 
 def test_a_full_disk_is_counted_once_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +207,7 @@ def test_a_full_disk_is_counted_once_and_stops(tmp_path: Path, monkeypatch: pyte
     until(lambda: len(parts(tmp_path)) == 1)
 
     def full(self: pl.DataFrame, path: Path) -> None:
-        path.write_bytes(b"PAR1")  # a beginning
+        path.write_bytes(b"PAR1")  # a partial file
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
@@ -213,13 +217,13 @@ def test_a_full_disk_is_counted_once_and_stops(tmp_path: Path, monkeypatch: pyte
     bank.close()
     assert dict(guard.faults) == {"capture": 1}
     assert "No space left on device; capture stops" in log[0]
-    assert list(tmp_path.rglob(".part-*")) == []  # nothing half is left
+    assert list(tmp_path.rglob(".part-*")) == []  # no partial file is left
     assert read_bank([tmp_path]).count == 5
     assert not guard.off
 
 
 def test_a_real_write_that_fails_leaves_whole_parts(tmp_path: Path) -> None:
-    """A process that may write no file over 2 kB: the first part fits, the next does not."""
+    """A process with a file size limit of 2 kB: the first part fits, the next does not."""
     code = """
         import resource, sys, time
         from pathlib import Path
@@ -259,7 +263,7 @@ def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
     faults: list[str] = []
-    (tmp_path / "bank").write_text("a file stands here")
+    (tmp_path / "bank").write_text("a file")
     bank, generator = writer(tmp_path / "bank", faults), np.random.default_rng(0)
     fill(bank, 1, 5, generator)
     until(lambda: bank._writer.stopped)
@@ -271,7 +275,7 @@ def test_a_folder_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
 
 def test_closing_is_quick_and_safe_twice(tmp_path: Path) -> None:
     bank = writer(tmp_path, part_seconds=1e6)
-    bank.round(Live(number=1), 1, 0, context=0)
+    bank.round(LiveRequest(number=1), 1, 0, context=0)
     started = time.monotonic()
     bank.close()
     bank.close()
@@ -280,7 +284,7 @@ def test_closing_is_quick_and_safe_twice(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_leaves_readable_parts(tmp_path: Path) -> None:
-    """Killed while it writes, several times: every part that has a name is whole, and its rounds are in order."""
+    """Killed while writing, several times: every part is complete, and its rounds are in order."""
     code = """
         import sys
         from pathlib import Path
@@ -310,14 +314,14 @@ def test_a_killed_process_leaves_readable_parts(tmp_path: Path) -> None:
         assert {file.name for file in part.iterdir()} == {"acceptance.parquet", "speculator.parquet"}
 
 
-def test_an_engine_that_went_off_writes_what_it_has(tmp_path: Path) -> None:
+def test_a_disabled_driver_writes_what_it_captured(tmp_path: Path) -> None:
     log: list[str] = []
-    given = {
+    settings = {
         "mode": "observe",
         "capture": {"folder": str(tmp_path / "bank"), "part_seconds": 1e6},
         "faults_in_a_row": 1,
     }
-    driver = built(tmp_path, given, log=log)
+    driver = built(tmp_path, settings, log=log)
     driver.add("a", None)
     driver.done(done(["a"], [2], [1]), 2)
     driver.settle()

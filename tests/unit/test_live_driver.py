@@ -1,4 +1,4 @@
-"""The driver: whatever a policy does and whatever signals come, answers are None or depths that the engine can take."""
+"""The driver: for any policy and any signals, it returns None or depths that the engine can use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ nonsense: st.SearchStrategy[Any] = (
 )
 faults = st.sampled_from([ValueError("no"), KeyError("k"), RuntimeError(), MemoryError(), StopIteration(), OSError(28)])
 answers = st.tuples(st.just("returns"), nonsense) | st.tuples(st.just("raises"), faults)
-wishes = st.none() | st.fixed_dictionaries({"specmargin_depth": st.integers(0, 5) | nonsense})
+limit_arguments = st.none() | st.fixed_dictionaries({"specmargin_depth": st.integers(0, 5) | nonsense})
 confidences = st.one_of(
     st.none(),
     nonsense,
@@ -49,7 +49,7 @@ confidences = st.one_of(
 
 
 class Broken(Controller):
-    """Does what it is told, whatever that is."""
+    """Returns or raises whatever the test draws."""
 
     data: st.DataObject
 
@@ -64,11 +64,11 @@ class Broken(Controller):
         return Decision(int(batch > 2) + 2, gated) if self.data.draw(st.booleans()) else self._nonsense()
 
     def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:  # noqa: ARG002
-        kept = decision._replace(verify_depths=drafted // 2)
-        return kept if self.data.draw(st.booleans()) else self._nonsense()
+        halved = decision._replace(verify_depths=drafted // 2)
+        return halved if self.data.draw(st.booleans()) else self._nonsense()
 
     def _nonsense(self) -> Any:
-        """Something that is no decision, or a decision that holds something else than depths."""
+        """Something that is not a decision, or a decision with invalid depths."""
         answer = self._answer()
         return Decision(answer, True, answer) if self.data.draw(st.booleans()) else answer
 
@@ -93,31 +93,31 @@ def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject
     driver = bare(broken(data), survivals=survivals() if data.draw(st.booleans()) else None, classes=classes)
     names = [f"request {i}" for i in range(data.draw(st.integers(1, 5)))]
     for name in names:
-        wish = data.draw(wishes) or {}
-        driver.add(name, wish | ({"specmargin_class": "chat"} if data.draw(st.booleans()) else {}))
+        arguments = data.draw(limit_arguments) or {}
+        driver.add(name, arguments | ({"specmargin_class": "chat"} if data.draw(st.booleans()) else {}))
     for _ in range(data.draw(st.integers(1, 4))):
-        limits = [driver._live[name].limit for name in names]
+        limits = [driver._requests[name].limit for name in names]
         driver.drafts(names, data.draw(confidences))
         held = [data.draw(st.integers(0, DEPTH)) for _ in names]
-        wanted = driver.verify(names, held)
-        if wanted is not None:
-            assert len(wanted) == len(names)
-            assert all(type(depth) is int for depth in wanted)
-            assert all(0 <= depth <= min(pair) for depth, *pair in zip(wanted, held, limits, strict=True))
+        depths = driver.verify(names, held)
+        if depths is not None:
+            assert len(depths) == len(names)
+            assert all(type(depth) is int for depth in depths)
+            assert all(0 <= depth <= min(pair) for depth, *pair in zip(depths, held, limits, strict=True))
         depth = driver.draft_depth(names)
         assert depth is None or (type(depth) is int and 0 <= depth <= min(DEPTH, max(limits)))
-        verified = wanted if wanted is not None else held
+        verified = depths if depths is not None else held
         seconds = data.draw(st.sampled_from([0.01, math.nan, 0.0]))
         driver.done(done(names, verified, [depth // 2 for depth in verified], seconds=seconds), depth or 0)
-    known = {"verify decision", "depth decision", "outcome", "confidence", "request"}
-    assert set(driver.guard.faults) <= known
+    kinds = {"verify decision", "depth decision", "outcome", "confidence", "request"}
+    assert set(driver.guard.faults) <= kinds
 
 
 @given(st.data())
 def test_observing_changes_nothing(data: st.DataObject) -> None:
     policy: Any = data.draw(st.sampled_from(["broken", "controller", "none"]))
-    made = {"broken": broken(data), "controller": Controller(table=table(), prior_survival=np.full(DEPTH, 0.7))}
-    driver = bare(made.get(policy), Mode.OBSERVE, survivals=survivals())
+    policies = {"broken": broken(data), "controller": Controller(table=table(), prior_survival=np.full(DEPTH, 0.7))}
+    driver = bare(policies.get(policy), Mode.OBSERVE, survivals=survivals())
     for _ in range(3):
         driver.add("a", {"specmargin_depth": 0})
         driver.drafts(["a"], data.draw(confidences))
@@ -150,8 +150,8 @@ def test_opting_out_and_limits() -> None:
     assert driver.draft_depth(["out", "one"]) == 1
     assert driver.draft_depth(["out"]) == 0
     assert driver.verify(["free"], [3]) is None  # nothing to shorten
-    assert driver.verify(["never heard of"], [2]) is None
-    assert driver.draft_depth(["never heard of"]) == 3
+    assert driver.verify(["unknown"], [2]) is None
+    assert driver.draft_depth(["unknown"]) == 3
 
 
 def test_depths_stay_within_the_engines() -> None:
@@ -171,18 +171,18 @@ def test_classes_have_their_own_schedules() -> None:
     assert driver.verify(["a", "b", "c", "d"], [4, 4, 4, 4]) == [0, 4, 1, 3]
 
 
-def test_requests_that_are_over_are_forgotten_after_their_last_round() -> None:
+def test_finished_requests_are_forgotten_after_their_last_round() -> None:
     driver = bare(FixedDepth(depth=2))
     driver.add("a", {"specmargin_depth": 1})
     driver.drop("a")
-    assert driver.verify(["a"], [2]) == [1]  # still on its way
+    assert driver.verify(["a"], [2]) == [1]  # its outcome is still to come
     driver.draft_depth(["a"])
     driver.done(done(["a"], [1], [1]), 2)
-    assert driver._live == {}
-    assert driver._over == []
+    assert driver._requests == {}
+    assert driver._finished == []
 
 
-def test_nothing_is_held_of_many_requests() -> None:
+def test_finished_requests_leave_nothing_behind() -> None:
     driver = bare(FixedDepth(depth=2))
     for i in range(500):
         driver.add(f"r{i}", None)
@@ -192,13 +192,13 @@ def test_nothing_is_held_of_many_requests() -> None:
         driver.done(done([f"r{i}"], [2], [1]), 2)
         driver.drop("aborted before its first step")
     driver.done(done([], [], []), 0)
-    assert (len(driver._live), len(driver._over), len(driver._planned)) == (0, 0, 0)
+    assert (len(driver._requests), len(driver._finished), len(driver._planned)) == (0, 0, 0)
 
 
 # --- signals and outcomes ---
 
 
-def test_faults_are_counted_and_the_engine_goes_on() -> None:
+def test_faults_are_counted_and_the_engine_continues() -> None:
     class Raises(FixedDepth):
         def draft(self, batch: int) -> Decision:  # noqa: ARG002
             raise ValueError("broken")
@@ -238,7 +238,7 @@ def test_a_broken_controller_is_seen_and_the_engine_keeps_its_depth(
     driver.settle()
     assert driver.guard.faults == {"verify decision": 1, "depth decision": 50, "outcome": 50}
     assert [line.split(":")[0] for line in log] == [
-        f"Specmargin has a fault, {kind}" for kind in ("verify decision", "depth decision", "outcome")
+        f"Specmargin fault ({kind})" for kind in ("verify decision", "depth decision", "outcome")
     ]
     assert all("ZeroDivisionError: injected" in line for line in log)
 
@@ -252,15 +252,15 @@ def test_bad_confidences_are_counted_and_not_used() -> None:
     driver.draft_depth(["a", "b"])
     rounds: list[tuple[object, int]] = [
         ([[0.5] * DEPTH, [math.nan] * DEPTH], 1),
-        ([[0.5] * DEPTH], 3),  # of one, where there are two
-        (None, 3),  # none was promised
+        ([[0.5] * DEPTH], 3),  # one row for two requests
+        (None, 3),  # no confidence was announced
         ([[0.5] * DEPTH, [0.5] * DEPTH], 3),
         ("nonsense", 5),
     ]
     for confidence, ignored in rounds:
         driver.drafts(["a", "b"], confidence)
-        wanted = driver.verify(["a", "b"], [2, 2])
-        assert wanted is None or all(0 <= depth <= 2 for depth in wanted)
+        depths = driver.verify(["a", "b"], [2, 2])
+        assert depths is None or all(0 <= depth <= 2 for depth in depths)
         assert driver.board["ignored_signals_total"] == ignored
     assert driver.guard.faults.total() == 0
 
@@ -271,7 +271,7 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
 
         def observe(self, outcome: Outcome) -> bool:
             self.seen.append(outcome)
-            return outcome.seconds > 0.4  # NaN makes no sense to it
+            return outcome.seconds > 0.4  # False for NaN
 
     driver = bare(Learns(depth=2))
     for name in "ab":
@@ -282,7 +282,7 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     driver.done(done(["a"], [2], [2], seconds=0.25, prompt_tokens=64), 2)
     first, second = Learns.seen
     assert (first.verified.tolist(), first.accepted.tolist(), first.seconds) == ([2, 1], [1, 0], 0.5)
-    assert math.isnan(second.seconds)  # it held a prompt: its time says nothing of decoding
+    assert math.isnan(second.seconds)  # with a prompt, the time is not that of decoding
     board = driver.board
     assert (board["steps_total"], board["step_seconds_total"]) == (2, 0.75)
     assert (board["draft_tokens_total"], board["accepted_tokens_total"], board["committed_tokens_total"]) == (5, 3, 6)
@@ -291,44 +291,44 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     assert board["goodput_tokens_per_second"] == pytest.approx(3 / 0.5)
 
 
-def test_a_place_that_is_taken_again_starts_anew() -> None:
+def test_a_reused_history_row_is_cleared() -> None:
     driver = bare(FixedDepth(depth=DEPTH), survivals=survivals())
     for name in "ab":
         driver.add(name, None)
-    place = driver._live["a"].place
+    row = driver._requests["a"].history_row
     driver.done(done(["a", "b"], [2, 2], [2, 1]), DEPTH)
-    assert all(fields_of(driver._histories.rows, place).values())
+    assert all(fields_of(driver._histories.rows, row).values())
     driver.drop("a")
     driver.done(done(["b"], [0], [0]), DEPTH)
     driver.add("c", None)
-    assert driver._live["c"].place == place
-    assert not any(fields_of(driver._histories.rows, place).values())
-    driver.add("c", None)  # again, without its having been over: no place is lost
-    assert driver._live["c"].place == place
+    assert driver._requests["c"].history_row == row
+    assert not any(fields_of(driver._histories.rows, row).values())
+    driver.add("c", None)  # added again before it was finished: no row is lost
+    assert driver._requests["c"].history_row == row
 
 
-def test_places_are_enough_for_any_number_of_sequences() -> None:
+def test_history_rows_grow_with_the_sequences() -> None:
     driver = bare(FixedDepth(depth=2), survivals=survivals())
     names = [f"r{i}" for i in range(1000)]
     for name in names:
         driver.add(name, None)
     driver.done(done(names, [2] * 1000, [i % 3 for i in range(1000)]), 2)
-    places = [driver._live[name].place for name in names]
-    assert len(set(places)) == 1000
-    rows = driver._histories.rows
-    assert rows["accepted"][places].tolist() == [i % 3 for i in range(1000)]
-    assert rows["tried"][places].tolist() == [min(i % 3 + 1, 2) for i in range(1000)]
-    assert not any(fields_of(rows, 0).values())  # nobody's
+    rows = [driver._requests[name].history_row for name in names]
+    assert len(set(rows)) == 1000
+    histories = driver._histories.rows
+    assert histories["accepted"][rows].tolist() == [i % 3 for i in range(1000)]
+    assert histories["tried"][rows].tolist() == [min(i % 3 + 1, 2) for i in range(1000)]
+    assert not any(fields_of(histories, 0).values())  # the row of unknown requests
 
 
 def learned(driver: Driver) -> list[Any]:
-    """Everything that its controller has learned, as plain numbers."""
+    """The learned state of its controller, as plain numbers."""
     assert isinstance(driver.policy, Controller)
     return [np.asarray(part).tolist() for part in driver.policy.kernel().learned]
 
 
 def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
-    """Each step's outcome still meets the decision that was made for it; the board is exact when it is settled."""
+    """Each outcome is still matched with its decision, and the board is exact after `settle`."""
     at_once, later = (built(tmp_path, {"mode": "adaptive"}) for _ in range(2))
     at_once.learn_every, later.learn_every = 1, 4
     generator = np.random.default_rng(3)
@@ -349,7 +349,7 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
             driver._next = _Planned(decision=Decision(2, True, expected=expected))
             driver._planned.append(driver._next)
             driver.done(done(names, verified, taken, seconds=0.01 + 0.001 * (step % 3)), 2)
-        assert len(later._waiting) == (step + 1) % 4
+        assert len(later._unlearned) == (step + 1) % 4
     for driver in (at_once, later):
         driver.settle()
         assert isinstance(driver.policy, Controller)
@@ -361,7 +361,7 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
             assert at_once.board[metric.name] == pytest.approx(later.board[metric.name], nan_ok=True), metric.name
 
 
-def test_a_request_that_comes_again_before_it_was_settled_is_a_new_one() -> None:
+def test_a_request_id_that_is_reused_before_settling_is_a_new_request() -> None:
     driver = bare(FixedDepth(depth=2))
     driver.learn_every = 8
     driver.add("a", {"specmargin_depth": 1})
@@ -369,14 +369,14 @@ def test_a_request_that_comes_again_before_it_was_settled_is_a_new_one() -> None
     driver.done(done(["a"], [1], [1]), 2)
     driver.drop("a")
     driver.add("a", None)
-    assert driver.board["steps_total"] == 1  # what was over is learned first
+    assert driver.board["steps_total"] == 1  # finished steps are learned from first
     for _ in range(8):
         driver.done(done(["a"], [2], [1]), 2)
-    assert driver._live["a"].limit > 2
+    assert driver._requests["a"].limit > 2
 
 
 def test_drafts_are_matched_by_request(tmp_path: Path) -> None:
-    """In whatever order they come, and with others among them."""
+    """In any order, and with other requests between them."""
     driver = built(tmp_path, {"mode": "adaptive"})
     for name in ("sure", "hopeless", "prompt"):
         driver.add(name, None)
@@ -385,7 +385,7 @@ def test_drafts_are_matched_by_request(tmp_path: Path) -> None:
     assert driver.verify(["sure", "hopeless"], [DEPTH, DEPTH]) == [DEPTH, 0]
 
 
-# --- as an engine makes it ---
+# --- as an engine builds it ---
 
 
 def one_step(driver: Driver, names: list[str], generator: np.random.Generator) -> tuple[list[int], int | None]:
@@ -403,7 +403,7 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -
     """At any batch, before and after the controller has learned, with a calibrator of any width."""
     driver = built(tmp_path, {"mode": "adaptive"}, calibrator_depths=depths)
     assert driver.survivals is not None
-    compiled_ones: tuple[Any, ...] = (
+    compiled_functions: tuple[Any, ...] = (
         decide.draft_by_handle,
         decide.verify_by_handle,
         decide.observe_by_handle,
@@ -411,7 +411,7 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -
         sequences._fill,
         sequences._learn,
     )
-    before = [len(function.signatures) for function in compiled_ones]
+    before = [len(function.signatures) for function in compiled_functions]
     generator = np.random.default_rng(0)
     for batch in (5, 1, 2, 8, 3, 1):
         names = [f"{batch} {i}" for i in range(batch)]
@@ -419,7 +419,7 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, depths: int) -
             driver.add(name, None)
         for _ in range(10):
             one_step(driver, names, generator)
-    assert [len(function.signatures) for function in compiled_ones] == before
+    assert [len(function.signatures) for function in compiled_functions] == before
     assert driver.guard.faults.total() == 0
     assert driver.board["calibration_error"] > 0.0
     assert driver.board["hurdle"] > 0.0
@@ -437,8 +437,8 @@ def test_an_adaptive_driver_gates_by_confidence(tmp_path: Path) -> None:
     assert built(tmp_path, {"mode": "adaptive"}, gated=False).survivals is None
 
 
-def test_the_gate_rests_while_it_costs_more_than_it_gains(tmp_path: Path) -> None:
-    """Its cost is what reading confidences took, as the worker says; then nobody reads them."""
+def test_gating_is_suspended_while_its_overhead_exceeds_its_gain(tmp_path: Path) -> None:
+    """The overhead includes the worker's time to read confidences, which are not read while gating is suspended."""
     driver = built(tmp_path, {"mode": "adaptive"})
     names = ["sure", "hopeless"]
     for name in names:
@@ -446,7 +446,7 @@ def test_the_gate_rests_while_it_costs_more_than_it_gains(tmp_path: Path) -> Non
 
     def step(names: list[str], seconds: float) -> bool:
         confidence = [[0.999] * DEPTH, [0.0001] * DEPTH][: len(names)]
-        driver.drafts(names, confidence if driver.listens() else None, seconds)
+        driver.drafts(names, confidence if driver.wants_confidence() else None, seconds)
         held = [DEPTH] * len(names)
         verified = driver.verify(names, held) or held
         driver.draft_depth(names)
@@ -456,24 +456,24 @@ def test_the_gate_rests_while_it_costs_more_than_it_gains(tmp_path: Path) -> Non
 
     driver.draft_depth(names)
     steps = ControllerSettings().gate_steps
-    assert all(step(names, 0.0) for _ in range(3 * steps))  # it costs nothing but the decision itself
-    assert driver.listens()
+    assert all(step(names, 0.0) for _ in range(3 * steps))  # no overhead but the decision itself
+    assert driver.wants_confidence()
     for _ in range(8 * steps):
         step(names, 0.005)  # half of a step
-    assert not driver.listens()
+    assert not driver.wants_confidence()
     assert not step(names, 0.0)
     assert driver.board["gating"] == 0.0
-    rested = [step(names, 0.0) for _ in range(ControllerSettings().gate_rest + 2)]
-    assert rested[-1]
-    assert rested.index(True) > ControllerSettings().gate_rest - 8 * steps
+    gated_by_step = [step(names, 0.0) for _ in range(ControllerSettings().gate_rest + 2)]
+    assert gated_by_step[-1]
+    assert gated_by_step.index(True) > ControllerSettings().gate_rest - 8 * steps
     assert driver.guard.faults.total() == 0
 
 
 def test_confidences_are_read_for_a_capture_too(tmp_path: Path) -> None:
-    assert not built(tmp_path, {"mode": "schedule"}).listens()
-    assert not built(tmp_path, {"mode": "adaptive"}, gated=False).listens()
+    assert not built(tmp_path, {"mode": "schedule"}).wants_confidence()
+    assert not built(tmp_path, {"mode": "adaptive"}, gated=False).wants_confidence()
     captured = built(tmp_path, {"mode": "schedule", "capture": str(tmp_path / "bank")})
-    assert captured.listens()
+    assert captured.wants_confidence()
     captured.close()
 
 
@@ -487,11 +487,11 @@ def test_candidates_hold_without_a_gate(tmp_path: Path) -> None:
 def test_a_schedule_comes_from_the_settings_or_from_the_policy(tmp_path: Path) -> None:
     from_policy = built(tmp_path, {"mode": "schedule"})
     assert [from_policy.draft_depth(["a"] * batch) for batch in (1, 2, 3, 8, 20)] == [3, 3, 1, 1, 1]
-    own = built(tmp_path, {"mode": "schedule", "schedule": [[1, 4, 2], [9, 16, 0]]})
-    assert [own.draft_depth(["a"] * batch) for batch in (1, 4, 5, 8, 9, 99)] == [2, 2, 2, 2, 0, 0]
+    from_settings = built(tmp_path, {"mode": "schedule", "schedule": [[1, 4, 2], [9, 16, 0]]})
+    assert [from_settings.draft_depth(["a"] * batch) for batch in (1, 4, 5, 8, 9, 99)] == [2, 2, 2, 2, 0, 0]
 
 
-def test_the_narrator_says_it_in_one_line(tmp_path: Path) -> None:
+def test_the_narrator_logs_one_line_per_interval(tmp_path: Path) -> None:
     driver = built(tmp_path, {"mode": "adaptive"})
     lines: list[str] = []
     narrator = Narrator(driver=driver, every_seconds=60.0, log=lines.append)

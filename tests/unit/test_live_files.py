@@ -1,4 +1,4 @@
-"""Settings and policy files of a live engine: what is written is read, and what is wrong is one sentence."""
+"""Settings and policy files of a live engine: they round-trip, and mistakes are one-sentence errors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_short_forms_and_defaults() -> None:
     assert short.folder == Path("/tmp/bank")
 
 
-def test_settings_survive_the_way_to_the_engine() -> None:
+def test_settings_round_trip_to_the_engine() -> None:
     """The plug-in writes them into vLLM's configuration as JSON, and the scheduler and the worker read that."""
-    given_ones = {
+    values = {
         "mode": "schedule",
         "schedule": [[1, 4, 3], [5, 64, 0]],
         "classes": {"chat": [[1, 8, 1]]},
@@ -37,12 +37,12 @@ def test_settings_survive_the_way_to_the_engine() -> None:
         "candidates": [0, 2],
         "board": "folder",
     }
-    settings = read_settings(given_ones, "x")
+    settings = read_settings(values, "x")
     assert read_settings(json.loads(json.dumps(settings.model_dump(mode="json"))), "x") == settings
 
 
 @pytest.mark.parametrize(
-    ("given_ones", "message"),
+    ("values", "message"),
     [
         ({"mode": "adaptve"}, "mode must be 'observe', 'schedule' or 'adaptive', got 'adaptve'"),
         (
@@ -50,7 +50,7 @@ def test_settings_survive_the_way_to_the_engine() -> None:
             "mode adaptive needs 'policy': the file that `specmargin plan MODEL --gpu GPU --policy FILE",
         ),
         ({"mode": "schedule"}, "mode schedule needs 'schedule': [[first, last, depth], …], or a 'policy'"),
-        ({"classes": {"a": [[1, 2, 3]]}}, "they need mode schedule"),
+        ({"classes": {"a": [[1, 2, 3]]}}, "'classes' needs mode schedule"),
         ({"polici": "x"}, "polici is not a known field"),
         ({"schedule": [[1, 2]]}, "schedule.0.2 is missing"),
         ({"schedule": [[1, 2, -1]]}, "schedule.0.2 must be at least 0, got -1"),
@@ -68,9 +68,9 @@ def test_settings_survive_the_way_to_the_engine() -> None:
         (None, "the file must be a table of names and values"),
     ],
 )
-def test_wrong_settings_are_one_sentence(given_ones: object, message: str) -> None:
+def test_wrong_settings_are_one_sentence(values: object, message: str) -> None:
     with pytest.raises(EngineError) as caught:
-        read_settings(given_ones, "additional_config['specmargin']")
+        read_settings(values, "additional_config['specmargin']")
     assert str(caught.value).startswith("additional_config['specmargin']: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -94,16 +94,16 @@ def test_settings_files(tmp_path: Path) -> None:
 def test_a_policy_file_round_trips(tmp_path: Path) -> None:
     file, path = policy_file(), tmp_path / "a.policy.json"
     path.write_text(policy_text(file))
-    found = read_policy(path)
-    assert found == file
-    own = table()
+    policy = read_policy(path)
+    assert policy == file
+    prices = table()
     for name in ("rest_seconds", "draft_seconds", "expert_seconds", "effective_by_depth"):
-        np.testing.assert_allclose(getattr(found.table.table, name), getattr(own, name), rtol=5e-6)
-    assert found.table.table.by_pass == own.by_pass
-    assert (found.table.table.max_batch, found.table.table.max_depth) == (8, DEPTH)
-    assert found.logistic is not None
-    assert found.look_ahead is not None
-    ahead = found.look_ahead.look_ahead
+        np.testing.assert_allclose(getattr(policy.table.table, name), getattr(prices, name), rtol=5e-6)
+    assert policy.table.table.by_pass == prices.by_pass
+    assert (policy.table.table.max_batch, policy.table.table.max_depth) == (8, DEPTH)
+    assert policy.logistic is not None
+    assert policy.look_ahead is not None
+    ahead = policy.look_ahead.look_ahead
     assert ahead.depth_by_batch.shape == ahead.rate_by_batch.shape == (9,)
     ungated = policy_file(gated=False)
     assert (ungated.logistic, ungated.look_ahead) == (None, None)
@@ -134,7 +134,7 @@ def test_wrong_policies_are_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(EngineError) as caught:
             read_policy(path)
         assert message in str(caught.value), content[:60]
-        assert "`specmargin plan MODEL --gpu GPU --policy FILE` makes one" in str(caught.value)
+        assert "`specmargin plan MODEL --gpu GPU --policy FILE` writes one" in str(caught.value)
         assert "\n" not in str(caught.value)
     with pytest.raises(EngineError, match="cannot be read"):
         read_policy(tmp_path / "nothing")
@@ -148,8 +148,8 @@ def test_plan_writes_a_policy_that_a_driver_takes(tmp_path: Path, capsys: pytest
     shared = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--max-batch", "64", "--depth", "4"]
     assert run("plan", [*shared, "--policy", str(path)]) == 0
     assert "policy of the live controller" in capsys.readouterr().out
-    found = read_policy(path)
-    assert (found.model, found.table.table.max_batch, found.table.table.max_depth) == ("qwen3.6-35b-a3b", 64, 4)
+    policy = read_policy(path)
+    assert (policy.model, policy.table.table.max_batch, policy.table.table.max_depth) == ("qwen3.6-35b-a3b", 64, 4)
     assert path.stat().st_size < 100_000
     driver = built(tmp_path, {"mode": "adaptive", "policy": str(path)})
     driver.add("a", None)
@@ -160,26 +160,26 @@ def test_plan_writes_a_policy_that_a_driver_takes(tmp_path: Path, capsys: pytest
 
 
 def as_vllm(ranges: list[tuple[int, int, int]], largest: int) -> list[int]:
-    """vLLM 0.32's own words: inclusive ranges; "gaps and the tail carry the previous K"."""
-    depths, before = [], 0
+    """In the words of vLLM 0.32: inclusive ranges; "gaps and the tail carry the previous K"."""
+    depths, previous = [], 0
     for batch in range(1, largest + 1):
-        before = next((depth for first, last, depth in ranges if first <= batch <= last), before)
-        depths.append(before)
+        previous = next((depth for first, last, depth in ranges if first <= batch <= last), previous)
+        depths.append(previous)
     return depths
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 7)), min_size=1, max_size=6), st.data())
 def test_schedules_mean_what_vllm_means(steps: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """Each step: a gap before the range, how far it goes on, its depth; given in any order."""
+    """Each step: the gap before a range, its length and its depth; ranges are given in any order."""
     ranges, end = [], 0
     for gap, length, depth in steps:
         first = end + 1 + (gap if end else 0)
         end = first + length
         ranges.append((first, end, depth))
     shuffled = data.draw(st.permutations(ranges))
-    found = read_settings({"mode": "schedule", "schedule": shuffled}, "x").schedule
-    assert found is not None
-    schedule = schedule_of(found)
+    read = read_settings({"mode": "schedule", "schedule": shuffled}, "x").schedule
+    assert read is not None
+    schedule = schedule_of(read)
     assert [schedule.draft(batch).depth for batch in range(1, end + 20)] == as_vllm(ranges, end + 19)
 
 
@@ -193,8 +193,8 @@ def test_a_gap_carries_the_depth_before_it() -> None:
 
 
 def test_versions() -> None:
-    for known in SUPPORTED:
-        for version in (f"{known}.0", f"{known}.1rc1", f"{known}.0+cpu"):
+    for release in SUPPORTED:
+        for version in (f"{release}.0", f"{release}.1rc1", f"{release}.0+cpu"):
             check_version(version)
     for other in ("0.31.9", "0.320.0", "1.0.0", "dev", ""):
         with pytest.raises(EngineError, match="is not supported"):

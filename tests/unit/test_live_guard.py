@@ -1,4 +1,4 @@
-"""Guard and board: nothing raises, everything is counted, and what is counted can be read from another process."""
+"""Guard and board: nothing raises, all faults are counted, and counters can be read from another process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specmargin.live.guard import Guard
 
 
 class Clock:
-    """Goes on by what each call is said to take."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ def test_a_call_goes_through_with_its_arguments() -> None:
     assert (guard.faults.total(), lines, guard.off) == (0, [], False)
 
 
-def test_faults_fall_back_are_counted_and_logged_once_a_kind() -> None:
+def test_faults_fall_back_are_counted_and_logged_once_per_kind() -> None:
     lines: list[str] = []
     guard = Guard(log=lines.append, faults_in_a_row=100)
     for i in range(3):
@@ -44,26 +44,26 @@ def test_faults_fall_back_are_counted_and_logged_once_a_kind() -> None:
     assert guard.call("confidence", -2, broken) == -2
     assert dict(guard.faults) == {"outcome": 3, "confidence": 1}
     assert len(lines) == 2
-    assert "outcome: RuntimeError: number 0" in lines[0]
+    assert "(outcome): RuntimeError: number 0" in lines[0]
     assert "confidence" in lines[1]
 
 
 def test_several_in_a_row_switch_it_off_for_good() -> None:
     lines: list[str] = []
     guard = Guard(log=lines.append, faults_in_a_row=4)
-    for _ in range(2):  # two faults a step: no step is clean
+    for _ in range(2):  # two faults per step
         guard.call("verify decision", None, broken)
         guard.call("depth decision", None, broken)
         guard.step_done()
     assert guard.off
-    assert sum("is off after 4 faults in a row" in line for line in lines) == 1
+    assert sum("is disabled after 4 faults in a row" in line for line in lines) == 1
     called: list[int] = []
     assert guard.call("outcome", "fallback", called.append, 1) == "fallback"
     assert called == []
-    assert len(lines) == 3  # a kind each, and the end
+    assert len(lines) == 3  # one per kind, and one when disabled
 
 
-def test_a_clean_step_breaks_the_row() -> None:
+def test_a_step_without_faults_resets_the_count() -> None:
     guard = Guard(log=lambda _: None, faults_in_a_row=3)
     for _ in range(20):
         guard.call("outcome", None, broken)
@@ -79,7 +79,7 @@ def test_a_clean_step_breaks_the_row() -> None:
     assert guard.off
 
 
-def test_a_slow_call_is_a_fault_but_what_it_says_counts() -> None:
+def test_a_slow_call_is_a_fault_but_its_result_is_used() -> None:
     clock = Clock()
     lines: list[str] = []
     guard = Guard(log=lines.append, slowest_seconds=0.02, clock=clock)
@@ -92,7 +92,7 @@ def test_a_slow_call_is_a_fault_but_what_it_says_counts() -> None:
     assert guard.faults.total() == 0
     assert guard.call("depth decision", "", taking, 0.5) == "answer"
     assert dict(guard.faults) == {"slow depth decision": 1}
-    assert "it took 500 ms" in lines[0]
+    assert "took 500 ms" in lines[0]
     assert guard.decision_seconds == pytest.approx(0.519)
 
 
@@ -108,7 +108,7 @@ def test_seconds_of_failed_calls_count_too() -> None:
     assert guard.decision_seconds == pytest.approx(0.01)
 
 
-def test_an_interrupt_is_not_ours_to_keep() -> None:
+def test_interrupts_are_not_caught() -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -129,24 +129,24 @@ def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
         board.add_step(2, 3, 1, depth, math.nan)
     guard = Guard(log=lambda _: None)
     guard.call("capture", None, broken)
-    guard.call("slow outcome", None, broken)  # a kind that has no place of its own
+    guard.call("slow outcome", None, broken)  # a kind without a counter of its own
     board.show_guard(guard)
-    ((engine, found),) = boards(tmp_path / "new")
+    ((engine, reading),) = boards(tmp_path / "new")
     assert engine == "3"
     first = {metric.name: i for i, metric in enumerate(METRICS)}
-    assert found.values["steps_total"] == 2.0 + 5 + first["steps_total"]
-    assert found.values["verify_positions_total"] == 5 * 5 + first["verify_positions_total"]
-    assert found.values["committed_tokens_total"] == 5 * 3 + first["committed_tokens_total"]
-    assert found.values["step_seconds_total"] == first["step_seconds_total"]  # they were not timed
-    assert found.values["hurdle"] == board["hurdle"]
-    assert "distinct_experts" not in found.values
-    assert found.steps_by_depth == {0: 2.0, 3: 2.0, DEPTHS - 1: 1.0}
+    assert reading.values["steps_total"] == 2.0 + 5 + first["steps_total"]
+    assert reading.values["verify_positions_total"] == 5 * 5 + first["verify_positions_total"]
+    assert reading.values["committed_tokens_total"] == 5 * 3 + first["committed_tokens_total"]
+    assert reading.values["step_seconds_total"] == first["step_seconds_total"]  # they were not timed
+    assert reading.values["hurdle"] == board["hurdle"]
+    assert "distinct_experts" not in reading.values
+    assert reading.steps_by_depth == {0: 2.0, 3: 2.0, DEPTHS - 1: 1.0}
     assert sum(board.steps_by_depth()) == 5
-    assert {kind: count for kind, count in found.faults.items() if count} == {"capture": 1.0, "other": 1.0}
-    assert set(found.faults) == set(FAULTS)
+    assert {kind: count for kind, count in reading.faults.items() if count} == {"capture": 1.0, "other": 1.0}
+    assert set(reading.faults) == set(FAULTS)
 
 
-def test_an_off_guard_shows() -> None:
+def test_a_disabled_guard_shows_on_the_board() -> None:
     board, guard = Board(), Guard(log=lambda _: None, faults_in_a_row=1)
     assert board["enabled"] == 1.0
     guard.call("outcome", None, broken)
@@ -172,12 +172,12 @@ def test_smoothing_starts_with_the_first_value() -> None:
     assert board["goodput_tokens_per_second"] == pytest.approx(110.0)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 8, 100, -8, -1])
-def test_torn_boards_are_refused_and_passed_over(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 8, 100, -8, -1])
+def test_truncated_boards_are_refused_and_skipped(tmp_path: Path, size: int) -> None:
     path = tmp_path / "engine-0.board"
     Board(path).add("steps_total")
     whole = path.read_bytes()
-    path.write_bytes(whole[:kept])
+    path.write_bytes(whole[:size])
     with pytest.raises(EngineError, match="not a board of this version"):
         read_board(path)
     Board(tmp_path / "engine-1.board")

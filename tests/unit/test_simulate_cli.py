@@ -19,30 +19,30 @@ from tests.conftest import ROOT
 QUICK = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "40", "--osl", "30"]
 
 
-def answered(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> Any:
+def json_of(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> Any:
     assert run(verb, [*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_simulate_prints_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answered(
+def test_simulate_prints_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    payload = json_of(
         capsys, "simulate", *QUICK, "--policy", "fixed:2,none", "--tpot-slo", "50", "--gpu-hour-price", "3"
     )
     for key in ("ttft_seconds", "tpot_seconds", "e2e_seconds"):
-        assert set(found[key]) == {"p50", "p90", "p99", "mean"}
-    assert found["drafted"] >= found["verified"] >= found["accepted"] > 0
-    # Every token is a draft's or one of the target's own: one a round, one a prompt.
-    cut = found["wasted"] - (found["drafted"] - found["accepted"])
+        assert set(payload[key]) == {"p50", "p90", "p99", "mean"}
+    assert payload["drafted"] >= payload["verified"] >= payload["accepted"] > 0
+    # Every committed token is an accepted draft token or a token of the target: one per round, one per prompt.
+    cut = payload["wasted"] - (payload["drafted"] - payload["accepted"])
     assert 0 <= cut < 3 * 40
-    assert found["committed"] == 40 * 30
-    assert found["requests"] == found["finished"] == 40
-    assert found["goodput_tokens_per_second"] > 0
-    assert [row["policy"] for row in found["policies"]] == ["fixed:2", "none"]
-    assert found["slo_attainment"] == 1.0
-    assert found["cost"] > 0
-    assert found["sources"]["rounds"].startswith("rounds drawn from")
-    total = sum(found["seconds_by_component"].values())
-    assert total == pytest.approx(found["busy_seconds"], rel=1e-6)
+    assert payload["committed"] == 40 * 30
+    assert payload["requests"] == payload["finished"] == 40
+    assert payload["goodput_tokens_per_second"] > 0
+    assert [row["policy"] for row in payload["policies"]] == ["fixed:2", "none"]
+    assert payload["slo_attainment"] == 1.0
+    assert payload["cost"] > 0
+    assert payload["sources"]["rounds"].startswith("rounds drawn from")
+    total = sum(payload["seconds_by_component"].values())
+    assert total == pytest.approx(payload["busy_seconds"], rel=1e-6)
 
 
 def test_a_table_for_people_names_policies_time_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,13 +55,13 @@ def test_a_table_for_people_names_policies_time_and_sources(capsys: pytest.Captu
 def test_requests_steps_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = {name: tmp_path / name for name in ("requests.parquet", "steps.parquet", "day.svg")}
     flags = ["--save-requests", paths["requests.parquet"], "--save-steps", paths["steps.parquet"]]
-    found = answered(
+    payload = json_of(
         capsys, "simulate", *QUICK, "--policy", "fixed:1", *map(str, flags), "--plot", str(paths["day.svg"])
     )
     requests, steps = pl.read_parquet(paths["requests.parquet"]), pl.read_parquet(paths["steps.parquet"])
     assert requests.height == 40
-    assert steps["committed"].sum() == found["committed"] == requests["output_tokens"].sum()
-    assert steps.height == found["steps"]
+    assert steps["committed"].sum() == payload["committed"] == requests["output_tokens"].sum()
+    assert steps.height == payload["steps"]
     assert paths["day.svg"].read_text().startswith("<svg")
     with pytest.raises(InputError, match="exists; give --force"):
         run("simulate", [*QUICK, "--save-steps", str(paths["steps.parquet"])])
@@ -74,8 +74,8 @@ def test_a_scenario_file_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[
     start = hours.index("rates = ")
     short = hours[:start] + "rates = [1, 2]" + hours[hours.index("\n", start) :]
     (tmp_path / "short.toml").write_text(short)
-    one = answered(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule")
-    two = answered(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule", "--seed", "0")
+    one = json_of(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule")
+    two = json_of(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule", "--seed", "0")
     assert one == two
     assert one["description"]["workload"]["categories"][0]["name"] == "cpp"
     assert 60 < one["requests"] < 160
@@ -89,29 +89,29 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         '[grid]\npolicy = ["none", "fixed:2"]\n"workload.requests_per_second" = [2, 20]\n'
     )
     flags = ["--workers", "1", "--parquet", str(tmp_path / "t.parquet"), "--plot", str(tmp_path / "p.svg")]
-    found = answered(capsys, "sweep", str(grid), *flags)
-    assert (found["cells"], found["ran"], found["failed"]) == (4, 4, 0)
+    payload = json_of(capsys, "sweep", str(grid), *flags)
+    assert (payload["cells"], payload["ran"], payload["failed"]) == (4, 4, 0)
     assert pl.read_parquet(tmp_path / "t.parquet")["policy"].to_list() == ["none", "none", "fixed:2", "fixed:2"]
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
     assert run("sweep", [str(grid), "--workers", "1"]) == 0
     assert "4 cells, 0 run now" in capsys.readouterr().out
 
 
-def test_options_take_the_place_of_what_a_file_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every option of a scenario, and another kind of load; what is not given stays as the file has it."""
+def test_options_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of the scenario and the load override the file; the rest is the file's."""
     day = str(ROOT / "examples" / "day.toml")
     load = ["--users", "4", "--requests", "8", "--isl", "64", "--osl", "16"]
-    given = ["--gpu", "b200", "--gpus", "2", "--parallel", "ep", "--off-ms", "1", "--policy", "off"]
-    found = answered(capsys, "simulate", day, *load, *given)["description"]
-    scenario, own = found["scenario"], read_simulation(Path(day))
+    options = ["--gpu", "b200", "--gpus", "2", "--parallel", "ep", "--off-ms", "1", "--policy", "off"]
+    description = json_of(capsys, "simulate", day, *load, *options)["description"]
+    scenario, file = description["scenario"], read_simulation(Path(day))
     assert (scenario["gpu"], scenario["gpus"], scenario["parallel"], scenario["off_ms"]) == ("b200", 2, "ep", 1.0)
-    assert scenario["model"] == own.scenario.model
-    assert (found["workload"]["users"], found["workload"]["hours"]) == (4, None)
-    assert found["max_depth"] == own.max_depth
+    assert scenario["model"] == file.scenario.model
+    assert (description["workload"]["users"], description["workload"]["hours"]) == (4, None)
+    assert description["max_depth"] == file.max_depth
 
 
 @pytest.mark.parametrize(
-    ("verb", "arguments", "said"),
+    ("verb", "arguments", "message"),
     [
         ("simulate", ["qwen3.6-35b-a3b", "--qps", "1"], "name a device with --gpu"),
         ("simulate", ["qwen3.6-35b-a3b", "--gpu", "h200"], "give one load: --qps, --users or --trace"),
@@ -125,10 +125,10 @@ def test_options_take_the_place_of_what_a_file_says(capsys: pytest.CaptureFixtur
         ("sweep", ["no.toml", "--plot", "x.txt"], "a figure ends in"),
     ],
 )
-def test_refusals_are_one_sentence(verb: str, arguments: list[str], said: str) -> None:
+def test_refusals_are_one_sentence(verb: str, arguments: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:
         run(verb, arguments)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -41,7 +41,7 @@ LARGE = EngineSettings(max_num_seqs=128, max_num_batched_tokens=4096, kv_blocks=
 @pytest.mark.parametrize("users", [1, 4, 24, 96])
 @pytest.mark.parametrize(("policy", "depth"), [("none", 0), ("fixed:1", 1), ("fixed:4", 4)])
 def test_closed_loop_decoding_is_the_closed_form(users: int, policy: str, depth: int) -> None:
-    """Steps that only decode, with everybody there: B (1 + Σ S_d) / (verify + draft), within 0.5%."""
+    """Steps that only decode, at full batch: B (1 + Σ S_d) / (verify + draft), within 0.5%."""
     base = serving(
         arrivals=ClosedLoop(users=users, requests=users * max(2, 240 // users)),
         prompt=FixedLength(tokens=16),
@@ -53,13 +53,13 @@ def test_closed_loop_decoding_is_the_closed_form(users: int, policy: str, depth:
     )
     steps = simulate(base, log_steps=True).step_columns()
     full = (steps["sequences"] == users) & (steps["prefill_tokens"] == 0) & (steps["running"] == users)
-    # The last round of a request is cut at its end: 480 tokens are a little less than what it accepted.
-    ours = (steps["sequences"] + steps["accepted"])[full].sum() / steps["seconds"][full].sum()
+    # The last round of a request is cut at the end of its output, so commits are counted by acceptance.
+    simulated = (steps["sequences"] + steps["accepted"])[full].sum() / steps["seconds"][full].sum()
     context = 16 + 240
     grid = base.pricer.grid([users], max(depth, 1), context)
     expected = float(grid.no_spec_goodput[0]) if policy == "none" else float(grid.goodput[0, depth])
     assert full.sum() > 100
-    assert ours == pytest.approx(expected, rel=0.005)
+    assert simulated == pytest.approx(expected, rel=0.005)
 
 
 def test_a_queue_in_front_of_one_server_waits_as_md1_does() -> None:
@@ -80,7 +80,7 @@ def test_a_queue_in_front_of_one_server_waits_as_md1_does() -> None:
 
 
 def test_littles_law() -> None:
-    """Mean requests in the system, seen by the engine's steps, are rate × time in it, seen by requests."""
+    """Mean requests in the system, measured by steps, equal rate × time in the system, measured by requests."""
     workload = Workload(
         arrivals=Poisson(requests_per_second=30.0, requests=3000),
         prompt=LognormalLength(ln_mean=5.0, ln_sd=0.6, most=4000),
@@ -89,7 +89,7 @@ def test_littles_law() -> None:
     result = simulate(replace(serving(engine=LARGE), workload=workload), log_steps=True)
     steps = result.step_columns()
     seen = ((steps["running"] + steps["waiting"]) * steps["seconds"]).sum()
-    # Who arrives while a step runs is seen at the next one: half a step of each on average.
+    # A request that arrives during a step is counted from the next one: half a step late on average.
     unseen = result.requests.count * (steps["seconds"] ** 2).sum() / (2.0 * steps["seconds"].sum())
     assert seen + unseen == pytest.approx(result.e2e_seconds.sum(), rel=0.02)
 
@@ -98,7 +98,7 @@ def test_littles_law() -> None:
 
 
 def test_rounds_are_replayed_in_order_and_start_again() -> None:
-    """One sequence of rounds that accept 0, 1, 2, 3: the steps of a single request go round it."""
+    """One sequence of rounds that accept 0, 1, 2, 3: the steps of a single request cycle through it."""
     accepted = np.array([0, 1, 2, 3])
     bank = captured_rounds(["all"] * 4, np.zeros(4, dtype=np.int64), accepted, np.full((4, 4), 0.5), "test")
     base = serving(arrivals=ClosedLoop(users=1, requests=1), output=FixedLength(tokens=61), bank=bank, policy="fixed:4")
@@ -108,8 +108,8 @@ def test_rounds_are_replayed_in_order_and_start_again() -> None:
     assert seen[:12] == [(start + i) % 4 for i in range(12)]
 
 
-def test_the_last_to_come_is_preempted_and_computed_again() -> None:
-    """Two requests that fit alone, not together: the second one loses its blocks, and both finish."""
+def test_the_most_recent_request_is_preempted_and_recomputed() -> None:
+    """Two requests that fit alone but not together: the second one loses its blocks, and both finish."""
     base = serving(
         arrivals=ClosedLoop(users=2, requests=2),
         prompt=FixedLength(tokens=100),
@@ -120,12 +120,12 @@ def test_the_last_to_come_is_preempted_and_computed_again() -> None:
     assert result.preempted[0] == 0
     assert result.preempted[1] >= 1
     assert result.finish[0] < result.finish[1]
-    # It had its first token before, and computes its prompt and what it had written once more.
+    # It had its first token before; its prompt and output so far are recomputed.
     assert result.summary()["prefilled"] > 300
     assert result.first_token[1] == result.first_token[0]
 
 
-def test_who_never_fits_is_refused_and_the_rest_served() -> None:
+def test_requests_that_never_fit_are_refused_and_the_rest_served() -> None:
     trace = Trace(
         arrival_seconds=np.arange(3.0),
         prompt_tokens=np.array([100, 5000, 100]),
@@ -148,19 +148,19 @@ def test_switching_costs_are_paid_where_the_depth_changes() -> None:
     )
     free = simulate(base, log_steps=True)
     engine = replace(base.engine, switch_seconds=1e-6)
-    dear = simulate(replace(base, engine=engine), log_steps=True)
-    changes = int((np.diff(dear.step_columns()["draft_depth"]) != 0).sum())
+    costly = simulate(replace(base, engine=engine), log_steps=True)
+    changes = int((np.diff(costly.step_columns()["draft_depth"]) != 0).sum())
     assert changes > 0
-    assert dear.seconds_by_component()["switching"] == pytest.approx(changes * 1e-6)
+    assert costly.seconds_by_component()["switching"] == pytest.approx(changes * 1e-6)
     assert "switching" not in free.seconds_by_component()
 
 
 def test_overlapped_drafting_takes_the_longer_of_the_two() -> None:
-    alike: dict[str, Any] = {"arrivals": ClosedLoop(users=8, requests=16), "engine": LARGE, "model": "qwen3.6-35b-a3b"}
-    after = simulate(serving(drafter="mtp", policy="fixed:3", **alike))
-    while_ = simulate(serving(drafter="ssd:mtp@1.0", policy="fixed:3", **alike))
-    assert while_.busy_seconds < after.busy_seconds
-    assert "drafting" not in while_.seconds_by_component()  # hidden behind verification, every time
+    common: dict[str, Any] = {"arrivals": ClosedLoop(users=8, requests=16), "engine": LARGE, "model": "qwen3.6-35b-a3b"}
+    serial = simulate(serving(drafter="mtp", policy="fixed:3", **common))
+    overlapped = simulate(serving(drafter="ssd:mtp@1.0", policy="fixed:3", **common))
+    assert overlapped.busy_seconds < serial.busy_seconds
+    assert "drafting" not in overlapped.seconds_by_component()  # hidden behind verification, every time
 
 
 def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
@@ -176,9 +176,9 @@ def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
         workload=Workload(arrivals=workload.arrivals, prompt=workload.prompt, output=workload.output),
     )
     routing = tuple(find_routing(f"qwen3.6-35b-a3b:{name}", base.scenario.architecture) for name in ("all", "coding"))
-    own = Pricer(replace(base.scenario, routing=routing[0]))
+    pricer = Pricer(replace(base.scenario, routing=routing[0]))
     mixed = replace(
-        base, pricer=own, workload=workload, bank=drawn_rounds(curves, 4), category_routing=routing, tables=None
+        base, pricer=pricer, workload=workload, bank=drawn_rounds(curves, 4), category_routing=routing, tables=None
     )
     result = simulate(mixed)
     easy = result.requests.category == 0
@@ -191,10 +191,10 @@ def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
 
 
 def test_more_gpu_hours_cost_more() -> None:
-    found = simulate(serving()).summary(Slo(tpot_seconds=1.0), gpu_hour_price=3.0)
-    assert found["cost"] == pytest.approx(3.0 * found["span_seconds"] / 3600.0)
-    assert found["slo_attainment"] == 1.0
-    assert found["cost_per_million_tokens"] == pytest.approx(found["cost"] / found["committed"] * 1e6)
+    summary = simulate(serving()).summary(Slo(tpot_seconds=1.0), gpu_hour_price=3.0)
+    assert summary["cost"] == pytest.approx(3.0 * summary["span_seconds"] / 3600.0)
+    assert summary["slo_attainment"] == 1.0
+    assert summary["cost_per_million_tokens"] == pytest.approx(summary["cost"] / summary["committed"] * 1e6)
 
 
 def test_a_block_count_is_what_tokens_need() -> None:
@@ -202,7 +202,7 @@ def test_a_block_count_is_what_tokens_need() -> None:
     assert [kv.needed(tokens) for tokens in (1, 12, 13)] == [4, 4, 5]
 
 
-def test_step_logs_and_time_lines_agree() -> None:
+def test_step_logs_and_timelines_agree() -> None:
     result = simulate(serving(policy="fixed:2"), log_steps=True)
     steps = result.step_columns()
     assert result.bins["busy_seconds"].sum() == pytest.approx(steps["seconds"].sum())
@@ -216,16 +216,16 @@ def test_step_logs_and_time_lines_agree() -> None:
     assert hourly[0]["tpot_p50"] == pytest.approx(float(np.median(result.tpot_seconds)))
 
 
-def _whole(result: Result) -> bytes:
+def _request_bytes(result: Result) -> bytes:
     return b"".join(
         np.asarray(column).tobytes() for name, column in result.request_columns().items() if name != "category"
     )
 
 
-def test_another_seed_is_another_day() -> None:
+def test_the_seed_decides_the_result() -> None:
     base = serving()
-    assert _whole(simulate(base)) == _whole(simulate(base))
-    assert _whole(simulate(base)) != _whole(simulate(replace(base, seed=1)))
+    assert _request_bytes(simulate(base)) == _request_bytes(simulate(base))
+    assert _request_bytes(simulate(base)) != _request_bytes(simulate(replace(base, seed=1)))
 
 
 # --- workloads ---
@@ -249,10 +249,10 @@ def test_arrivals_come_at_their_rates() -> None:
 
 def test_lengths_are_lognormal() -> None:
     lengths = LognormalLength(ln_mean=5.3, ln_sd=0.8, most=100_000)
-    asked = draw(
+    requests = draw(
         Workload(arrivals=ClosedLoop(users=1, requests=50_000), prompt=FixedLength(tokens=1), output=lengths), 0
     )
-    logs = np.log(asked.output_tokens)
+    logs = np.log(requests.output_tokens)
     assert logs.mean() == pytest.approx(5.3, abs=0.02)
     assert logs.std() == pytest.approx(0.8, abs=0.02)
 
@@ -264,7 +264,7 @@ BURST_GPT = (
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n118,GPT-4,417,0,417,API log\n"
 )
-OURS = (
+SPECMARGIN = (
     '{"arrival_seconds": 2.5, "prompt_tokens": 10, "output_tokens": 3}\n'
     '{"arrival_seconds": 0, "prompt_tokens": 7, "output_tokens": 1}\n'
 )
@@ -273,48 +273,49 @@ OURS = (
 def test_traces_are_taken_in_the_columns_they_were_published_with(tmp_path: Path) -> None:
     (tmp_path / "azure.csv").write_text(AZURE)
     (tmp_path / "burst.csv").write_text(BURST_GPT)
-    (tmp_path / "ours.jsonl").write_text(OURS)
-    azure, burst, ours = (read_trace(tmp_path / name) for name in ("azure.csv", "burst.csv", "ours.jsonl"))
+    (tmp_path / "own.jsonl").write_text(SPECMARGIN)
+    azure, burst, own = (read_trace(tmp_path / name) for name in ("azure.csv", "burst.csv", "own.jsonl"))
     np.testing.assert_allclose(azure.arrival_seconds, [0.0, 4.314579], atol=1e-6)
     assert azure.prompt_tokens.tolist() == [374, 396]
     assert azure.output_tokens.tolist() == [44, 109]
     assert burst.arrival_seconds.tolist() == [0.0, 40.0]  # the request that failed is left out
     assert burst.output_tokens.tolist() == [18, 230]
-    asked = draw(Workload(arrivals=ours, prompt=FixedLength(tokens=1), output=FixedLength(tokens=1)), 0)
-    assert asked.arrival_seconds.tolist() == [0.0, 2.5]
-    assert asked.prompt_tokens.tolist() == [7, 10]
+    requests = draw(Workload(arrivals=own, prompt=FixedLength(tokens=1), output=FixedLength(tokens=1)), 0)
+    assert requests.arrival_seconds.tolist() == [0.0, 2.5]
+    assert requests.prompt_tokens.tolist() == [7, 10]
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
-        ("a.csv", "time,prompt_tokens\n1,2\n", "lacks a column 'output_tokens'"),
+        ("a.csv", "time,prompt_tokens\n1,2\n", "missing column 'output_tokens'"),
         ("a.csv", "arrival_seconds,prompt_tokens,output_tokens\nsoon,2,3\n", "must hold numbers"),
         ("a.jsonl", "not json", "not a readable trace"),
         ("a.csv", "arrival_seconds,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )
-def test_a_trace_that_is_none_says_why(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_invalid_traces_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ScenarioError, match=said):
+    with pytest.raises(ScenarioError, match=message):
         read_trace(tmp_path / name)
 
 
-def test_drawn_rounds_have_the_curve_s_own_means() -> None:
+def test_drawn_rounds_have_the_means_of_the_curve() -> None:
     curve = parse_acceptance("0.8,0.6,0.5", max_depth=6)
     bank = drawn_rounds({"all": curve}, 6)
     for depth in range(1, 7):
-        assert bank.mean_accepted(depth) == pytest.approx(float(curve.at(depth).sum()), abs=1e-3)
+        mean_accepted = np.minimum(bank.accepted, depth).mean()
+        assert mean_accepted == pytest.approx(float(curve.at(depth).sum()), abs=1e-3)
 
 
 def test_peers_run_in_the_simulator_too() -> None:
     base = serving(arrivals=ClosedLoop(users=8, requests=24), drafter="eagle")
     for name in ("vllm-adaptive", "sglang", "turbospec", "cascade", "one-width", "oracle"):
-        found = simulate(replace(base, policy=name)).summary()
-        assert found["finished"] == 24
-        assert found["accepted"] > 0
-    told, fixed = (simulate(replace(base, policy=name)).busy_goodput for name in ("oracle", "fixed:4"))
-    assert told > fixed
+        summary = simulate(replace(base, policy=name)).summary()
+        assert summary["finished"] == 24
+        assert summary["accepted"] > 0
+    oracle, fixed = (simulate(replace(base, policy=name)).busy_goodput for name in ("oracle", "fixed:4"))
+    assert oracle > fixed
 
 
 def test_impossible_settings_are_refused() -> None:
@@ -324,6 +325,6 @@ def test_impossible_settings_are_refused() -> None:
         simulate(serving(policy="fixed:9"))
     with pytest.raises(ScenarioError, match="drafts at most"):
         serving(model="qwen3.6-35b-a3b", drafter="dflash", max_depth=40)
-    with pytest.raises(ScenarioError, match="rounds are of"):
+    with pytest.raises(ScenarioError, match="the rounds have categories"):
         replace(serving(), bank=drawn_rounds({"other": parse_acceptance("0.5", max_depth=4)}, 4))
     assert scenario().context == 1024

@@ -45,11 +45,11 @@ def grid(folder: Path, text: str = GRID) -> list[Cell]:
     return make_cells([cell.description() for cell in read_sweep(path)], folder)
 
 
-def counted(described: dict[str, Any], folder: str) -> dict[str, Any]:
-    """A cell that leaves a mark, so that one run twice is seen."""
+def counted(description: dict[str, Any], folder: str) -> dict[str, Any]:
+    """A cell that records its run, so that a second run is detected."""
     with (Path(folder) / "ran.txt").open("a") as file:
-        file.write(f"{described['policy']} {described['workload']['requests_per_second']} {described['seed']}\n")
-    return {"value": described["seed"]}
+        file.write(f"{description['policy']} {description['workload']['requests_per_second']} {description['seed']}\n")
+    return {"value": description["seed"]}
 
 
 def test_500_cells_are_the_same_on_two_workers_and_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +63,10 @@ def test_500_cells_are_the_same_on_two_workers_and_on_ray(tmp_path: Path, monkey
     assert not ray.is_initialized()
     assert cluster.ran == 500
     assert (tmp_path / "local.jsonl").read_bytes() == (tmp_path / "ray.jsonl").read_bytes()
-    # And here, in this process, whatever it has run before.
+    # And in this process, whatever it has run before.
     rows = read_results(tmp_path / "local.jsonl")
     for cell in cells[::83]:
-        assert run_cell(cell.described, str(tmp_path)) == rows[cell.key]["result"]
+        assert run_cell(cell.description, str(tmp_path)) == rows[cell.key]["result"]
 
 
 KILLED = """
@@ -74,16 +74,16 @@ import sys, time
 from pathlib import Path
 from tests.unit.test_sweep import grid, counted
 from specmargin.simulator.sweep import LocalRunner, sweep
-def slow(described, folder):
+def slow(description, folder):
     time.sleep(0.005)
-    return counted(described, folder)
+    return counted(description, folder)
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     sweep(grid(folder), folder / "out.jsonl", LocalRunner(run=slow, workers=1), folder)
 """
 
 
-def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_sweep_resumes(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -97,7 +97,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     with results.open("ab") as file:
-        file.write(b'{"schema": "specmargin.sweep-cell/1", "key": "cut sho')  # as if it died while it wrote
+        file.write(b'{"schema": "specmargin.sweep-cell/1", "key": "cut sho')  # as if it was killed while writing
     before = read_results(results)
     assert 60 < len(before) < 500
     ran_before = (tmp_path / "ran.txt").read_text().splitlines()
@@ -108,7 +108,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     after = read_results(results)
     assert len(after) == 500
     assert all(after[key] == row for key, row in before.items())
-    # At most the one that was running when it was killed is run again.
+    # At most the cell that was running when the sweep was killed is run again.
     assert len(ran_before) - len(before) <= 1
     again = sweep(grid(tmp_path), results, LocalRunner(run=counted, workers=1), tmp_path)
     assert again.ran == 0
@@ -122,7 +122,7 @@ def test_a_wider_grid_runs_only_what_is_new(tmp_path: Path) -> None:
     assert (first.ran, wider.ran) == (50, 50)
 
 
-def test_a_cell_that_cannot_run_says_so_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_cell_that_fails_records_its_error_and_the_rest_run(tmp_path: Path) -> None:
     text = GRID.replace('["h200", "b200"]', '["h200", "h2000"]').replace("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "[0]")
     text = text.replace('policy = ["none", "fixed:1", "fixed:2", "schedule", "controller"]', 'policy = ["none"]')
     cells = grid(tmp_path, text)
@@ -138,17 +138,17 @@ def test_the_order_of_workers_does_not_matter(tmp_path: Path) -> None:
 
     def backwards(cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
         for cell in reversed(cells):
-            yield cell, {"result": counted(cell.described, folder)}
+            yield cell, {"result": counted(cell.description, folder)}
 
     sweep(cells, tmp_path / "a.jsonl", LocalRunner(run=counted, workers=1), tmp_path)
     sweep(cells, tmp_path / "b.jsonl", backwards, tmp_path)
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
-def test_a_file_that_is_not_of_a_sweep_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_sweep_result_is_left_alone(tmp_path: Path) -> None:
     precious = tmp_path / "notes.jsonl"
     precious.write_text('{"a": 1}\n')
-    with pytest.raises(ScenarioError, match="line 1 is not of a sweep"):
+    with pytest.raises(ScenarioError, match="line 1 is not a sweep result"):
         sweep(grid(tmp_path)[:2], precious, LocalRunner(run=counted, workers=1), tmp_path)
     assert json.loads(precious.read_text()) == {"a": 1}
 
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_of_a_sweep_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
         (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate is not a known field"),
@@ -166,13 +166,13 @@ def test_a_file_that_is_not_of_a_sweep_is_left_alone(tmp_path: Path) -> None:
         (("seed =", '"workload.prompt.x.y" ='), "goes through 'prompt'"),
     ],
 )
-def test_a_wrong_grid_says_what_is_wrong(tmp_path: Path, change: tuple[str, str], said: str) -> None:
-    with pytest.raises(ScenarioError, match=said):
+def test_invalid_grids_are_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
         grid(tmp_path, GRID.replace(*change))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "scenario is missing"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "say how many requests"),
@@ -184,7 +184,7 @@ def test_a_wrong_grid_says_what_is_wrong(tmp_path: Path, change: tuple[str, str]
         ),
     ],
 )
-def test_a_wrong_scenario_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_scenarios_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.toml").write_text(text)
-    with pytest.raises(ScenarioError, match=said):
+    with pytest.raises(ScenarioError, match=message):
         read_simulation(tmp_path / "a.toml")

@@ -1,4 +1,4 @@
-"""`specmargin watch` against a server that answers, restarts, goes away, or was never ours."""
+"""`specmargin watch` against a server that responds, restarts, disappears, or runs without Specmargin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GAUGES = {"sequences": 8, "goodput_tokens_per_second": 1240, "expected_goodput_t
 GAUGES |= {"expected_acceptance": 0.7, "measured_acceptance": 0.66, "calibration_error": 0.04, "enabled": 1, "mode": 2}
 
 
-def metrics(steps: int, *, engine: str = "0", **changed: float) -> str:
+def metrics(steps: int, *, engine: str = "0", **gauges: float) -> str:
     """As vLLM's endpoint writes them, after so many steps of 8 sequences: a third of them draft 0, the others 3."""
     drafting = steps - steps // 3
     counted = {
@@ -39,14 +39,14 @@ def metrics(steps: int, *, engine: str = "0", **changed: float) -> str:
         "captured_rounds": 8 * drafting,
     }
     lines = [f'specmargin_{name}_total{{engine="{engine}"}} {value:g}' for name, value in counted.items()]
-    lines += [f'specmargin_{name}{{engine="{engine}"}} {value}' for name, value in (GAUGES | changed).items()]
+    lines += [f'specmargin_{name}{{engine="{engine}"}} {value}' for name, value in (GAUGES | gauges).items()]
     lines += [f'specmargin_depth_chosen_total{{depth="0",engine="{engine}"}} {steps // 3}']
     lines += [f'specmargin_depth_chosen_total{{depth="3",engine="{engine}"}} {drafting}']
     lines += [f'specmargin_faults_total{{engine="{engine}",kind="verify decision"}} 2.0']
-    own = f'engine="{engine}",model_name="a \\"b\\", c}}"'
-    lines += [f"vllm:num_requests_running{{{own}}} 8.0", f"vllm:num_requests_waiting{{{own}}} 3.0"]
-    lines += [f"vllm:spec_decode_num_draft_tokens_total{{{own}}} {24 * drafting}"]
-    lines += [f"vllm:spec_decode_num_accepted_tokens_total{{{own}}} {6 * drafting}"]
+    labels = f'engine="{engine}",model_name="a \\"b\\", c}}"'
+    lines += [f"vllm:num_requests_running{{{labels}}} 8.0", f"vllm:num_requests_waiting{{{labels}}} 3.0"]
+    lines += [f"vllm:spec_decode_num_draft_tokens_total{{{labels}}} {24 * drafting}"]
+    lines += [f"vllm:spec_decode_num_accepted_tokens_total{{{labels}}} {6 * drafting}"]
     head = "# HELP specmargin_steps_total Steps\n# TYPE specmargin_steps_total counter\n"
     return head + "\n".join(lines) + "\n"
 
@@ -58,23 +58,23 @@ class _Quiet(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # an answer that breaks off on purpose
+        pass  # connections that the test closes
 
 
 @contextmanager
 def serving(answer: Callable[[int], Answer | None]) -> Iterator[str]:
-    """`answer`: status and text of the n-th request; None breaks the connection off."""
-    asked = iter(range(1_000_000))
+    """`answer`: status and text for the n-th request; None closes the connection."""
+    request_numbers = iter(range(1_000_000))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = answer(next(asked)) if self.path == "/metrics" else (404, "")
-            if found is None:
+            response = answer(next(request_numbers)) if self.path == "/metrics" else (404, "")
+            if response is None:
                 self.connection.close()
                 return
-            self.send_response(found[0])
+            self.send_response(response[0])
             self.end_headers()
-            self.wfile.write(found[1].encode())
+            self.wfile.write(response[1].encode())
 
         def log_message(self, *arguments: object) -> None:
             pass
@@ -96,37 +96,37 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def readings(text: str) -> list[dict[str, Any]]:
-    decoder, found = json.JSONDecoder(), []
+    decoder, engines = json.JSONDecoder(), []
     while text.strip():
         value, end = decoder.raw_decode(text.lstrip())
-        found.append(value["engines"][0])
+        engines.append(value["engines"][0])
         text = text.lstrip()[end:]
-    return found
+    return engines
 
 
-# --- a server that answers ---
+# --- a server that responds ---
 
 
 def test_one_reading_counts_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda _: (200, metrics(300))) as url:
-        (found,) = readings(shown(capsys, url, "--json"))
-    assert (found["engine"], found["mode"], found["enabled"], found["interval_seconds"]) == (
+        (reading,) = readings(shown(capsys, url, "--json"))
+    assert (reading["engine"], reading["mode"], reading["enabled"], reading["interval_seconds"]) == (
         "0",
         "adaptive",
         True,
         None,
     )
-    assert found["steps_by_depth"] == {"0": 100.0, "3": 200.0}
-    assert found["verify_positions_per_step"] == pytest.approx(8 + 24 * 2 / 3)
-    assert found["verify_positions_per_committed_token"] == pytest.approx((2400 + 4800) / (2400 + 2400))
-    assert found["accepted_share"] == 0.5
-    assert found["decision_share"] == pytest.approx(0.005)
-    assert found["committed_tokens_per_second"] is None  # of what time nobody knows
-    assert found["counted"]["captured_rounds_total"] == 1600
-    assert found["faults"] == {"verify decision": 2.0}
-    assert found["hurdle"] == 0.21
-    assert found["vllm"]["running"] == 8
-    assert found["vllm"]["accepted_share"] == 0.25
+    assert reading["steps_by_depth"] == {"0": 100.0, "3": 200.0}
+    assert reading["verify_positions_per_step"] == pytest.approx(8 + 24 * 2 / 3)
+    assert reading["verify_positions_per_committed_token"] == pytest.approx((2400 + 4800) / (2400 + 2400))
+    assert reading["accepted_share"] == 0.5
+    assert reading["decision_share"] == pytest.approx(0.005)
+    assert reading["committed_tokens_per_second"] is None  # the time is unknown
+    assert reading["counted"]["captured_rounds_total"] == 1600
+    assert reading["faults"] == {"verify decision": 2.0}
+    assert reading["hurdle"] == 0.21
+    assert reading["vllm"]["running"] == 8
+    assert reading["vllm"]["accepted_share"] == 0.25
 
 
 def test_rates_are_differences(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,10 +170,10 @@ def test_engines_of_a_data_parallel_server(capsys: pytest.CaptureFixture[str]) -
     both = metrics(30) + metrics(60, engine="1")
     with serving(lambda _: (200, both)) as url:
         assert "engine 1: " in shown(capsys, url, "--once")
-        (found,) = readings(shown(capsys, url, "--json", "--engine", "1"))
+        (reading,) = readings(shown(capsys, url, "--json", "--engine", "1"))
         with pytest.raises(EngineError, match="there is no engine '7'; it has 0, 1"):
             run("watch", [url, "--once", "--engine", "7"])
-    assert found["counted"]["steps_total"] == 60
+    assert reading["counted"]["steps_total"] == 60
 
 
 def test_a_plugin_that_is_off_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +184,7 @@ def test_a_plugin_that_is_off_is_said_to_be(capsys: pytest.CaptureFixture[str]) 
         assert "its configuration could not be taken" in shown(capsys, url, "--once")
 
 
-# --- one that does not ---
+# --- a server that does not ---
 
 
 def test_a_server_that_restarts_counts_from_zero(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,19 +199,19 @@ def test_a_server_that_restarts_counts_from_zero(capsys: pytest.CaptureFixture[s
 
 
 def test_a_server_that_goes_away_and_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """Broken off, busy starting, answering without our numbers: asked again, and counted on from the last reading."""
+    """Closed connections, startup and missing metrics are retried; counts continue from the last reading."""
     answers: list[Answer | None] = [(200, metrics(30)), None, (503, ""), (200, "vllm:x 1\n"), (200, metrics(60))]
     with serving(lambda n: answers[n]) as url:
         text = " ".join(shown(capsys, url, "--count", "5", "--interval", "0.1").split())
     assert text.count("asking again. Below, the last reading.") == 3
     assert text.count("engine 0: ") == 5
-    assert "answers 503" in text
+    assert "returned 503" in text
     with serving(lambda n: answers[n]) as url:
         first, last = readings(shown(capsys, url, "--json", "--count", "5", "--interval", "0.1"))
     assert (first["counted"]["steps_total"], last["counted"]["steps_total"]) == (30, 30)
     assert last["interval_seconds"] > 0.39
     with serving(lambda n: answers[min(n, 1)]) as url:
-        with pytest.raises(EngineError, match="no server answers there"):
+        with pytest.raises(EngineError, match="no response"):
             run("watch", [url, "--count", "2", "--interval", "0.1"])
         capsys.readouterr()
 
@@ -219,9 +219,9 @@ def test_a_server_that_goes_away_and_comes_back(capsys: pytest.CaptureFixture[st
 def test_a_server_that_is_not_there() -> None:
     with serving(lambda _: None) as url:
         pass
-    with pytest.raises(UnreachableError, match=r"no server answers there \(connection refused\)"):
+    with pytest.raises(UnreachableError, match=r"no response \(connection refused\)"):
         Server.at(url).read()
-    with serving(lambda _: (200, "")) as url, pytest.raises(EngineError, match=r"answers 404 .*is it vLLM's own port"):
+    with serving(lambda _: (200, "")) as url, pytest.raises(EngineError, match=r"returned 404 .*is this vLLM's port"):
         Server.at(f"{url}/elsewhere").read()
 
 
@@ -242,12 +242,12 @@ def test_a_server_that_never_answers() -> None:
     ("text", "message"),
     [
         ("vllm:num_requests_running 1\n", 'runs without Specmargin; start it with --additional-config \'{"specmargin"'),
-        ("vllm:x 1\n# HELP specmargin_steps_total Steps\n", "no engine has begun to decide"),
-        ("python_gc_objects_collected_total 3\n", "none of vLLM or Specmargin"),
-        ("<html>hello</html>", "none of vLLM or Specmargin"),
+        ("vllm:x 1\n# HELP specmargin_steps_total Steps\n", "no engine has reported yet"),
+        ("python_gc_objects_collected_total 3\n", "no vLLM or Specmargin metrics"),
+        ("<html>hello</html>", "no vLLM or Specmargin metrics"),
     ],
 )
-def test_servers_without_us_are_told_apart(text: str, message: str) -> None:
+def test_servers_without_specmargin_are_distinguished(text: str, message: str) -> None:
     with pytest.raises(EngineError) as caught:
         server_reading(text, 0.0, "http://here/metrics")
     assert message in str(caught.value)
@@ -257,10 +257,10 @@ def test_servers_without_us_are_told_apart(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["localhost:8000"], "begins with http:// or https://, such as http://localhost:8000"),
+        (["localhost:8000"], "must begin with http:// or https://, such as http://localhost:8000"),
         (["ftp://x"], "such as http://x"),
-        (["http://"], "is not the address of a server"),
-        (["http://h:port"], "is not the address of a server"),
+        (["http://"], "is not a server address"),
+        (["http://h:port"], "is not a server address"),
         ([], "which server"),
         (["http://h", "--interval", "0"], "--interval must lie in"),
         (["http://h", "--interval", "nan"], "--interval must lie in"),
@@ -282,9 +282,9 @@ def test_the_text_format() -> None:
         '# TYPE a counter\na 1\nb{} 2 1700000000\nc{x="1",y="say \\"hi\\", \\\\ and }"} +Inf\n'
         'd{x="a\\nb",} NaN\n\nnot a line at all\ne{x=1} 3\nf{x="1"} three\n  g{ x = "2" } -1.5e-3  \n'
     )
-    found = {sample.name: (dict(sample.labels), sample.value) for sample in parse_metrics(text)}
-    assert found.pop("d")[0] == {"x": "a\nb"}
-    assert found == {
+    samples = {sample.name: (dict(sample.labels), sample.value) for sample in parse_metrics(text)}
+    assert samples.pop("d")[0] == {"x": "a\nb"}
+    assert samples == {
         "a": ({}, 1.0),
         "b": ({}, 2.0),
         "c": ({"x": "1", "y": 'say "hi", \\ and }'}, float("inf")),
@@ -293,8 +293,8 @@ def test_the_text_format() -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_read_or_passed_over(text: str) -> None:
-    """Whatever stands there, what comes out is a sample with a name and a number, and never an exception."""
+def test_any_text_is_parsed_or_skipped(text: str) -> None:
+    """Every result is a sample with a name and a number, and nothing raises."""
     for page in (text, f'specmargin_steps_total{{engine="{text}"}} 1'):
         assert all(sample.name and isinstance(sample.value, float) for sample in parse_metrics(page))
 
@@ -302,8 +302,8 @@ def test_any_text_is_read_or_passed_over(text: str) -> None:
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_labels_round_trip(value: str) -> None:
     written = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-    (found,) = parse_metrics(f'a{{b="{written}",c="d"}} 1')
-    assert found.labels == {"b": value, "c": "d"}
+    (sample,) = parse_metrics(f'a{{b="{written}",c="d"}} 1')
+    assert sample.labels == {"b": value, "c": "d"}
 
 
 counts = st.lists(st.integers(0, 10**6), min_size=2, max_size=2)
@@ -313,14 +313,14 @@ counts = st.lists(st.integers(0, 10**6), min_size=2, max_size=2)
 def test_intervals_never_count_backwards(steps: list[int], drafts: list[int]) -> None:
     def reading(i: int) -> ServerReading:
         values = {"steps_total": float(steps[i]), "draft_tokens_total": float(drafts[i])}
-        own = Reading(values=values, steps_by_depth={2: float(steps[i])}, faults={})
-        return ServerReading(at_seconds=float(i), engines={"0": own}, vllm={})
+        engine = Reading(values=values, steps_by_depth={2: float(steps[i])}, faults={})
+        return ServerReading(at_seconds=float(i), engines={"0": engine}, vllm={})
 
-    found = interval("0", reading(1), reading(0))
-    assert all(value >= 0 for value in found.counted.values())
-    assert found.restarted == (steps[1] < steps[0] or drafts[1] < drafts[0])
-    assert sum(found.depth_share.values()) == pytest.approx(1.0 if found.steps_by_depth[2] else 0.0)
-    assert found.steps_by_depth[2] == (steps[1] if found.restarted else steps[1] - steps[0])
+    difference = interval("0", reading(1), reading(0))
+    assert all(value >= 0 for value in difference.counted.values())
+    assert difference.restarted == (steps[1] < steps[0] or drafts[1] < drafts[0])
+    assert sum(difference.depth_share.values()) == pytest.approx(1.0 if difference.steps_by_depth[2] else 0.0)
+    assert difference.steps_by_depth[2] == (steps[1] if difference.restarted else steps[1] - steps[0])
 
 
 # --- the dashboard ---
@@ -335,24 +335,24 @@ def test_the_dashboard_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run("watch", ["--dashboard", str(file), "--force"]) == 0
 
 
-def test_the_dashboard_knows_our_metrics(tmp_path: Path) -> None:
-    """All of them, and no others; nothing is asked of a fixed data source, and panels do not cover each other."""
+def test_the_dashboard_shows_every_metric(tmp_path: Path) -> None:
+    """And no others; the data source is a variable, and panels do not overlap."""
     file = tmp_path / "board.json"
     assert run("watch", ["--dashboard", str(file)]) == 0
     board = json.loads(file.read_text())
-    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    names = {name for text in asked for name in re.findall(r"\bspecmargin_(\w+)", text)}
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    names = {name for text in expressions for name in re.findall(r"\bspecmargin_(\w+)", text)}
     assert names == {metric.name for metric in METRICS} | {"depth_chosen_total", "faults_total"}
     counters = {name for name in names if name.endswith("_total")}
-    assert all(re.search(rf"(rate|increase)\(specmargin_{name}\{{", " ".join(asked)) for name in counters)
-    assert all(text.count('{instance=~"$instance", engine=~"$engine"}') >= 1 for text in asked)
+    assert all(re.search(rf"(rate|increase)\(specmargin_{name}\{{", " ".join(expressions)) for name in counters)
+    assert all(text.count('{instance=~"$instance", engine=~"$engine"}') >= 1 for text in expressions)
     assert {variable["name"] for variable in board["templating"]["list"]} == {"datasource", "instance", "engine"}
     assert {panel["datasource"]["uid"] for panel in board["panels"]} == {"${datasource}"}
     cells = [
         (x, y)
-        for place in (panel["gridPos"] for panel in board["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for grid in (panel["gridPos"] for panel in board["panels"])
+        for x in range(grid["x"], grid["x"] + grid["w"])
+        for y in range(grid["y"], grid["y"] + grid["h"])
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) == 23

@@ -1,1 +1,1 @@
-"""What a live engine needs of Specmargin, whatever engine it is. Nothing here imports one."""
+"""The controller inside a serving engine. Only `live.vllm` imports an engine."""

@@ -16,7 +16,7 @@ import numpy as np
 from specmargin.errors import EngineError
 from specmargin.live.guard import Guard
 
-DEPTHS = 33  # 0..32; deeper ones count with the last
+DEPTHS = 33  # 0..32; deeper drafts count as 32
 FAULTS = (
     "configuration",
     "request",
@@ -29,7 +29,7 @@ FAULTS = (
     "capture",
     "other",
 )
-_MAGIC = 0x5350_4543_4D52_3031  # and the layout's version
+_MAGIC = 0x5350_4543_4D52_3031  # includes the version of the layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,33 +45,33 @@ class Metric:
 METRICS = tuple(
     Metric(name=name, help=text)
     for name, text in (
-        ("enabled", "1 while Specmargin decides, 0 after it switched itself off"),
-        ("mode", "0 observes, 1 follows a schedule, 2 adapts"),
+        ("enabled", "1 while Specmargin decides, 0 after it disabled itself"),
+        ("mode", "0: observe, 1: schedule, 2: adaptive"),
         ("steps_total", "Steps with decoding sequences"),
         ("step_seconds_total", "Seconds of these steps, by the engine core's clock"),
         ("decision_seconds_total", "Seconds spent in Specmargin's decisions and bookkeeping"),
-        ("verify_positions_total", "Positions verified: one a sequence and one a draft token"),
+        ("verify_positions_total", "Positions verified: one per sequence and one per draft token"),
         ("draft_tokens_total", "Draft tokens verified"),
         ("accepted_tokens_total", "Draft tokens accepted"),
-        ("committed_tokens_total", "Tokens committed: accepted and one a sequence"),
+        ("committed_tokens_total", "Tokens committed: accepted draft tokens and one per sequence"),
         ("sequences", "Sequences that decoded in the last step"),
-        ("goodput_tokens_per_second", "Committed tokens a second in steps without prompts, forgetting"),
-        ("expected_goodput_tokens_per_second", "The same as the controller expects it at the depth it chose"),
-        ("gating", "1 while drafts are gated by confidence, 0 while they are verified whole"),
+        ("goodput_tokens_per_second", "Committed tokens per second in steps without prompts, moving average"),
+        ("expected_goodput_tokens_per_second", "Goodput that the controller expects at the depth it chose"),
+        ("gating", "1 while drafts are gated by confidence, 0 while they are verified in full"),
         ("hurdle", "Survival that the next draft token of a sequence must reach to raise goodput"),
-        ("expected_acceptance", "Share of verified draft tokens that were expected to be accepted, forgetting"),
-        ("measured_acceptance", "Share of verified draft tokens that were accepted, forgetting"),
-        ("calibration_error", "Distance between the two"),
+        ("expected_acceptance", "Share of verified draft tokens expected to be accepted, moving average"),
+        ("measured_acceptance", "Share of verified draft tokens that were accepted, moving average"),
+        ("calibration_error", "Absolute difference between expected and measured acceptance"),
         ("distinct_experts", "Distinct experts of the last step, mean over layers (with routing capture)"),
-        ("ignored_signals_total", "Confidences that were missing, not numbers or out of range"),
-        ("ignored_outcomes_total", "Steps whose outcome made no sense, so that nothing was learned from it"),
+        ("ignored_signals_total", "Confidences ignored because they were missing, not numbers or out of range"),
+        ("ignored_outcomes_total", "Steps whose outcome was invalid, so that nothing was learned from them"),
         ("captured_rounds_total", "Rounds written to the bank"),
-        ("capture_dropped_total", "Rounds that the capture's limits left out"),
+        ("capture_dropped_total", "Rounds dropped by the capture limits"),
     )
 )
-_AT = {metric.name: 1 + i for i, metric in enumerate(METRICS)}
+_INDEX = {metric.name: 1 + i for i, metric in enumerate(METRICS)}
 _STEPS, _SECONDS, _POSITIONS, _DRAFTED, _ACCEPTED, _COMMITTED, _SEQUENCES, _DECISIONS = (
-    _AT[name]
+    _INDEX[name]
     for name in (
         "steps_total",
         "step_seconds_total",
@@ -83,13 +83,13 @@ _STEPS, _SECONDS, _POSITIONS, _DRAFTED, _ACCEPTED, _COMMITTED, _SEQUENCES, _DECI
         "decision_seconds_total",
     )
 )
-_DEPTH_AT = 1 + len(METRICS)
-_FAULT_AT = _DEPTH_AT + DEPTHS
-_SIZE = _FAULT_AT + len(FAULTS)
+_FIRST_DEPTH = 1 + len(METRICS)
+_FIRST_FAULT = _FIRST_DEPTH + DEPTHS
+_SIZE = _FIRST_FAULT + len(FAULTS)
 
 
 class Board:
-    """The writer's side. Without a file it is plain memory, for engines whose metrics nobody reads."""
+    """The writer's side. Without a path the values stay in memory, for engines without metrics."""
 
     def __init__(self, path: Path | None = None) -> None:
         if path is None:
@@ -97,26 +97,26 @@ class Board:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             values = np.memmap(path, dtype=np.float64, mode="w+", shape=(_SIZE,))
-        # Not the array: a cell of a mapped one takes ten times as long.
+        # The buffer and not the array: writing an element of a memory-mapped array takes ten times as long.
         self._values = cast("MutableSequence[float]", values.data)
         self._values[0] = float(_MAGIC)
         self.put("enabled", 1.0)
 
     def __getitem__(self, name: str) -> float:
-        return float(self._values[_AT[name]])
+        return float(self._values[_INDEX[name]])
 
     def put(self, name: str, value: float) -> None:
-        self._values[_AT[name]] = value
+        self._values[_INDEX[name]] = value
 
     def add(self, name: str, value: float = 1.0) -> None:
-        self._values[_AT[name]] += value
+        self._values[_INDEX[name]] += value
 
     def smooth(self, name: str, value: float, forgetting: float) -> None:
         before = self[name]
         self.put(name, value if before == 0.0 else forgetting * before + (1.0 - forgetting) * value)
 
     def add_step(self, batch: int, verified: int, accepted: int, depth: int, seconds: float) -> None:
-        """A step of so many sequences that verified so many draft tokens; NaN seconds: it was not timed."""
+        """Count a step. `verified` and `accepted` are draft tokens; NaN seconds: not timed."""
         values = self._values
         values[_STEPS] += 1.0
         values[_POSITIONS] += batch + verified
@@ -124,7 +124,7 @@ class Board:
         values[_ACCEPTED] += accepted
         values[_COMMITTED] += batch + accepted
         values[_SEQUENCES] = batch
-        values[_DEPTH_AT + min(max(depth, 0), DEPTHS - 1)] += 1.0
+        values[_FIRST_DEPTH + min(max(depth, 0), DEPTHS - 1)] += 1.0
         if not math.isnan(seconds):
             values[_SECONDS] += seconds
 
@@ -133,15 +133,15 @@ class Board:
         if guard.faults:
             self.put("enabled", 0.0 if guard.off else 1.0)
             for kind, count in guard.faults.items():
-                known = kind if kind in FAULTS else "other"
-                self._values[_FAULT_AT + FAULTS.index(known)] = count
+                index = FAULTS.index(kind if kind in FAULTS else "other")
+                self._values[_FIRST_FAULT + index] = count
 
     def steps_by_depth(self) -> list[int]:
-        return [int(value) for value in self._values[_DEPTH_AT:_FAULT_AT]]
+        return [int(value) for value in self._values[_FIRST_DEPTH:_FIRST_FAULT]]
 
 
-def board_of_fault(path: Path, kind: str) -> None:
-    """The board of an engine that we could not start in."""
+def write_fault_board(path: Path, kind: str) -> None:
+    """Write the board of an engine in which Specmargin could not start."""
     guard = Guard(log=lambda _: None, off=True)
     guard.faults[kind] = 1
     Board(path).show_guard(guard)
@@ -149,7 +149,7 @@ def board_of_fault(path: Path, kind: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a board shows: values by name, steps by depth, faults by kind."""
+    """The contents of a board: values by name, steps by depth, faults by kind."""
 
     values: dict[str, float]
     steps_by_depth: dict[int, float]
@@ -166,13 +166,13 @@ def read_board(path: Path) -> Reading:
     values = {metric.name: float(raw[1 + i]) for i, metric in enumerate(METRICS)}
     return Reading(
         values={name: value for name, value in values.items() if not math.isnan(value)},
-        steps_by_depth={d: float(raw[_DEPTH_AT + d]) for d in range(DEPTHS) if raw[_DEPTH_AT + d]},
-        faults={kind: float(raw[_FAULT_AT + i]) for i, kind in enumerate(FAULTS)},
+        steps_by_depth={d: float(raw[_FIRST_DEPTH + d]) for d in range(DEPTHS) if raw[_FIRST_DEPTH + d]},
+        faults={kind: float(raw[_FIRST_FAULT + i]) for i, kind in enumerate(FAULTS)},
     )
 
 
 def boards(folder: Path) -> Iterator[tuple[str, Reading]]:
-    """All boards of a server by engine; one that is being made is left for the next time."""
+    """All boards of a server, by engine. Incomplete boards are skipped."""
     for path in sorted(folder.glob("engine-*.board")):
         try:
             yield path.stem.removeprefix("engine-"), read_board(path)

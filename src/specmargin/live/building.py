@@ -1,4 +1,4 @@
-"""From settings to a driver: the policy of each mode, warmed up before the first step."""
+"""Builds a driver from settings, with the policy of its mode, and compiles its code before the first step."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def build_driver(
     engine: str,
     log: Callable[[str], None],
 ) -> Driver:
-    """`ragged`: drafts of one batch may be verified to different depths; `confidence`: the drafter's will come."""
+    """`ragged`: drafts of a batch may be verified to different depths. `confidence`: drafts come with confidences."""
     file = None if settings.policy is None else read_policy(settings.policy)
     gated = ragged and confidence and file is not None and file.look_ahead is not None
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
-        known = None if file is None or file.candidates is None else tuple(file.candidates)
-        policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates or known)
+        file_candidates = None if file is None or file.candidates is None else tuple(file.candidates)
+        policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates or file_candidates)
         survivals = None if not gated or file is None or settings.mode is Mode.SCHEDULE else _survivals(file)
         return Driver(
             mode=settings.mode,
@@ -75,7 +75,7 @@ def _policy(
         ranges = settings.schedule or (file.schedule if file is not None else [])
         return schedule_of(ranges)
     if file is None:
-        return None  # nothing to decide from: an engine that is only watched
+        return None  # observe only
     return _controller(file, gated=gated, candidates=candidates)
 
 
@@ -89,17 +89,17 @@ def _controller(file: PolicyFile, *, gated: bool, candidates: tuple[int, ...] | 
 
 
 def _warm_up(driver: Driver) -> None:
-    """Everything compiled is compiled now, not while sequences wait: a few steps of nobody's requests."""
+    """Run a few steps of dummy requests, so that nothing is compiled while real sequences wait."""
     for batch in (1, 2):
-        names = [f"warm-up {i}" for i in range(batch)]
-        for name in names:
-            driver.add(name, None)
-        driver.drafts(names, [[0.5] * driver.max_depth] * batch)
-        held = [driver.max_depth] * batch
-        verified = driver.verify(names, held) or held
-        depth = driver.draft_depth(names) or 0
+        request_ids = [f"warm-up {i}" for i in range(batch)]
+        for request_id in request_ids:
+            driver.add(request_id, None)
+        driver.drafts(request_ids, [[0.5] * driver.max_depth] * batch)
+        drafted = [driver.max_depth] * batch
+        verified = driver.verify(request_ids, drafted) or drafted
+        depth = driver.draft_depth(request_ids) or 0
         step = StepDone(
-            request_ids=names,
+            request_ids=request_ids,
             verified=verified,
             accepted=[0] * batch,
             contexts=[1] * batch,

@@ -1,8 +1,8 @@
-"""Banks from a live engine: rounds and steps, written by a thread, in parts that are whole or not there.
+"""Banks from a live engine: rounds and steps, written by a background thread in complete parts.
 
-Every part is a bank of its own (`part-000001/acceptance.parquet`, `speculator.parquet`, `steps.parquet`), made under
-another name and renamed: a killed engine leaves readable parts and loses at most the last seconds. The engine only
-appends to a queue; what does not fit is dropped and counted.
+Every part is a bank (`part-000001/acceptance.parquet`, `speculator.parquet`, `steps.parquet`), written to a hidden
+folder and renamed: a killed engine leaves readable parts and loses at most the last one. The engine only appends to a
+queue; rows beyond its limit are dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from specmargin.live.board import Board
-from specmargin.live.sequences import Live, StepDone
+from specmargin.live.sequences import LiveRequest, StepDone
 from specmargin.live.settings_schema import CaptureSettings
 
-_MOST_HELD = 200_000  # rows in memory
+Row = TypeVar("Row")
+_MAX_QUEUED = 200_000  # rows in memory
 _WAKE_SECONDS = 0.25
 
 
@@ -42,7 +43,7 @@ class Identity:
 
 
 class PartWriter:
-    """A thread that writes parts. `collect` gives the files of one, or nothing; it runs on that thread."""
+    """A thread that writes parts. `collect` runs on that thread and returns the files of a part, or none."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class PartWriter:
     ) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S")
         self.folder = settings.folder / f"{kind}-{stamp}-{os.getpid()}"
-        self.stopped = False  # full, or broken
+        self.stopped = False  # size limit reached, or a write failed
         self._settings, self._collect, self._fault, self._pending = settings, collect, fault, pending
         self._parts, self._bytes = 0, 0
         self._closing = threading.Event()
@@ -71,7 +72,7 @@ class PartWriter:
         while not self.stopped:
             closing = self._closing.wait(_WAKE_SECONDS)
             due = time.monotonic() - last >= self._settings.part_seconds
-            if closing or due or self._pending() > _MOST_HELD // 2:
+            if closing or due or self._pending() > _MAX_QUEUED // 2:
                 self._write()
                 last = time.monotonic()
             if closing:
@@ -88,7 +89,7 @@ class PartWriter:
                 write(hidden / name)
             size = sum(file.stat().st_size for file in hidden.iterdir())
             hidden.rename(self.folder / f"part-{self._parts + 1:06d}")
-        except Exception as error:  # a full disk, a folder that went away: the engine does not care
+        except Exception as error:  # a full disk, a removed folder: the engine continues
             shutil.rmtree(hidden, ignore_errors=True)
             self.stopped = True
             self._fault(f"{type(error).__name__}: {error}; capture stops")
@@ -101,7 +102,7 @@ class PartWriter:
 
 @dataclass(kw_only=True)
 class BankWriter:
-    """Acceptance and speculator banks, and the steps beside them."""
+    """Writes acceptance and speculator banks, and a table of steps."""
 
     settings: CaptureSettings
     identity: Identity
@@ -126,7 +127,7 @@ class BankWriter:
         return self._writer.folder
 
     def wants(self) -> bool:
-        """Whole requests are captured or left out, so that streaks stay streaks."""
+        """Whether to capture a new request. Requests are captured whole, to keep consecutive rounds together."""
         now = self.clock()
         rate = self.settings.rounds_per_second
         self._allowance = min(self._allowance + (now - self._last) * rate, rate)
@@ -135,23 +136,23 @@ class BankWriter:
 
     def round(
         self,
-        live: Live,
+        request: LiveRequest,
         verified: int,
         accepted: int,
         context: int,
         confidence: npt.NDArray[np.floating[Any]] | None = None,
     ) -> None:
         self._allowance -= 1.0
-        index = live.rounds
-        live.rounds += 1
-        if self._writer.stopped or len(self._rounds) >= _MOST_HELD:
+        index = request.rounds
+        request.rounds += 1
+        if self._writer.stopped or len(self._rounds) >= _MAX_QUEUED:
             self.board.add("capture_dropped_total")
             return
-        self._rounds.append((live.group, live.number, index, context, verified, accepted, confidence))
+        self._rounds.append((request.group, request.number, index, context, verified, accepted, confidence))
         self.board.add("captured_rounds_total")
 
     def step(self, step: StepDone, drafted: int) -> None:
-        if self._writer.stopped or len(self._steps) >= _MOST_HELD:
+        if self._writer.stopped or len(self._steps) >= _MAX_QUEUED:
             return
         sizes = (len(step.request_ids), sum(step.verified), sum(step.accepted))
         context = sum(step.contexts) / max(len(step.contexts), 1)
@@ -163,22 +164,24 @@ class BankWriter:
         self._writer.close()
 
     def _collect(self) -> dict[str, Callable[[Path], None]]:
-        rounds, steps = _taken(self._rounds), _taken(self._steps)
+        rounds, steps = drain(self._rounds), drain(self._steps)
         files: dict[str, Callable[[Path], None]] = {}
         if rounds:
-            accepted, speculator = _bank(rounds, self.identity, self.max_depth)
+            accepted, speculator = _bank_frames(rounds, self.identity, self.max_depth)
             files |= {"acceptance.parquet": accepted.write_parquet, "speculator.parquet": speculator.write_parquet}
         if steps:
-            files["steps.parquet"] = _steps(steps).write_parquet
+            files["steps.parquet"] = _step_frame(steps).write_parquet
         return files
 
 
-def _taken(rows: deque[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What is there now; the engine's thread may append meanwhile."""
+def drain(rows: deque[Row]) -> list[Row]:
+    """Remove and return the current rows; the engine's thread may append meanwhile."""
     return [rows.popleft() for _ in range(len(rows))]
 
 
-def _bank(rounds: Sequence[tuple[Any, ...]], identity: Identity, depth: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _bank_frames(
+    rounds: Sequence[tuple[Any, ...]], identity: Identity, depth: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     group, number, index, context, verified, accepted, confidence = zip(*rounds, strict=True)
     keys = pl.DataFrame(
         {
@@ -189,23 +192,23 @@ def _bank(rounds: Sequence[tuple[Any, ...]], identity: Identity, depth: int) -> 
             "round_idx": pl.Series(index, dtype=pl.Int32),
         }
     )
-    taken = np.arange(depth) < np.array(accepted)[:, np.newaxis]
-    known = np.full((len(rounds), depth), np.nan, dtype=np.float32)
+    is_accepted = np.arange(depth) < np.array(accepted)[:, np.newaxis]
+    confidence_by_round = np.full((len(rounds), depth), np.nan, dtype=np.float32)
     for i, row in enumerate(confidence):
         if row is not None:
-            known[i, : row.size] = row[:depth]
-    rest = pl.DataFrame(
+            confidence_by_round[i, : row.size] = row[:depth]
+    outcomes = pl.DataFrame(
         {
             "context_len": pl.Series(context, dtype=pl.Int32),
             "depth": pl.Series(verified, dtype=pl.Int16),
             "accept": pl.Series(accepted, dtype=pl.Int16),
-            **{f"acc{d}": taken[:, d].astype(np.int8) for d in range(depth)},
+            **{f"acc{d}": is_accepted[:, d].astype(np.int8) for d in range(depth)},
         }
     )
-    confidences = pl.DataFrame({f"conf{d}": known[:, d] for d in range(depth)})
-    return pl.concat([keys, rest], how="horizontal"), pl.concat([keys, confidences], how="horizontal")
+    confidences = pl.DataFrame({f"conf{d}": confidence_by_round[:, d] for d in range(depth)})
+    return pl.concat([keys, outcomes], how="horizontal"), pl.concat([keys, confidences], how="horizontal")
 
 
-def _steps(steps: Sequence[tuple[Any, ...]]) -> pl.DataFrame:
+def _step_frame(steps: Sequence[tuple[Any, ...]]) -> pl.DataFrame:
     names = ("time", "sequences", "verified", "accepted", "drafted", "context", "prompt_tokens", "seconds", "experts")
     return pl.DataFrame(dict(zip(names, zip(*steps, strict=True), strict=True)))

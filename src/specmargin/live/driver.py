@@ -1,7 +1,7 @@
-"""Between an engine and a policy: two decisions a step, what came of them, and never an exception.
+"""Connects an engine to a policy: two decisions per step, their outcomes, and no exceptions.
 
-The engine tells it of requests, drafts and steps; it answers with a depth for the batch and a depth for every draft.
-An answer of None leaves the engine as it is.
+The engine reports requests, drafts and steps; the driver returns a draft depth for the batch and a verify depth for
+every draft. None leaves the engine's own behaviour.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
-from specmargin.live.sequences import Batch, Drafts, Histories, Live, StepDone, Survivals
+from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.policy import Decision, Outcome, Policy, Schedule
 
-_FORGETTING = 0.98  # a step, of the goodput that is shown
-_LOOK_FORGETTING = 0.9  # a look, of what is looked at now and then
-_LOOK_EVERY = 64  # steps between looks at what is only shown: a decision must stay quick
+_FORGETTING = 0.98  # per step, of the goodput on the board
+_GAUGE_FORGETTING = 0.9  # per update, of gauges that are updated less often
+_GAUGE_STEPS = 64  # between updates of gauges that no decision needs: a decision must stay quick
 
 
 @dataclass(slots=True, kw_only=True)
 class _Planned:
-    """What was decided for a step, until its outcome comes."""
+    """The decisions for a step, kept until its outcome is known."""
 
-    decision: Decision  # of the drafts that it verifies
-    depth: int = -1  # drafted at its end; -1: the engine's own choice
+    decision: Decision  # for the drafts that it verifies
+    depth: int = -1  # drafted at the end of the step; -1: the engine's own choice
     expected: dict[str, float] | None = None  # accepted tokens, by request
 
 
-class _Waiting(NamedTuple):
-    """A step that is over, until it is learned from."""
+class _FinishedStep(NamedTuple):
+    """A finished step, kept until it is learned from."""
 
     step: StepDone
     drafted: int
     planned: _Planned
-    drafts: Drafts  # that were verified in it
+    drafts: Drafts  # verified in the step
 
 
 @dataclass(kw_only=True)
@@ -59,21 +59,21 @@ class Driver:
     survivals: Survivals | None = None  # None: verify depths are not gated
     classes: Mapping[str, Schedule] = field(default_factory=dict)
     capture: BankWriter | None = None
-    # Steps that are learned from at once: coming back to code that a forward pass has driven out of the caches takes
-    # longer than running it.
+    # Steps per learning update. A forward pass evicts this code from the CPU caches, and reloading it takes longer than
+    # running it.
     learn_every: int = 1
-    _live: dict[str, Live] = field(default_factory=dict)
+    _requests: dict[str, LiveRequest] = field(default_factory=dict)
     _histories: Histories = field(default_factory=Histories)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: Drafts = field(default_factory=Drafts)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
-    _in_hand: Decision = field(default_factory=partial(Decision, 0))  # of the drafts in hand
+    _pending: Decision = field(default_factory=partial(Decision, 0))  # of the pending drafts
     _next: _Planned = field(default_factory=lambda: _Planned(decision=Decision(0)))
-    _waiting: list[_Waiting] = field(default_factory=list)
+    _unlearned: list[_FinishedStep] = field(default_factory=list)
     _since_learned: int = 0
     _steps: int = 0
     _gates: int = 0
-    _over: list[str] = field(default_factory=list)
+    _finished: list[str] = field(default_factory=list)
 
     # --- requests ---
 
@@ -81,76 +81,76 @@ class Driver:
         self.guard.call("request", None, self._add, request_id, arguments)
 
     def drop(self, request_id: str) -> None:
-        """It is over; its last round may still be on its way."""
-        self._over.append(request_id)
+        """The request is finished; the outcome of its last round may still follow."""
+        self._finished.append(request_id)
 
     def _add(self, request_id: str, arguments: Mapping[str, Any] | None) -> None:
-        if request_id in self._live:
+        if request_id in self._requests:
             self.settle()
             self._forget(request_id)
-        live = self._live[request_id] = Live.of(request_id, arguments, self._histories.take())
-        live.captured = self.capture is not None and self.capture.wants()
+        request = self._requests[request_id] = LiveRequest.of(request_id, arguments, self._histories.allocate())
+        request.captured = self.capture is not None and self.capture.wants()
 
     def _forget(self, request_id: str) -> None:
-        known = self._live.pop(request_id, None)
-        if known is not None:
+        request = self._requests.pop(request_id, None)
+        if request is not None:
             self._batch = Batch((), {})
-            self._histories.give_back(known.place)
+            self._histories.release(request.history_row)
 
     def _batch_of(self, request_ids: Sequence[str]) -> Batch:
         if request_ids != self._batch.ids:
-            self._batch = Batch(request_ids, self._live)
+            self._batch = Batch(request_ids, self._requests)
         return self._batch
 
     # --- signals ---
 
     def drafts(self, request_ids: Sequence[str], confidence: object, seconds: float = 0.0) -> None:
-        """New drafts came with these confidences: a row a request, or None; reading them took so long."""
+        """New drafts with their confidences, one row per request, or None. `seconds`: time spent reading them."""
         self._drafts = Drafts(request_ids, confidence, seconds)
 
-    def listens(self) -> bool:
-        """Whether the drafts of the step that begins shall come with confidences."""
-        return self.capture is not None or (self.survivals is not None and self._in_hand.gated)
+    def wants_confidence(self) -> bool:
+        """Whether the drafts made in the next step should come with confidences."""
+        return self.capture is not None or (self.survivals is not None and self._pending.gated)
 
     # --- decisions ---
 
     def verify(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
-        """How much of each draft to verify in the step that begins; None leaves every draft as it is."""
-        self._next = _Planned(decision=self._in_hand)
+        """How much of each draft to verify in the next step; None: all of it."""
+        self._next = _Planned(decision=self._pending)
         if self.policy is None or not request_ids:
             return None
-        wanted = self.guard.call("verify decision", None, self._verify, self.policy, request_ids, drafted)
-        return None if self.mode is Mode.OBSERVE else wanted
+        depths = self.guard.call("verify decision", None, self._verify, self.policy, request_ids, drafted)
+        return None if self.mode is Mode.OBSERVE else depths
 
     def _verify(self, policy: Policy, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
         batch = self._batch_of(request_ids)
-        depths = self._gated(policy, batch, drafted)
+        depths = self._gate(policy, batch, drafted)
         if not batch.limited and not self.classes:
             return depths
-        limits = [self._limit(live, len(batch.ids)) for live in batch.lives]
+        limits = [self._limit(request, len(batch.ids)) for request in batch.requests]
         if all(limit >= length for limit, length in zip(limits, drafted, strict=True)):
             return depths
         return [min(pair) for pair in zip(drafted if depths is None else depths, limits, strict=True)]
 
-    def _gated(self, policy: Policy, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
-        if self.survivals is None or not self._in_hand.gated or not any(drafted):
+    def _gate(self, policy: Policy, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
+        if self.survivals is None or not self._pending.gated or not any(drafted):
             return None
         started = perf_counter()
         survival, ignored = self.survivals.of(batch, self._drafts, self._histories, policy.mean_survival)
         if survival is None:
             self._count_ignored(ignored)
             return None
-        decision = policy.verify(self._in_hand, survival, np.array(drafted, dtype=np.int64))
+        decision = policy.verify(self._pending, survival, np.array(drafted, dtype=np.int64))
         self._count_ignored(ignored + decision.ignored)
-        depths = _depths_of(decision.verify_depths, drafted)
+        depths = _checked_depths(decision.verify_depths, drafted)
         if decision.expected is not None:
             seconds = self._drafts.seconds + perf_counter() - started
             decision = decision._replace(expected=decision.expected._replace(seconds=seconds))
         self._next.decision = decision
         self._gates += 1
-        if self._gates % _LOOK_EVERY == 1:
+        if self._gates % _GAUGE_STEPS == 1:
             rows = zip(batch.ids, survival, depths, strict=True)
-            self._next.expected = {name: float(row[:depth].sum()) for name, row, depth in rows}
+            self._next.expected = {request_id: float(row[:depth].sum()) for request_id, row, depth in rows}
         return depths
 
     def _count_ignored(self, signals: int) -> None:
@@ -158,64 +158,64 @@ class Driver:
             self.board.add("ignored_signals_total", signals)
 
     def draft_depth(self, request_ids: Sequence[str]) -> int | None:
-        """How deep the step that begins drafts at its end; None leaves the engine's own depth."""
+        """How deep the next step drafts at its end; None leaves the engine's own depth."""
         if self.policy is None or not request_ids:
             self._planned.append(self._next)
             return None
-        self._in_hand = Decision(0)  # where deciding fails, drafts are the engine's own
-        wanted = self.guard.call("depth decision", None, self._draft_depth, self.policy, request_ids)
-        self._next.depth = -1 if wanted is None else wanted
+        self._pending = Decision(0)  # if the decision fails, the engine drafts at its own depth
+        depth = self.guard.call("depth decision", None, self._draft_depth, self.policy, request_ids)
+        self._next.depth = -1 if depth is None else depth
         self._planned.append(self._next)
-        return None if self.mode is Mode.OBSERVE else wanted
+        return None if self.mode is Mode.OBSERVE else depth
 
     def _draft_depth(self, policy: Policy, request_ids: Sequence[str]) -> int:
-        size = len(request_ids)
-        decision = _decided(policy, size)
+        batch_size = len(request_ids)
+        decision = _checked_decision(policy, batch_size)
         depth = min(decision.depth, self.max_depth)
-        self._in_hand = decision
+        self._pending = decision
         batch = self._batch_of(request_ids)
         if not batch.limited and not self.classes:
             return depth
-        deepest = max(self._limit(live, size) for live in batch.lives)
+        deepest = max(self._limit(request, batch_size) for request in batch.requests)
         return min(deepest if self.classes else depth, deepest, self.max_depth)
 
-    def _limit(self, live: Live, batch: int) -> int:
-        """The deepest draft of a request: its own wish, and its class's schedule where there are classes."""
+    def _limit(self, request: LiveRequest, batch: int) -> int:
+        """The deepest draft of a request: its own limit, and the schedule of its class if there are classes."""
         if not self.classes or self.policy is None:
-            return live.limit
-        return min(live.limit, _decided(self.classes.get(live.group, self.policy), batch).depth)
+            return request.limit
+        return min(request.limit, _checked_decision(self.classes.get(request.group, self.policy), batch).depth)
 
     # --- outcomes ---
 
     def done(self, step: StepDone, drafted: int) -> None:
-        """A step is over. `drafted`: how deep it drafted at its end."""
+        """A step is finished. `drafted`: how deep it drafted at its end."""
         planned = self._planned.popleft() if self._planned else _Planned(decision=Decision(0))
         if step.request_ids:
-            self._waiting.append(_Waiting(step, drafted, planned, self._drafts))
+            self._unlearned.append(_FinishedStep(step, drafted, planned, self._drafts))
         self._since_learned += 1
         if self._since_learned >= self.learn_every:
             self.settle()
         self.guard.step_done()
 
     def settle(self) -> None:
-        """Learn from all that is over: every few steps, and when the engine has nothing more to do."""
-        waiting, self._waiting, self._since_learned = self._waiting, [], 0
-        for one in waiting:
-            self.guard.call("outcome", None, self._done, one)
-        if self._over:
-            for request_id in self._over:
+        """Learn from all finished steps: every few steps, and when the engine becomes idle."""
+        steps, self._unlearned, self._since_learned = self._unlearned, [], 0
+        for finished in steps:
+            self.guard.call("outcome", None, self._learn, finished)
+        if self._finished:
+            for request_id in self._finished:
                 self._forget(request_id)
-            self._over.clear()
+            self._finished.clear()
         self.board.show_guard(self.guard)
 
-    def _done(self, one: _Waiting) -> None:
-        step, drafted, planned, drafts = one
+    def _learn(self, finished: _FinishedStep) -> None:
+        step, drafted, planned, drafts = finished
         batch = self._batch_of(step.request_ids)
         verified, accepted = np.array(step.verified, dtype=np.int64), np.array(step.accepted, dtype=np.int64)
         if not verified.size == accepted.size == len(batch.ids):
-            raise EngineError("a step's outcome is not by sequence")
+            raise EngineError("a step's outcome must have one entry per sequence")
         if self.capture is not None:
-            _keep(self.capture, batch, step, drafts.by_request())
+            _capture_rounds(self.capture, batch, step, drafts.by_request())
         if self.survivals is not None:
             self._histories.learn(batch, verified, accepted)
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds
@@ -242,20 +242,20 @@ class Driver:
         board.add_step(batch, verified, accepted, depth, step.seconds)
         if timed:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
-        if self._steps % _LOOK_EVERY == 0:
+        if self._steps % _GAUGE_STEPS == 0:
             board.put("distinct_experts", step.distinct_experts)
-            board.put("gating", float(self.survivals is not None and self._in_hand.gated))
+            board.put("gating", float(self.survivals is not None and self._pending.gated))
             self._show_outlook(batch, depth)
         self._steps += 1
         if planned.expected:
             pairs = zip(step.request_ids, step.verified, strict=True)
             expected = sum(planned.expected.get(request_id, 0.0) for request_id, deep in pairs if deep)
-            board.smooth("expected_acceptance", expected / max(verified, 1), _LOOK_FORGETTING)
-            board.smooth("measured_acceptance", accepted / max(verified, 1), _LOOK_FORGETTING)
+            board.smooth("expected_acceptance", expected / max(verified, 1), _GAUGE_FORGETTING)
+            board.smooth("measured_acceptance", accepted / max(verified, 1), _GAUGE_FORGETTING)
             board.put("calibration_error", abs(board["expected_acceptance"] - board["measured_acceptance"]))
 
     def _show_outlook(self, batch: int, depth: int) -> None:
-        """Now and then: expectations move slowly."""
+        """Expectations change slowly, so this runs only every `_GAUGE_STEPS` steps."""
         outlook = None if self.policy is None else self.policy.outlook(batch, depth)
         if outlook is not None:
             self.board.put("expected_goodput_tokens_per_second", outlook.goodput_tokens_per_second)
@@ -267,25 +267,27 @@ class Driver:
             self.capture.close()
 
 
-def _keep(capture: BankWriter, batch: Batch, step: StepDone, confidence: Mapping[str, npt.NDArray[np.float32]]) -> None:
-    """Rounds of the requests that are captured."""
-    for i, (request_id, live) in enumerate(zip(batch.ids, batch.lives, strict=True)):
-        if live.captured and step.verified[i]:
-            capture.round(live, step.verified[i], step.accepted[i], step.contexts[i], confidence.get(request_id))
+def _capture_rounds(
+    capture: BankWriter, batch: Batch, step: StepDone, confidence: Mapping[str, npt.NDArray[np.float32]]
+) -> None:
+    """Capture the rounds of the chosen requests."""
+    for i, (request_id, request) in enumerate(zip(batch.ids, batch.requests, strict=True)):
+        if request.captured and step.verified[i]:
+            capture.round(request, step.verified[i], step.accepted[i], step.contexts[i], confidence.get(request_id))
 
 
-def _decided(policy: Policy, batch: int) -> Decision:
-    """The policy's decision, checked: nothing is known of a policy that is broken."""
+def _checked_decision(policy: Policy, batch: int) -> Decision:
+    """The policy's decision, checked: the policy may come from outside."""
     decision: object = policy.draft(batch)
     if not isinstance(decision, Decision) or type(decision.depth) is not int or decision.depth < 0:
-        raise EngineError(f"the policy's decision is {decision!r}")
+        raise EngineError(f"the policy returned an invalid decision: {decision!r}")
     return decision
 
 
-def _depths_of(chosen: object, drafted: Sequence[int]) -> list[int]:
+def _checked_depths(chosen: object, drafted: Sequence[int]) -> list[int]:
     if not (isinstance(chosen, np.ndarray) and chosen.dtype.kind == "i" and chosen.shape == (len(drafted),)):
-        raise EngineError("the policy's verify depths are not depths")
+        raise EngineError("the policy's verify depths are not an integer array with one depth per sequence")
     depths: list[int] = chosen.tolist()
     if min(depths) < 0 or not all(map(le, depths, drafted)):
-        raise EngineError("the policy's verify depths are not depths of these drafts")
+        raise EngineError("the policy's verify depths are negative or exceed the drafts")
     return depths

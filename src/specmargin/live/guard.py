@@ -1,4 +1,4 @@
-"""Nothing of ours may raise into the engine: every call goes through here."""
+"""Keeps exceptions out of the engine: every call into Specmargin goes through a guard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Guard:
-    """Runs a call or falls back: faults are counted by kind, logged once a kind, and several in a row switch us off."""
+    """Runs a call or falls back. Faults are counted and logged once per kind; several in a row disable Specmargin."""
 
     log: Callable[[str], None]
     faults_in_a_row: int = 5
@@ -24,23 +24,23 @@ class Guard:
     decision_seconds: float = 0.0
     off: bool = False
     _in_a_row: int = 0
-    _faulty: bool = False  # the step that is under way
+    _faulty: bool = False  # in the current step
 
     def call(self, kind: str, fallback: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the function returns, or the fallback. A slow call is a fault too, but what it returned counts."""
+        """The function's result, or the fallback. A slow call is a fault too, but its result is used."""
         if self.off:
             return fallback
         started = self.clock()
         try:
             value = function(*args, **kwargs)
-        except Exception as error:  # whatever it is: it stays here
+        except Exception as error:
             self.decision_seconds += self.clock() - started
             self.fault(kind, f"{type(error).__name__}: {error}")
             return fallback
-        taken = self.clock() - started
-        self.decision_seconds += taken
-        if taken > self.slowest_seconds:
-            self.fault(f"slow {kind}", f"it took {taken * 1e3:.0f} ms")
+        seconds = self.clock() - started
+        self.decision_seconds += seconds
+        if seconds > self.slowest_seconds:
+            self.fault(f"slow {kind}", f"took {seconds * 1e3:.0f} ms")
         return value
 
     def fault(self, kind: str, detail: str) -> None:
@@ -48,13 +48,13 @@ class Guard:
         self._in_a_row += 1
         self._faulty = True
         if self.faults[kind] == 1:
-            self.log(f"Specmargin has a fault, {kind}: {detail}. The engine goes on; further ones are only counted.")
+            self.log(f"Specmargin fault ({kind}): {detail}. The engine continues; further faults are only counted.")
         if self._in_a_row >= self.faults_in_a_row and not self.off:
             self.off = True
-            self.log(f"Specmargin is off after {self._in_a_row} faults in a row; the engine goes on by itself.")
+            self.log(f"Specmargin is disabled after {self._in_a_row} faults in a row; the engine continues without it.")
 
     def step_done(self) -> None:
-        """A step without a fault breaks the row."""
+        """A step without a fault resets the count of consecutive faults."""
         if self._faulty:
             self._faulty = False
         else:

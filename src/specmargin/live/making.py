@@ -1,4 +1,4 @@
-"""What a live engine decides from, made of a scenario: prices, acceptance, a schedule, and a look-ahead."""
+"""Makes the policy file of a live engine: prices, acceptance, a schedule and a look-ahead."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def make_policy(
     calibrator: Logistic | None = None,
     sample: FloatArray | None = None,
 ) -> PolicyFile:
-    """`sample`: calibrated survivals of real rounds, which the gate needs."""
-    sensible = table.sensible_depths
+    """`sample`: calibrated survivals of captured rounds, which the gate needs."""
+    candidates = table.sensible_depths
     ahead = None if sample is None else look_ahead(table, sample, early_stop=False)
     return PolicyFile(
         model=model,
@@ -38,7 +38,7 @@ def make_policy(
         table=TableFile.of(table),
         survival=np.clip(survival, 0.0, 1.0).tolist(),
         schedule=schedule,
-        candidates=None if len(sensible) > table.max_depth else list(sensible),
+        candidates=None if len(candidates) > table.max_depth else list(candidates),
         calibrator=None if calibrator is None else _calibrator_file(calibrator),
         look_ahead=None if ahead is None else LookAheadFile.of(ahead),
     )

@@ -1,4 +1,4 @@
-"""One line a minute, in plain words."""
+"""Logs one summary line per interval."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Narrator:
             f"{steps:,.0f} steps, {positions / max(steps, 1.0):.1f} positions each",
             f"depth {_span(used)}, mostly {max(used, key=lambda depth: depths[depth])}" if used else "no depth chosen",
             f"{accepted / drafted:.0%} of drafts accepted" if drafted else "nothing drafted",
-            f"{committed / max(seconds, 1e-9):,.0f} tokens a second of work",
+            f"{committed / max(seconds, 1e-9):,.0f} tokens per second of step time",
         ]
         expected = board["expected_goodput_tokens_per_second"]
         if expected:
             parts.append(f"{expected:,.0f} expected now")
-        parts.append(f"decisions {decisions / max(seconds, 1e-9):.2%} of the time")
+        parts.append(f"decisions {decisions / max(seconds, 1e-9):.2%} of step time")
         parts.append("no faults" if not faults else f"{faults} faults")
         return f"Specmargin ({self.driver.mode}): {', '.join(parts)}."
 

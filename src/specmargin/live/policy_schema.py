@@ -1,4 +1,4 @@
-"""`NAME.policy.json`, which `specmargin plan --policy` writes and a live engine decides from."""
+"""`NAME.policy.json`: written by `specmargin plan --policy`, read by a live engine."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class LookAheadFile(StrictModel):
         return LookAhead(
             depth_by_batch=np.array(self.depth_by_batch),
             rate_by_batch=np.array(self.rate_by_batch),
-            option_by_batch=np.ones((len(self.rate_by_batch), 2)),  # an engine that drafts whole has no use for it
+            option_by_batch=np.ones((len(self.rate_by_batch), 2)),  # unused: the engine does not stop drafts early
             next_acceptance=np.array(self.next_acceptance),
         )
 
 
 def schedule_of(ranges: list[Range], name: str = "schedule") -> Schedule:
-    """`[[first, last, depth], …]`, as vLLM reads them: gaps and the tail carry the depth before them."""
+    """`[[first, last, depth], …]` with vLLM's rules: gaps and the tail keep the depth of the previous range."""
     depths = np.zeros(max(last for _, last, _ in ranges) + 1, dtype=np.int64)
     for first, _, depth in sorted(ranges):
         depths[first:] = depth
@@ -90,7 +90,7 @@ def schedule_of(ranges: list[Range], name: str = "schedule") -> Schedule:
 
 
 class PolicyFile(StrictModel):
-    """Everything a controller decides from, worked out beforehand: the engine only looks up."""
+    """All inputs of a controller, computed in advance: the engine only looks values up."""
 
     schema_: Literal["specmargin.policy/1"] = Field(alias="schema", default="specmargin.policy/1")
     model: str
@@ -101,7 +101,7 @@ class PolicyFile(StrictModel):
     table: TableFile
     survival: list[Probability]
     schedule: Ranges
-    candidates: list[Count] | None = None  # depths that are worth having; None: all
+    candidates: list[Count] | None = None  # depths that the controller may choose; None: all
     calibrator: CalibratorFile | None = None
     look_ahead: LookAheadFile | None = None
 
@@ -118,8 +118,8 @@ class PolicyFile(StrictModel):
 
     @property
     def logistic(self) -> Logistic | None:
-        found = self.calibrator
-        return None if found is None else Logistic(weights=np.array(found.weights), depths=found.depths, rich=True)
+        file = self.calibrator
+        return None if file is None else Logistic(weights=np.array(file.weights), depths=file.depths, rich=True)
 
 
 def read_policy(path: Path) -> PolicyFile:
@@ -130,7 +130,7 @@ def read_policy(path: Path) -> PolicyFile:
     except (ValidationError, UnicodeDecodeError) as error:
         fault = first_complaint(error) if isinstance(error, ValidationError) else "is not text"
         raise EngineError(
-            f"policy {path}: {fault}; `specmargin plan MODEL --gpu GPU --policy FILE` makes one"
+            f"policy {path}: {fault}; `specmargin plan MODEL --gpu GPU --policy FILE` writes one"
         ) from None
 
 
@@ -139,5 +139,5 @@ def policy_text(file: PolicyFile) -> str:
 
 
 def _rounded(values: Iterable[float]) -> list[float]:
-    """Six digits: prices are not known better, and the file stays small."""
+    """Six significant digits: prices are less accurate than that, and the file stays small."""
     return [float(f"{value:.6g}") for value in values]

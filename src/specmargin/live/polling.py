@@ -1,4 +1,4 @@
-"""Asking a server for its metrics, over HTTP; every way it can fail is one sentence."""
+"""Reads a server's metrics over HTTP. Every failure is a one-sentence error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST_BYTES = 16_000_000
 
 
 class UnreachableError(EngineError):
-    """No answer: it may come back."""
+    """The server did not respond; it may recover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Server:
         parts = _parts(address)
         if parts is None:
             raise EngineError(
-                f"{address!r} is not the address of a server; it begins with http:// or https://, such as "
-                f"http://{_suggested(address)}"
+                f"{address!r} is not a server address; it must begin with http:// or https://, such as "
+                f"http://{_suggest_host(address)}"
             )
         base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/metrics')}"
         return cls(url=f"{base}/metrics", timeout_seconds=timeout_seconds)
@@ -43,37 +43,37 @@ class Server:
 
     def _text(self) -> str:
         try:
-            with urllib.request.urlopen(self.url, timeout=self.timeout_seconds) as answer:
-                body: bytes = answer.read(_LARGEST_BYTES)
+            with urllib.request.urlopen(self.url, timeout=self.timeout_seconds) as response:
+                body: bytes = response.read(_LARGEST_BYTES)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code >= 500:
-                    raise UnreachableError(f"{self.url}: the server answers {error.code} ({error.reason})") from None
+                    raise UnreachableError(f"{self.url}: the server returned {error.code} ({error.reason})") from None
                 raise EngineError(
-                    f"{self.url}: the server answers {error.code} ({error.reason}); is it vLLM's own port?"
+                    f"{self.url}: the server returned {error.code} ({error.reason}); is this vLLM's port?"
                 ) from None
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"{self.url}: no server answers there ({_why(error)})") from None
+            raise UnreachableError(f"{self.url}: no response ({_reason(error)})") from None
         return body.decode("utf-8", errors="replace")
 
 
 def _parts(address: str) -> SplitResult | None:
-    """None where this is not the address of a server."""
+    """None if this is not a server address."""
     try:
         parts = urlsplit(address)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number
         return None
-    return parts if known else None
+    return parts if valid else None
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return "timed out"
     return (getattr(reason, "strerror", None) or str(reason) or type(reason).__name__).lower()
 
 
-def _suggested(address: str) -> str:
+def _suggest_host(address: str) -> str:
     host = address.partition("://")[2] or address
     return host if host and "/" not in host and " " not in host else "localhost:8000"

@@ -1,6 +1,6 @@
-"""What a server's `/metrics` says: the Prometheus text format, and in it our numbers and vLLM's own.
+"""Parses a server's `/metrics`: the Prometheus text format, with Specmargin's metrics and vLLM's.
 
-Two readings make an interval: rates are differences of counters. A server that was restarted counts from zero again.
+Two readings make an interval: rates are differences of counters. The counters of a restarted server begin at zero.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReading:
-    """One look at a server: its engines by name, and vLLM's own numbers by engine."""
+    """One reading of a server: Specmargin's metrics and vLLM's, by engine."""
 
-    at_seconds: float  # of the reader's clock
+    at_seconds: float  # on the reader's clock
     engines: Mapping[str, Reading]
     vllm: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What one engine did between two looks; from its start where there is no look before."""
+    """The counts of one engine between two readings, or since its start if there is only one."""
 
     now: Reading
     counted: Mapping[str, float]
@@ -56,7 +56,7 @@ class Interval:
     restarted: bool = False
 
     def share(self, part: str, whole: str) -> float | None:
-        """One counter over another; None where nothing happened."""
+        """Ratio of two counters; None if the denominator is zero."""
         return self.counted[part] / self.counted[whole] if self.counted.get(whole) and part in self.counted else None
 
     def per_second(self, name: str) -> float | None:
@@ -77,13 +77,13 @@ class Interval:
 
 
 def parse_metrics(text: str) -> Iterator[Sample]:
-    """Samples in their order. Comments, and lines that are no samples, are passed over."""
+    """Samples in order. Comments and invalid lines are skipped."""
     for line in text.split("\n"):
-        found = None if line.lstrip().startswith("#") else _SAMPLE.fullmatch(line.strip())
-        value = None if found is None else _number(found[3])
-        labels = None if found is None else _labels(found[2] or "")
-        if found is not None and value is not None and labels is not None:
-            yield Sample(name=found[1], labels=labels, value=value)
+        match = None if line.lstrip().startswith("#") else _SAMPLE.fullmatch(line.strip())
+        value = None if match is None else _number(match[3])
+        labels = None if match is None else _labels(match[2] or "")
+        if match is not None and value is not None and labels is not None:
+            yield Sample(name=match[1], labels=labels, value=value)
 
 
 def _number(text: str) -> float | None:
@@ -94,17 +94,17 @@ def _number(text: str) -> float | None:
 
 
 def _labels(text: str) -> dict[str, str] | None:
-    labels, at = {}, 0
-    while at < len(text):
-        found = _LABEL.match(text, at)
-        if found is None:
+    labels, position = {}, 0
+    while position < len(text):
+        match = _LABEL.match(text, position)
+        if match is None:
             return None
-        labels[found[1]] = _ESCAPED.sub(lambda mark: "\n" if mark[1] == "n" else mark[1], found[2])
-        at = found.end()
+        labels[match[1]] = _ESCAPED.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], match[2])
+        position = match.end()
     return labels
 
 
-# --- what is in it ---
+# --- readings ---
 
 
 @dataclass(slots=True)
@@ -115,76 +115,81 @@ class _Collected:
 
 
 def server_reading(text: str, at_seconds: float, url: str) -> ServerReading:
-    """Our metrics and vLLM's; one clear sentence where ours are not there."""
+    """Specmargin's metrics and vLLM's. Raises if Specmargin's are missing."""
     engines: dict[str, _Collected] = {}
     vllm: dict[str, dict[str, float]] = {}
-    ours, theirs = {PREFIX + metric.name: metric.name for metric in METRICS}, {v: k for k, v in VLLM.items()}
-    foreign = False
+    names = {PREFIX + metric.name: metric.name for metric in METRICS}
+    vllm_names = {metric: name for name, metric in VLLM.items()}
+    is_vllm = False
     for sample in parse_metrics(text):
         engine = sample.labels.get("engine", "0")
-        foreign = foreign or sample.name.startswith("vllm:")
-        if sample.name in theirs:
-            own = vllm.setdefault(engine, {})
-            own[theirs[sample.name]] = own.get(theirs[sample.name], 0.0) + sample.value
+        is_vllm = is_vllm or sample.name.startswith("vllm:")
+        if sample.name in vllm_names:
+            values = vllm.setdefault(engine, {})
+            values[vllm_names[sample.name]] = values.get(vllm_names[sample.name], 0.0) + sample.value
         elif sample.name.startswith(PREFIX) and not math.isnan(sample.value):
-            _take(engines.setdefault(engine, _Collected()), sample, ours)
+            _collect(engines.setdefault(engine, _Collected()), sample, names)
     if not engines:
-        raise EngineError(_missing(url, configured=PREFIX in text, vllm=foreign))
-    found = {
-        name: Reading(values=one.values, steps_by_depth=one.steps_by_depth, faults=one.faults)
-        for name, one in sorted(engines.items(), key=lambda item: (len(item[0]), item[0]))
+        raise EngineError(_missing(url, configured=PREFIX in text, vllm=is_vllm))
+    readings = {
+        engine: Reading(values=collected.values, steps_by_depth=collected.steps_by_depth, faults=collected.faults)
+        for engine, collected in sorted(engines.items(), key=lambda item: (len(item[0]), item[0]))
     }
-    return ServerReading(at_seconds=at_seconds, engines=found, vllm=vllm)
+    return ServerReading(at_seconds=at_seconds, engines=readings, vllm=vllm)
 
 
-def _take(collected: _Collected, sample: Sample, ours: Mapping[str, str]) -> None:
+def _collect(collected: _Collected, sample: Sample, names: Mapping[str, str]) -> None:
     match sample.name.removeprefix(PREFIX):
         case "depth_chosen_total" if sample.labels.get("depth", "").isdigit():
             collected.steps_by_depth[int(sample.labels["depth"])] = sample.value
         case "faults_total" if "kind" in sample.labels:
             collected.faults[sample.labels["kind"]] = sample.value
-        case _ if sample.name in ours:
-            collected.values[ours[sample.name]] = sample.value
+        case _ if sample.name in names:
+            collected.values[names[sample.name]] = sample.value
 
 
 def _missing(url: str, *, configured: bool, vllm: bool) -> str:
     if configured:
         return (
-            f"{url}: Specmargin is configured there, but no engine has begun to decide; it is starting, or it was "
-            "started without --speculative-config (its log says)"
+            f"{url}: Specmargin is configured, but no engine has reported yet; the server is still starting, or it was "
+            "started without --speculative-config (see its log)"
         )
     if vllm:
         return (
-            f"{url}: this vLLM runs without Specmargin; start it with --additional-config "
+            f"{url}: this vLLM server runs without Specmargin; start it with --additional-config "
             '\'{"specmargin": {"mode": "observe"}}\' (docs/live.md)'
         )
-    return f"{url}: there are metrics, but none of vLLM or Specmargin; give the address of a vLLM server"
+    return f"{url}: no vLLM or Specmargin metrics; give the address of a vLLM server"
 
 
-# --- two of them ---
+# --- intervals ---
 
 
 def interval(engine: str, now: ServerReading, before: ServerReading | None) -> Interval:
-    """Of one engine. Counters that fell tell of a restart: what they show was counted since then."""
-    reading, own = now.engines[engine], now.vllm.get(engine, {})
+    """The interval of one engine. A counter that fell means a restart: counts are then since the restart."""
+    reading, vllm_values = now.engines[engine], now.vllm.get(engine, {})
     first = before.engines.get(engine) if before is not None else None
     counters = {name: value for name, value in reading.values.items() if name.endswith("_total")}
-    totals = {name: value for name, value in own.items() if name.endswith("_total")}
+    vllm_counters = {name: value for name, value in vllm_values.items() if name.endswith("_total")}
     if before is None or first is None:
         return Interval(
-            now=reading, counted=counters, steps_by_depth=reading.steps_by_depth, vllm_now=own, vllm_counted=totals
+            now=reading,
+            counted=counters,
+            steps_by_depth=reading.steps_by_depth,
+            vllm_now=vllm_values,
+            vllm_counted=vllm_counters,
         )
     restarted = any(value < first.values.get(name, 0.0) for name, value in counters.items())
     if restarted:
-        first, theirs = Reading(values={}, steps_by_depth={}, faults={}), {}
+        first, vllm_first = Reading(values={}, steps_by_depth={}, faults={}), {}
     else:
-        theirs = dict(before.vllm.get(engine, {}))
+        vllm_first = dict(before.vllm.get(engine, {}))
     return Interval(
         now=reading,
         counted={name: value - first.values.get(name, 0.0) for name, value in counters.items()},
         steps_by_depth={d: steps - first.steps_by_depth.get(d, 0.0) for d, steps in reading.steps_by_depth.items()},
-        vllm_now=own,
-        vllm_counted={name: max(value - theirs.get(name, 0.0), 0.0) for name, value in totals.items()},
+        vllm_now=vllm_values,
+        vllm_counted={name: max(value - vllm_first.get(name, 0.0), 0.0) for name, value in vllm_counters.items()},
         seconds=now.at_seconds - before.at_seconds,
         restarted=restarted,
     )

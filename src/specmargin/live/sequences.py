@@ -1,4 +1,4 @@
-"""The sequences of a live engine: what each allows, how its last rounds went, and the drafts that they hold."""
+"""The sequences of a live engine: limits, acceptance history and pending drafts of each."""
 
 from __future__ import annotations
 
@@ -21,101 +21,101 @@ from specmargin.step import FloatArray, IntArray
 DEPTH_ARGUMENT = "specmargin_depth"
 CLASS_ARGUMENT = "specmargin_class"
 _NO_LIMIT = 1 << 30
-_NOBODY = 0  # the place of requests that we never heard of
+_NO_ROW = 0  # history row of unknown requests
 
 
 @dataclass(slots=True, kw_only=True)
-class Live:
-    """One request. `number` is the same in every process, without their talking to each other."""
+class LiveRequest:
+    """One request. `number` is derived from the request id, so that it is the same in every process."""
 
     number: int
-    limit: int = _NO_LIMIT  # deepest draft that it allows
+    limit: int = _NO_LIMIT  # deepest draft that the request allows
     group: str = "all"
-    place: int = _NOBODY  # in the histories
+    history_row: int = _NO_ROW  # in `Histories.rows`
     captured: bool = False
-    rounds: int = 0  # so far, where they are captured
+    rounds: int = 0  # captured so far
 
     @classmethod
-    def of(cls, request_id: str, arguments: Mapping[str, Any] | None, place: int = _NOBODY) -> Live:
-        """What the request asks for; what cannot be read is not a wish."""
-        given = arguments or {}
-        limit = given.get(DEPTH_ARGUMENT)
-        limited = isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0  # False for NaN
-        group = given.get(CLASS_ARGUMENT)
+    def of(cls, request_id: str, arguments: Mapping[str, Any] | None, history_row: int = _NO_ROW) -> LiveRequest:
+        """Read the request's arguments. Invalid values are ignored."""
+        arguments = arguments or {}
+        limit = arguments.get(DEPTH_ARGUMENT)
+        valid = isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0  # False for NaN
+        group = arguments.get(CLASS_ARGUMENT)
         return cls(
             number=_number(request_id),
-            limit=int(min(limit or 0, _NO_LIMIT)) if limited else _NO_LIMIT,
+            limit=int(min(limit or 0, _NO_LIMIT)) if valid else _NO_LIMIT,
             group=group[:64] if isinstance(group, str) and group else "all",
-            place=place,
+            history_row=history_row,
         )
 
 
 def _number(request_id: str) -> int:
-    """63 bits: of a million requests, no two are likely to share one, which would spoil their bank."""
+    """A 63-bit hash: a collision, which would mix two requests in a bank, is unlikely among a million requests."""
     return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest()) >> 1
 
 
 class Batch:
-    """The sequences of a step. Most steps have those of the step before, so it is kept."""
+    """The sequences of a step. Reused while the sequences stay the same, as in most steps."""
 
-    __slots__ = ("drafted", "ids", "limited", "lives", "places")
+    __slots__ = ("drafted", "history_rows", "ids", "limited", "requests")
 
-    def __init__(self, ids: Sequence[str], known: Mapping[str, Live]) -> None:
+    def __init__(self, ids: Sequence[str], requests: Mapping[str, LiveRequest]) -> None:
         self.ids = list(ids)
-        self.lives = [known.get(request_id) or Live(number=0) for request_id in ids]
-        self.places: IntArray = np.array([live.place for live in self.lives], dtype=np.int64)
-        self.drafted = np.zeros_like(self.places)  # to be filled
-        self.limited = any(live.limit < _NO_LIMIT for live in self.lives)
+        self.requests = [requests.get(request_id) or LiveRequest(number=0) for request_id in ids]
+        self.history_rows: IntArray = np.array([request.history_row for request in self.requests], dtype=np.int64)
+        self.drafted = np.zeros_like(self.history_rows)
+        self.limited = any(request.limit < _NO_LIMIT for request in self.requests)
 
 
 @dataclass(slots=True, kw_only=True)
 class StepDone:
-    """One step as the engine saw it, by decoding sequence."""
+    """The outcome of one step, by decoding sequence."""
 
     request_ids: list[str]
     verified: list[int]
     accepted: list[int]
     contexts: list[int]
     prompt_tokens: int
-    seconds: float  # NaN where it was not timed
+    seconds: float  # NaN: not timed
     distinct_experts: float = math.nan
 
 
 class History:
-    """How the last rounds of one sequence went."""
+    """Acceptance in the recent rounds of one sequence."""
 
-    accepted: float  # tokens, forgetting
-    tried: float  # tokens reached, forgetting
-    log_odds: float  # that its tokens are accepted, as `calibration.history_of` has it
+    accepted: float  # tokens, decayed
+    tried: float  # tokens reached, decayed
+    log_odds: float  # of acceptance, as in `calibration.history_of`
 
 
 class Histories:
-    """Histories of every live sequence, by place. Places of requests that are over are given again."""
+    """Histories of all live sequences, one row each. Rows of finished requests are reused."""
 
-    def __init__(self, places: int = 64) -> None:
-        self.rows = rows_of(History, places)
-        self._free = list(range(places - 1, _NOBODY, -1))
+    def __init__(self, capacity: int = 64) -> None:
+        self.rows = rows_of(History, capacity)
+        self._free = list(range(capacity - 1, _NO_ROW, -1))
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         if not self._free:
             before = self.rows.size
             self.rows = joined(self.rows, rows_of(History, before))
             self._free = list(range(2 * before - 1, before - 1, -1))
-        place = self._free.pop()
+        history_row = self._free.pop()
         for name in ("accepted", "tried", "log_odds"):
-            self.rows[name][place] = 0.0
-        return place
+            self.rows[name][history_row] = 0.0
+        return history_row
 
-    def give_back(self, place: int) -> None:
-        if place != _NOBODY:
-            self._free.append(place)
+    def release(self, history_row: int) -> None:
+        if history_row != _NO_ROW:
+            self._free.append(history_row)
 
     def learn(self, batch: Batch, verified: IntArray, accepted: IntArray) -> None:
-        _learn(self.rows, batch.places, verified, accepted)
+        _learn(self.rows, batch.history_rows, verified, accepted)
 
 
 class Drafts:
-    """Confidences of the drafts in hand: a row a request, or None."""
+    """Confidences of the pending drafts: one row per request, or None."""
 
     __slots__ = ("confidence", "ids", "seconds")
 
@@ -123,31 +123,30 @@ class Drafts:
         self.ids, self.confidence, self.seconds = ids, confidence, seconds
 
     def rows(self) -> npt.NDArray[np.float32] | None:
-        """(requests, depth); None where none came, or where they do not fit. Whether they are probabilities is seen
-        later."""
+        """(requests, depth), not yet checked to be probabilities; None if missing or of the wrong shape."""
         if self.confidence is None:
             return None
         try:
-            rows = np.ascontiguousarray(self.confidence, dtype=np.float32)  # as a worker has them
+            rows = np.ascontiguousarray(self.confidence, dtype=np.float32)  # dtype of the worker
         except (TypeError, ValueError, OverflowError, RuntimeWarning):
             return None
         return rows if rows.ndim == 2 and rows.shape[0] == len(self.ids) else None
 
     def by_request(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Only rows of probabilities."""
+        """Rows that hold probabilities only, by request."""
         rows = self.rows()
         if rows is None or not rows.shape[1]:
             return {}
-        good = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)  # False for NaN
-        return {request_id: row for request_id, row, fine in zip(self.ids, rows, good, strict=True) if fine}
+        valid_by_row = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)  # False for NaN
+        return {request_id: row for request_id, row, valid in zip(self.ids, rows, valid_by_row, strict=True) if valid}
 
 
 class _Memory(NamedTuple):
-    """Of `Survivals`: made once, by sequence and depth, with the calibrator's tables."""
+    """Buffers of `Survivals`, by sequence and depth, with the calibrator's tables."""
 
     confidence: FloatArray
     history: FloatArray  # by sequence
-    missing: IntArray  # sequences that have no usable row
+    missing: IntArray  # sequences without a valid row
     survival: FloatArray
     tables: CalibratorTables
     is_calibrated: bool
@@ -159,7 +158,7 @@ class _HandleType(StructType):
 
 
 class _Handle(structref.StructRefProxy):
-    """The memory as compiled code keeps it."""
+    """The buffers as compiled code holds them."""
 
     if TYPE_CHECKING:
 
@@ -172,48 +171,50 @@ structref.define_proxy(_Handle, _HandleType, ["memory"])  # type: ignore[no-unty
 
 
 class Survivals:
-    """Confidences of a batch into survivals: calibrated where the policy knows how, as they are where it does not."""
+    """Turns the confidences of a batch into survivals, calibrated if the policy has a calibrator."""
 
     def __init__(self, *, calibrator: Logistic | None, max_batch: int, max_depth: int) -> None:
         self.max_batch = max_batch
         self._depth = max_depth if calibrator is None else min(max_depth, calibrator.depths)
-        known = None if calibrator is None else CompiledCalibrator(calibrator, max_batch)
+        compiled_calibrator = None if calibrator is None else CompiledCalibrator(calibrator, max_batch)
         self._in_order = np.arange(max_batch)
         self._memory = _Memory(
             confidence=np.zeros((max_batch, self._depth)),
             history=np.zeros(max_batch),
             missing=np.zeros(max_batch, dtype=np.int64),
             survival=np.zeros((max_batch, self._depth)),
-            tables=CalibratorTables.nothing() if known is None else known.tables,
-            is_calibrated=known is not None,
+            tables=CalibratorTables.nothing() if compiled_calibrator is None else compiled_calibrator.tables,
+            is_calibrated=compiled_calibrator is not None,
         )
         self._handle = _Handle(self._memory)
 
     def of(
         self, batch: Batch, drafts: Drafts, histories: Histories, mean: Callable[[], FloatArray]
     ) -> tuple[FloatArray | None, int]:
-        """(sequences, depth), valid until the next call, and how many promised rows cannot be used; None where no
-        sequence has a usable one. `mean` stands in for some."""
+        """Survival (sequences, depth), valid until the next call, and the number of invalid rows. None if no sequence
+        has a valid row; sequences without one get the `mean`."""
         count, rows = len(batch.ids), drafts.rows()
         if rows is None:
             return None, 0 if drafts.confidence is None else count
         if count > self.max_batch:
             return None, 0
-        at = self._in_order[:count] if drafts.ids == batch.ids else _places(drafts.ids, batch.ids)
-        missing, bad = _fill(self._handle, rows, at, histories.rows, batch.places)
+        row_by_sequence = (
+            self._in_order[:count] if drafts.ids == batch.ids else _rows_by_sequence(drafts.ids, batch.ids)
+        )
+        missing, invalid = _fill(self._handle, rows, row_by_sequence, histories.rows, batch.history_rows)
         if missing == count:
-            return None, bad
+            return None, invalid
         survival = self._memory.survival[:count]
         if missing:
-            learned = mean()[: self._depth]
-            survival[self._memory.missing[:missing]] = np.pad(learned, (0, self._depth - learned.size))
-        return survival, bad
+            mean_survival = mean()[: self._depth]
+            survival[self._memory.missing[:missing]] = np.pad(mean_survival, (0, self._depth - mean_survival.size))
+        return survival, invalid
 
 
-def _places(all_ids: Sequence[str], ids: Sequence[str]) -> IntArray:
-    """Of each of `ids` among all; -1 where it is not."""
-    at = {request_id: i for i, request_id in enumerate(all_ids)}
-    return np.array([at.get(request_id, -1) for request_id in ids], dtype=np.int64)
+def _rows_by_sequence(all_ids: Sequence[str], ids: Sequence[str]) -> IntArray:
+    """Index of each of `ids` in `all_ids`; -1 if absent."""
+    index_by_id = {request_id: i for i, request_id in enumerate(all_ids)}
+    return np.array([index_by_id.get(request_id, -1) for request_id in ids], dtype=np.int64)
 
 
 # --- compiled ---
@@ -221,44 +222,48 @@ def _places(all_ids: Sequence[str], ids: Sequence[str]) -> IntArray:
 
 @entry
 def _fill(
-    handle: _Handle, rows: npt.NDArray[np.float32], at: IntArray, histories: Rows[History], places: IntArray
+    handle: _Handle,
+    rows: npt.NDArray[np.float32],
+    row_by_sequence: IntArray,
+    histories: Rows[History],
+    history_rows: IntArray,
 ) -> tuple[int, int]:
-    """Fill the memory's survivals for a batch, and `missing` with those that have no usable row; how many they are, and
-    how many rows there are that hold a number that is no probability."""
+    """Fill the survivals of a batch, and `missing` with the sequences without a valid row. Returns the number of these,
+    and the number of rows that hold values outside 0..1."""
     memory = handle.memory
     confidence, history, missing, survival = memory.confidence, memory.history, memory.missing, memory.survival
-    width, depth, count, bad = rows.shape[1], confidence.shape[1], 0, 0
-    for i in range(at.size):
-        history[i] = histories[places[i]].log_odds
-        row = at[i]
-        known = row >= 0 and width > 0
-        for d in range(width if known else 0):
+    width, depth, count, invalid = rows.shape[1], confidence.shape[1], 0, 0
+    for i in range(row_by_sequence.size):
+        history[i] = histories[history_rows[i]].log_odds
+        row = row_by_sequence[i]
+        valid = row >= 0 and width > 0
+        for d in range(width if valid else 0):
             if not 0.0 <= rows[row, d] <= 1.0:  # also NaN
-                known = False
-                bad += 1
+                valid = False
+                invalid += 1
                 break
-        if not known:
+        if not valid:
             missing[count] = i
             count += 1
         for d in range(depth):
-            confidence[i, d] = rows[row, d] if known and d < width else 0.0
+            confidence[i, d] = rows[row, d] if valid and d < width else 0.0
     if memory.is_calibrated:
-        calibrated(confidence[: at.size], history, memory.tables, survival)
-        return count, bad
-    for i in range(at.size):
+        calibrated(confidence[: row_by_sequence.size], history, memory.tables, survival)
+        return count, invalid
+    for i in range(row_by_sequence.size):
         alive = 1.0
         for d in range(depth):
             alive *= confidence[i, d]
             survival[i, d] = alive
-    return count, bad
+    return count, invalid
 
 
 @compiled
-def _learn(histories: Rows[History], places: IntArray, verified: IntArray, accepted: IntArray) -> None:
-    for i in range(places.size):
-        if places[i] == _NOBODY or verified[i] == 0:
+def _learn(histories: Rows[History], history_rows: IntArray, verified: IntArray, accepted: IntArray) -> None:
+    for i in range(history_rows.size):
+        if history_rows[i] == _NO_ROW or verified[i] == 0:
             continue
-        history = histories[places[i]]
+        history = histories[history_rows[i]]
         history.accepted = FORGETTING * history.accepted + accepted[i]
         history.tried = FORGETTING * history.tried + min(accepted[i] + 1, verified[i])
         share = min(max((history.accepted + 0.5) / (history.tried + 1.0), 1e-4), 1.0 - 1e-4)

@@ -1,4 +1,4 @@
-"""The settings of a live engine. Nothing here imports Numba: a server reads them before its own start is through."""
+"""The settings of a live engine. Nothing here imports Numba: a server reads them while it starts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Range = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Count]  
 _LARGEST_BATCH = 65_536
 
 
-def _as_vllm_has_them(ranges: list[Range]) -> list[Range]:
-    """The rules of vLLM's own `num_speculative_tokens_per_batch_size`."""
+def _check_ranges(ranges: list[Range]) -> list[Range]:
+    """Apply the rules of vLLM's `num_speculative_tokens_per_batch_size`."""
     end = 0
     for first, last, depth in sorted(ranges):
         if last < first or last > _LARGEST_BATCH:
@@ -33,7 +33,7 @@ def _as_vllm_has_them(ranges: list[Range]) -> list[Range]:
     return ranges
 
 
-Ranges = Annotated[list[Range], AfterValidator(_as_vllm_has_them)]
+Ranges = Annotated[list[Range], AfterValidator(_check_ranges)]
 
 
 class Mode(StrEnum):
@@ -43,7 +43,7 @@ class Mode(StrEnum):
 
 
 class CaptureSettings(StrictModel):
-    """Banks of what the engine does, in the standard layout."""
+    """Capture of rounds, steps and routed experts as banks."""
 
     folder: Path
     routing: bool = True
@@ -61,17 +61,17 @@ class Settings(StrictModel):
     classes: dict[str, Ranges] = Field(default_factory=dict)
     candidates: tuple[Count, ...] | None = None
     confidence: bool = True
-    ragged: bool | None = None  # None: unless full CUDA graphs need equal runs
+    ragged: bool | None = None  # None: unless full CUDA graphs need runs of equal length
     capture: CaptureSettings | None = None
     faults_in_a_row: Annotated[int, Field(ge=1)] = 5
     slowest_decision_seconds: Annotated[float, Field(gt=0.0)] = 0.05
     log_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    board: Path | None = None  # set by the plug-in: where engine and front end share their counters
+    board: Path | None = None  # set by the plug-in: folder of the counters that engine and front end share
 
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, given: Any) -> Any:
-        """`capture: DIR` says it all."""
+        """Accept `capture: DIR` for `capture: {folder: DIR}`."""
         if isinstance(given, dict) and isinstance(given.get("capture"), str):
             return given | {"capture": {"folder": given["capture"]}}
         return given
@@ -85,12 +85,12 @@ class Settings(StrictModel):
         if self.mode is Mode.SCHEDULE and self.policy is None and not self.schedule:
             raise ValueError("mode schedule needs 'schedule': [[first, last, depth], …], or a 'policy' that has one")
         if self.classes and self.mode is not Mode.SCHEDULE:
-            raise ValueError("classes have schedules of their own: they need mode schedule")
+            raise ValueError("'classes' needs mode schedule")
         return self
 
 
 def read_settings(given: object, source: str) -> Settings:
-    """Checked, or one clear sentence."""
+    """Validate settings; a mistake is a one-sentence error."""
     try:
         return Settings.model_validate(given)
     except ValidationError as error:

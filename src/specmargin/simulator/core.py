@@ -1,7 +1,7 @@
-"""The one engine step, compiled. Compiled policies decide inside the loop; for others it stops and asks.
+"""One engine step, compiled. Compiled policies decide inside the loop; for policies in Python the loop returns.
 
-A step: requests arrive; how much of the drafts in hand is verified; what is scheduled; how deep to draft next; the
-target's part; what came of it; drafting; the clock goes on.
+A step: requests arrive, the policy decides how much of each pending draft is verified, positions are scheduled, the
+policy decides the next draft depth, the target runs, outcomes are learned from, the drafter runs, the clock advances.
 """
 
 from __future__ import annotations
@@ -22,67 +22,67 @@ from specmargin.simulator.scheduling import arrive, close, commit, log_is_full, 
 from specmargin.simulator.state import ARRIVE, DEPTH, OUTCOME, VERIFY, RequestRow, Simulation, State
 from specmargin.step import IntArray
 
-GOING_ON, ALL_DONE, LOG_IS_FULL, ASKING = range(4)  # why the loop came back
+RUNNING, FINISHED, LOG_FULL, NEEDS_DECISION = range(4)  # why the loop returned
 
 
 @compiled
-def run(simulation: Simulation, most_steps: int) -> int:
-    """Up to so many steps. ASKING: Python decides what `engine.phase` says, and calls again."""
-    engine, step, asks = simulation.state.engine[0], simulation.state.step[0], simulation.limits.by_python
-    for _ in range(most_steps):
-        expected = _nothing(simulation)
+def run(simulation: Simulation, max_steps: int) -> int:
+    """Run up to `max_steps` steps. NEEDS_DECISION: Python makes the decision of `engine.phase`, then calls again."""
+    engine, step, by_python = simulation.state.engine[0], simulation.state.step[0], simulation.limits.by_python
+    for _ in range(max_steps):
+        expected = _no_expectation(simulation)
         if engine.phase == ARRIVE:
             code = _begin(simulation)
-            if code != GOING_ON:
+            if code != RUNNING:
                 return code
         if engine.phase == VERIFY:
             expected = _verify(simulation)
             schedule(simulation)
             engine.phase = DEPTH
-            if asks and step.ready > 0:
-                return ASKING
+            if by_python and step.ready > 0:
+                return NEEDS_DECISION
         if engine.phase == DEPTH:
-            _work(simulation)
+            _run_target(simulation)
             engine.phase = OUTCOME
-            if asks:
-                return ASKING
+            if by_python:
+                return NEEDS_DECISION
         _finish(simulation, expected)
         engine.phase = ARRIVE
-    return GOING_ON
+    return RUNNING
 
 
 @compiled
 def _begin(simulation: Simulation) -> int:
-    """Requests arrive; signals of the drafts in hand are held, where somebody decides on them."""
+    """Requests arrive. Signals of the pending drafts are gathered if the policy decides on them."""
     limits, state = simulation.limits, simulation.state
     engine, step = state.engine[0], state.step[0]
     if not arrive(limits, state):
-        return ALL_DONE
+        return FINISHED
     if log_is_full(limits, simulation.log, state):
-        return LOG_IS_FULL
-    decided_on = engine.depth > 0 and (limits.by_python or engine.gated)
-    step.held = hold_signals(simulation, False) if decided_on else 0
+        return LOG_FULL
+    policy_decides = engine.depth > 0 and (limits.by_python or engine.gated)
+    step.held = gather_signals(simulation, False) if policy_decides else 0
     engine.phase = VERIFY
-    return ASKING if limits.by_python and step.held > 0 else GOING_ON
+    return NEEDS_DECISION if limits.by_python and step.held > 0 else RUNNING
 
 
 @compiled
-def _work(simulation: Simulation) -> None:
-    """How deep to draft next, and the target's part; signals of the new drafts are held, where they may stop early."""
-    state, kernel, asks = simulation.state, simulation.kernel, simulation.limits.by_python
+def _run_target(simulation: Simulation) -> None:
+    """Choose the next draft depth and run the target. Signals are gathered if the new drafts may stop early."""
+    state, kernel, by_python = simulation.state, simulation.kernel, simulation.limits.by_python
     engine, step = state.engine[0], state.step[0]
-    if not asks and step.ready > 0:
+    if not by_python and step.ready > 0:
         engine.chosen_depth, engine.chosen_gated = choose_depth(kernel, step.ready)
     target_seconds(simulation)
     commit(simulation)
-    may_stop = asks or (engine.chosen_gated and kernel.rules.early_stop)
+    may_stop = by_python or (engine.chosen_gated and kernel.rules.early_stop)
     drafting = may_stop and engine.chosen_depth > 0 and step.ready > 0
-    step.held = hold_signals(simulation, True) if drafting else 0
+    step.held = gather_signals(simulation, True) if drafting else 0
 
 
 @compiled
 def _finish(simulation: Simulation, expected: Expectation) -> None:
-    """What came of the step, drafting, and the clock."""
+    """Learn from the step, draft, and advance the clock."""
     state, step = simulation.state, simulation.state.step[0]
     if not simulation.limits.by_python:
         _learn(simulation, expected)
@@ -97,29 +97,29 @@ def _finish(simulation: Simulation, expected: Expectation) -> None:
 
 
 @compiled
-def _nothing(simulation: Simulation) -> Expectation:
+def _no_expectation(simulation: Simulation) -> Expectation:
     return Expectation(simulation.state.lengths[:0], 0.0, 0.0, simulation.kernel.scratch.nothing, 0.0, 0.0)
 
 
 @compiled
 def _verify(simulation: Simulation) -> Expectation:
-    """How much of the drafts in hand is verified, as Python or the kernel decides. Deciding takes no time here."""
+    """Set the verify depths that Python or the kernel chose. Deciding takes no simulated time."""
     state, kernel, held = simulation.state, simulation.kernel, simulation.state.step[0].held
     if held == 0:
-        return _nothing(simulation)
+        return _no_expectation(simulation)
     if simulation.limits.by_python:
         _trim(state, state.lengths)
-        return _nothing(simulation)
+        return _no_expectation(simulation)
     kind, accepted, reached, gain = choose_verify(kernel, True, state.survival[:held], state.lengths[:held])
     if kind != GATED:
-        return _nothing(simulation)
+        return _no_expectation(simulation)
     _trim(state, kernel.scratch.depths)
     return Expectation(kernel.scratch.depths[:held], accepted, reached, kernel.scratch.unseen, gain, 0.0)
 
 
 @compiled
 def _learn(simulation: Simulation, expected: Expectation) -> None:
-    """Acceptance from every step; prices from those that only decode: the time of others says nothing of rounds."""
+    """Acceptance is learned from every step, prices only from steps without prompt tokens."""
     state, step = simulation.state, simulation.state.step[0]
     if step.rounds > 0:
         drafted, verified, accepted = (
@@ -131,7 +131,7 @@ def _learn(simulation: Simulation, expected: Expectation) -> None:
         observe(simulation.kernel, drafted, verified, accepted, seconds, expected)
 
 
-# --- drafts in hand ---
+# --- pending drafts ---
 
 
 @compiled
@@ -140,11 +140,12 @@ def _decodes(request: RequestRow) -> bool:
 
 
 @compiled
-def hold_signals(simulation: Simulation, drafting: bool) -> int:
-    """What a policy sees of the drafts in hand, or of those that the step makes (`drafting`): fills the state's
-    survival and lengths, by sequence in order; returns how many. An oracle is told 1 for tokens that will be accepted.
+def gather_signals(simulation: Simulation, drafting: bool) -> int:
+    """Fill the state's survival and lengths, by sequence in batch order, with what the policy sees of the pending
+    drafts or (`drafting`) of the drafts that this step makes. Returns the number of sequences. The oracle sees a
+    survival of 1 for every token that will be accepted.
     """
-    state, rounds, told = simulation.state, simulation.rounds, simulation.limits.told
+    state, rounds, sees_outcomes = simulation.state, simulation.rounds, simulation.limits.sees_outcomes
     survival, count = state.survival, 0
     for i in range(state.engine[0].running):
         slot = state.slots[i]
@@ -152,7 +153,7 @@ def hold_signals(simulation: Simulation, drafting: bool) -> int:
         if slot.drafts if drafting else _decodes(request):
             state.lengths[count] = request.held
             for d in range(survival.shape[1]):
-                if told:
+                if sees_outcomes:
                     survival[count, d] = 1.0 if d < rounds.accepted[request.round] else 0.0
                 else:
                     survival[count, d] = rounds.survival[request.round, d]
@@ -162,7 +163,7 @@ def hold_signals(simulation: Simulation, drafting: bool) -> int:
 
 @compiled
 def _trim(state: State, depths: IntArray) -> None:
-    """How much of each draft in hand is verified, in the order of `hold_signals`."""
+    """Set how much of each pending draft is verified, in the order of `gather_signals`."""
     count = 0
     for i in range(state.engine[0].running):
         request = state.requests[state.slots[i].request]

@@ -1,4 +1,4 @@
-"""What a step costs, read from the tables: compiled, by interpolation, nothing is solved."""
+"""Seconds of a step, interpolated in the price tables. Compiled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specmargin.simulator.tables import StepTables
 
 @compiled
 def prefill_seconds(tables: StepTables, positions: int, tokens: int, attended: float) -> float:
-    """What prompt tokens add to a step of so many decoding positions."""
+    """Seconds that `tokens` prompt tokens add to a step with `positions` decoding positions."""
     p, over_p = locate(tables.prefill_positions, float(positions))
     t, over_t = locate(tables.prefill_tokens, float(tokens))
     a, over_a = locate(tables.prefill_attended, max(attended, 1.0))
-    # Alone (0) and beside somebody are not the same thing; positions are whole, so nothing lies between 0 and 1.
+    # Prefill alone (0 positions) has its own price. Positions are whole: nothing is interpolated between 0 and 1.
     seconds = 0.0
     for i in range(2):
         for j in range(2):
@@ -28,22 +28,22 @@ def prefill_seconds(tables: StepTables, positions: int, tokens: int, attended: f
 
 @compiled
 def target_seconds(simulation: Simulation) -> None:
-    """The target's part of the step as it was scheduled; sums by kind of time on the way."""
+    """Seconds of the target for the scheduled step, added to the totals by kind of time."""
     tables, cells, totals = simulation.tables, simulation.log.cells, simulation.state.totals[0]
     step = simulation.state.step[0]
     positions = step.rounds + step.extra
     seconds = 0.0
     if step.rounds > 0:
         mean = step.extra / step.rounds
-        at = locate(tables.prices.contexts, step.context / step.rounds)
-        rest, experts = ragged_parts(tables.prices, step.rounds, mean, step.effective, at)
+        context_cell = locate(tables.prices.contexts, step.context / step.rounds)
+        rest, experts = ragged_parts(tables.prices, step.rounds, mean, step.effective, context_cell)
         seconds = rest + experts
-        cells[step.rounds, min(int(mean + 0.5), cells.shape[1] - 1), at[0]] += seconds
+        cells[step.rounds, min(int(mean + 0.5), cells.shape[1] - 1), context_cell[0]] += seconds
         totals.decode += seconds
     if step.prompt_tokens > 0:
-        more = prefill_seconds(tables, positions, step.prompt_tokens, step.attended / step.prompt_tokens)
-        totals.prefill += more
-        seconds += more
+        prefill = prefill_seconds(tables, positions, step.prompt_tokens, step.attended / step.prompt_tokens)
+        totals.prefill += prefill
+        seconds += prefill
     launches = max(tables.floor_seconds - seconds, 0.0)
     if positions + step.prompt_tokens > tables.graph_limit:
         launches = tables.eager_seconds
@@ -57,20 +57,20 @@ def target_seconds(simulation: Simulation) -> None:
 
 @compiled
 def draft_alike(simulation: Simulation) -> None:
-    """Every sequence drafts to the chosen depth."""
+    """Price drafts of the chosen depth for every sequence."""
     state, prices = simulation.state, simulation.tables.prices
     step, depth = state.step[0], state.engine[0].chosen_depth
     step.draft_seconds = 0.0
     step.drafted = depth * step.ready
     state.totals[0].drafted += step.drafted
     if step.drafted > 0:
-        at = locate(prices.contexts, step.draft_context / step.ready)
-        step.draft_seconds = at_context(prices.draft_seconds, step.ready, depth, at)
+        context_cell = locate(prices.contexts, step.draft_context / step.ready)
+        step.draft_seconds = at_context(prices.draft_seconds, step.ready, depth, context_cell)
 
 
 @compiled
 def draft_ragged(simulation: Simulation) -> None:
-    """Every sequence drafts to a depth of its own, as `state.lengths` has it."""
+    """Price drafts of the depths in `state.lengths`, one per sequence."""
     state, prices = simulation.state, simulation.tables.prices
     requests, slots, lengths, step = state.requests, state.slots, state.lengths, state.step[0]
     count = drafted = 0
@@ -82,5 +82,5 @@ def draft_ragged(simulation: Simulation) -> None:
             count += 1
     step.drafted = drafted
     state.totals[0].drafted += drafted
-    at = locate(prices.contexts, step.draft_context / max(step.ready, 1))
-    step.draft_seconds = drafting_seconds(prices, lengths, count, at)
+    context_cell = locate(prices.contexts, step.draft_context / max(step.ready, 1))
+    step.draft_seconds = drafting_seconds(prices, lengths, count, context_cell)

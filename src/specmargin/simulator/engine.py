@@ -1,4 +1,4 @@
-"""The engine being simulated: vLLM V1's limits, and the KV blocks that its memory holds."""
+"""The simulated engine: vLLM V1's limits, and the KV blocks that fit in memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 
-_FAR = 1 << 20  # tokens: beyond every window, where a cache grows by whole tokens or not at all
+_FAR = 1 << 20  # tokens: longer than any sliding window, so that the cache grows linearly or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """As vLLM names them. Defaults are its own for an online server on a large GPU."""
+    """Named as in vLLM. Defaults are vLLM's for an online server on a large GPU."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     block_tokens: int = 16
-    kv_blocks: int | None = None  # None: what memory holds
-    switch_seconds: float = 0.0  # a step whose draft depth differs from the one before
+    kv_blocks: int | None = None  # None: as many as fit in memory
+    switch_seconds: float = 0.0  # added to a step whose draft depth differs from the previous one
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens"):
@@ -34,28 +34,28 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBudget:
-    """Blocks of the whole engine. Recurrent states and windows are blocks that a sequence holds whatever its length."""
+    """KV blocks of the whole engine. Recurrent states and windows are a fixed number of blocks per sequence."""
 
     blocks: int
     blocks_per_sequence: int
     block_tokens: int
-    lookahead_tokens: int  # room that the engine keeps for drafts
+    lookahead_tokens: int  # reserved per sequence for drafts
 
     def needed(self, tokens: int) -> int:
         return -(-(tokens + self.lookahead_tokens) // self.block_tokens) + self.blocks_per_sequence
 
 
 def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | None) -> KvBudget:
-    """`held_depth`: drafts that the engine makes room for; None: an engine without speculation."""
-    free = pricer.memory.free_bytes + (pricer.memory.drafter_bytes if held_depth is None else 0.0)
-    growing, fixed = _bytes_of_a_sequence(pricer, held_depth)
-    if growing > 0:
-        unit, per_sequence, block_tokens = growing * settings.block_tokens, 0, settings.block_tokens
-        per_sequence = int(np.ceil(fixed / unit - 1e-9))
-    else:  # nothing grows: a sequence is one block
-        unit, per_sequence, block_tokens = max(fixed, 1.0), 0, _FAR * _FAR
+    """`held_depth`: draft tokens with reserved room; None: an engine without speculation."""
+    free_bytes = pricer.memory.free_bytes + (pricer.memory.drafter_bytes if held_depth is None else 0.0)
+    token_bytes, fixed_bytes = _sequence_bytes(pricer, held_depth)
+    if token_bytes > 0:
+        block_bytes, per_sequence, block_tokens = token_bytes * settings.block_tokens, 0, settings.block_tokens
+        per_sequence = int(np.ceil(fixed_bytes / block_bytes - 1e-9))
+    else:  # the cache does not grow: one block per sequence
+        block_bytes, per_sequence, block_tokens = max(fixed_bytes, 1.0), 0, _FAR * _FAR
     ranks = pricer.scenario.layout.sequence_ranks
-    blocks = int(free * ranks // unit) if settings.kv_blocks is None else settings.kv_blocks
+    blocks = int(free_bytes * ranks // block_bytes) if settings.kv_blocks is None else settings.kv_blocks
     return KvBudget(
         blocks=max(blocks, 0),
         blocks_per_sequence=per_sequence,
@@ -64,8 +64,8 @@ def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | Non
     )
 
 
-def _bytes_of_a_sequence(pricer: Pricer, held_depth: int | None) -> tuple[float, float]:
-    """Bytes per token, and bytes that a sequence holds whatever its length. Sliding windows count as full."""
+def _sequence_bytes(pricer: Pricer, held_depth: int | None) -> tuple[float, float]:
+    """Bytes per token, and bytes per sequence independent of its length. Sliding windows count as full."""
     near, far = (pricer.sequence_bytes(held_depth, tokens) for tokens in (_FAR, 2 * _FAR))
     per_token = (far - near) / _FAR
     return per_token, max(near - per_token * (_FAR + 1 + (held_depth or 0)), 0.0)

@@ -1,4 +1,4 @@
-"""Policies by name, and the engine that each of them needs: room for drafts, or none at all."""
+"""Policies by name, and the draft tokens for which each needs KV room."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from specmargin.policies.tables import scenario_table
 from specmargin.simulator.rounds import RoundBank
 from specmargin.step import FloatArray
 
-_SAMPLE = 2048  # rounds that the look-ahead plays
+_SAMPLE = 2048  # rounds that the look-ahead replays
 _PRICES: IdentityCache[PriceTable] = IdentityCache()
 _LOOK_AHEADS: IdentityCache[LookAhead] = IdentityCache()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """A policy and the engine it runs in. `held_depth`: drafts that the engine makes room for; None: no speculation."""
+    """A policy and its engine. `held_depth`: draft tokens with reserved KV room; None: no speculation configured."""
 
     name: str
     policy: Policy
     held_depth: int | None
-    told: bool = False  # shown the outcome in place of a signal
+    sees_outcomes: bool = False  # sees outcomes instead of signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInputs:
-    """What policies are made from."""
+    """The inputs from which policies are built."""
 
     pricer: Pricer
     bank: RoundBank
@@ -51,36 +51,37 @@ class PolicyInputs:
         return _PRICES.get(key, self.pricer, make)
 
     def look_ahead(self) -> LookAhead:
-        """The slowest thing to work out (seconds), and the same for all runs with these prices and signals."""
+        """Cached: it takes seconds to compute, and is the same for all runs with these prices and signals."""
         table, sample = self.table(), self.sample()
         key = (id(table), hashlib.sha256(sample.tobytes()).digest())
         return _LOOK_AHEADS.get(key, table, partial(look_ahead, table, sample))
 
     def sample(self) -> FloatArray:
-        known = self.bank.sample
-        return np.asarray(known[np.linspace(0, known.shape[0] - 1, min(known.shape[0], _SAMPLE)).astype(np.int64)])
+        signals = self.bank.sample
+        rounds = np.linspace(0, signals.shape[0] - 1, min(signals.shape[0], _SAMPLE)).astype(np.int64)
+        return np.asarray(signals[rounds])
 
 
-def _schedule(given: PolicyInputs) -> Policy:
-    return Schedule.homogeneous(given.table(), given.bank.prior)
+def _schedule(inputs: PolicyInputs) -> Policy:
+    return Schedule.homogeneous(inputs.table(), inputs.bank.prior)
 
 
-def _gate(given: PolicyInputs) -> RaggedGate:
-    return RaggedGate(table=given.table(), look_ahead=given.look_ahead())
+def _gate(inputs: PolicyInputs) -> RaggedGate:
+    return RaggedGate(table=inputs.table(), look_ahead=inputs.look_ahead())
 
 
-def _one_width(given: PolicyInputs) -> Policy:
-    return OneWidthGate(table=given.table(), look_ahead=given.look_ahead())
+def _one_width(inputs: PolicyInputs) -> Policy:
+    return OneWidthGate(table=inputs.table(), look_ahead=inputs.look_ahead())
 
 
-def _controller(given: PolicyInputs) -> Policy:
-    """With a signal that differs from round to round it gates; without one it holds a depth."""
-    ahead = given.look_ahead() if given.bank.informative else None
-    return Controller(table=given.table(), prior_survival=given.bank.prior, look_ahead=ahead)
+def _controller(inputs: PolicyInputs) -> Policy:
+    """Gates drafts where the signal differs between rounds; chooses only a depth otherwise."""
+    ahead = inputs.look_ahead() if inputs.bank.informative else None
+    return Controller(table=inputs.table(), prior_survival=inputs.bank.prior, look_ahead=ahead)
 
 
-def _vllm(given: PolicyInputs) -> Policy:
-    return VllmAdaptive(table=by_token_count(given.table()), depth=given.max_depth)
+def _vllm(inputs: PolicyInputs) -> Policy:
+    return VllmAdaptive(table=by_token_count(inputs.table()), depth=inputs.max_depth)
 
 
 _MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
@@ -88,17 +89,17 @@ _MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
     "one-width": _one_width,
     "gate": _gate,
     "controller": _controller,
-    "oracle": lambda given: Oracle(gate=_gate(given)),
+    "oracle": lambda inputs: Oracle(gate=_gate(inputs)),
     "vllm-adaptive": _vllm,
-    "sglang": lambda given: SglangLadder(steps=tuple(sorted({min(s, given.max_depth) for s in (1, 3, 7)}))),
-    "turbospec": lambda given: TurboSpec(table=by_token_count(given.table())),
-    "cascade": lambda given: Cascade(max_depth=given.max_depth),
+    "sglang": lambda inputs: SglangLadder(steps=tuple(sorted({min(s, inputs.max_depth) for s in (1, 3, 7)}))),
+    "turbospec": lambda inputs: TurboSpec(table=by_token_count(inputs.table())),
+    "cascade": lambda inputs: Cascade(max_depth=inputs.max_depth),
 }
 NAMES = ("none", "off", "fixed:K", *_MAKERS)
 
 
 def check_policy(name: str, max_depth: int) -> int | None:
-    """Drafts that the engine must make room for, None without speculation; refuses a name that is not one."""
+    """Draft tokens for which the policy's engine reserves room; None: no speculation. Raises for an unknown name."""
     if name == "none":
         return None
     if name in _MAKERS or name == "off":
@@ -111,9 +112,11 @@ def check_policy(name: str, max_depth: int) -> int | None:
     raise CatalogError(f"unknown policy {name!r}{nearest_names(kind, NAMES)}; known: {', '.join(NAMES)}")
 
 
-def find_policy(name: str, given: PolicyInputs) -> PolicyChoice:
-    held = check_policy(name, given.max_depth)
+def find_policy(name: str, inputs: PolicyInputs) -> PolicyChoice:
+    held_depth = check_policy(name, inputs.max_depth)
     if name in _MAKERS:
-        return PolicyChoice(name=name, policy=_MAKERS[name](given), held_depth=held, told=name == "oracle")
+        return PolicyChoice(
+            name=name, policy=_MAKERS[name](inputs), held_depth=held_depth, sees_outcomes=name == "oracle"
+        )
     depth = int(name.partition(":")[2]) if name.startswith("fixed:") else 0
-    return PolicyChoice(name=name, policy=FixedDepth(depth=depth), held_depth=held)
+    return PolicyChoice(name=name, policy=FixedDepth(depth=depth), held_depth=held_depth)

@@ -1,4 +1,4 @@
-"""What came of a run: latencies, goodput, tokens, time by component, money. Tables are plain columns."""
+"""Results of a run: latencies, goodput, tokens, time by component, cost. Tables are plain columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What a request must keep to count as served well; None: no such limit."""
+    """Latency limits that a request must meet; None: no limit."""
 
     ttft_seconds: float | None = None
     tpot_seconds: float | None = None
@@ -32,17 +32,17 @@ class Result:
     serving: Serving
     requests: Requests
     kv: KvBudget
-    arrival: FloatArray  # by request; NaN where nothing came of it
-    first_token: FloatArray
+    arrival: FloatArray  # by request
+    first_token: FloatArray  # NaN if refused
     finish: FloatArray
     preempted: IntArray
     totals: Totals
     steps_taken: int
-    free_blocks: int  # of KV, when all was done
+    free_blocks: int  # of KV, at the end of the run
     bin_seconds: float
     bins: Rows[TimeBin]
     cells: FloatArray
-    steps: npt.NDArray[Any]  # rows of `LoggedStep`; none where they were not logged
+    steps: npt.NDArray[Any]  # rows of `LoggedStep`; empty if not logged
 
     @classmethod
     def of(
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def tpot_seconds(self) -> FloatArray:
-        """Between tokens, by request; requests of one token have none."""
+        """Time between tokens, by request; requests of one token are left out."""
         several = self.finished & (self.requests.output_tokens > 1)
         gaps = self.requests.output_tokens[several] - 1
         return np.asarray((self.finish - self.first_token)[several] / gaps)
@@ -89,16 +89,16 @@ class Result:
         return np.asarray((self.finish - self.arrival)[self.finished])
 
     def attainment(self, slo: Slo) -> float:
-        """Share of all requests that finished within the limits; those that were refused count as missed."""
-        good = self.finished.copy()
+        """Share of all requests that finished within the limits; refused requests count as missed."""
+        met = self.finished.copy()
         if slo.ttft_seconds is not None:
-            good &= np.nan_to_num(self.first_token - self.arrival, nan=np.inf) <= slo.ttft_seconds
+            met &= np.nan_to_num(self.first_token - self.arrival, nan=np.inf) <= slo.ttft_seconds
         if slo.tpot_seconds is not None:
             gaps = np.maximum(self.requests.output_tokens - 1, 1)
-            good &= np.nan_to_num((self.finish - self.first_token) / gaps, nan=np.inf) <= slo.tpot_seconds
-        return float(good.mean())
+            met &= np.nan_to_num((self.finish - self.first_token) / gaps, nan=np.inf) <= slo.tpot_seconds
+        return float(met.mean())
 
-    # --- of the whole ---
+    # --- over the run ---
 
     @property
     def committed(self) -> int:
@@ -119,7 +119,7 @@ class Result:
 
     @property
     def busy_goodput(self) -> float:
-        """Committed tokens a busy second of the engine: what a policy is about, whatever the load."""
+        """Committed tokens per busy second of the engine: compares policies independently of the load."""
         return self.committed / self.busy_seconds if self.committed else 0.0
 
     @property
@@ -127,8 +127,8 @@ class Result:
         return self.span_seconds / 3600.0 * self.serving.scenario.layout.gpus
 
     def seconds_by_component(self) -> dict[str, float]:
-        """Decoding by the components of the ledger, as they share each priced cell; the rest as it was added."""
-        found: dict[str, float] = {}
+        """Decoding split by the components of the price ledger in each priced cell; other kinds of time as counted."""
+        seconds_by_name: dict[str, float] = {}
         batch, depth, context = np.nonzero(self.cells > 0.0)
         if batch.size:
             tables = self.serving.tables
@@ -136,10 +136,10 @@ class Result:
             step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=contexts[context])
             price = self.serving.pricer.verify(step)
             seconds = self.cells[batch, depth, context]
-            own = [line for line in price.components if str(line.component) != "launches"]
-            total = sum((line.seconds for line in own), start=np.zeros(batch.size))
-            for line in own:
-                found[str(line.component)] = float((seconds * line.seconds / total).sum())
+            lines = [line for line in price.components if str(line.component) != "launches"]
+            total = sum((line.seconds for line in lines), start=np.zeros(batch.size))
+            for line in lines:
+                seconds_by_name[str(line.component)] = float((seconds * line.seconds / total).sum())
         totals = self.totals
         rest = {
             "prefill": totals.prefill,
@@ -148,7 +148,7 @@ class Result:
             "off": totals.off,
             "switching": totals.switching,
         }
-        return found | {name: float(seconds) for name, seconds in rest.items() if seconds > 0.0}
+        return seconds_by_name | {name: float(seconds) for name, seconds in rest.items() if seconds > 0.0}
 
     @property
     def _contexts(self) -> FloatArray:
@@ -158,10 +158,10 @@ class Result:
     # --- as tables ---
 
     def summary(self, slo: Slo | None = None, gpu_hour_price: float | None = None) -> dict[str, Any]:
-        """What `simulate --json` prints, and what a sweep keeps of a cell."""
+        """The output of `simulate --json`, and the result of a sweep's cell."""
         totals, committed = self.totals, self.committed
         drafted, verified, accepted = int(totals.drafted), int(totals.verified), int(totals.accepted)
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "goodput_tokens_per_second": self.goodput,
             "busy_tokens_per_second": self.busy_goodput,
             "ttft_seconds": _distribution(self.ttft_seconds),
@@ -190,26 +190,26 @@ class Result:
             "gpu_hours_per_million_tokens": self.gpu_hours / committed * 1e6 if committed else None,
         }
         if slo is not None:
-            found["slo_attainment"] = self.attainment(slo)
+            summary["slo_attainment"] = self.attainment(slo)
         if gpu_hour_price is not None:
-            found["cost"] = self.gpu_hours * gpu_hour_price
-            found["cost_per_million_tokens"] = found["cost"] / committed * 1e6 if committed else None
-        return found
+            summary["cost"] = self.gpu_hours * gpu_hour_price
+            summary["cost_per_million_tokens"] = summary["cost"] / committed * 1e6 if committed else None
+        return summary
 
     @property
     def mean_depth(self) -> float:
-        """Draft tokens verified by a sequence in a step, over the time spent decoding."""
+        """Draft tokens verified per sequence and step, averaged over the time spent decoding."""
         return float(self.bins["depth_seconds"].sum() / max(self.bins["decode_seconds"].sum(), 1e-12))
 
     def request_columns(self) -> dict[str, Any]:
-        asked = self.requests
+        requests = self.requests
         names = self.serving.bank.categories
         return {
-            "request": np.arange(asked.count),
-            "category": [names[place] for place in asked.category],
+            "request": np.arange(requests.count),
+            "category": [names[index] for index in requests.category],
             "arrival_seconds": self.arrival,
-            "prompt_tokens": asked.prompt_tokens,
-            "output_tokens": asked.output_tokens,
+            "prompt_tokens": requests.prompt_tokens,
+            "output_tokens": requests.output_tokens,
             "first_token_seconds": self.first_token,
             "finish_seconds": self.finish,
             "preemptions": self.preempted,
@@ -219,10 +219,10 @@ class Result:
         return {name: self.steps[name] for name in self.steps.dtype.names or ()}
 
     def timeline(self) -> list[dict[str, float]]:
-        """A row for each bin of time in which the engine worked: load, depth and speed."""
-        return [self._moment(int(index)) for index in np.flatnonzero(self.bins["busy_seconds"] > 0.0)]
+        """One row per time bin in which the engine was busy: load, depth and speed."""
+        return [self._timeline_row(int(index)) for index in np.flatnonzero(self.bins["busy_seconds"] > 0.0)]
 
-    def _moment(self, index: int) -> dict[str, float]:
+    def _timeline_row(self, index: int) -> dict[str, float]:
         row = fields_of(self.bins, index)
         busy, decoding = row["busy_seconds"], max(row["decode_seconds"], 1e-12)
         return {
@@ -237,13 +237,13 @@ class Result:
         }
 
     def policy_row(self) -> dict[str, Any]:
-        """What the figure of policies side by side takes."""
-        found = self.summary()
+        """The row of this policy in the figure that compares policies."""
+        summary = self.summary()
         return {
             "policy": self.serving.policy,
-            "busy_tokens_per_second": found["busy_tokens_per_second"],
-            "tpot_p50_seconds": found["tpot_seconds"]["p50"],
-            "ttft_p50_seconds": found["ttft_seconds"]["p50"],
+            "busy_tokens_per_second": summary["busy_tokens_per_second"],
+            "tpot_p50_seconds": summary["tpot_seconds"]["p50"],
+            "ttft_p50_seconds": summary["ttft_seconds"]["p50"],
         }
 
     def hourly(self) -> list[dict[str, float]]:
@@ -251,20 +251,27 @@ class Result:
         several = self.finished & (self.requests.output_tokens > 1)
         gaps = np.maximum(self.requests.output_tokens - 1, 1)
         tpot = (self.finish - self.first_token) / gaps
-        hour = (np.where(np.isfinite(self.arrival), self.arrival, 0.0) // 3600.0).astype(np.int64)
+        hour_by_request = (np.where(np.isfinite(self.arrival), self.arrival, 0.0) // 3600.0).astype(np.int64)
         rows = []
-        for at in np.unique(hour[several]):
-            own = several & (hour == at)
-            ttft = float(np.median((self.first_token - self.arrival)[own]))
+        for hour in np.unique(hour_by_request[several]):
+            selected = several & (hour_by_request == hour)
+            ttft = float(np.median((self.first_token - self.arrival)[selected]))
             rows.append(
-                {"hour": int(at), "requests": int(own.sum()), "tpot_p50": float(np.median(tpot[own])), "ttft_p50": ttft}
+                {
+                    "hour": int(hour),
+                    "requests": int(selected.sum()),
+                    "tpot_p50": float(np.median(tpot[selected])),
+                    "ttft_p50": ttft,
+                }
             )
         return rows
 
 
 def _distribution(values: FloatArray) -> dict[str, float | None]:
-    """Percentiles and the mean; None where nothing finished."""
+    """Percentiles and the mean; None if no request finished."""
     if values.size == 0:
         return dict.fromkeys((*_PERCENTILES, "mean"))
-    found: dict[str, float | None] = {name: float(np.percentile(values, at)) for name, at in _PERCENTILES.items()}
-    return found | {"mean": float(values.mean())}
+    percentiles: dict[str, float | None] = {
+        name: float(np.percentile(values, percent)) for name, percent in _PERCENTILES.items()
+    }
+    return percentiles | {"mean": float(values.mean())}

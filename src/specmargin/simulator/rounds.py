@@ -1,7 +1,8 @@
-"""Rounds to replay: what the target would accept of each draft, and what the drafter's confidence says of it.
+"""Rounds to replay: the tokens that the target accepts of each draft, and the signal that the policy sees.
 
-Every request starts at a random round of its category and goes on in order, so that streaks stay streaks; at the end of
-the captured sequence it starts again. Curves are made into rounds beforehand, so that there is one path for both.
+Every request starts at a random round of its category and continues in order, which preserves correlation between
+consecutive rounds; after the last round of the captured sequence it starts again. Rounds are drawn from survival curves
+beforehand, so that curves and captures share one path.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from specmargin.errors import AcceptanceError
 from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
-_DRAWN = 16_384  # rounds a category
+_DRAWN = 16_384  # rounds per category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundBank:
-    """Rounds by sequence, sequences by category, all in order."""
+    """Rounds in order, grouped by sequence; sequences grouped by category."""
 
     categories: tuple[str, ...]
     accepted: IntArray  # by round, at the full depth of the bank
     survival: FloatArray  # (round, depth): the signal that a policy sees
-    first_by_round: IntArray  # where the sequence of a round begins
-    length_by_round: IntArray  # rounds of it
-    first_by_category: IntArray  # (categories + 1): rounds of a category are next to each other
-    informative: bool  # whether the signal differs from round to round
-    prior: FloatArray  # survival by depth, and signals of some rounds: what policies know beforehand
-    sample: FloatArray
+    first_by_round: IntArray  # first round of its sequence
+    length_by_round: IntArray  # number of rounds of its sequence
+    first_by_category: IntArray  # (categories + 1): rounds of a category are contiguous
+    informative: bool  # whether the signal differs between rounds
+    prior: FloatArray  # survival by depth, known to policies in advance
+    sample: FloatArray  # (round, depth): signals known to policies in advance
     source: str
 
     def __post_init__(self) -> None:
         if self.survival.shape[0] != self.accepted.size:
-            raise AcceptanceError("a bank needs a signal for every round")
+            raise AcceptanceError("a round bank needs a signal for every round")
         for array in (self.accepted, self.survival, self.first_by_round, self.length_by_round, self.first_by_category):
             array.flags.writeable = False
 
@@ -44,17 +45,13 @@ class RoundBank:
     def depth(self) -> int:
         return int(self.survival.shape[1])
 
-    def mean_accepted(self, depth: int) -> float:
-        """Draft tokens that a round of this depth commits, over all rounds alike."""
-        return float(np.minimum(self.accepted, depth).mean())
-
     def starts(self, category: IntArray, generator: np.random.Generator) -> IntArray:
-        """A round to begin with, for each request."""
+        """A random first round for each request, by its category."""
         first, last = self.first_by_category[category], self.first_by_category[category + 1]
         return np.asarray(first + (generator.random(category.size) * (last - first)).astype(np.int64))
 
     def deep(self, depth: int) -> RoundBank:
-        """The same rounds with a signal of this depth: tokens beyond the bank are never accepted."""
+        """The same rounds at this depth; tokens deeper than the bank are never accepted."""
         return replace(
             self,
             accepted=np.minimum(self.accepted, depth),
@@ -64,9 +61,9 @@ class RoundBank:
         )
 
     def only(self, names: Sequence[str]) -> RoundBank:
-        """These categories, in this order."""
-        places = [self.categories.index(name) for name in names]
-        parts = [np.arange(self.first_by_category[at], self.first_by_category[at + 1]) for at in places]
+        """The rounds of these categories, in this order."""
+        indices = [self.categories.index(name) for name in names]
+        parts = [np.arange(self.first_by_category[index], self.first_by_category[index + 1]) for index in indices]
         starts = np.concatenate([[0], np.cumsum([part.size for part in parts])])
         moved = [self.first_by_round[part] - part[0] + start for part, start in zip(parts, starts, strict=False)]
         chosen = np.concatenate(parts)
@@ -82,19 +79,19 @@ class RoundBank:
 
 
 def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, rounds: int = _DRAWN) -> RoundBank:
-    """From survival curves: every quantile of a curve exactly once, in random order, so that means are the curve's own.
+    """Draw rounds from survival curves: every quantile once, in random order, so that means equal the curve.
 
-    The signal is the curve itself: it knows the category of a sequence, and nothing of the round.
+    The signal is the curve itself: it depends on the category of a sequence, not on the round.
     """
     if not curves:
-        raise AcceptanceError("rounds are drawn from at least one curve")
+        raise AcceptanceError("drawing rounds needs at least one survival curve")
     generator = np.random.default_rng([seed, 7])
     accepted, survival = [], []
     for curve in curves.values():
-        known = curve.at(depth)
+        curve_survival = curve.at(depth)
         quantile = (generator.permutation(rounds) + 0.5) / rounds
-        accepted.append((quantile[:, np.newaxis] < known).sum(axis=1))
-        survival.append(np.broadcast_to(known, (rounds, depth)))
+        accepted.append((quantile[:, np.newaxis] < curve_survival).sum(axis=1))
+        survival.append(np.broadcast_to(curve_survival, (rounds, depth)))
     count = len(curves)
     return RoundBank(
         categories=tuple(curves),
@@ -113,22 +110,22 @@ def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, r
 def captured_rounds(
     categories: Sequence[str], sequence_by_round: IntArray, accepted: IntArray, survival: FloatArray, source: str
 ) -> RoundBank:
-    """From a bank, in its order; `categories`: of each round."""
+    """Rounds of a captured bank, in its order. `categories`: of each round."""
     names = tuple(dict.fromkeys(categories))
-    place = {name: index for index, name in enumerate(names)}
-    category = np.array([place[name] for name in categories])
+    index_by_name = {name: index for index, name in enumerate(names)}
+    category = np.array([index_by_name[name] for name in categories])
     order = np.lexsort((np.arange(category.size), sequence_by_round, category))
     category, sequence = category[order], sequence_by_round[order]
-    new = np.concatenate([[True], (np.diff(sequence) != 0) | (np.diff(category) != 0)])
-    firsts = np.flatnonzero(new)
-    which = np.cumsum(new) - 1
+    is_first = np.concatenate([[True], (np.diff(sequence) != 0) | (np.diff(category) != 0)])
+    firsts = np.flatnonzero(is_first)
+    sequence_index = np.cumsum(is_first) - 1
     lengths = np.diff(np.concatenate([firsts, [sequence.size]]))
     return RoundBank(
         categories=names,
         accepted=accepted[order].astype(np.int64),
         survival=np.ascontiguousarray(survival[order], dtype=np.float64),
-        first_by_round=firsts[which],
-        length_by_round=lengths[which],
+        first_by_round=firsts[sequence_index],
+        length_by_round=lengths[sequence_index],
         first_by_category=np.searchsorted(category, np.arange(len(names) + 1)),
         informative=True,
         prior=np.array([(accepted > d).mean() for d in range(survival.shape[1])]),

@@ -39,17 +39,17 @@ from specmargin.simulator.workload import RateSchedule, Requests, draw
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
 _LOG_ROWS = 65_536
-_STEPS_PER_CALL = 1 << 18  # between two looks at the progress bar
+_STEPS_PER_CALL = 1 << 18  # between two updates of the progress bar
 _TABLES: IdentityCache[StepTables] = IdentityCache()
-_NO_KERNEL = schedule_kernel(np.zeros(1, dtype=np.int64))  # what the loop is handed where Python decides
+_NO_KERNEL = schedule_kernel(np.zeros(1, dtype=np.int64))  # a placeholder when Python decides
 
 
 def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[int], None] = lambda _: None) -> Result:
-    """`advance` hears of requests that are finished."""
+    """Simulate one serving. `advance` is called with the number of newly finished requests."""
     check(serving, serving.policy)
     requests = draw(serving.workload, serving.seed)
-    held = check_policy(serving.policy, serving.max_depth)
-    kv = kv_budget(serving.pricer, serving.engine, held_depth=held)
+    held_depth = check_policy(serving.policy, serving.max_depth)
+    kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
     tables = serving.tables or tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
     starts = bank.starts(requests.category, np.random.default_rng([serving.seed, 5]))
@@ -61,11 +61,11 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
     limits = engine_limits(
         serving.engine,
         kv,
-        speculating=held is not None,
+        speculating=held_depth is not None,
         users=requests.users,
         bin_seconds=_FIRST_BIN_SECONDS,
         by_python=kernel is None,
-        told=choice.told,
+        sees_outcomes=choice.sees_outcomes,
     )
     simulation = Simulation(
         rounds=rounds_of(bank),
@@ -81,21 +81,21 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
 
 
 def check(serving: Serving, policy: str) -> None:
-    """Refuse an unknown policy, or an engine that could hold no sequence, before any work is done."""
-    held = check_policy(policy, serving.max_depth)
-    kv = kv_budget(serving.pricer, serving.engine, held_depth=held)
+    """Raise for an unknown policy, or for an engine with no room for a sequence, before any work is done."""
+    held_depth = check_policy(policy, serving.max_depth)
+    kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
     if kv.blocks < kv.needed(1):
         name = serving.scenario.architecture.name
         raise ScenarioError(f"policy {policy}: {name} leaves {kv.blocks} KV blocks, not enough for one sequence")
 
 
 def with_tables(serving: Serving) -> Serving:
-    """For several policies on the same load: what they share is worked out once."""
+    """The serving with its step tables, so that several policies on the same load share them."""
     return replace(serving, tables=tables_of(serving))
 
 
 def expected_requests(serving: Serving) -> int:
-    """How many there will be, for a progress bar: exact but for schedules, which draw it."""
+    """Number of requests, for a progress bar; an expectation for rate schedules, exact otherwise."""
     arrivals = serving.workload.arrivals
     if isinstance(arrivals, RateSchedule):
         return int(np.trapezoid(arrivals.requests_per_second, arrivals.hours) * 3600.0)
@@ -103,13 +103,13 @@ def expected_requests(serving: Serving) -> int:
 
 
 def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
-    """Step prices as far as these requests can reach; the same for every policy."""
+    """Step prices up to the longest of these requests; the same for every policy."""
     requests = draw(serving.workload, serving.seed) if requests is None else requests
     longest = int((requests.prompt_tokens + requests.output_tokens).max()) + serving.max_depth
     limits = TableLimits(
         sequences=serving.engine.max_num_seqs,
         depth=serving.max_depth,
-        context=int(context_axis(longest)[-1]),  # so that like workloads share tables
+        context=int(context_axis(longest)[-1]),  # rounded up, so that similar workloads share tables
         prefill_tokens=serving.engine.max_num_batched_tokens,
     )
     routing = serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
@@ -117,32 +117,32 @@ def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
     return _TABLES.get(key, (serving.pricer, routing), lambda: step_tables(serving.pricer, limits, routing))
 
 
-# --- a run under way ---
+# --- running ---
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What the compiled loop works on, and what Python keeps beside it."""
+    """One run: the arguments of the compiled loop, the decisions in Python, and the log."""
 
     simulation: Simulation
     decider: Decider
     _logged: list[npt.NDArray[Any]] = field(default_factory=list)
 
     def play(self, advance: Callable[[int], None]) -> None:
-        totals, seen = self.simulation.state.totals, 0
-        while (code := core.run(self.simulation, _STEPS_PER_CALL)) != core.ALL_DONE:
-            if code == core.ASKING:
+        totals, reported = self.simulation.state.totals, 0
+        while (code := core.run(self.simulation, _STEPS_PER_CALL)) != core.FINISHED:
+            if code == core.NEEDS_DECISION:
                 self.decider.decide()
                 continue
-            done = int(totals["finished"][0] + totals["rejected"][0])
-            advance(done - seen)
-            seen = done
-            self._look_after_log()
-        advance(int(totals["finished"][0] + totals["rejected"][0]) - seen)
-        self._look_after_log()
+            finished = int(totals["finished"][0] + totals["rejected"][0])
+            advance(finished - reported)
+            reported = finished
+            self._collect_log()
+        advance(int(totals["finished"][0] + totals["rejected"][0]) - reported)
+        self._collect_log()
 
-    def _look_after_log(self) -> None:
-        """Take away the steps that were logged; bins that time has outgrown are merged by two."""
+    def _collect_log(self) -> None:
+        """Copy and clear the logged steps; merge time bins in pairs when the clock has passed the last one."""
         log, limits = self.simulation.log, self.simulation.limits
         rows = int(log.filled[0])
         if rows:
@@ -160,13 +160,13 @@ class Run:
 
 
 class Decider:
-    """Where a policy decides in Python: what the loop asks for, as its phase says."""
+    """Makes the decision that the loop's phase needs, for policies in Python."""
 
     def __init__(self, choice: PolicyChoice, state: State) -> None:
         self._policy: Policy = choice.policy
         self._state = state
-        self._in_hand = Decision(0)  # of the drafts in hand
-        self._chosen = Decision(0)  # of the drafts that the step makes at its end
+        self._pending = Decision(0)  # of the pending drafts
+        self._chosen = Decision(0)  # of the drafts made at the end of the step
 
     def decide(self) -> None:
         phase = int(self._state.engine["phase"][0])
@@ -181,9 +181,9 @@ class Decider:
     def _verify(self) -> None:
         held, state = int(self._state.step["held"][0]), self._state
         drafted = state.lengths[:held].copy()
-        self._in_hand = self._policy.verify(self._in_hand, state.survival[:held], drafted)
-        if self._in_hand.verify_depths is not None:
-            state.lengths[:held] = self._in_hand.verify_depths
+        self._pending = self._policy.verify(self._pending, state.survival[:held], drafted)
+        if self._pending.verify_depths is not None:
+            state.lengths[:held] = self._pending.verify_depths
 
     def _choose(self) -> None:
         engine, ready = self._state.engine, int(self._state.step["ready"][0])
@@ -191,14 +191,14 @@ class Decider:
         engine["chosen_depth"][0] = min(max(self._chosen.depth, 0), self._state.survival.shape[1])
 
     def _observe(self) -> None:
-        """What came of the step; then where its drafts stop."""
+        """Pass the outcome to the policy, then set the lengths of the new drafts."""
         state, step = self._state, self._state.step
         rounds = int(step["rounds"][0])
         if rounds > 0:
             seconds = float(step["target_seconds"][0] + state.engine["draft_seconds"][0])
             self._policy.observe(
                 Outcome(
-                    decision=self._in_hand,
+                    decision=self._pending,
                     drafted=state.drafted[:rounds].copy(),
                     verified=state.verified[:rounds].copy(),
                     accepted=state.accepted[:rounds].copy(),
@@ -209,7 +209,7 @@ class Decider:
         if held:
             chosen = self._chosen._replace(depth=int(state.engine["chosen_depth"][0]))
             state.lengths[:held] = self._policy.draft_lengths(chosen, state.survival[:held])
-        self._in_hand = self._chosen
+        self._pending = self._chosen
 
 
 def _new_log(tables: StepTables, log_steps: bool) -> Log:

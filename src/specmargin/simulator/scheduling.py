@@ -1,8 +1,9 @@
-"""The engine's own part of a step: arrive, schedule, commit, close. Compiled; every policy runs on these functions.
+"""The engine's part of a step, the same for every policy: arrive, schedule, commit, close. Compiled.
 
-As vLLM V1 schedules: running requests first, in order of arrival, then waiting ones, until the token budget is spent; a
-long prompt is prefilled in pieces; a request is admitted when its whole prompt fits in free blocks; when blocks run out
-the last one to come is preempted and computed again later. Drafts made at the end of a step are verified in the next.
+Follows vLLM V1: running requests are scheduled first, in order of arrival, then waiting requests, until the token
+budget is spent. Long prompts are prefilled in chunks. A request is admitted when its whole prompt fits in free blocks.
+When blocks run out, the most recent request is preempted and recomputed later. Drafts made at the end of a step are
+verified in the next step.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ def _blocks_for(tokens: int, limits: Limits) -> int:
 
 @compiled
 def arrive(limits: Limits, state: State) -> bool:
-    """Everybody who has come by now joins the queue; an idle engine waits for the next. False: all is done."""
+    """Queue the requests that have arrived; an idle engine waits for the next one. False: no requests are left."""
     requests, engine, totals = state.requests, state.engine[0], state.totals[0]
     while True:
         while engine.next_request < requests.size and requests[engine.next_request].arrival_seconds <= totals.clock:
             number = engine.next_request
             request = requests[number]
             engine.next_request += 1
-            whole = request.prompt_tokens + request.output_tokens + limits.lookahead
-            if _blocks_for(whole, limits) > limits.blocks:
+            most_tokens = request.prompt_tokens + request.output_tokens + limits.lookahead
+            if _blocks_for(most_tokens, limits) > limits.blocks:
                 totals.rejected += 1
                 if limits.users > 0:
                     _next_of_user(state, limits.users)
@@ -44,7 +45,7 @@ def arrive(limits: Limits, state: State) -> bool:
 
 @compiled
 def _next_of_user(state: State, users: int) -> None:
-    """A user whose request is answered (or refused) sends the next one now."""
+    """A user whose request finished or was refused sends the next one now."""
     totals = state.totals[0]
     following = users + totals.finished + totals.rejected - 1
     if following < state.requests.size:
@@ -53,7 +54,7 @@ def _next_of_user(state: State, users: int) -> None:
 
 @compiled
 def schedule(simulation: Simulation) -> None:
-    """Plan the positions of every slot, take blocks, preempt where there are none, and sum up what the step holds."""
+    """Plan the positions of every slot, allocate blocks, preempt when none are free, and sum the work of the step."""
     limits, state = simulation.limits, simulation.state
     requests, slots, engine, step = state.requests, state.slots, state.engine[0], state.step[0]
     effective = simulation.tables.effective_by_category
@@ -65,18 +66,18 @@ def schedule(simulation: Simulation) -> None:
     while i < engine.running and budget > 0:
         slot = slots[i]
         request = requests[slot.request]
-        missing = request.prompt_tokens + request.emitted - request.computed
-        decoding = missing == 1 and request.emitted > 0
-        take = min(missing + request.verify if decoding else missing, budget)
-        wanted = _blocks_for(request.computed + take, limits) - request.blocks
-        while wanted > engine.free_blocks and engine.running > i:
+        remaining = request.prompt_tokens + request.emitted - request.computed
+        decoding = remaining == 1 and request.emitted > 0
+        take = min(remaining + request.verify if decoding else remaining, budget)
+        new_blocks = _blocks_for(request.computed + take, limits) - request.blocks
+        while new_blocks > engine.free_blocks and engine.running > i:
             preempting = True
             _preempt(state)
-        if engine.running == i:  # it was itself the last to come
+        if engine.running == i:  # the request itself was preempted
             break
-        if wanted > 0:
-            request.blocks += wanted
-            engine.free_blocks -= wanted
+        if new_blocks > 0:
+            request.blocks += new_blocks
+            engine.free_blocks -= new_blocks
         slot.planned = take
         if decoding:
             slot.prompting = 0
@@ -85,11 +86,11 @@ def schedule(simulation: Simulation) -> None:
             step.context += request.computed
             step.effective += effective[request.category, take - 1]
         else:
-            _prompt(state, i, take)
+            _schedule_prompt(state, i, take)
         budget -= take
         i += 1
-    for rest in range(i, engine.running):
-        slots[rest].planned = 0
+    for j in range(i, engine.running):
+        slots[j].planned = 0
     if not preempting:
         _admit(limits, state, budget)
     step.ready += step.rounds
@@ -98,8 +99,8 @@ def schedule(simulation: Simulation) -> None:
 
 
 @compiled
-def _prompt(state: State, index: int, take: int) -> None:
-    """A piece of a prompt, or all of it: then its sequence drafts at the end of the step."""
+def _schedule_prompt(state: State, index: int, take: int) -> None:
+    """Schedule a chunk of a prompt. After the last chunk the sequence drafts at the end of the step."""
     slot, step = state.slots[index], state.step[0]
     request = state.requests[slot.request]
     slot.planned = take
@@ -112,7 +113,7 @@ def _prompt(state: State, index: int, take: int) -> None:
 
 @compiled
 def _preempt(state: State) -> None:
-    """The last one to come gives its blocks back, and is computed anew when there is room."""
+    """Free the blocks of the most recent request; it is recomputed when there is room."""
     engine = state.engine[0]
     engine.running -= 1
     number = state.slots[engine.running].request
@@ -127,20 +128,20 @@ def _preempt(state: State) -> None:
 
 @compiled
 def _admit(limits: Limits, state: State, budget: int) -> None:
-    """Waiting requests, preempted ones first, in order: the first that does not fit stops the rest."""
+    """Admit waiting requests in order, preempted ones first, until one does not fit."""
     engine = state.engine[0]
     while (
         budget > 0
         and engine.running < limits.max_seqs
         and (engine.stacked > 0 or engine.queue_head < engine.queue_tail)
     ):
-        again = engine.stacked > 0
-        number = state.stack[engine.stacked - 1] if again else state.queue[engine.queue_head]
+        resumed = engine.stacked > 0
+        number = state.stack[engine.stacked - 1] if resumed else state.queue[engine.queue_head]
         request = state.requests[number]
         tokens = request.prompt_tokens + request.emitted
         if _blocks_for(tokens, limits) > engine.free_blocks:
             return
-        if again:
+        if resumed:
             engine.stacked -= 1
         else:
             engine.queue_head += 1
@@ -149,44 +150,44 @@ def _admit(limits: Limits, state: State, budget: int) -> None:
         engine.free_blocks -= request.blocks
         state.slots[engine.running].request = number
         engine.running += 1
-        _prompt(state, engine.running - 1, take)
+        _schedule_prompt(state, engine.running - 1, take)
         budget -= take
 
 
 @compiled
 def commit(simulation: Simulation) -> None:
-    """What the step brings: tokens, first tokens, ends. Sequences that go on hold a draft of the chosen depth."""
+    """Commit tokens and finish requests. Sequences that continue hold a draft of the chosen depth."""
     state = simulation.state
     requests, slots, engine, step, totals = state.requests, state.slots, state.engine[0], state.step[0], state.totals[0]
-    accepted, first, length = simulation.rounds.accepted, simulation.rounds.first, simulation.rounds.length
+    accepted_by_round, first, length = simulation.rounds.accepted, simulation.rounds.first, simulation.rounds.length
     step.fresh = step.done = 0
-    kept = played = ready = committed = taken_in_all = 0
+    running = rounds = ready = committed = accepted_total = 0
     for i in range(engine.running):
         slot = slots[i]
         number = slot.request
         request = requests[number]
-        gained = 0
+        new_tokens = 0
         if slot.planned > 0 and slot.prompting:
-            gained = _end_of_prompt(state, number, slot.planned)
+            new_tokens = _commit_prompt(state, number, slot.planned)
         elif slot.planned > 0:
             verified = slot.planned - 1
             round_ = request.round
-            taken = min(accepted[round_], verified)
+            accepted_here = min(accepted_by_round[round_], verified)
             request.round = round_ + 1 if round_ + 1 < first[round_] + length[round_] else first[round_]
-            state.drafted[played] = request.held
-            state.verified[played] = verified
-            state.accepted[played] = taken
-            played += 1
-            gained = min(taken + 1, request.output_tokens - request.emitted)
-            taken_in_all += taken
-            totals.cut += taken + 1 - gained
-            request.computed += gained
+            state.drafted[rounds] = request.held
+            state.verified[rounds] = verified
+            state.accepted[rounds] = accepted_here
+            rounds += 1
+            new_tokens = min(accepted_here + 1, request.output_tokens - request.emitted)
+            accepted_total += accepted_here
+            totals.cut += accepted_here + 1 - new_tokens
+            request.computed += new_tokens
         drafts = 0
-        if gained == 0:  # it waits for budget, or its prompt goes on
+        if new_tokens == 0:  # no budget left, or the prompt is not complete
             request.held = request.verify = 0 if slot.planned > 0 else request.held
         else:
-            request.emitted += gained
-            committed += gained
+            request.emitted += new_tokens
+            committed += new_tokens
             if request.emitted >= request.output_tokens:
                 state.done[step.done] = number
                 step.done += 1
@@ -195,18 +196,18 @@ def commit(simulation: Simulation) -> None:
             ready += 1
             step.draft_context += request.computed
             drafts = 1
-        slots[kept].request, slots[kept].drafts = number, drafts
-        kept += 1
-    engine.running, step.ready = kept, ready
-    step.committed, step.accepted = committed, taken_in_all
+        slots[running].request, slots[running].drafts = number, drafts
+        running += 1
+    engine.running, step.ready = running, ready
+    step.committed, step.accepted = committed, accepted_total
     totals.committed += committed
-    totals.accepted += taken_in_all
+    totals.accepted += accepted_total
     totals.verified += step.extra
 
 
 @compiled
-def _end_of_prompt(state: State, number: int, positions: int) -> int:
-    """1 where the prompt is through, and its first (or, computed again, its next) token comes out."""
+def _commit_prompt(state: State, number: int, positions: int) -> int:
+    """Tokens that the chunk commits: 1 when the prompt (or a recomputed sequence) is complete, else 0."""
     request, step = state.requests[number], state.step[0]
     request.computed += positions
     state.totals[0].prefilled += positions
@@ -220,7 +221,7 @@ def _end_of_prompt(state: State, number: int, positions: int) -> int:
 
 @compiled
 def close(simulation: Simulation) -> None:
-    """The clock goes on; first tokens and ends are stamped, blocks freed, users ask again, and it is written down."""
+    """Advance the clock, record first tokens and finish times, free blocks, let users send again, and log the step."""
     limits, state, overlap = simulation.limits, simulation.state, simulation.tables.overlap
     requests, engine, step, totals = state.requests, state.engine[0], state.step[0], state.totals[0]
     seconds = step.target_seconds + step.draft_seconds
@@ -245,13 +246,13 @@ def close(simulation: Simulation) -> None:
         totals.finished += 1
         if limits.users > 0:
             _next_of_user(state, limits.users)
-    _write(simulation, start, seconds, used)
+    _log_step(simulation, start, seconds, used)
     engine.depth, engine.gated = engine.chosen_depth, engine.chosen_gated
     engine.steps += 1
 
 
 @compiled
-def _write(simulation: Simulation, start: float, seconds: float, used: int) -> None:
+def _log_step(simulation: Simulation, start: float, seconds: float, used: int) -> None:
     log, state = simulation.log, simulation.state
     engine, step = state.engine[0], state.step[0]
     waiting = engine.queue_tail - engine.queue_head + engine.stacked
@@ -289,6 +290,6 @@ def _write(simulation: Simulation, start: float, seconds: float, used: int) -> N
 
 @compiled
 def log_is_full(limits: Limits, log: Log, state: State) -> bool:
-    """Python must empty or merge it before the next step."""
+    """Whether Python must empty the step log or merge time bins before the next step."""
     full = log.steps.size > 0 and log.filled[0] >= log.steps.size
     return full or state.totals[0].clock >= log.bins.size * limits.bin_seconds

@@ -1,4 +1,4 @@
-"""What is served: a workload by an engine under a policy. Everything a run depends on."""
+"""All inputs of a run: a workload, an engine, a policy, prices and rounds."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ class Serving:
     compiled: bool = True  # False: every policy decides in Python
 
     def __post_init__(self) -> None:
-        wanted = [category.name for category in self.workload.categories]
-        if list(self.bank.categories) != wanted:
-            raise ScenarioError(f"rounds are of {', '.join(self.bank.categories)}, requests of {', '.join(wanted)}")
-        if self.category_routing and len(self.category_routing) != len(wanted):
-            raise ScenarioError(f"{len(wanted)} categories need as many routing profiles, or none")
+        names = [category.name for category in self.workload.categories]
+        if list(self.bank.categories) != names:
+            raise ScenarioError(
+                f"the rounds have categories {', '.join(self.bank.categories)}, the workload has {', '.join(names)}"
+            )
+        if self.category_routing and len(self.category_routing) != len(names):
+            raise ScenarioError(f"{len(names)} categories need as many routing profiles, or none")
         if self.max_depth < 1:
             raise ScenarioError(f"max_depth must be at least 1, got {self.max_depth}")
         limit = self.scenario.drafter.max_depth

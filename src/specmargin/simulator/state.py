@@ -1,4 +1,4 @@
-"""What the compiled loop works on: rows with named fields, made once and changed in place."""
+"""The state of the compiled loop: rows with named fields, allocated once and changed in place."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from specmargin.simulator.tables import StepTables
 from specmargin.simulator.workload import Requests
 from specmargin.step import FloatArray, IntArray
 
-# Where a step stands. Where Python decides, the loop stops before each of the last three, and goes on there.
+# Phases of a step. When Python decides, the loop returns before each of the last three and resumes there.
 ARRIVE, VERIFY, DEPTH, OUTCOME = range(4)
 
 
 class RequestRow:
-    """One request: what a step looks at together lies together."""
+    """One request. A row per request, because a step reads most of its fields together."""
 
     prompt_tokens: int
     output_tokens: int
@@ -28,8 +28,8 @@ class RequestRow:
     emitted: int
     blocks: int  # of KV that it holds
     round: int  # that its next draft replays
-    held: int  # draft tokens in hand, to be verified in the next step
-    verify: int  # how many of them the policy wants verified
+    held: int  # pending draft tokens, to be verified in the next step
+    verify: int  # how many of them the policy verifies
     preemptions: int
     arrival_seconds: float
     first_token_seconds: float
@@ -37,40 +37,40 @@ class RequestRow:
 
 
 class SlotRow:
-    """One place in the batch."""
+    """One sequence of the batch."""
 
     request: int
     planned: int  # positions in this step
     prompting: int  # 1: they belong to its prompt
-    drafts: int  # 1: it drafts at the end of the step; a request that waits for budget keeps the draft it has
+    drafts: int  # 1: drafts at the end of the step; a request that waits for budget keeps its pending draft
 
 
 class EngineRow:
     """The engine between two steps."""
 
     next_request: int  # to arrive
-    queue_head: int  # of those that wait
+    queue_head: int  # of the waiting requests
     queue_tail: int
     running: int
-    stacked: int  # preempted requests, which go first
+    stacked: int  # preempted requests, which are admitted first
     free_blocks: int
     steps: int
     phase: int
-    depth: int  # of the drafts in hand
+    depth: int  # of the pending drafts
     gated: int  # 1: they are gated
     chosen_depth: int  # of the drafts that this step makes at its end
     chosen_gated: int
-    draft_seconds: float  # that the drafts in hand took
+    draft_seconds: float  # of the pending drafts
 
 
 class StepRow:
-    """The step under way."""
+    """The current step."""
 
-    held: int  # sequences with drafts in hand that somebody decides on
+    held: int  # sequences whose drafts the policy decides on
     rounds: int  # sequences that decode
     extra: int  # draft tokens that they verify
     prompt_tokens: int
-    ready: int  # sequences that may draft at its end
+    ready: int  # sequences that may draft at the end of the step
     fresh: int  # requests that got their first token
     done: int
     committed: int
@@ -88,7 +88,7 @@ class Totals:
     """Sums over the run."""
 
     finished: int
-    rejected: int  # requests that would never fit
+    rejected: int  # requests that cannot fit in memory
     committed: int
     drafted: int
     verified: int
@@ -143,7 +143,7 @@ class TimeBin:
 
 
 class Rounds(NamedTuple):
-    """What requests replay."""
+    """The rounds that requests replay."""
 
     accepted: IntArray
     survival: FloatArray  # (round, depth)
@@ -162,8 +162,8 @@ class Limits(NamedTuple):
     users: int
     switch_seconds: float
     bin_seconds: float
-    by_python: bool  # decisions are Python's: the loop stops for each
-    told: bool  # the policy is shown outcomes in place of signals
+    by_python: bool  # decisions are made in Python: the loop returns for each
+    sees_outcomes: bool  # the policy sees outcomes instead of signals (oracle)
 
 
 class State(NamedTuple):
@@ -175,32 +175,32 @@ class State(NamedTuple):
     queue: IntArray
     stack: IntArray  # preempted requests
     fresh: IntArray  # requests that got their first token in this step
-    done: IntArray  # requests that end with it
+    done: IntArray  # requests that finish in this step
     drafted: IntArray  # by round of this step
     verified: IntArray
     accepted: IntArray
     survival: FloatArray  # (sequence, depth): signals of the drafts that are decided on
-    lengths: IntArray  # by sequence: how much of them is held, and what was decided
+    lengths: IntArray  # by sequence: draft tokens before the decision, depth after it
 
 
 class Log(NamedTuple):
-    """`steps` is emptied when it is full, `bins` are merged when time goes beyond them."""
+    """`steps` is emptied when it is full; `bins` are merged in pairs when the clock passes the last one."""
 
     steps: Rows[LoggedStep]  # no rows: not logged
-    filled: IntArray  # rows of it
+    filled: IntArray  # rows of `steps` in use
     bins: Rows[TimeBin]
-    cells: FloatArray  # (batch, depth, context): seconds of decoding there, to split them by component
+    cells: FloatArray  # (batch, depth, context): seconds of decoding, later split by component
 
 
 class Simulation(NamedTuple):
-    """Everything the loop is handed."""
+    """The arguments of the compiled loop."""
 
     rounds: Rounds
     limits: Limits
     tables: StepTables
     log: Log
     state: State
-    kernel: Kernel  # of the policy, where it is compiled
+    kernel: Kernel  # of a compiled policy
 
 
 def rounds_of(bank: RoundBank) -> Rounds:
@@ -217,7 +217,7 @@ def engine_limits(
     users: int,
     bin_seconds: float,
     by_python: bool,
-    told: bool,
+    sees_outcomes: bool,
 ) -> Limits:
     return Limits(
         max_seqs=settings.max_num_seqs,
@@ -231,12 +231,12 @@ def engine_limits(
         switch_seconds=settings.switch_seconds,
         bin_seconds=bin_seconds,
         by_python=by_python,
-        told=told,
+        sees_outcomes=sees_outcomes,
     )
 
 
 def new_state(requests: Requests, starts: IntArray, limits: Limits, depth: int) -> State:
-    """`depth`: of the signals."""
+    """`depth`: deepest token that has a signal."""
     rows = rows_of(RequestRow, requests.count, first_token_seconds=np.nan, finish_seconds=np.nan)
     rows["prompt_tokens"][:], rows["output_tokens"][:] = requests.prompt_tokens, requests.output_tokens
     rows["category"][:], rows["round"][:] = requests.category, starts

@@ -1,8 +1,8 @@
-"""Many runs, one after another or side by side: what is finished is on disk, and is never run again.
+"""Sweeps: many runs, serial or parallel. Finished cells are stored on disk and not run again.
 
-Every cell is known by a digest of its full description. Results are appended to a file of JSON lines, one write a cell,
-by one process; a line that a crash cut short is dropped. When all cells are there the file is put in the grid's order,
-so that it is the same whoever ran them.
+A cell's key is a digest of its full description. One process appends results to a JSON Lines file, one write per cell;
+a line truncated by a crash is dropped. When all cells are done, the file is sorted into the grid's order, so that it
+does not depend on the runner.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from typing import Any, Protocol
 from specmargin.errors import InputError, ScenarioError, needs_extra
 
 SCHEMA = "specmargin.sweep-cell/1"
-Described = dict[str, Any]
-RunCell = Callable[[Described, str], dict[str, Any]]
-_AHEAD = 3  # cells a worker has waiting, so that none is idle
+Description = dict[str, Any]
+RunCell = Callable[[Description, str], dict[str, Any]]
+_AHEAD = 3  # queued cells per worker, so that none is idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     key: str
-    described: Described
+    description: Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class SweepCounts:
     cells: int
     ran: int  # in this call
-    failed: int  # of all: cells whose description cannot be run
+    failed: int  # of all cells: those that ended in an error
 
 
-def make_cells(descriptions: Sequence[Described], folder: Path) -> list[Cell]:
-    """A cell stands once, however often the grid names it."""
+def make_cells(descriptions: Sequence[Description], folder: Path) -> list[Cell]:
+    """Cells of a grid, without duplicates."""
     digests: dict[str, str] = {}
     cells = {}
-    for described in descriptions:
-        files = {name: _digest(folder / name, digests) for name in _files_of(described)}
-        text = json.dumps({"schema": SCHEMA, "cell": described, "files": files}, sort_keys=True)
+    for description in descriptions:
+        files = {name: _digest(folder / name, digests) for name in _file_names(description)}
+        text = json.dumps({"schema": SCHEMA, "cell": description, "files": files}, sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
-        cells[key] = Cell(key=key, described=described)
+        cells[key] = Cell(key=key, description=description)
     return list(cells.values())
 
 
-def _files_of(described: Described) -> list[str]:
-    found = [described.get("bank"), described["workload"].get("trace"), described["scenario"].get("acceptance")]
-    found += [kind.get("acceptance") for kind in described["workload"].get("categories", ())]
-    return [name for name in found if isinstance(name, str) and ("/" in name or "." in name)]
+def _file_names(description: Description) -> list[str]:
+    names = [description.get("bank"), description["workload"].get("trace"), description["scenario"].get("acceptance")]
+    names += [category.get("acceptance") for category in description["workload"].get("categories", ())]
+    return [name for name in names if isinstance(name, str) and ("/" in name or "." in name)]
 
 
-def _digest(path: Path, known: dict[str, str]) -> str:
-    """Of a file or of the files of a folder; nothing where the name is not one."""
-    if str(path) not in known:
+def _digest(path: Path, digests: dict[str, str]) -> str:
+    """Digest of a file or of the Parquet files of a folder; empty if there are none."""
+    if str(path) not in digests:
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
         text = b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
-        known[str(path)] = hashlib.sha256(text).hexdigest()[:16] if files else ""
-    return known[str(path)]
+        digests[str(path)] = hashlib.sha256(text).hexdigest()[:16] if files else ""
+    return digests[str(path)]
 
 
-# --- what is on disk ---
+# --- results on disk ---
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Open for appending, by one sweep at a time."""
+    """Open for appending, with an exclusive lock."""
     import fcntl  # noqa: PLC0415 (not on Windows; nothing else of Specmargin needs it)
 
     try:
@@ -92,32 +92,32 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def read_results(path: Path) -> dict[str, dict[str, Any]]:
-    """Finished cells by key; a line that was cut short is not one."""
+    """Finished cells by key; truncated lines are skipped."""
     if not path.exists():
         return {}
-    found = {}
+    rows = {}
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         try:
             row = json.loads(line) if line.strip() else None
         except ValueError:
-            continue  # the last line of a sweep that was killed
+            continue  # truncated when a sweep was killed
         if row is None:
             continue
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-            raise ScenarioError(f"{path}: line {number} is not of a sweep; give another file for the results")
-        found[row["key"]] = row
-    return found
+            raise ScenarioError(f"{path}: line {number} is not a sweep result; choose another file for the results")
+        rows[row["key"]] = row
+    return rows
 
 
 def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
-    return {"schema": SCHEMA, "key": cell.key, "cell": cell.described, **result}
+    return {"schema": SCHEMA, "key": cell.key, "cell": cell.description, **result}
 
 
 def _line(row: dict[str, Any]) -> bytes:
     return json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
-def _drop_cut_line(handle: int) -> None:
+def _drop_truncated_line(handle: int) -> None:
     size = os.fstat(handle).st_size
     text = os.pread(handle, size, 0)
     whole = text.rfind(b"\n") + 1
@@ -125,30 +125,30 @@ def _drop_cut_line(handle: int) -> None:
         os.ftruncate(handle, whole)
 
 
-def _in_order(path: Path, cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> None:
-    """All cells in the grid's order, and after them what earlier grids left; replaced in one go."""
-    ours = {cell.key for cell in cells}
-    keys = [cell.key for cell in cells] + sorted(set(rows) - ours)
-    beside = path.with_name(path.name + ".tmp")
-    beside.write_bytes(b"".join(_line(rows[key]) for key in keys))
-    beside.replace(path)
+def _sort_results(path: Path, cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> None:
+    """Write all cells in the grid's order, then the cells of earlier grids. The file is replaced atomically."""
+    grid_keys = {cell.key for cell in cells}
+    keys = [cell.key for cell in cells] + sorted(set(rows) - grid_keys)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(b"".join(_line(rows[key]) for key in keys))
+    temporary.replace(path)
 
 
 # --- running ---
 
 
 class Runner(Protocol):
-    """Runs cells somewhere; yields each with its result as it is finished."""
+    """Runs cells and yields each with its result as it finishes."""
 
     def __call__(self, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]: ...
 
 
 def sweep(
     cells: Sequence[Cell], path: Path, runner: Runner, folder: Path, advance: Callable[[int], None] = lambda _: None
-) -> Swept:
-    """Run what is missing from `path`; `advance` hears of every finished cell, those of earlier calls included."""
+) -> SweepCounts:
+    """Run the cells missing from `path`. `advance` counts every finished cell, including those of earlier calls."""
     with _locked(path) as handle:
-        _drop_cut_line(handle)
+        _drop_truncated_line(handle)
         rows = read_results(path)
         missing = [cell for cell in cells if cell.key not in rows]
         advance(len(cells) - len(missing))
@@ -158,47 +158,47 @@ def sweep(
             os.write(handle, _line(rows[cell.key]))
             ran += 1
             advance(1)
-        _in_order(path, cells, rows)
+        _sort_results(path, cells, rows)
     failed = sum("error" in rows[cell.key] for cell in cells)
-    return Swept(cells=len(cells), ran=ran, failed=failed)
+    return SweepCounts(cells=len(cells), ran=ran, failed=failed)
 
 
-def answered(run: RunCell, described: Described, folder: str) -> dict[str, Any]:
-    """A cell that cannot be run (a model that does not fit, say) says so in its result, and the sweep goes on."""
+def run_or_report(run: RunCell, description: Description, folder: str) -> dict[str, Any]:
+    """Run one cell. An input error (a model that does not fit) becomes its result, and the sweep continues."""
     try:
-        return {"result": run(described, folder)}
+        return {"result": run(description, folder)}
     except InputError as error:
         return {"error": str(error)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRunner:
-    """Processes on this machine. Fresh ones: forks of a process with threads may hang."""
+    """Processes on this machine, spawned: a fork of a process with threads may hang."""
 
     run: RunCell
     workers: int
 
     def __call__(self, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
         if self.workers == 1 or len(cells) <= 1:
-            for only in cells:
-                yield only, answered(self.run, only.described, folder)
+            for cell in cells:
+                yield cell, run_or_report(self.run, cell.description, folder)
             return
         context = multiprocessing.get_context("spawn")
         workers = min(self.workers, len(cells))
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            todo = iter(cells)
-            waiting: dict[Future[dict[str, Any]], Cell] = {}
+            queue = iter(cells)
+            running: dict[Future[dict[str, Any]], Cell] = {}
             try:
                 while True:
-                    for cell in islice(todo, _AHEAD * workers - len(waiting)):
-                        waiting[pool.submit(answered, self.run, cell.described, folder)] = cell
-                    if not waiting:
+                    for cell in islice(queue, _AHEAD * workers - len(running)):
+                        running[pool.submit(run_or_report, self.run, cell.description, folder)] = cell
+                    if not running:
                         return
-                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                        yield waiting.pop(future), future.result()
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        yield running.pop(future), future.result()
             except BrokenProcessPool:
                 raise InputError(
-                    "a worker died (out of memory?); finished cells are kept: run again, with fewer --workers"
+                    "a worker process died (out of memory?); finished cells are kept: run again with fewer --workers"
                 ) from None
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -210,7 +210,7 @@ class RayRunner:
 
     run: RunCell
     address: str
-    workers: int | None = None  # CPUs of a local cluster; of others all that there are
+    workers: int | None = None  # CPUs of a local cluster; all CPUs of other clusters
 
     def __call__(self, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
         if not cells:
@@ -222,7 +222,7 @@ class RayRunner:
         if started:
             self._start(ray)
         try:
-            yield from self._through(ray, cells, folder)
+            yield from self._run_on(ray, cells, folder)
         finally:
             if started:
                 ray.shutdown()
@@ -238,17 +238,17 @@ class RayRunner:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"no Ray cluster at {self.address!r} ({reason}); start one, or use --ray local") from None
 
-    def _through(self, ray: Any, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        remote = ray.remote(num_cpus=1)(answered)
+    def _run_on(self, ray: Any, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        remote = ray.remote(num_cpus=1)(run_or_report)
         run = ray.put(self.run)
-        room = _AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        todo = iter(cells)
-        waiting: dict[Any, Cell] = {}
+        max_running = _AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        queue = iter(cells)
+        running: dict[Any, Cell] = {}
         while True:
-            for cell in islice(todo, room - len(waiting)):
-                waiting[remote.remote(run, cell.described, folder)] = cell
-            if not waiting:
+            for cell in islice(queue, max_running - len(running)):
+                running[remote.remote(run, cell.description, folder)] = cell
+            if not running:
                 return
-            done, _ = ray.wait(list(waiting), num_returns=1)
+            done, _ = ray.wait(list(running), num_returns=1)
             for reference in done:
-                yield waiting.pop(reference), ray.get(reference)
+                yield running.pop(reference), ray.get(reference)

@@ -1,8 +1,8 @@
-"""What a step costs, as tables that the compiled loop reads: filled once from a scenario's own prices and routing.
+"""Step prices as tables for the compiled loop, filled once from a scenario's prices and routing.
 
-A step of B decoding sequences that verify draft tokens and prefill P prompt tokens takes the price of a ragged step
-(`policies/kernel/prices.py`) at their mean context, plus `prefill(positions, P, attended)`. Launches and speculation
-that is configured but off are added as the engine has them. Between table points everything is linear.
+A step of B decoding sequences and P prompt tokens takes the price of a ragged step (`policies/kernel/prices.py`) at the
+mean context, plus `prefill(positions, P, attended)`. The loop adds launches, and the cost of speculation that is
+configured but off. Prices are interpolated linearly between table points.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
 
-_DENSE_BATCHES = 24  # every batch size up to here is priced, then one in twenty
+_DENSE_BATCHES = 24  # every batch size up to here is priced, then 60 in geometric steps
 _SHORTEST = 64.0  # tokens: the first context above 0
 
 
 class StepTables(NamedTuple):
-    """Plain arrays and numbers: compiled code takes them as they are."""
+    """Plain arrays and numbers, as compiled code takes them."""
 
     prices: PriceTable  # decoding and drafting by context; launches left out
     effective_by_category: FloatArray  # (category, depth): m(depth + 1)
@@ -36,17 +36,17 @@ class StepTables(NamedTuple):
     prefill_positions: FloatArray
     prefill_tokens: FloatArray
     prefill_attended: FloatArray
-    eager_seconds: float  # that launches take in a step without a graph
-    floor_seconds: float  # the least that a step with one takes
+    eager_seconds: float  # launches in a step without a CUDA graph
+    floor_seconds: float  # shortest step with a CUDA graph
     graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
-    overlap: float  # hit rate of overlapped drafting; negative where drafting comes after verification
+    overlap: float  # hit rate of overlapped drafting; negative if drafting follows verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits:
-    """How far the tables reach: beyond, they go on along their last slope."""
+    """Extent of the tables; they extrapolate linearly beyond it."""
 
     sequences: int
     depth: int
@@ -55,8 +55,8 @@ class TableLimits:
 
 
 def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> StepTables:
-    """`category_routing`: one for each category."""
-    # Graphs end at a cliff that interpolation would smooth: the loop adds launches where they are.
+    """`category_routing`: one profile per category."""
+    # The price jumps at the graph limit, and interpolation would smooth it: the loop adds launches instead.
     scenario, bare = pricer.scenario, pricer.without_launches()
     batches, depths, contexts = _batches(limits.sequences), np.arange(limits.depth + 1.0), context_axis(limits.context)
     shape = (batches[:, np.newaxis, np.newaxis], depths[:, np.newaxis], contexts)
@@ -108,45 +108,50 @@ def _every_batch(values: FloatArray, batches: FloatArray, largest: int) -> Float
     low = np.clip(np.searchsorted(batches, every, side="right") - 1, 0, max(batches.size - 2, 0))
     high = np.minimum(low + 1, batches.size - 1)
     width = np.maximum(batches[high] - batches[low], 1e-9)
-    part = ((every - batches[low]) / width)[:, np.newaxis]
-    dense = (1.0 - part) * flat[low] + part * flat[high]
-    nobody = np.zeros((1, flat.shape[1]))
-    return np.ascontiguousarray(np.concatenate([nobody, dense]).reshape(largest + 1, *values.shape[1:]))
+    weight = ((every - batches[low]) / width)[:, np.newaxis]
+    dense = (1.0 - weight) * flat[low] + weight * flat[high]
+    empty_batch = np.zeros((1, flat.shape[1]))
+    return np.ascontiguousarray(np.concatenate([empty_batch, dense]).reshape(largest + 1, *values.shape[1:]))
 
 
 def _by_category(
-    scenario: Scenario, routing: Sequence[RoutingProfile], depths: FloatArray, own: FloatArray
+    scenario: Scenario, routing: Sequence[RoutingProfile], depths: FloatArray, effective: FloatArray
 ) -> FloatArray:
-    """How alike neighbours are differs by category; how popular experts are is that of the mix."""
+    """Effective positions by category and depth: locality differs by category, expert popularity is that of the mix."""
     pools = scenario.architecture.pools
-    base = scenario.routing.local(pools[0]) if pools else None
-    rows = [own if base is None else _in_positions_of(base, each.local(pools[0]), depths, own) for each in routing]
+    mix = scenario.routing.local(pools[0]) if pools else None
+    rows = [
+        effective if mix is None else _effective_positions(mix, profile.local(pools[0]), depths, effective)
+        for profile in routing
+    ]
     return np.array(rows)
 
 
-def _in_positions_of(base: LocalRouting, other: LocalRouting | None, depths: FloatArray, own: FloatArray) -> FloatArray:
-    """Independent positions of the mix that touch as many experts as a run of this category does."""
-    if other is None or other is base:
-        return own
+def _effective_positions(
+    mix: LocalRouting, category: LocalRouting | None, depths: FloatArray, effective: FloatArray
+) -> FloatArray:
+    """Independent positions of the mix that touch as many experts as a run of this category."""
+    if category is None or category is mix:
+        return effective
     widths = np.geomspace(1.0, max(depths[-1] + 1.0, 2.0), 200)
-    positions = base.mean(base.pool, Step.uniform(batch=widths))
-    touched = other.mean(other.pool, Step.uniform(batch=1, depth=depths))
-    return np.asarray(np.exp(np.interp(touched, positions, np.log(widths))))
+    experts_by_width = mix.mean(mix.pool, Step.uniform(batch=widths))
+    experts_by_depth = category.mean(category.pool, Step.uniform(batch=1, depth=depths))
+    return np.asarray(np.exp(np.interp(experts_by_depth, experts_by_width, np.log(widths))))
 
 
 def _prefill(pricer: Pricer, limits: TableLimits) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
-    """What P prompt tokens add to a step of so many decoding positions, by the tokens that each of them attends to."""
-    most = limits.sequences * (limits.depth + 1.0)
-    positions = np.concatenate([[0.0], 2.0 ** np.arange(np.ceil(np.log2(max(most, 2.0))) + 1)])
+    """Seconds that P prompt tokens add to a step, by decoding positions, P, and the tokens each of them attends to."""
+    max_positions = limits.sequences * (limits.depth + 1.0)
+    positions = np.concatenate([[0.0], 2.0 ** np.arange(np.ceil(np.log2(max(max_positions, 2.0))) + 1)])
     tokens = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(max(limits.prefill_tokens, 2)) + 0.5, 0.5)))
     attended = context_axis(limits.context)[1:]
     attended = np.concatenate([[1.0, 8.0], attended])
-    decoding, piece, mean = np.meshgrid(positions, tokens, attended, indexing="ij")
-    # One piece of P tokens after a context, or several short prompts: whatever gives that mean.
-    length = np.maximum(np.minimum(piece, 2.0 * mean), 1.0)
-    prompts = Step.prompts(count=piece / length, tokens=length, context=np.maximum(mean - piece / 2.0, 0.0))
-    beside = Step.uniform(batch=decoding, depth=0, context=pricer.scenario.context)
+    decoding, chunk, mean = np.meshgrid(positions, tokens, attended, indexing="ij")
+    # One chunk of P tokens after a context, or several short prompts: whichever gives that mean.
+    length = np.maximum(np.minimum(chunk, 2.0 * mean), 1.0)
+    prompts = Step.prompts(count=chunk / length, tokens=length, context=np.maximum(mean - chunk / 2.0, 0.0))
+    decode_step = Step.uniform(batch=decoding, depth=0, context=pricer.scenario.context)
     alone = pricer.verify(prompts).total_seconds
-    both = pricer.verify(beside.joined(prompts)).total_seconds - pricer.verify(beside).total_seconds
-    seconds = np.where(decoding > 0, np.maximum(both, 0.0), alone)
+    added = pricer.verify(decode_step.joined(prompts)).total_seconds - pricer.verify(decode_step).total_seconds
+    seconds = np.where(decoding > 0, np.maximum(added, 0.0), alone)
     return np.ascontiguousarray(seconds), (positions, tokens, attended)

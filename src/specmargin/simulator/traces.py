@@ -1,4 +1,4 @@
-"""Traces of real services: arrival, prompt and output of every request, in whatever columns they were published."""
+"""Traces of real services: arrival, prompt and output of every request, in several published column layouts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from specmargin.errors import ScenarioError, needs_extra
 from specmargin.simulator.workload import Trace
 from specmargin.step import FloatArray
 
-# Columns by what they hold, first match wins: ours, Azure LLM inference, BurstGPT, Mooncake, then what people write.
+# Column names, first match wins: Specmargin, Azure LLM inference, BurstGPT, Mooncake, then common variants.
 _ARRIVAL = ("arrival_seconds", "TIMESTAMP", "Timestamp", "timestamp", "arrival_time", "arrival", "time")
 _PROMPT = ("prompt_tokens", "ContextTokens", "Request tokens", "input_length", "prompt_length", "num_prefill_tokens")
 _OUTPUT = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length", "num_decode_tokens")
 
 
 def read_trace(path: Path) -> Trace:
-    """CSV or JSON lines. Azure's and BurstGPT's columns are taken as they are; failed requests (no output) are left
-    out, and Mooncake's whole numbers of milliseconds are not guessed: times are seconds or dates."""
+    """Read CSV or JSON Lines. Times are seconds or dates (Mooncake's integer milliseconds must be converted first);
+    failed requests (no output) are left out."""
     with needs_extra("simulate"):
         import polars as pl  # noqa: PLC0415 (an extra)
 
@@ -26,20 +26,20 @@ def read_trace(path: Path) -> Trace:
         raise ScenarioError(f"{path}: no such file; a trace is a .csv or .jsonl with arrival, prompt and output")
     try:
         frame = pl.read_ndjson(path) if path.suffix in (".jsonl", ".json") else pl.read_csv(path, try_parse_dates=True)
-    except Exception as error:  # Polars raises many kinds for a file that is not what its name says
+    except Exception as error:  # Polars raises several types for a malformed file
         raise ScenarioError(f"{path}: not a readable trace ({type(error).__name__}); give CSV or JSON lines") from None
-    found = [_column(path, frame.columns, names) for names in (_ARRIVAL, _PROMPT, _OUTPUT)]
+    columns = [_column(path, frame.columns, names) for names in (_ARRIVAL, _PROMPT, _OUTPUT)]
     try:
-        arrival, prompt, output = (_numbers(frame[name]) for name in found)
+        arrival, prompt, output = (_numbers(frame[name]) for name in columns)
     except Exception:  # as above
         raise ScenarioError(
-            f"{path}: the columns {', '.join(found)} must hold numbers (or dates, for arrivals)"
+            f"{path}: the columns {', '.join(columns)} must hold numbers (or dates, for arrivals)"
         ) from None
-    kept = (prompt >= 1) & (output >= 1) & np.isfinite(arrival)
+    served = (prompt >= 1) & (output >= 1) & np.isfinite(arrival)
     return Trace(
-        arrival_seconds=arrival[kept] - (float(arrival[kept].min()) if kept.any() else 0.0),
-        prompt_tokens=prompt[kept].astype(np.int64),
-        output_tokens=output[kept].astype(np.int64),
+        arrival_seconds=arrival[served] - (float(arrival[served].min()) if served.any() else 0.0),
+        prompt_tokens=prompt[served].astype(np.int64),
+        output_tokens=output[served].astype(np.int64),
         source=path.name,
     )
 
@@ -48,7 +48,7 @@ def _column(path: Path, columns: list[str], names: tuple[str, ...]) -> str:
     for name in names:
         if name in columns:
             return name
-    raise ScenarioError(f"{path}: lacks a column {names[0]!r} (known also as {', '.join(names[1:])})")
+    raise ScenarioError(f"{path}: missing column {names[0]!r} (or one of {', '.join(names[1:])})")
 
 
 def _numbers(column: object) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Who asks for what, and when: arrivals, lengths, categories. All of it is drawn from the seed, beforehand."""
+"""Workloads: arrivals, lengths and categories of requests, drawn from the seed before the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from specmargin.errors import ScenarioError
 from specmargin.step import FloatArray, IntArray
 
-_MOST_REQUESTS = 20_000_000
+_MAX_REQUESTS = 20_000_000
 
 
 # --- lengths ---
@@ -28,7 +28,7 @@ class FixedLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LognormalLength:
-    """Tokens whose logarithm is normal: most are short, a few are very long."""
+    """Lognormal token counts, clipped to `least` and `most`."""
 
     ln_mean: float
     ln_sd: float
@@ -73,7 +73,7 @@ def draw_lengths(length: Length, count: int, generator: np.random.Generator) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """So many users, each sending the next request when the last one is answered."""
+    """`users` clients, each sending its next request when the previous one finishes."""
 
     users: int
     requests: int
@@ -85,7 +85,7 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson:
-    """Independent arrivals; `burst` of them at once, at the same mean rate, where it is above 1."""
+    """Poisson arrivals, in bursts of `burst` requests at the same mean rate."""
 
     requests_per_second: float
     requests: int
@@ -100,7 +100,7 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSchedule:
-    """A rate that changes: hours of the day, say, with straight lines between. Arrivals are Poisson at that rate."""
+    """Poisson arrivals at a rate that changes over time, linear between the given hours."""
 
     hours: tuple[float, ...]
     requests_per_second: tuple[float, ...]
@@ -122,7 +122,7 @@ class RateSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Requests that were seen: arrival, prompt and output of each."""
+    """Recorded requests: arrival, prompt and output of each."""
 
     arrival_seconds: FloatArray
     prompt_tokens: IntArray
@@ -145,12 +145,12 @@ class Trace:
 Arrivals = ClosedLoop | Poisson | RateSchedule | Trace
 
 
-# --- all of it ---
+# --- workloads ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Category:
-    """A kind of request: its share, and its own lengths where they differ from the rest."""
+    """A kind of request: its weight, and its lengths where they differ from the workload's."""
 
     name: str
     weight: float = 1.0
@@ -176,13 +176,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Drawn, in order of arrival. In a closed loop arrivals are infinite where they wait for an answer."""
+    """Requests in order of arrival. In a closed loop, arrivals that wait for an earlier request are infinite."""
 
     arrival_seconds: FloatArray
     prompt_tokens: IntArray
     output_tokens: IntArray
     category: IntArray
-    users: int  # 0: arrivals do not wait
+    users: int  # 0: open loop
 
     @property
     def count(self) -> int:
@@ -190,7 +190,7 @@ class Requests:
 
 
 def draw(workload: Workload, seed: int) -> Requests:
-    """Arrivals, lengths and categories from streams of their own: changing one leaves the others as they are."""
+    """Arrivals, lengths and categories are drawn from separate streams: changing one leaves the others unchanged."""
     arrival = _arrivals(workload.arrivals, np.random.default_rng([seed, 1]))
     count = arrival.size
     weights = np.array([category.weight for category in workload.categories])
@@ -201,9 +201,9 @@ def draw(workload: Workload, seed: int) -> Requests:
         order = np.argsort(arrivals.arrival_seconds, kind="stable")
         prompt, output = arrivals.prompt_tokens[order], arrivals.output_tokens[order]
     else:
-        own = workload.categories
-        prompt = _by_category([each.prompt or workload.prompt for each in own], category, prompts)
-        output = _by_category([each.output or workload.output for each in own], category, outputs)
+        categories = workload.categories
+        prompt = _by_category([each.prompt or workload.prompt for each in categories], category, prompts)
+        output = _by_category([each.output or workload.output for each in categories], category, outputs)
     return Requests(
         arrival_seconds=arrival,
         prompt_tokens=np.ascontiguousarray(prompt, dtype=np.int64),
@@ -223,9 +223,9 @@ def _by_category(lengths: Sequence[Length], category: IntArray, generator: np.ra
 def _arrivals(arrivals: Arrivals, generator: np.random.Generator) -> FloatArray:
     match arrivals:
         case ClosedLoop():
-            waiting = np.full(arrivals.requests, np.inf)
-            waiting[: arrivals.users] = 0.0
-            return waiting
+            arrival_seconds = np.full(arrivals.requests, np.inf)
+            arrival_seconds[: arrivals.users] = 0.0
+            return arrival_seconds
         case Poisson():
             bursts = -(-arrivals.requests // arrivals.burst)
             gaps = generator.exponential(arrivals.burst / arrivals.requests_per_second, bursts)
@@ -240,14 +240,14 @@ def _arrivals(arrivals: Arrivals, generator: np.random.Generator) -> FloatArray:
 
 
 def _scheduled(schedule: RateSchedule, generator: np.random.Generator) -> FloatArray:
-    """A Poisson process at a changing rate: unit arrivals, stretched by the inverse of the summed rate."""
+    """Inhomogeneous Poisson arrivals, by inversion of the cumulative rate."""
     seconds = np.linspace(0.0, schedule.seconds, max(int(schedule.seconds), 1) + 1)
     rate = np.interp(seconds, np.array(schedule.hours) * 3600.0, schedule.requests_per_second)
     expected = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2.0 * np.diff(seconds))])
     total = float(expected[-1])
-    if total > _MOST_REQUESTS:
-        raise ScenarioError(f"this schedule asks for {total:,.0f} requests; at most {_MOST_REQUESTS:,} are simulated")
+    if total > _MAX_REQUESTS:
+        raise ScenarioError(f"this schedule has {total:,.0f} requests; the limit is {_MAX_REQUESTS:,}")
     count = int(generator.poisson(total))
     if count == 0:
-        raise ScenarioError(f"this schedule asks for {total:.2g} requests and none came; raise its rates")
+        raise ScenarioError(f"this schedule expects {total:.2g} requests and drew none; raise its rates")
     return np.asarray(np.interp(np.sort(generator.random(count)) * total, expected, seconds))

@@ -1,1 +1,1 @@
-"""Inside a real vLLM. Import `plugin`, `scheduler` or `worker` only where vLLM is installed."""
+"""The vLLM plug-in. Import `plugin`, `scheduler` or `worker` only where vLLM is installed."""

@@ -1,4 +1,4 @@
-"""Our boards on vLLM's own `/metrics`: read when somebody asks, never before."""
+"""Adds the boards to vLLM's `/metrics`. They are read only when metrics are requested."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _PREFIX = "specmargin"
 
 
 class BoardCollector(Collector):
-    """One for a process, over the boards of the last server that was configured in it."""
+    """One per process and registry, for the boards of the last server configured in the process."""
 
-    _shown: ClassVar[dict[CollectorRegistry, BoardCollector]] = {}
+    _collectors: ClassVar[dict[CollectorRegistry, BoardCollector]] = {}
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def show(cls, folder: Path, registry: CollectorRegistry) -> None:
-        found = cls._shown.get(registry)
-        if found is not None:
-            found.folder = folder
+        collector = cls._collectors.get(registry)
+        if collector is not None:
+            collector.folder = folder
             return
-        cls._shown[registry] = collector = cls(folder)
+        cls._collectors[registry] = collector = cls(folder)
         registry.register(collector)
 
     def collect(self) -> Iterable[Metric]:
-        found = list(boards(self.folder))
+        readings = list(boards(self.folder))
         for metric in METRICS:
             make = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
             name = f"{_PREFIX}_{metric.name.removesuffix('_total')}"
             family = make(name, metric.help, labels=["engine"])
-            for engine, reading in found:
+            for engine, reading in readings:
                 if metric.name in reading.values:
                     family.add_metric([engine], reading.values[metric.name])
             yield family
@@ -48,7 +48,7 @@ class BoardCollector(Collector):
             f"{_PREFIX}_depth_chosen", "Steps by chosen draft depth", labels=["engine", "depth"]
         )
         faults = CounterMetricFamily(f"{_PREFIX}_faults", "Faults of Specmargin by kind", labels=["engine", "kind"])
-        for engine, reading in found:
+        for engine, reading in readings:
             for depth, steps in reading.steps_by_depth.items():
                 depths.add_metric([engine, str(depth)], steps)
             for kind, count in reading.faults.items():
@@ -60,8 +60,8 @@ class BoardCollector(Collector):
         return ()
 
 
-def show_beside_files(folder: Path) -> None:
-    """Several API servers gather vLLM's metrics from files, in registries made for each answer: ours go there too."""
+def show_with_multiprocess(folder: Path) -> None:
+    """Add the boards where several API servers collect metrics from files, in a new registry per request."""
     collect = MultiProcessCollector.collect
     if hasattr(collect, "specmargin"):
         return

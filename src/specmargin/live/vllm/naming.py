@@ -1,4 +1,4 @@
-"""How a bank names the engine that it was captured from."""
+"""The identity of a vLLM engine in the banks captured from it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from specmargin.live.capture import Identity
 
 
-def identity_of(config: Any) -> Identity:
-    """`config`: vLLM's own configuration."""
+def bank_identity(config: Any) -> Identity:
+    """`config`: a `VllmConfig`."""
     speculative = config.speculative_config
     drafter = speculative.model or speculative.method
     return Identity(

@@ -1,8 +1,8 @@
 """The entry point of `vllm.general_plugins`: inert unless configured.
 
-vLLM loads it in every process before it knows its configuration. So it does one thing: where the front end makes the
-engine's configuration, it looks whether we are in it, and if so `configuring` names our scheduler and our worker's hook
-there. From then on vLLM itself carries both into the processes where they belong.
+vLLM loads it in every process, before the configuration is known. It wraps the function that creates the engine's
+configuration: if Specmargin is configured there, `configuring` adds its scheduler class and worker extension. vLLM then
+loads both in the processes where they belong.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE
 
 
 def register() -> None:
-    """Called by vLLM. Never raises: a server must start whatever is wrong with us."""
+    """Called by vLLM. Never raises: a faulty plug-in must not keep the server from starting."""
     try:
-        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415  # where there is no vLLM, there is no call either
-    except Exception:  # not a vLLM that we know
+        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415  # only called by vLLM
+    except Exception:  # an unknown version of vLLM
         return
-    make = getattr(EngineArgs, "create_engine_config", None)
-    if make is None or hasattr(make, "specmargin"):
+    create = getattr(EngineArgs, "create_engine_config", None)
+    if create is None or hasattr(create, "specmargin"):
         return
 
-    @functools.wraps(make)
+    @functools.wraps(create)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        config = make(self, *args, **kwargs)
-        if _is_asked_for(config):
-            from specmargin.live.vllm.configuring import configure  # noqa: PLC0415  # a server without us pays nothing
+        config = create(self, *args, **kwargs)
+        if _is_configured(config):
+            from specmargin.live.vllm.configuring import configure  # noqa: PLC0415  # no cost without configuration
 
             configure(config)
         return config
@@ -37,8 +37,8 @@ def register() -> None:
     EngineArgs.create_engine_config = create_engine_config
 
 
-def _is_asked_for(config: Any) -> bool:
-    given = getattr(config, "additional_config", None)
-    named = getattr(getattr(config, "scheduler_config", None), "scheduler_cls", None)
-    inline = isinstance(given, dict) and KEY in given
-    return inline or bool(os.environ.get(VARIABLE)) or named in (SCHEDULER, ASYNC_SCHEDULER)
+def _is_configured(config: Any) -> bool:
+    additional = getattr(config, "additional_config", None)
+    scheduler_class = getattr(getattr(config, "scheduler_config", None), "scheduler_cls", None)
+    inline = isinstance(additional, dict) and KEY in additional
+    return inline or bool(os.environ.get(VARIABLE)) or scheduler_class in (SCHEDULER, ASYNC_SCHEDULER)

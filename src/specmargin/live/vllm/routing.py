@@ -1,7 +1,7 @@
-"""Routed experts of the target, read in the worker: banks of what verify steps routed to, and distinct experts.
+"""Routed experts of the target, read in the worker: banks of the routing of verify steps, and distinct experts.
 
-vLLM's routers call a hook with the experts they chose, in every forward that runs as Python. Under CUDA graphs they do
-not run as Python, so routing is captured in eager mode only; where it cannot be, that is said once.
+vLLM's routers call a hook with the chosen experts in every forward pass that runs in Python. Under CUDA graphs they do
+not, so routing is captured in eager mode only; otherwise a warning is logged once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import torch
 from vllm.logger import init_logger
 from vllm.v1.outputs import ModelRunnerOutput
 
-from specmargin.live.capture import Identity, PartWriter
-from specmargin.live.sequences import Live
+from specmargin.live.capture import Identity, PartWriter, drain
+from specmargin.live.sequences import LiveRequest
 from specmargin.live.settings_schema import CaptureSettings, read_settings
 from specmargin.live.vllm.names import KEY
-from specmargin.live.vllm.naming import identity_of
+from specmargin.live.vllm.naming import bank_identity
 
 logger = init_logger("vllm.specmargin")
-_MOST_HELD_BYTES = 64e6
+_MAX_QUEUED_BYTES = 64e6
 _ATTRIBUTE = "_specmargin_routing"
 _Block = tuple[npt.NDArray[np.unsignedinteger[Any]], str, int, int, int]  # experts, category, prompt, round, accepted
 
 
 class RoutingTap:
-    """Beside one runner. `experts_by_layer` is filled while the target runs, and read when its tokens are sampled."""
+    """Hooked into one model runner. Experts are recorded while the target runs, and read after sampling."""
 
     def __init__(self, runner: Any, settings: CaptureSettings) -> None:
         routers = [
@@ -40,23 +40,23 @@ class RoutingTap:
         ]
         self._experts_by_layer: list[torch.Tensor | None] = [None] * len(routers)
         for layer, router in enumerate(routers):
-            router.set_capture_fn(functools.partial(self._seen, layer))
-        self._live: dict[str, Live] = {}
+            router.set_capture_fn(functools.partial(self._record, layer))
+        self._requests: dict[str, LiveRequest] = {}
         self._blocks: deque[_Block] = deque()
         self._bytes = 0
-        self._identity = identity_of(runner.vllm_config)
+        self._identity = bank_identity(runner.vllm_config)
         self._writer = PartWriter(
             settings, kind="routing", collect=self._collect, fault=self._fault, pending=lambda: len(self._blocks) * 32
         )
 
     @staticmethod
     def install(runner_class: Any) -> None:
-        """Wrap the two calls of a step; they find the tap on the runner, or make it."""
+        """Wrap the two calls of a step. The first call creates the runner's tap."""
         execute, sample = runner_class.execute_model, runner_class.sample_tokens
 
         @functools.wraps(execute)
         def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            tap = _tap_of(self)
+            tap = _find_tap(self)
             if tap is not None:
                 tap.begin()
             output = execute(self, scheduler_output, *args, **kwargs)
@@ -71,60 +71,60 @@ class RoutingTap:
 
         runner_class.execute_model, runner_class.sample_tokens = execute_model, sample_tokens
 
-    # --- a step ---
+    # --- steps ---
 
     def begin(self) -> None:
         self._experts_by_layer = [None] * len(self._experts_by_layer)
 
-    def _seen(self, layer: int, experts: torch.Tensor) -> None:
+    def _record(self, layer: int, experts: torch.Tensor) -> None:
         self._experts_by_layer[layer] = experts
 
     def end(self, runner: Any, output: Any) -> Any:
-        """Sampled: now it is known what was accepted. Whatever fails, the output goes on."""
+        """After sampling, when accepted tokens are known. A failure leaves the output unchanged."""
         scheduled = getattr(runner, "_specmargin_scheduled", None)
         if scheduled is None or not isinstance(output, ModelRunnerOutput):
             return output
         runner._specmargin_scheduled = None
         try:
             self._read(scheduled, output)
-        except Exception as error:  # the tokens are worth more than what we know of them
+        except Exception as error:  # the output is valid without routing
             logger.warning_once("Specmargin: routing cannot be read (%s: %s).", type(error).__name__, error)
         return output
 
     def _read(self, scheduled: Any, output: ModelRunnerOutput) -> None:
         for new in scheduled.scheduled_new_reqs:
             arguments = None if new.sampling_params is None else new.sampling_params.extra_args
-            self._live[new.req_id] = Live.of(new.req_id, arguments)
+            self._requests[new.req_id] = LiveRequest.of(new.req_id, arguments)
         for finished in scheduled.finished_req_ids:
-            self._live.pop(finished, None)
+            self._requests.pop(finished, None)
         total = scheduled.total_num_scheduled_tokens
         layers = [layer for layer in self._experts_by_layer if layer is not None and layer.shape[0] >= total]
         if not layers or len(layers) < len(self._experts_by_layer) or not total:
             return
         experts = torch.stack([layer[:total] for layer in layers], dim=1).cpu().numpy()
         experts = experts.astype(np.uint8 if experts.max(initial=0) < 256 else np.uint16)
-        output.specmargin_experts = _distinct(experts)
-        self._keep(experts, scheduled, output)
+        output.specmargin_experts = _mean_distinct(experts)
+        self._queue_blocks(experts, scheduled, output)
 
-    def _keep(self, experts: npt.NDArray[Any], scheduled: Any, output: ModelRunnerOutput) -> None:
+    def _queue_blocks(self, experts: npt.NDArray[Any], scheduled: Any, output: ModelRunnerOutput) -> None:
         first = 0
         for index, request_id in enumerate(output.req_ids):
             tokens = scheduled.num_scheduled_tokens[request_id]
             drafts = scheduled.scheduled_spec_decode_tokens.get(request_id, ())
             sampled = output.sampled_token_ids[index] if output.sampled_token_ids else []
-            live = self._live.get(request_id)
-            if live is not None and drafts and sampled and tokens == 1 + len(drafts):
+            request = self._requests.get(request_id)
+            if request is not None and drafts and sampled and tokens == 1 + len(drafts):
                 block = experts[first : first + tokens]
-                if self._bytes < _MOST_HELD_BYTES and not self._writer.stopped:
-                    self._blocks.append((block, live.group, live.number, live.rounds, len(sampled) - 1))
+                if self._bytes < _MAX_QUEUED_BYTES and not self._writer.stopped:
+                    self._blocks.append((block, request.group, request.number, request.rounds, len(sampled) - 1))
                     self._bytes += block.nbytes
-                live.rounds += 1
+                request.rounds += 1
             first += tokens
 
     # --- parts ---
 
     def _collect(self) -> dict[str, Callable[[Path], None]]:
-        blocks = [self._blocks.popleft() for _ in range(len(self._blocks))]
+        blocks = drain(self._blocks)
         self._bytes -= sum(block[0].nbytes for block in blocks)
         if not blocks:
             return {}
@@ -133,23 +133,23 @@ class RoutingTap:
 
     @staticmethod
     def _fault(detail: str) -> None:
-        logger.warning_once("Specmargin: capture of routing failed (%s).", detail)
+        logger.warning_once("Specmargin: routing capture failed (%s).", detail)
 
 
-def _tap_of(runner: Any) -> RoutingTap | None:
-    found: RoutingTap | bool | None = getattr(runner, _ATTRIBUTE, None)
-    if found is None:
+def _find_tap(runner: Any) -> RoutingTap | None:
+    tap: RoutingTap | bool | None = getattr(runner, _ATTRIBUTE, None)
+    if tap is None:
         try:
-            found = _make_tap(runner)
+            tap = _make_tap(runner)
         except Exception as error:
             logger.warning_once("Specmargin: routing is not captured (%s).", error)
-            found = False
-        setattr(runner, _ATTRIBUTE, found)
-    return found if isinstance(found, RoutingTap) else None
+            tap = False
+        setattr(runner, _ATTRIBUTE, tap)
+    return tap if isinstance(tap, RoutingTap) else None
 
 
 def _make_tap(runner: Any) -> RoutingTap | bool:
-    """The tap, or False where there is nothing to capture."""
+    """The tap, or False if there is nothing to capture."""
     settings = read_settings(runner.vllm_config.additional_config[KEY], KEY).capture
     if settings is None or not settings.routing:
         return False
@@ -161,8 +161,8 @@ def _make_tap(runner: Any) -> RoutingTap | bool:
     return tap if tap._experts_by_layer else False
 
 
-def _distinct(experts: npt.NDArray[Any]) -> float:
-    """Mean over layers of how many different experts the step touched."""
+def _mean_distinct(experts: npt.NDArray[Any]) -> float:
+    """Distinct experts of the step, mean over layers."""
     return float(np.mean([np.unique(experts[:, layer]).size for layer in range(experts.shape[1])]))
 
 

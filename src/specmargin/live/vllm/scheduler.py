@@ -1,7 +1,7 @@
-"""vLLM's scheduler with our two decisions a step. Whatever fails in them, the step goes as vLLM would have it.
+"""vLLM's scheduler with two more decisions per step. If a decision fails, the step runs as in plain vLLM.
 
-The depth chosen in step t is drafted at its end and verified in step t + 1. Shortening a request's list of draft tokens
-before the step is scheduled shortens its run; the tokens that are left are what vLLM would have verified first.
+The depth chosen in step t is drafted at its end and verified in step t + 1. Truncating a request's draft tokens before
+the step is scheduled shortens its run; the remaining tokens are those that vLLM would verify first.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from specmargin.live.board import board_of_fault
+from specmargin.live.board import write_fault_board
 from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings, read_settings
-from specmargin.live.vllm.names import KEY, LISTENS
-from specmargin.live.vllm.naming import identity_of
+from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
+from specmargin.live.vllm.naming import bank_identity
 
 logger = init_logger("vllm.specmargin")
-_LOOK_EVERY = 8  # steps between looks at the clock of the line in the log
+_LOG_STEPS = 8  # between checks whether a log line is due
 
 
 class _Decisions:
-    """What both schedulers share; it stands before vLLM's own class, and calls it for everything."""
+    """Mixin of both schedulers, before vLLM's class in the method resolution order."""
 
     _driver: Driver | None = None
     _narrator: Narrator | None = None
-    _last_done: float = math.nan  # end of the last step, while there was more to do
+    _last_done: float = math.nan  # end of the last step; NaN while idle
     _started: float = math.nan
     _steps: int = 0
 
@@ -46,17 +46,17 @@ class _Decisions:
         super().__init__(*args, **kwargs)
         try:
             self._start()
-        except Exception as error:  # the engine starts, whatever is wrong with us
+        except Exception as error:  # the engine must start
             self._driver = None
-            logger.error("Specmargin: %s. The engine goes on without it.", error)
+            logger.error("Specmargin: %s. The engine runs with the plug-in disabled.", error)
             self._report_fault()
 
     def _report_fault(self: Any) -> None:
-        """What could not be taken is counted too, where people look."""
+        """Count the configuration fault in the metrics."""
         with suppress(Exception):
-            given = self.vllm_config.additional_config[KEY]["board"]
+            folder = self.vllm_config.additional_config[KEY]["board"]
             rank = self.vllm_config.parallel_config.data_parallel_rank
-            board_of_fault(Path(given) / f"engine-{rank}.board", "configuration")
+            write_fault_board(Path(folder) / f"engine-{rank}.board", "configuration")
 
     def _start(self: Any) -> None:
         config = self.vllm_config
@@ -65,13 +65,13 @@ class _Decisions:
             logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
             return
         if config.parallel_config.data_parallel_size > 1 and settings.mode is not Mode.OBSERVE:
-            # vLLM turns its own table off there: ranks that draft differently wait for each other for ever.
-            logger.warning("Specmargin: data-parallel ranks must draft alike, so it only observes here.")
+            # vLLM disables its own table here too: ranks with different depths deadlock.
+            logger.warning("Specmargin: data-parallel ranks must draft to the same depth, so it only observes.")
             settings = settings.model_copy(update={"mode": Mode.OBSERVE})
         synchronous = not self.scheduler_config.async_scheduling
-        second = bool(getattr(config, "use_v2_model_runner", False))
+        v2_runner = bool(getattr(config, "use_v2_model_runner", False))
         extended = bool(config.parallel_config.worker_extension_cls)
-        confidence = settings.confidence and synchronous and not second and extended
+        confidence = settings.confidence and synchronous and not v2_runner and extended
         graphs = config.compilation_config.cudagraph_mode
         full = graphs is not None and graphs.has_full_cudagraphs()
         ragged = settings.ragged if settings.ragged is not None else not full
@@ -82,19 +82,20 @@ class _Decisions:
             ragged=ragged and synchronous,
             confidence=confidence,
             candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
-            identity=identity_of(config),
+            identity=bank_identity(config),
             engine=str(config.parallel_config.data_parallel_index),
             log=logger.warning,
         )
         if settings.mode is not Mode.OBSERVE and lookup is None:
-            # Tells vLLM that the depth varies: it then adds no padding drafts to requests that join.
+            # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
         self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
         logger.info(
-            "Specmargin: %s.", _opening(settings, self._driver, synchronous=synchronous, ragged=ragged, second=second)
+            "Specmargin: %s.",
+            _describe(settings, self._driver, synchronous=synchronous, ragged=ragged, v2_runner=v2_runner),
         )
 
-    # --- requests come and go ---
+    # --- requests ---
 
     def add_request(self: Any, request: Any) -> None:
         if self._driver is not None:
@@ -107,30 +108,30 @@ class _Decisions:
             self._driver.drop(request.request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
-    # --- a step ---
+    # --- steps ---
 
     def schedule(self: Any, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if self._driver is not None:
             self._started = time.perf_counter()
-            self._shorten()
+            self._truncate_drafts()
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
 
-    def _shorten(self: Any) -> None:
+    def _truncate_drafts(self: Any) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]
         drafted = [len(request.spec_token_ids) for request in decoding]
-        wanted = self._driver.verify([request.request_id for request in decoding], drafted)
-        if wanted is None or wanted == drafted:
+        depths = self._driver.verify([request.request_id for request in decoding], drafted)
+        if depths is None or depths == drafted:
             return
-        for request, depth, length in zip(decoding, wanted, drafted, strict=True):
+        for request, depth, length in zip(decoding, depths, drafted, strict=True):
             if depth < length:
                 request.spec_token_ids = request.spec_token_ids[:depth]
 
     def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
         if self._driver is not None:
-            wanted = self._driver.draft_depth(list(scheduler_output.num_scheduled_tokens))
-            if wanted is not None:
-                scheduler_output.num_spec_tokens_to_schedule = wanted
-            setattr(scheduler_output, LISTENS, self._driver.listens())
+            depth = self._driver.draft_depth(list(scheduler_output.num_scheduled_tokens))
+            if depth is not None:
+                scheduler_output.num_spec_tokens_to_schedule = depth
+            setattr(scheduler_output, WANTS_CONFIDENCE, self._driver.wants_confidence())
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
 
     def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
@@ -160,25 +161,26 @@ class _Decisions:
         if not self.running:
             driver.settle()
         self._steps += 1
-        if self._narrator is not None and self._steps % _LOOK_EVERY == 0:
+        if self._narrator is not None and self._steps % _LOG_STEPS == 0:
             driver.guard.call("outcome", None, self._narrator.look, now)
 
     def _step_done(self: Any, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> StepDone:
-        """Read before vLLM takes finished requests away. The rule is vLLM's own: accepted is sampled less one."""
+        """Read before vLLM removes finished requests. As in vLLM, accepted tokens are sampled tokens minus one."""
         step = StepDone(
             request_ids=[], verified=[], accepted=[], contexts=[], prompt_tokens=0, seconds=math.nan,
             distinct_experts=float(getattr(output, "specmargin_experts", math.nan)),
         )  # fmt: skip
         invalid = scheduled.num_invalid_spec_tokens or {}
-        drafts_of, requests, at = scheduled.scheduled_spec_decode_tokens, self.requests, output.req_id_to_index
+        drafts_by_id, requests = scheduled.scheduled_spec_decode_tokens, self.requests
+        index_by_id = output.req_id_to_index
         sampled_ids, is_finished = output.sampled_token_ids, RequestStatus.is_finished
         for request_id, tokens in scheduled.num_scheduled_tokens.items():
             request = requests.get(request_id)
-            drafts = len(drafts_of.get(request_id, ()))
+            drafts = len(drafts_by_id.get(request_id, ()))
             if request is None or tokens != 1 + drafts or is_finished(request.status):
                 step.prompt_tokens += tokens if tokens != 1 + drafts else 0
                 continue
-            sampled = sampled_ids[at[request_id]] if sampled_ids else ()
+            sampled = sampled_ids[index_by_id[request_id]] if sampled_ids else ()
             if not sampled:
                 step.prompt_tokens += tokens
                 continue
@@ -190,7 +192,7 @@ class _Decisions:
 
     def shutdown(self: Any) -> None:
         if self._driver is not None:
-            with contextlib.suppress(Exception):  # also where the guard is off: what was captured is written
+            with contextlib.suppress(Exception):  # also if the guard is off: captured rounds are written
                 self._driver.close()
         super().shutdown()  # type: ignore[misc]
 
@@ -200,25 +202,25 @@ class SpecmarginScheduler(_Decisions, Scheduler):
 
 
 class SpecmarginAsyncScheduler(_Decisions, AsyncScheduler):
-    """No confidence: with async scheduling, drafts never leave the worker. Depth by learned acceptance."""
+    """Without confidence: with async scheduling, drafts stay in the worker. Depth by learned acceptance."""
 
 
-def _opening(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool, second: bool) -> str:
-    """What it does and does not do here, in one sentence."""
+def _describe(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool, v2_runner: bool) -> str:
+    """The active features, in one sentence for the log."""
     parts = [f"mode {settings.mode}"]
     if driver.policy is None:
-        parts.append("no policy, so it only watches")
+        parts.append("no policy, so it only observes")
     elif driver.survivals is not None:
         parts.append("drafts are gated by the drafter's confidence")
     elif not synchronous:
         parts.append("async scheduling is on: depth by learned acceptance, without confidence")
-    elif second and settings.mode is not Mode.SCHEDULE:
+    elif v2_runner and settings.mode is not Mode.SCHEDULE:
         parts.append(
-            "vLLM's second model runner keeps the drafter's confidence to itself: depth by learned acceptance "
-            "(VLLM_USE_V2_MODEL_RUNNER=0 brings the gate)"
+            "vLLM's V2 model runner does not expose the drafter's confidence: depth by learned acceptance "
+            "(VLLM_USE_V2_MODEL_RUNNER=0 enables the gate)"
         )
     elif not ragged:
-        parts.append("full CUDA graphs need equal runs: depth by learned acceptance, drafts verified whole")
+        parts.append("full CUDA graphs need runs of equal length: depth by learned acceptance, drafts verified in full")
     elif settings.mode is not Mode.SCHEDULE:
         parts.append("no calibrated confidence: depth by learned acceptance")
     if driver.capture is not None:

@@ -1,8 +1,7 @@
-"""In vLLM's worker: keep the drafter's confidence, which greedy drafting throws away, and count routed experts.
+"""In vLLM's worker: keeps the drafter's confidence, which greedy drafting discards, and counts routed experts.
 
-vLLM imports this module where the plug-in named it as the worker's extension, so an engine without us never sees it.
-The drafter's choice is not touched: its logits are read after it made them, and the confidence travels with the draft
-tokens as one more field.
+vLLM imports this module as a worker extension, only if the plug-in is configured. The drafter's choice is unchanged:
+its logits are read, and the confidence is returned with the draft tokens as one more field.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specmargin.live.vllm.names import KEY, LISTENS
+from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.routing import RoutingTap
 
 logger = init_logger("vllm.specmargin")
@@ -28,21 +27,21 @@ _TAP = "_specmargin_tap"
 
 @dataclass
 class ConfidentDraftTokenIds(DraftTokenIds):
-    """The drafts, and how sure the drafter was: a row a request, a number a token; and how long reading that took."""
+    """Draft tokens with the drafter's confidence (requests, depth), and the seconds spent reading it."""
 
     confidence: npt.NDArray[np.float32] | None = None
     seconds: float = 0.0
 
 
 class SpecmarginWorkerExtension:
-    """Nothing to call: vLLM imports it, and with it this module."""
+    """Has no methods: importing it installs the hooks of this module."""
 
 
 class ConfidenceTap:
-    """Beside one drafter: the top probability of each pass, until the drafts are taken."""
+    """Hooked into one drafter: keeps the top probability of each pass until the drafts are taken."""
 
     def __init__(self, drafter: Any) -> None:
-        self.listening = True
+        self.enabled = True
         self._passes: list[torch.Tensor] = []
         self._seconds = 0.0
         self._faults = 0
@@ -52,7 +51,7 @@ class ConfidenceTap:
         @functools.wraps(compute)
         def compute_logits(*args: Any, **kwargs: Any) -> Any:
             logits = compute(*args, **kwargs)
-            if self.listening and self._faults < 3 and isinstance(logits, torch.Tensor):
+            if self.enabled and self._faults < 3 and isinstance(logits, torch.Tensor):
                 self._keep(logits)
             return logits
 
@@ -61,10 +60,10 @@ class ConfidenceTap:
     def _keep(self, logits: torch.Tensor) -> None:
         started = perf_counter()
         try:
-            if len(self._passes) < 64:  # dummy runs draft too, and nobody takes those
+            if len(self._passes) < 64:  # dummy runs draft too, and their drafts are not taken
                 self._passes.append(torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1))
                 self._seconds += perf_counter() - started
-        except Exception as error:  # the drafter goes on
+        except Exception as error:  # drafting must continue
             self._faults += 1
             logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
 
@@ -73,14 +72,14 @@ class ConfidenceTap:
         self._seconds = 0.0
 
     def take(self, requests: int, depth: int) -> tuple[npt.NDArray[np.float32] | None, float]:
-        """Confidences, and the seconds that reading them took."""
+        """Confidences, and the seconds spent reading them."""
         started, seconds = perf_counter(), self._seconds
         passes, self._passes, self._seconds = self._passes, [], 0.0
         return self._rows(passes, requests, depth), seconds + perf_counter() - started
 
     @staticmethod
     def _rows(passes: list[torch.Tensor], requests: int, depth: int) -> npt.NDArray[np.float32] | None:
-        """(requests, depth), from one pass a token or from one pass for the whole block."""
+        """(requests, depth), from one pass per token or from one pass for the whole block."""
         if not passes or depth == 0:
             return None
         if len(passes) == depth and all(one.numel() == requests for one in passes):
@@ -95,7 +94,7 @@ def _as_array(confidence: torch.Tensor) -> npt.NDArray[np.float32]:
 
 
 def _install() -> None:
-    """Once a process: taking drafts also takes their confidences."""
+    """Wrap vLLM's model runner, once per process, to return confidences with the drafts."""
     take, execute = GPUModelRunner.take_draft_token_ids, GPUModelRunner.execute_model
     if hasattr(take, "specmargin"):
         return
@@ -103,10 +102,10 @@ def _install() -> None:
     @functools.wraps(execute)
     def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(self, _TAP):
-            _tap(self)
+            _attach_tap(self)
         tap: ConfidenceTap | None = getattr(self, _TAP)
         if tap is not None and args:
-            tap.listening = getattr(args[0], LISTENS, True)
+            tap.enabled = getattr(args[0], WANTS_CONFIDENCE, True)
         return execute(self, *args, **kwargs)
 
     @functools.wraps(take)
@@ -114,8 +113,8 @@ def _install() -> None:
         drafts = take(self)
         try:
             return _with_confidence(self, drafts)
-        except Exception as error:  # the drafts are worth more than what we know of them
-            logger.warning_once("Specmargin: drafts go without confidence (%s).", error)
+        except Exception as error:  # drafts without confidence are still valid
+            logger.warning_once("Specmargin: drafts have no confidence (%s).", error)
             return drafts
 
     take_draft_token_ids.specmargin = True  # type: ignore[attr-defined]
@@ -123,18 +122,18 @@ def _install() -> None:
     RoutingTap.install(GPUModelRunner)
 
 
-def _tap(runner: Any) -> None:
-    """Before the first step; None where the drafter has no logits, or where nobody wants them."""
-    found = None
+def _attach_tap(runner: Any) -> None:
+    """Set the runner's tap before the first step; None if the drafter has no logits or they are not needed."""
+    tap = None
     try:
         settings = runner.vllm_config.additional_config.get(KEY) or {}
         drafter = getattr(runner, "drafter", None)
-        wanted = settings.get("confidence", True) and (settings.get("mode") != "schedule" or settings.get("capture"))
-        if wanted and hasattr(getattr(drafter, "model", None), "compute_logits"):
-            found = ConfidenceTap(drafter)
-    except Exception as error:  # a drafter that nobody knew
+        needed = settings.get("confidence", True) and (settings.get("mode") != "schedule" or settings.get("capture"))
+        if needed and hasattr(getattr(drafter, "model", None), "compute_logits"):
+            tap = ConfidenceTap(drafter)
+    except Exception as error:  # an unknown drafter
         logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
-    setattr(runner, _TAP, found)
+    setattr(runner, _TAP, tap)
 
 
 def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds | None:
