@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
 
 import pytest
-from scripts.update_map import HEADING, PAGE, SOURCE, first_sentence
 
 from tests.conftest import ROOT
 
-WALK, _, LISTED = PAGE.read_text(encoding="utf-8").partition(HEADING)
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "update_map.py"))
+SOURCE, first_sentence = SCRIPT["SOURCE"], SCRIPT["first_sentence"]
+WALK, _, LISTED = SCRIPT["PAGE"].read_text(encoding="utf-8").partition(SCRIPT["HEADING"])
 PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w./]*)`", WALK)))
 
 

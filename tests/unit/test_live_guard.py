@@ -195,3 +195,12 @@ def test_other_files_are_no_boards(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot be read"):
         read_board(tmp_path / "engine-9.board")
     assert list(boards(tmp_path / "nowhere")) == []
+
+
+def test_faults_of_unlisted_kinds_add_up(tmp_path: Path) -> None:
+    guard, path = Guard(log=lambda _: None), tmp_path / "engine-0.board"
+    guard.faults.update({"outcome": 2, "a new kind": 3, "another": 4})
+    Board(path).show_guard(guard)
+    reading = read_board(path)
+    assert reading is not None
+    assert {kind: count for kind, count in reading.faults.items() if count} == {"outcome": 2, "other": 7}

@@ -188,3 +188,23 @@ def test_invalid_scenarios_are_refused(tmp_path: Path, text: str, message: str) 
     (tmp_path / "a.toml").write_text(text)
     with pytest.raises(ScenarioError, match=message):
         read_simulation(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("field", ["model", "gpu", "prices", "routing", "acceptance"])
+def test_a_changed_file_makes_another_cell(tmp_path: Path, field: str) -> None:
+    """Results of a cell are not taken for those of the same names with other contents."""
+    description = {"scenario": {"model": "m", "gpu": "g", field: "mine.json:chat"}, "workload": {}}
+    (tmp_path / "mine.json").write_text("1")
+    before = make_cells([description], tmp_path)[0].key
+    (tmp_path / "mine.json").write_text("2")
+    assert make_cells([description], tmp_path)[0].key != before
+
+
+def test_a_bank_in_parts_makes_another_cell_when_a_part_changes(tmp_path: Path) -> None:
+    part = tmp_path / "bank/run" / "part-0" / "rounds.parquet"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"1")
+    description = {"scenario": {}, "workload": {}, "bank": "bank/run"}
+    before = make_cells([description], tmp_path)[0].key
+    part.write_bytes(b"2")
+    assert make_cells([description], tmp_path)[0].key != before

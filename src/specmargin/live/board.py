@@ -132,9 +132,10 @@ class Board:
         self._values[_DECISIONS] = guard.decision_seconds
         if guard.faults:
             self.put("enabled", 0.0 if guard.off else 1.0)
-            for kind, count in guard.faults.items():
-                index = FAULTS.index(kind if kind in FAULTS else "other")
-                self._values[_FIRST_FAULT + index] = count
+            listed = {kind: guard.faults.get(kind, 0) for kind in FAULTS}
+            listed["other"] += sum(count for kind, count in guard.faults.items() if kind not in FAULTS)
+            for index, kind in enumerate(FAULTS):
+                self._values[_FIRST_FAULT + index] = listed[kind]
 
     def steps_by_depth(self) -> list[int]:
         return [int(value) for value in self._values[_FIRST_DEPTH:_FIRST_FAULT]]

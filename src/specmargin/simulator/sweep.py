@@ -54,15 +54,18 @@ def make_cells(descriptions: Sequence[Description], folder: Path) -> list[Cell]:
 
 
 def _file_names(description: Description) -> list[str]:
-    names = [description.get("bank"), description["workload"].get("trace"), description["scenario"].get("acceptance")]
+    """Whatever may name a file: model, GPU, prices, routing, acceptance (`FILE:CATEGORY`), bank and trace."""
+    names = [description.get("bank"), description["workload"].get("trace"), *description["scenario"].values()]
     names += [category.get("acceptance") for category in description["workload"].get("categories", ())]
-    return [name for name in names if isinstance(name, str) and ("/" in name or "." in name)]
+    texts = [name.partition(":")[0] for name in names if isinstance(name, str)]
+    return [text for text in texts if "/" in text or "." in text]
 
 
 def _digest(path: Path, digests: dict[str, str]) -> str:
-    """Digest of a file or of the Parquet files of a folder; empty if there are none."""
+    """Digest of a file, or of the Parquet and JSON files of a folder; empty if there are none."""
     if str(path) not in digests:
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
+        inside = (file for file in path.rglob("*") if file.suffix in (".parquet", ".json")) if path.is_dir() else ()
+        files = [path] if path.is_file() else sorted(inside)
         text = b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
         digests[str(path)] = hashlib.sha256(text).hexdigest()[:16] if files else ""
     return digests[str(path)]

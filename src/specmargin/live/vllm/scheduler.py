@@ -55,7 +55,7 @@ class _Decisions:
         """Count the configuration fault in the metrics."""
         with suppress(Exception):
             folder = self.vllm_config.additional_config[KEY]["board"]
-            rank = self.vllm_config.parallel_config.data_parallel_rank
+            rank = self.vllm_config.parallel_config.data_parallel_index
             write_fault_board(Path(folder) / f"engine-{rank}.board", "configuration")
 
     def _start(self: Any) -> None:
