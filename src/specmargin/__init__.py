@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
 
-_HOME = {
+_MODULE_BY_NAME = {
     "Architecture": "architecture.types",
     "Device": "hardware.device",
     "EngineTime": "prices.model",
@@ -109,9 +109,9 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'specmargin' has no attribute {name!r}")
-    return getattr(import_module(f"specmargin.{_HOME[name]}"), name)
+    return getattr(import_module(f"specmargin.{_MODULE_BY_NAME[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Values that are worked out once and kept: by the identity of what they are made from, or whoever asks first."""
+"""Caches: by the identity of the inputs, and an `lru_cache` that computes each value once under concurrency."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from threading import RLock
 from typing import Any, Generic, ParamSpec, TypeVar
 
 Value = TypeVar("Value")
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 
 
 class IdentityCache(Generic[Value]):
-    """The last few values by key. Keys hold identities of objects, so those objects are kept alive with the value."""
+    """The last few values by key. Keys hold identities of objects, so the cache keeps those (`owners`) alive."""
 
-    def __init__(self, most: int = 8) -> None:
-        self._most = most
+    def __init__(self, maxsize: int = 8) -> None:
+        self._maxsize = maxsize
         self._values: OrderedDict[Hashable, tuple[Any, Value]] = OrderedDict()
 
     def get(self, key: Hashable, owners: Any, make: Callable[[], Value]) -> Value:
         if key not in self._values:
             self._values[key] = (owners, make())
-            if len(self._values) > self._most:
+            if len(self._values) > self._maxsize:
                 self._values.popitem(last=False)
         self._values.move_to_end(key)
         return self._values[key][1]
 
 
-def made_once(*, maxsize: int) -> Callable[[Callable[Given, Value]], Callable[Given, Value]]:
-    """`lru_cache` whose calls wait for each other: a page asks for what the server is just preparing for it."""
+def made_once(*, maxsize: int) -> Callable[[Callable[Params, Value]], Callable[Params, Value]]:
+    """`lru_cache` with a lock: a request for a value that is being computed waits for it."""
 
-    def decorate(make: Callable[Given, Value]) -> Callable[Given, Value]:
+    def decorate(make: Callable[Params, Value]) -> Callable[Params, Value]:
         cached = lru_cache(maxsize=maxsize)(make)
         lock = RLock()
 
         @wraps(make)
-        def locked(*given: Given.args, **named: Given.kwargs) -> Value:
+        def locked(*args: Params.args, **kwargs: Params.kwargs) -> Value:
             with lock:
-                return cached(*given, **named)  # type: ignore[arg-type]  # mypy wants Hashable of a ParamSpec
+                return cached(*args, **kwargs)  # type: ignore[arg-type]  # mypy wants Hashable of a ParamSpec
 
         return locked
 

@@ -2,16 +2,17 @@
 
 SpecmarginError
 └── InputError                 the caller can fix it; the command line exits with 2
-    ├── ArchitectureError      a model description that does not hold together
-    │   └── UnknownFamilyError     a model family we do not know how to read
+    ├── ArchitectureError      a model description that is incomplete or contradicts itself
+    │   └── UnknownFamilyError     a model family that is not supported
     ├── CatalogError           a name that is not bundled (carries the nearest names)
-    ├── HardwareError          a device description that does not hold together
+    ├── HardwareError          a device description that cannot be used
     ├── ParallelismError       a layout that does not divide, or does not fit in memory
     ├── TableError             a measured kernel table that cannot be used
     ├── RoutingError           a routing capture or profile that cannot be used
     ├── AcceptanceError        an acceptance that is not a probability or a curve
     ├── ScenarioError          a batch, depth, context or rate out of range
-    └── ScheduleError          a schedule that the engine cannot express
+    ├── ScheduleError          a schedule that the engine cannot express
+    └── EngineError            settings or a policy that a live engine cannot take
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ArchitectureError(InputError):
 
 
 class UnknownFamilyError(ArchitectureError):
-    """A model family that Specmargin does not read; it is refused, never approximated."""
+    """A model family that is not supported; it is refused, never approximated."""
 
 
 class CatalogError(InputError):
@@ -73,15 +74,15 @@ class EngineError(InputError):
     """Settings or a policy that a live engine cannot take, or an engine that is not supported."""
 
 
-def nearest_names(name: str, known: Iterable[str], count: int = 3) -> str:
+def nearest_names(name: str, names: Iterable[str], count: int = 3) -> str:
     """A phrase such as ``; nearest: h100-sxm, h100-pcie`` for an error message, or nothing."""
-    matches = difflib.get_close_matches(name.lower(), list(known), n=count, cutoff=0.4)
+    matches = difflib.get_close_matches(name.lower(), list(names), n=count, cutoff=0.4)
     return f"; nearest: {', '.join(matches)}" if matches else ""
 
 
 @contextmanager
 def needs_extra(name: str) -> Iterator[None]:
-    """Around imports of what a bare install lacks: say which extra brings it."""
+    """Around imports of optional dependencies: the error names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Files of users, read and written with care: one sentence where one is not what it should be, and none is lost."""
+"""User files: one-line errors for unusable ones, and no overwriting without --force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_new(path: Path, *, force: bool) -> None:
-    """Never lose somebody's file: overwrite only when told to. Asked before any work is done."""
+    """Refuse to overwrite a file without --force. Called before any work is done."""
     if path.exists() and not force:
         raise InputError(f"{path} exists; give --force to overwrite it")
 
@@ -27,15 +27,15 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 
 def scan_parquet(path: Path, columns: Sequence[str], fault: type[InputError]) -> pl.LazyFrame:
-    """A table that has these columns, opened and not read; `fault` is raised where it is not one."""
+    """A lazy table that has these columns; `fault` is raised if the file is not one."""
     import polars as pl  # noqa: PLC0415 (an extra)
 
     try:
         frame = pl.scan_parquet(path)
-        known = frame.collect_schema().names()
-    except Exception as error:  # Polars raises many kinds for a file that is cut short or not Parquet
+        present = frame.collect_schema().names()
+    except Exception as error:  # Polars raises many types for a truncated file or one that is not Parquet
         raise fault(f"{path}: not a readable Parquet file ({type(error).__name__})") from None
-    missing = [name for name in columns if name not in known]
+    missing = [name for name in columns if name not in present]
     if missing:
         raise fault(f"{path}: lacks the column {missing[0]!r}")
     return frame

@@ -1,4 +1,4 @@
-"""Closed choices that options name. Nothing here imports NumPy, so that `--help` can list them at once."""
+"""The values of closed options. Nothing here imports NumPy, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class Parallel(StrEnum):
 
 
 class Placement(StrEnum):
-    """Which experts lie on which rank."""
+    """The assignment of experts to ranks."""
 
-    CONTIGUOUS = "contiguous"  # the first experts on the first rank: what engines do unless told otherwise
+    CONTIGUOUS = "contiguous"  # the first experts on the first rank: the engines' default
     ROUND_ROBIN = "round-robin"
-    BALANCED = "balanced"  # by popularity, as an expert load balancer would
+    BALANCED = "balanced"  # by popularity, as an expert load balancer does
 
 
 class RooflineForm(StrEnum):
-    """Over what a roofline takes the larger of bytes and FLOPs."""
+    """What a roofline takes the maximum of bytes and FLOPs over."""
 
     PER_COMPONENT = "per-component"  # kernels run one after another: a max for each
     WHOLE_STEP = "whole-step"  # one max over the whole step, as some published grids assume
 
 
 class Hold(StrEnum):
-    """What all variants of a design have in common with the model as it is."""
+    """The parameter counts that all variants of a design share with the base model."""
 
-    ACTIVE = "active"  # parameters of the experts that a token uses, the shared ones among them
-    TOTAL = "total"  # those, and the parameters of all experts together
+    ACTIVE = "active"  # parameters of the experts that a token uses, shared experts included
+    TOTAL = "total"  # these, and the parameters of all experts

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 Row_co = TypeVar("Row_co", covariant=True)
-Made = TypeVar("Made")
+Row = TypeVar("Row")
 _KINDS: dict[type, type] = {int: np.int64, float: np.float64}
 
 
@@ -41,16 +41,16 @@ def record_type(row: type) -> np.dtype[Any]:
     return np.dtype((np.record, fields))
 
 
-def rows_of(row: type[Made], count: int = 1, **values: float) -> Rows[Made]:
-    """`count` rows of zeros, or with these values in all of them."""
-    made = np.zeros(count, dtype=record_type(row))
+def rows_of(row: type[Row], count: int = 1, **values: float) -> Rows[Row]:
+    """`count` rows of zeros, with `values` in all of them."""
+    rows = np.zeros(count, dtype=record_type(row))
     for name, value in values.items():
-        made[name] = value
-    return cast("Rows[Made]", made)
+        rows[name] = value
+    return cast("Rows[Row]", rows)
 
 
-def joined(first: Rows[Made], second: Rows[Made]) -> Rows[Made]:
-    return cast("Rows[Made]", np.concatenate([np.asarray(first), np.asarray(second)]))
+def joined(first: Rows[Row], second: Rows[Row]) -> Rows[Row]:
+    return cast("Rows[Row]", np.concatenate([np.asarray(first), np.asarray(second)]))
 
 
 def fields_of(rows: Rows[Any], index: int = 0) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What all our files share, as Pydantic sees them: unknown fields are refused, and complaints are one line."""
+"""The base of Specmargin's file schemas: unknown fields are refused, and errors are one line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-_LONGEST = 60  # characters of what was given
-# Pydantic's kinds of complaint in our words; the rest keep Pydantic's.
-_WORDS = {
+_LONGEST_VALUE = 60  # characters of an invalid value that are still shown
+# Messages by Pydantic's error type; other types keep Pydantic's own message.
+_MESSAGES = {
     "missing": "is missing",
     "extra_forbidden": "is not a known field",
     "greater_than_equal": "must be at least {ge:g}",
@@ -43,22 +43,22 @@ class StrictModel(BaseModel):
 
 
 def first_complaint(error: ValueError, *, name: Callable[[str], str] = str) -> str:
-    """Pydantic's first complaint in one line: field, what is wrong, what was given. `name`: what a field is called."""
+    """Pydantic's first error in one line: field, what is wrong, the value. `name`: a field's name for the user."""
     if not isinstance(error, ValidationError):
         return str(error)
     return complaint(error.errors()[0], name=name)
 
 
-def complaint(one: Mapping[str, Any], *, name: Callable[[str], str] = str) -> str:
-    """One of Pydantic's complaints in one line."""
-    where = ".".join((name(str(one["loc"][0])), *map(str, one["loc"][1:]))) if one["loc"] else ""
-    if one["type"] == "value_error":  # our own words, about a field or about the whole
-        said = str(one["ctx"]["error"]) if "ctx" in one else str(one["msg"]).removeprefix("Value error, ")
-        return f"{where}: {said}" if where else said
-    where = where or "the file"
-    given = repr(one["input"])
-    shown = "" if one["type"] in _WITHOUT_INPUT or len(given) > _LONGEST else f", got {given}"
-    words = _WORDS.get(one["type"])
-    if words is None:
-        return f"{where}: {str(one['msg']).lower()}{shown}"
-    return f"{where} {words.format(**one.get('ctx', {}))}{shown}"
+def complaint(error: Mapping[str, Any], *, name: Callable[[str], str] = str) -> str:
+    """One of Pydantic's errors in one line."""
+    field = ".".join((name(str(error["loc"][0])), *map(str, error["loc"][1:]))) if error["loc"] else ""
+    if error["type"] == "value_error":  # raised by a validator of a field or of the whole model
+        message = str(error["ctx"]["error"]) if "ctx" in error else str(error["msg"]).removeprefix("Value error, ")
+        return f"{field}: {message}" if field else message
+    field = field or "the file"
+    value = repr(error["input"])
+    shown = "" if error["type"] in _WITHOUT_INPUT or len(value) > _LONGEST_VALUE else f", got {value}"
+    message = _MESSAGES.get(error["type"], "")
+    if not message:
+        return f"{field}: {str(error['msg']).lower()}{shown}"
+    return f"{field} {message.format(**error.get('ctx', {}))}{shown}"

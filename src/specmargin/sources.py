@@ -1,4 +1,4 @@
-"""Where a number came from. Every price and every curve carries one of these."""
+"""Where a number comes from. Every price and every curve has a source."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from enum import StrEnum
 class SourceKind(StrEnum):
     """Kinds of evidence, strongest first."""
 
-    MEASURED = "measured"  # on the user's own engine or GPU, or in our own measurements
+    MEASURED = "measured"  # on the user's engine or GPU, or by this project
     SILICON = "silicon"  # public measurements of production kernels
-    PUBLISHED = "published"  # a figure printed by somebody else
+    PUBLISHED = "published"  # a number printed in a paper, post or model card
     DATASHEET = "datasheet"  # a vendor's peak
-    ASSUMED = "assumed"  # our own choice, for want of anything better
+    ASSUMED = "assumed"  # a default without evidence
 
 
 _STRENGTH = {kind: rank for rank, kind in enumerate(SourceKind)}
@@ -30,7 +30,7 @@ class Source:
 
 
 def weakest(sources: Iterable[Source]) -> Source:
-    """The source that a report must confess to: a chain is as good as its weakest link."""
+    """The weakest of these sources, which a report must name."""
     return max(sources, key=lambda source: _STRENGTH[source.kind])
 
 

@@ -85,7 +85,7 @@ class Step:
         )
 
     def times(self, count: float) -> Step:
-        """The same step with so many sequences in the place of each."""
+        """The same step with `count` sequences in place of each."""
         return replace(self, count_by_class=_frozen(self.count_by_class * count))
 
     @cached_property
@@ -108,25 +108,25 @@ class Step:
         return self.total(self.wanted_by_class)
 
     def joined(self, other: Step) -> Step:
-        """Both in one step: decoding sequences and a prompt that is prefilled beside them."""
-        mine, theirs = (
+        """Both in one step, such as decoding sequences and the prefill of a prompt."""
+        prompts, other_prompts = (
             np.zeros_like(s.run_by_class) if s.prompt_by_class is None else s.prompt_by_class for s in (self, other)
         )
         return Step(
             run_by_class=_joined(self.run_by_class, other.run_by_class),
             context_by_class=_joined(self.context_by_class, other.context_by_class),
             count_by_class=_joined(self.count_by_class, other.count_by_class),
-            prompt_by_class=_joined(mine, theirs),
+            prompt_by_class=_joined(prompts, other_prompts),
         )
 
     def total(self, value_by_class: FloatArray) -> FloatArray:
-        """Sum a per-sequence quantity over the batch; the last axis goes."""
-        if value_by_class.shape[-1] == 1:  # the homogeneous grid, where a sum over one class is wasted work
+        """Sum a per-sequence quantity over the batch: over the last axis."""
+        if value_by_class.shape[-1] == 1:  # a homogeneous grid: a sum over one class is slow and does nothing
             return np.asarray((self.count_by_class * value_by_class)[..., 0])
         return np.asarray((self.count_by_class * value_by_class).sum(axis=-1))
 
     def classes(self, chosen: BoolArray) -> Step | None:
-        """Only the chosen classes of sequences, or None where there are none."""
+        """Only the chosen classes of sequences, or None if there are none."""
         if not chosen.any():
             return None
         return Step(
@@ -137,7 +137,7 @@ class Step:
         )
 
     def one_position_more(self, sequences: int = 1) -> Step:
-        """The same step in which one sequence (of the first class), or several, bring one more position."""
+        """The same step in which `sequences` of the first class have one more position each."""
         first = slice(None, 1)
         return Step(
             run_by_class=_joined(self.run_by_class, self.run_by_class[..., first] + 1.0),
@@ -148,7 +148,7 @@ class Step:
         )
 
     def divided(self, ranks: int) -> Step:
-        """The busiest rank's share when sequences are spread over `ranks`: whole ones, every class in proportion."""
+        """The busiest rank's share of sequences spread over `ranks`: a whole number, every class in proportion."""
         if ranks == 1:
             return self
         total = self.sequences
@@ -158,13 +158,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """What routing tells prices: on the busiest rank, for each layer group that routes, in order."""
+    """The output of routing for prices: on the busiest rank, for each MoE layer group, in order."""
 
     distinct_by_group: tuple[FloatArray, ...]
-    pairs_by_group: tuple[FloatArray, ...]  # (position, expert) pairs, k a position on a single rank
+    pairs_by_group: tuple[FloatArray, ...]  # (position, expert) pairs, k per position on a single rank
 
 
-# Prices never import routing; they are handed this.
+# Prices never import routing; they take this as an argument.
 ExpertCounter = Callable[[tuple[ExpertPool, ...], Step], ExpertLoad]
 
 

@@ -1,6 +1,6 @@
-"""What we write means what we meant, by each engine's own rules.
+"""Written settings give the intended schedule when read by each engine's rules.
 
-The readers here follow the engines' code (state of August 2026), not ours:
+The readers here follow the engines' code (August 2026), not Specmargin's:
 vLLM `vllm/v1/spec_decode/dynamic/utils.py`, SGLang `adaptive_spec_params.py`, TensorRT-LLM `llm_args.py`.
 """
 
@@ -33,11 +33,11 @@ def vllm_depth(config: EngineConfig, batch: int) -> int:
     flag, text = shlex.split(config.text)
     assert flag == "--speculative-config"
     settings = json.loads(text)
-    most = settings["num_speculative_tokens"]
-    assert most > 0
+    max_depth = settings["num_speculative_tokens"]
+    assert max_depth > 0
     table = settings.get("num_speculative_tokens_per_batch_size")
     if table is None:
-        return int(most)
+        return int(max_depth)
     assert table[0][0] == 1
     previous_end, depth = 0, None
     for first, last, k in table:
@@ -48,7 +48,7 @@ def vllm_depth(config: EngineConfig, batch: int) -> int:
         if batch >= first:
             depth = k
     assert depth is not None
-    return int(min(depth, most))
+    return int(min(depth, max_depth))
 
 
 def sglang_depth(config: EngineConfig, batch: int) -> int:

@@ -20,9 +20,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def parameters(function: Function) -> int:
-    given = function.args
-    named = (*given.posonlyargs, *given.args, *given.kwonlyargs)
-    return len(named) + (given.vararg is not None) + (given.kwarg is not None)
+    arguments = function.args
+    named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return len(named) + (arguments.vararg is not None) + (arguments.kwarg is not None)
 
 
 def functions(file: Path) -> Iterator[Function]:

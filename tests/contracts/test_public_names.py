@@ -14,7 +14,7 @@ def test_every_public_name_is_importable() -> None:
 
 
 def test_all_and_the_lazy_table_agree() -> None:
-    assert set(specmargin.__all__) == set(specmargin._HOME) | {"__version__"}
+    assert set(specmargin.__all__) == set(specmargin._MODULE_BY_NAME) | {"__version__"}
     assert set(specmargin.__all__) <= set(dir(specmargin))
 
 

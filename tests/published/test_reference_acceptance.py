@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from specmargin.acceptance.bank import Rounds, read_bank
-from specmargin.acceptance.estimate import naive_survival, product_limit, survival_estimate
+from specmargin.acceptance.estimate import product_limit, survival_estimate
 from specmargin.app.acceptance_study import calibration_lines
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.ladder import OURS, Contest, LadderRow, ladder
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.policies.tables import study_table
+from specmargin.step import FloatArray
 from tests.conftest import ROOT
 
 HEADS = pytest.mark.parametrize("by_pass", [False, True], ids=["block", "passes"])
@@ -63,9 +64,9 @@ def test_ladder(rows: dict[tuple[int, str], LadderRow]) -> None:
     for concurrency, least in LEAST.items():
         assert rows[concurrency, OURS].gain >= least, concurrency
         assert abs(rows[concurrency, "homogeneous"].gain) <= 0.01
-        ours = rows[concurrency, OURS].goodput_tokens_per_second
-        assert ours > rows[concurrency, "none"].goodput_tokens_per_second
-        assert ours < rows[concurrency, "oracle"].goodput_tokens_per_second
+        goodput = rows[concurrency, OURS].goodput_tokens_per_second
+        assert goodput > rows[concurrency, "none"].goodput_tokens_per_second
+        assert goodput < rows[concurrency, "oracle"].goodput_tokens_per_second
 
 
 def test_the_page_shows_what_is_played(rows: dict[tuple[int, str], LadderRow], request: pytest.FixtureRequest) -> None:
@@ -88,17 +89,23 @@ def test_calibrated_is_above_raw_on_the_same_batches(rounds: Rounds, by_pass: bo
     gained: dict[int, list[float]] = {concurrency: [] for concurrency in LEAST}
     for seed in range(3):
         contest = Contest.of(rounds, seed=seed)
-        ours = RaggedGate(table=table, look_ahead=look_ahead(table, contest.calibrated_sample))
+        gate = RaggedGate(table=table, look_ahead=look_ahead(table, contest.calibrated_sample))
         raw = RaggedGate(table=table, look_ahead=look_ahead(table, contest.raw_sample))
         accepted = contest.played.accepted_by_round
-        for concurrency, found in gained.items():
+        for concurrency, gains in gained.items():
             batches = draw_batches(contest.played.count, concurrency, sequences=6000, seed=seed)
-            one = replay(ours, table, contest.calibrated, accepted, batches)
+            one = replay(gate, table, contest.calibrated, accepted, batches)
             other = replay(raw, table, contest.raw, accepted, batches)
             net = one.committed - other.committed - (one.seconds - other.seconds) * other.goodput
-            found.append(float(net.sum() / other.committed.sum()))
-    for concurrency, found in gained.items():
-        assert np.mean(found) > 0.0, concurrency
+            gains.append(float(net.sum() / other.committed.sum()))
+    for concurrency, gains in gained.items():
+        assert np.mean(gains) > 0.0, concurrency
+
+
+def naive_survival(rounds: Rounds) -> FloatArray:
+    """Rounds accepted that far over all rounds: right only where every round drafts to the same depth."""
+    deepest = int(rounds.drafted_by_round.max())
+    return np.array([float((rounds.accepted_by_round >= depth).mean()) for depth in range(1, deepest + 1)])
 
 
 def test_rounds_cut_short_are_censored(rounds: Rounds) -> None:

@@ -83,7 +83,7 @@ def test_wrong_banks_are_refused_by_name(tmp_path: Path) -> None:
         (_rewritten(bank(tmp_path / "a"), "speculator.parquet", conf0=pl.lit(1.5)), "confidences must lie in 0..1"),
         (_rewritten(bank(tmp_path / "b"), "acceptance.parquet", accept=pl.lit(7)), "accepts 7 of 3"),
         (_rewritten(bank(tmp_path / "c"), "speculator.parquet", turn=pl.lit(5)), "do not join"),
-        (_rewritten(bank(tmp_path / "d"), "acceptance.parquet", round_idx=pl.lit(0)), "stand twice"),
+        (_rewritten(bank(tmp_path / "d"), "acceptance.parquet", round_idx=pl.lit(0)), "rounds are duplicates"),
         (tmp_path / "nowhere", "no such file"),
     ]
     folder = bank(tmp_path / "e")

@@ -176,14 +176,14 @@ def test_moe_and_dense_differ_in_shape() -> None:
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
     text = verdict(make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, graph_limit=512))
     assert text.startswith("Speculate: qwen3.6-35b-a3b on h200 with mtp gains ")
-    assert "What would change that: an acceptance below" in text
+    assert "What would change that: a per-token acceptance below" in text
 
 
 def test_rows_that_do_not_fit_are_marked() -> None:
     plan = make_plan(pricer(drafter="mtp"), [1, 4096], max_depth=8)
     assert [row.fits for row in plan.rows] == [True, False]
     nothing = make_plan(pricer(drafter="mtp"), [4096], max_depth=8)
-    assert "none fits in memory" in verdict(nothing)
+    assert "No requested batch fits in memory" in verdict(nothing)
 
 
 def test_a_model_too_large_is_refused_with_advice() -> None:
@@ -244,8 +244,8 @@ def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
     prompt = setting.verify(Step.prompts(tokens=8000))
     run = setting.verify(Step.uniform(batch=1, depth=7999))
     for component in ("attention", "lm head", "sampling"):
-        ours, theirs = (next(c for c in p.components if c.component == component) for p in (prompt, run))
-        assert float(ours.bytes + ours.flops) < float(theirs.bytes + theirs.flops)
+        prefill, verify = (next(c for c in p.components if c.component == component) for p in (prompt, run))
+        assert float(prefill.bytes + prefill.flops) < float(verify.bytes + verify.flops)
     state = 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
     attention = next(c for c in prompt.components if c.component == "attention")
     kv = 10 * 2 * 2 * 256 * 2 * (8000 + 8000)
@@ -357,15 +357,15 @@ def test_devices_fall_back_to_bf16_for_formats_they_lack() -> None:
 
 
 def test_experts_are_remembered_by_step_and_forgotten_without_harm() -> None:
-    asked: list[Step] = []
+    counted: list[Step] = []
     plain = expert_counter(UNIFORM)
 
     def count(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
-        asked.append(step)
+        counted.append(step)
         return plain(pools, step)
 
     remembered, pools = remembering(count), find_model("qwen3.6-35b-a3b").pools
     for batch in [*range(1, 101), 100, 100]:
         step = Step.uniform(batch=batch, depth=2)
         np.testing.assert_array_equal(remembered(pools, step).distinct_by_group, plain(pools, step).distinct_by_group)
-    assert len(asked) == 100
+    assert len(counted) == 100

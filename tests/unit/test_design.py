@@ -91,22 +91,24 @@ def test_equal_totals_tie_the_shared_share_to_k_over_n() -> None:
 
 def test_the_base_row_is_the_plan() -> None:
     setting = pricer(drafter="mtp")
-    found = explore(setting, ACTIVE, batch=32, max_depth=8)
+    design = explore(setting, ACTIVE, batch=32, max_depth=8)
     row = make_plan(setting, [32], max_depth=8).rows[0]
-    assert found.base.depth == row.depth
-    assert found.base.speedup == pytest.approx(row.speedup)
-    assert found.base.distinct_experts == row.distinct_experts
-    goodputs = [variant.goodput_tokens_per_second for variant in found.rows]
+    assert design.base.depth == row.depth
+    assert design.base.speedup == pytest.approx(row.speedup)
+    assert design.base.distinct_experts == row.distinct_experts
+    goodputs = [variant.goodput_tokens_per_second for variant in design.rows]
     assert goodputs == sorted(goodputs, reverse=True)
-    assert found.left_out == ACTIVE.combinations - len(found.rows) == 8  # 16 a token of 0% and 25%: 288 and 216 wide
+    assert (
+        design.left_out == ACTIVE.combinations - len(design.rows) == 8
+    )  # 16 per token of 0% and 25%: 288 and 216 wide
 
 
 def test_what_does_not_fit_is_priced_and_said() -> None:
-    found = explore(pricer(), ACTIVE, batch=32, max_depth=4)
-    too_large = [row for row in found.rows if not row.fits]
+    design = explore(pricer(), ACTIVE, batch=32, max_depth=4)
+    too_large = [row for row in design.rows if not row.fits]
     assert {row.parameters > 55e9 for row in too_large} == {True}
-    assert all(row.fits for row in found.fitting)
-    assert len(too_large) + len(found.fitting) == len(found.rows)
+    assert all(row.fits for row in design.fitting)
+    assert len(too_large) + len(design.fitting) == len(design.rows)
 
 
 def test_steps_without_a_graph_are_not_chosen() -> None:

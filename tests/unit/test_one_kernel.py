@@ -99,7 +99,7 @@ def played(
     monkeypatch: pytest.MonkeyPatch, *, gated: bool, candidates: tuple[int, ...] | None, through_driver: bool
 ) -> tuple[Result, Controller, list[str]]:
     """One simulated load under one controller: inside the compiled loop, or asked through a live driver."""
-    made: list[Controller] = []
+    controllers: list[Controller] = []
     faults: list[str] = []
 
     def find(name: str, inputs: PolicyInputs) -> PolicyChoice:
@@ -107,7 +107,7 @@ def played(
         ahead = look_ahead(table, inputs.sample(), early_stop=False) if gated else None
         settings = ControllerSettings(candidates=candidates, early_stop=False, gate_steps=8, gate_rest=40)
         own = Controller(table=table, prior_survival=inputs.bank.prior, look_ahead=ahead, settings=settings)
-        made.append(own)
+        controllers.append(own)
         policy: Policy = ThroughDriver(own, gated=gated, faults=faults) if through_driver else own
         return PolicyChoice(name=name, policy=policy, held_depth=inputs.max_depth)
 
@@ -124,7 +124,7 @@ def played(
         policy="controller",
         max_depth=DEPTH,
     )
-    return simulate(replace(load, compiled=not through_driver), log_steps=True), made[0], faults
+    return simulate(replace(load, compiled=not through_driver), log_steps=True), controllers[0], faults
 
 
 @pytest.mark.parametrize("gated", [True, False], ids=["gated", "by depth"])
@@ -135,17 +135,17 @@ def test_the_same_rounds_give_the_same_decisions(
     inside, own, _ = played(monkeypatch, gated=gated, candidates=candidates, through_driver=False)
     through, other, faults = played(monkeypatch, gated=gated, candidates=candidates, through_driver=True)
     assert faults == []
-    ours, theirs = inside.step_columns(), through.step_columns()
+    steps, driver_steps = inside.step_columns(), through.step_columns()
     for name in ("draft_depth", "verified", "accepted", "committed", "seconds"):
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+        np.testing.assert_array_equal(steps[name], driver_steps[name], err_msg=name)
     learned: list[tuple[Any, Any]] = list(zip(own.kernel().learned, other.kernel().learned, strict=True))
     for one, two in learned:
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
     # The load has something to decide: several depths, drafts cut short, steps with prompts.
-    assert np.unique(ours["draft_depth"]).size > 1
-    assert (ours["prefill_tokens"] > 0).any()
+    assert np.unique(steps["draft_depth"]).size > 1
+    assert (steps["prefill_tokens"] > 0).any()
     if gated:
-        whole = ours["draft_depth"][:-1] * ours["sequences"][1:]
-        assert (ours["verified"][1:] < whole).any()
+        whole = steps["draft_depth"][:-1] * steps["sequences"][1:]
+        assert (steps["verified"][1:] < whole).any()
     if candidates is not None:
-        assert set(np.unique(ours["draft_depth"])) <= set(candidates)
+        assert set(np.unique(steps["draft_depth"])) <= set(candidates)

@@ -51,7 +51,7 @@ def test_greedy_against_the_exact_optimum() -> None:
     """Two thousand random small batches, drafting included: goodput of the gate at the rate it earns, against the best
     of all allocations. Mean loss at most 0.05%, the worst printed."""
     generator = np.random.default_rng(0)
-    losses, kept = [], []
+    losses, verified_shares = [], []
     for trial in range(2000):
         batch, depth = (3, 3) if trial % 2 else (2, 4)
         table = random_table(generator, depth)
@@ -69,8 +69,9 @@ def test_greedy_against_the_exact_optimum() -> None:
             gate = RaggedGate(table=table, look_ahead=look_ahead_at(table, goodput(chosen)))
             chosen = verified(gate, survival, np.full(batch, depth))
         losses.append(1.0 - goodput(chosen) / best)
-        kept.append(float(chosen.mean()) / depth)
-    assert np.mean((np.array(kept) > 0.0) & (np.array(kept) < 1.0)) > 0.2  # most have something to choose
+        verified_shares.append(float(chosen.mean()) / depth)
+    shares = np.array(verified_shares)
+    assert np.mean((shares > 0.0) & (shares < 1.0)) > 0.2  # most have something to choose
     print(f"greedy loses {np.mean(losses):.4%} on average, {np.max(losses):.2%} at worst")
     assert np.mean(losses) <= 0.0005
     assert np.min(losses) >= -1e-9
@@ -195,11 +196,11 @@ def test_drift(by_pass: bool) -> None:
             best = best_fixed(table, acceptance)
             for start in range(regime * 400 + 200, regime * 400 + 351, 50):
                 window = steps[start : start + 50]
-                ours = sum(s[0] for s in window) / sum(s[1] for s in window)
+                goodput = sum(s[0] for s in window) / sum(s[1] for s in window)
                 fixed = sum(8 + int(np.minimum(s[2], best).sum()) for s in window) / (50 * fixed_seconds(table, best))
-                ratios.setdefault(start, []).append(ours / fixed)
-    for start, found in ratios.items():
-        assert np.mean(found) > 0.97, start
+                ratios.setdefault(start, []).append(goodput / fixed)
+    for start, ratio_by_seed in ratios.items():
+        assert np.mean(ratio_by_seed) > 0.97, start
 
 
 def test_prices_are_learned_and_outliers_do_not_matter() -> None:
@@ -270,7 +271,7 @@ def test_a_machine_that_changes_its_speed_does_not_change_the_depth() -> None:
 
 
 @pytest.mark.xfail(strict=True, reason="the guard's plain steps are priced, not measured: they look as slow as drafts")
-def test_drafts_three_times_as_dear_as_planned_are_given_up() -> None:
+def test_drafts_three_times_as_expensive_as_planned_are_given_up() -> None:
     """Every token drafted and verified takes three times its price; a plain step takes what was planned."""
     table = study_table(by_pass=True, max_batch=16)
     planned = np.array([fixed_seconds(table, depth) for depth in range(9)])
@@ -380,9 +381,9 @@ def test_signals_of_any_shape_are_cut_or_ignored() -> None:
         assert (verified(controller, survivals(generator, 4, columns), drafted) <= 8).all()
     chosen = verified(controller, survivals(generator, 4, 3), drafted)
     assert (chosen <= 3).all()
-    kept = chosen.copy()
+    before = chosen.copy()
     verified(controller, survivals(generator, 8, 8), np.full(8, 8))
-    assert (chosen == kept).all()  # a decision is not overwritten by the next one
+    assert (chosen == before).all()  # a decision is not overwritten by the next one
     for signal in (np.array(0.5), np.ones((3, 8)), np.ones(8), np.ones((40, 8)), np.full((4, 8), np.nan)):
         unused = controller.verify(decision, signal, drafted)
         assert unused.verify_depths is drafted
@@ -441,17 +442,17 @@ def test_a_gate_that_costs_more_than_it_gains_rests_until_the_load_is_another() 
     table = study_table(by_pass=False, max_batch=64, max_depth=4)
     settings = ControllerSettings(early_stop=False, gate_steps=16, gate_rest=200)
     ahead = look_ahead_at(table, 300.0)
-    free, dear = (
+    free, costly = (
         Controller(table=table, prior_survival=geometric(0.7), look_ahead=ahead, settings=settings) for _ in range(2)
     )
     assert all(gated_outcome(free, 8, 0.0) for _ in range(400))
-    gating = [gated_outcome(dear, 8, 0.009) for _ in range(400)]
+    gating = [gated_outcome(costly, 8, 0.009) for _ in range(400)]
     assert all(gating[:16])
     assert not any(gating[20:200])
     assert any(gating[200:240])  # it is tried again
-    while is_gating(dear, 8):
-        gated_outcome(dear, 8, 0.009)
-    assert [is_gating(dear, batch) for batch in (2, 3, 4, 8, 16, 17, 64)] == [
+    while is_gating(costly, 8):
+        gated_outcome(costly, 8, 0.009)
+    assert [is_gating(costly, batch) for batch in (2, 3, 4, 8, 16, 17, 64)] == [
         True,
         True,
         False,
@@ -480,10 +481,10 @@ def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
         depths = decision.verify_depths
         assert depths is not None
         left_out += int((drafted - depths).sum())
-        kept = np.cumprod(generator.random((64, 4)) < conditional[rows], axis=1).sum(axis=1)
-        accepted = np.minimum(kept, depths)
+        acceptable = np.cumprod(generator.random((64, 4)) < conditional[rows], axis=1).sum(axis=1)
+        accepted = np.minimum(acceptable, depths)
         controller.observe(
             Outcome(decision=decision, drafted=drafted, verified=depths, accepted=accepted, seconds=math.nan)
         )
-    assert left_out > 300 * 64  # more than one a sequence
+    assert left_out > 300 * 64  # more than one per sequence
     np.testing.assert_allclose(controller.mean_survival(), prior, atol=0.04)

@@ -72,14 +72,14 @@ def test_a_changed_pricer_prices_as_a_new_one_does(change: Callable[[Pricer], Pr
     for name in ("verify_seconds", "draft_seconds", "round_seconds", "committed", "no_spec_seconds"):
         np.testing.assert_array_equal(getattr(changed.grid(BATCHES, 8), name), getattr(fresh.grid(BATCHES, 8), name))
     step = Step.uniform(batch=np.array(BATCHES), depth=3, context=changed.scenario.context)
-    for ours, theirs in zip(changed.marginal(step), fresh.marginal(step), strict=True):
-        np.testing.assert_array_equal(ours.total_seconds, theirs.total_seconds)
+    for price, fresh_price in zip(changed.marginal(step), fresh.marginal(step), strict=True):
+        np.testing.assert_array_equal(price.total_seconds, fresh_price.total_seconds)
     assert (changed.memory, changed.sources) == (fresh.memory, fresh.sources)
     assert changed.largest_batch(4) == fresh.largest_batch(4)
     assert changed.no_spec_largest_batch == fresh.no_spec_largest_batch
 
 
-def test_what_stays_valid_is_not_worked_out_again() -> None:
+def test_what_stays_valid_is_not_computed_again() -> None:
     count = Counted()
     first = Pricer(scenario(), count_experts=count)
     first.grid(BATCHES, 8)
@@ -93,13 +93,13 @@ def test_what_stays_valid_is_not_worked_out_again() -> None:
     assert count.calls == 2
 
 
-def test_prices_under_uniform_routing_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Scenario] = []
-    of = memo.Memo.of
+def test_prices_under_uniform_routing_are_cached_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenarios: list[Scenario] = []
+    make_memo = memo.Memo.of
 
-    def counted(given: Scenario) -> memo.Memo:
-        made.append(given)
-        return of(given)
+    def counted(scenario: Scenario) -> memo.Memo:
+        scenarios.append(scenario)
+        return make_memo(scenario)
 
     first = pricer(routing=find_routing("qwen3.6-35b-a3b", scenario().architecture))
     monkeypatch.setattr(memo.Memo, "of", counted)
@@ -107,12 +107,12 @@ def test_prices_under_uniform_routing_are_kept_too(monkeypatch: pytest.MonkeyPat
     for one in (first, changed, first):
         assert one.under_uniform_routing().scenario.routing is UNIFORM
         assert one.under_uniform_routing().scenario.survival is one.scenario.survival
-    assert len(made) == 1
+    assert len(scenarios) == 1
 
 
 def test_rows_are_handed_out_whole_when_the_memo_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some batches known and others new, and no room for both: the known ones are not lost on the way."""
-    monkeypatch.setattr(memo, "_MOST_ROWS", 5)
+    """Some batches cached and others new, and no space for both: the cached ones are in the result too."""
+    monkeypatch.setattr(memo, "_MAX_ROWS", 5)
     small, fresh = pricer(drafter="mtp"), pricer(drafter="mtp")
     small.grid([1, 2, 3, 4], 4)
     np.testing.assert_array_equal(small.grid([3, 4, 5, 6], 4).goodput, fresh.grid([3, 4, 5, 6], 4).goodput)
@@ -120,14 +120,14 @@ def test_rows_are_handed_out_whole_when_the_memo_is_full(monkeypatch: pytest.Mon
 
 def test_several_threads_share_a_memo_that_is_cleared_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the explorer's server does."""
-    monkeypatch.setattr(memo, "_MOST_ROWS", 5)
+    monkeypatch.setattr(memo, "_MAX_ROWS", 5)
     shared = pricer(drafter="mtp")
-    asked = [([start, start + 1, start + 3], depth) for start in range(1, 20) for depth in (2, 4)]
+    requests = [([start, start + 1, start + 3], depth) for start in range(1, 20) for depth in (2, 4)]
 
     def goodput(batches: list[int], depth: int) -> np.ndarray:
         return shared.grid(batches, depth).goodput
 
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda one: goodput(*one), asked * 4))
-    for (batches, depth), answer in zip(asked * 4, answers, strict=True):
+        answers = list(pool.map(lambda one: goodput(*one), requests * 4))
+    for (batches, depth), answer in zip(requests * 4, answers, strict=True):
         np.testing.assert_array_equal(answer, pricer(drafter="mtp").grid(batches, depth).goodput)

@@ -1,4 +1,4 @@
-"""The bundled profiles of the reference MoE: chosen by name or by default, small, and equal to its bank."""
+"""The bundled profiles of the reference MoE: found by name and by model, small, and equal to what its bank gives."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _bundled(kind: str) -> dict[str, Any]:
     return values
 
 
-def _profile_by_command(kind: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
-    """As the command makes it, under the same name and source."""
+def _rebuilt(kind: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
+    """The profile as `specmargin profile` writes it, with the same name and source."""
     out = folder / f"{NAME}.{kind}.json"
     result = CliRunner().invoke(app, [kind, *arguments, "-o", str(out)])
     assert result.exit_code == 0, result.output
@@ -54,25 +54,25 @@ def _profile_by_command(kind: str, folder: Path, arguments: list[str]) -> dict[s
 
 def test_acceptance_is_what_the_command_makes(bank: Path, tmp_path: Path) -> None:
     bundled = _bundled("acceptance")
-    written = _profile_by_command("acceptance", tmp_path, [str(bank), "--source", bundled["source"]])
+    rebuilt = _rebuilt("acceptance", tmp_path, [str(bank), "--source", bundled["source"]])
     for category, values in bundled.pop("categories").items():
-        other = written["categories"][category]
+        other = rebuilt["categories"][category]
         assert values["rounds"] == other["rounds"]
         assert values["survival"] == pytest.approx(other["survival"], abs=1e-9)
         assert values["survival_stderr"] == pytest.approx(other["survival_stderr"], abs=1e-9)
     # The calibrator is fitted by iteration: its last digits may differ between versions of SciPy.
     assert bundled.pop("calibrator")["weights"] == pytest.approx(
-        written.pop("calibrator")["weights"], rel=1e-2, abs=1e-3
+        rebuilt.pop("calibrator")["weights"], rel=1e-2, abs=1e-3
     )
-    assert np.array(bundled.pop("sample")) == pytest.approx(np.array(written.pop("sample")), abs=1e-3)
-    assert bundled == {key: value for key, value in written.items() if key != "categories"}
+    assert np.array(bundled.pop("sample")) == pytest.approx(np.array(rebuilt.pop("sample")), abs=1e-3)
+    assert bundled == {key: value for key, value in rebuilt.items() if key != "categories"}
 
 
 def test_routing_is_what_the_command_makes(bank: Path, tmp_path: Path) -> None:
     bundled = _bundled("routing")
-    written = _profile_by_command("routing", tmp_path, [str(bank), "--model", NAME, "--source", bundled["provenance"]])
+    rebuilt = _rebuilt("routing", tmp_path, [str(bank), "--model", NAME, "--source", bundled["provenance"]])
     for name, values in bundled.pop("categories").items():
-        one, other = CategoryFile(**values), CategoryFile(**written["categories"][name])
+        one, other = CategoryFile(**values), CategoryFile(**rebuilt["categories"][name])
         assert (one.rounds, one.positions, one.requests) == (other.rounds, other.positions, other.requests)
         popularity = [decoded(file.popularity, "u2", (6, 64)) for file in (one, other)]
         assert popularity[0] == pytest.approx(popularity[1], abs=1e-4)
@@ -80,7 +80,7 @@ def test_routing_is_what_the_command_makes(bank: Path, tmp_path: Path) -> None:
         assert runs[0] == pytest.approx(runs[1], abs=1e-2)  # 8 bits
         assert one.depth.mean == pytest.approx(other.depth.mean, rel=1e-6)
         assert one.width.mean == pytest.approx(other.width.mean, rel=1e-6)
-    assert bundled == {key: value for key, value in written.items() if key != "categories"}
+    assert bundled == {key: value for key, value in rebuilt.items() if key != "categories"}
 
 
 def test_they_say_what_they_were_captured_of() -> None:
@@ -95,21 +95,21 @@ def test_they_say_what_they_were_captured_of() -> None:
 
 
 def test_the_model_finds_its_own_routing() -> None:
-    routing = find_routing(None, TARGET)
-    assert isinstance(routing, ModelRouting)
-    assert routing.own.identified
-    assert routing.source.kind == "measured"
+    profile = find_routing(None, TARGET)
+    assert isinstance(profile, ModelRouting)
+    assert profile.own.identified
+    assert profile.source.kind == "measured"
     run = Step.ragged(depths=np.array([8]), contexts=0)
     distinct = {
         name: float(find_routing(f"{NAME}:{name}", TARGET).mean(TARGET.pools[0], run).mean()) for name in ROUNDS
     }
     assert distinct == pytest.approx({"cpp": 19.95, "prose": 20.68, "python": 21.06}, abs=0.05)
     independent = Step.ragged(depths=np.zeros(9, dtype=np.int64), contexts=0)
-    assert float(routing.mean(TARGET.pools[0], independent).mean()) > max(distinct.values())
+    assert float(profile.mean(TARGET.pools[0], independent).mean()) > max(distinct.values())
 
 
 def test_routing_of_another_shape_and_unknown_categories_are_refused() -> None:
-    with pytest.raises(RoutingError, match="64 experts, 4 per token; this one has 128"):
+    with pytest.raises(RoutingError, match="64 experts, 4 a token; this one has 128"):
         find_routing(NAME, find_model("qwen3-30b-a3b"))
     with pytest.raises(RoutingError, match="no category 'rust'; it has: cpp, prose, python"):
         find_routing(f"{NAME}:rust", TARGET)

@@ -1,7 +1,7 @@
-"""Banks of draft rounds: what the drafter proposed with what confidence, and how much of it was accepted.
+"""Banks of draft rounds: tokens drafted, the drafter's confidences, and tokens accepted.
 
 The specdec-calibration layout (`acceptance.parquet` and `speculator.parquet`, joined on their keys), a CSV of rounds
-(`commits,category,a0..`), or vLLM's detailed speculation metrics (JSON lines). Read with Polars, any number of files.
+(`commits,category,a0..`), or vLLM's detailed speculation metrics (JSON lines). Any number of files, read with Polars.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rounds:
     """Rounds in order of (prompt, turn, round). Confidences are NaN where a bank has none, or nothing was drafted."""
 
     category_by_round: tuple[str, ...]
-    prompt_by_round: IntArray  # which request: rounds of one are not independent
+    prompt_by_round: IntArray  # the request: rounds of the same request are not independent
     round_index: IntArray
     context_by_round: FloatArray
     drafted_by_round: IntArray
@@ -49,8 +49,8 @@ class Rounds:
                 f"{self.source}: a round drafts {self.drafted_by_round.max()} tokens, but there are {self.depth} depths"
             )
         confidence = self.confidence_by_round_depth
-        known = confidence[~np.isnan(confidence)]
-        if known.size and not np.all((known >= 0.0) & (known <= 1.0)):
+        values = confidence[~np.isnan(confidence)]
+        if values.size and not np.all((values >= 0.0) & (values <= 1.0)):
             raise AcceptanceError(f"{self.source}: confidences must lie in 0..1")
 
     @property
@@ -63,7 +63,7 @@ class Rounds:
 
     @property
     def has_confidence(self) -> bool:
-        """For every token that was drafted."""
+        """Whether every drafted token has a confidence."""
         return bool(self.drafted_by_round.any()) and not bool(self._without_confidence.any())
 
     @property
@@ -90,12 +90,12 @@ class Rounds:
         )
 
     def with_confidence(self) -> Rounds | None:
-        """Whole requests that have one for every drafted token, so that streaks stay streaks; None where none has. The
-        first drafts of a live engine have none."""
-        spoiled = np.unique(self.prompt_by_round[self._without_confidence])
-        whole = ~np.isin(self.prompt_by_round, spoiled)
-        found = self.chosen(whole) if whole.any() else None
-        return found if found is not None and found.has_confidence else None
+        """The requests in which every drafted token has a confidence, whole so that histories stay complete; None if
+        there are none. The first drafts of a live engine have no confidences."""
+        incomplete = np.unique(self.prompt_by_round[self._without_confidence])
+        complete = ~np.isin(self.prompt_by_round, incomplete)
+        rounds = self.chosen(complete) if complete.any() else None
+        return rounds if rounds is not None and rounds.has_confidence else None
 
     def of_category(self, name: str) -> Rounds:
         return self.chosen(np.array([category == name for category in self.category_by_round]))
@@ -115,7 +115,7 @@ def _read(path: Path) -> Rounds:
         return _read_any(path)
     except AcceptanceError:
         raise
-    except Exception as error:  # a foreign file: whatever is in it, say which file it was
+    except Exception as error:  # a file from elsewhere may fail in any way: name the file
         raise AcceptanceError(f"{path}: is not understood as a bank ({type(error).__name__}: {error})") from None
 
 
@@ -141,25 +141,27 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
     """One bank, or the parts of one that a live engine captured."""
     accepted = _scan(path, *more, columns=(*KEYS, "accept"))
     depth = sum(name.startswith("acc") and name[3:].isdigit() for name in accepted.collect_schema().names())
-    beside = path.with_name("speculator.parquet")
+    speculator_path = path.with_name("speculator.parquet")
     frame = accepted.collect()
     duplicates = frame.height - frame.select(KEYS).unique().height
     if duplicates:
-        raise AcceptanceError(f"{path}: {duplicates} rounds stand twice (the same {', '.join(KEYS)})")
+        raise AcceptanceError(f"{path}: {duplicates} rounds are duplicates (the same {', '.join(KEYS)})")
     names = [f"conf{d}" for d in range(depth)]
-    if beside.is_file():
+    if speculator_path.is_file():
         others = (part.with_name("speculator.parquet") for part in more)
-        speculator = _scan(beside, *others, columns=(*KEYS, *names)).collect()
+        speculator = _scan(speculator_path, *others, columns=(*KEYS, *names)).collect()
         joined = frame.join(speculator.select(*KEYS, *names), on=KEYS, how="left")
         missing = joined.height - joined.drop_nulls("conf0").height if depth else 0
         if joined.height != frame.height or missing == frame.height:
-            raise AcceptanceError(f"{beside}: its rounds do not join with those of {path.name} on {', '.join(KEYS)}")
+            raise AcceptanceError(
+                f"{speculator_path}: its rounds do not join with those of {path.name} on {', '.join(KEYS)}"
+            )
         if missing:
-            raise AcceptanceError(f"{beside}: lacks {missing} of the {frame.height} rounds of {path.name}")
+            raise AcceptanceError(f"{speculator_path}: lacks {missing} of the {frame.height} rounds of {path.name}")
         frame = joined
     else:
         frame = frame.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in names)
-    _one(frame, "model", path)
+    _single_value(frame, "model", path)
     frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
     drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
     context = frame["context_len"].to_numpy() if "context_len" in frame.columns else np.zeros(frame.height)
@@ -171,7 +173,7 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
         drafted_by_round=drafted.astype(np.int64),
         accepted_by_round=frame["accept"].to_numpy().astype(np.int64),
         confidence_by_round_depth=frame.select(names).to_numpy().astype(np.float64),
-        speculator=_one(frame, "speculator", path),
+        speculator=_single_value(frame, "speculator", path),
         source=str(path.parent.name or path.name),
     )
 
@@ -185,11 +187,11 @@ def _requests(frame: pl.DataFrame) -> IntArray:
     return keys.rank("dense").to_numpy().astype(np.int64)
 
 
-def _one(frame: pl.DataFrame, column: str, path: Path) -> str:
-    found = frame[column].unique().to_list()
-    if len(found) > 1:
-        raise AcceptanceError(f"{path}: holds several of {column} ({', '.join(map(str, found[:4]))}); split it")
-    return str(found[0])
+def _single_value(frame: pl.DataFrame, column: str, path: Path) -> str:
+    values = frame[column].unique().to_list()
+    if len(values) > 1:
+        raise AcceptanceError(f"{path}: has several values of {column} ({', '.join(map(str, values[:4]))}); split it")
+    return str(values[0])
 
 
 def _read_csv(path: Path) -> Rounds:
@@ -220,14 +222,14 @@ def _read_csv(path: Path) -> Rounds:
 
 
 def _read_metrics(path: Path) -> Rounds:
-    """vLLM's per-request metrics: a line a request with what it drafted and accepted in every round."""
+    """vLLM's per-request metrics: one line per request, with the tokens drafted and accepted in every round."""
     try:
         frame = pl.read_ndjson(path)
     except Exception as error:
         raise AcceptanceError(f"{path}: not a readable JSON-lines file ({type(error).__name__})") from None
     for name in ("per_step_drafted", "per_step_accepted"):
         if name not in frame.columns:
-            raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number a round)")
+            raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number per round)")
     frame = frame.with_row_index("prompt").explode("per_step_drafted", "per_step_accepted")
     drafted = frame["per_step_drafted"].to_numpy().astype(np.int64)
     return Rounds(
@@ -256,7 +258,9 @@ def _joined(parts: Sequence[Rounds]) -> Rounds:
     offsets = np.cumsum([0, *(int(part.prompt_by_round.max()) + 1 for part in parts[:-1])])
     return Rounds(
         category_by_round=tuple(name for part in parts for name in part.category_by_round),
-        prompt_by_round=np.concatenate([part.prompt_by_round + by for part, by in zip(parts, offsets, strict=True)]),
+        prompt_by_round=np.concatenate(
+            [part.prompt_by_round + offset for part, offset in zip(parts, offsets, strict=True)]
+        ),
         round_index=np.concatenate([part.round_index for part in parts]),
         context_by_round=np.concatenate([part.context_by_round for part in parts]),
         drafted_by_round=np.concatenate([part.drafted_by_round for part in parts]),

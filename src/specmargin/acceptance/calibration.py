@@ -1,7 +1,7 @@
 """From a drafter's confidence to the probability that a token survives.
 
-Everything is about one thing: the chance that the token at depth d is accepted, given that all before it were. Drafters
-are over-confident, differently at each depth, and sequences differ: how the last rounds of this one went says more.
+The calibrated quantity is the probability that the token at depth d is accepted, given that all before it were.
+Drafters are over-confident, differently at each depth, and sequences differ: a sequence's last rounds are informative.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from specmargin.errors import AcceptanceError
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 KNOTS = np.array([-6.0, -4.0, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 4.0, 6.0])  # logits of confidence
-_EDGE = 1e-4
-_RIDGE = 2e-4  # a row
-FORGETTING = 0.8  # of how the last rounds of a sequence went
+_EDGE = 1e-4  # probabilities are clipped to _EDGE..1 - _EDGE
+_RIDGE = 2e-4  # on the mean loss per row
+FORGETTING = 0.8  # decay per round of a sequence's history
 _PRIOR_TOKENS = 1.0
 
 
@@ -29,7 +29,7 @@ class Tokens:
 
     depth: IntArray  # from 0
     confidence: FloatArray
-    history: FloatArray  # of the sequence, before this round: logit of its acceptance, forgetting
+    history: FloatArray  # of the sequence, before this round: logit of its decaying mean acceptance
     before: FloatArray  # mean logit of the confidences before it in the round
     accepted: BoolArray
     round: IntArray
@@ -52,19 +52,19 @@ def sigmoid(x: FloatArray) -> FloatArray:
 
 
 def history_of(rounds: Rounds) -> FloatArray:
-    """By round: the logit of the acceptance of its sequence's tokens so far, forgetting; even odds before the first."""
+    """By round: the logit of its sequence's decaying mean acceptance so far; even odds before the first round."""
     order = np.lexsort((rounds.round_index, rounds.prompt_by_round))
-    found = np.empty(rounds.count)
+    acceptance = np.empty(rounds.count)
     hits = tries = 0.0
     last = -1
     for i in order:
         if rounds.prompt_by_round[i] != last:
             last, hits, tries = int(rounds.prompt_by_round[i]), 0.0, 0.0
-        found[i] = (hits + 0.5 * _PRIOR_TOKENS) / (tries + _PRIOR_TOKENS)
+        acceptance[i] = (hits + 0.5 * _PRIOR_TOKENS) / (tries + _PRIOR_TOKENS)
         reached = min(int(rounds.accepted_by_round[i]) + 1, int(rounds.drafted_by_round[i]))
         hits = FORGETTING * hits + float(rounds.accepted_by_round[i])
         tries = FORGETTING * tries + reached
-    return logit(found)
+    return logit(acceptance)
 
 
 def tokens_of(rounds: Rounds) -> Tokens:
@@ -88,14 +88,14 @@ def tokens_of(rounds: Rounds) -> Tokens:
 
 
 def every_token_of(rounds: Rounds) -> Tokens:
-    """Every drafted token as if it were reached: what a policy asks about before anything is verified."""
+    """Every drafted token as if it were reached: the input of a policy before anything is verified."""
     count, deepest = rounds.count, rounds.depth
     index, depth = np.indices((count, deepest)).reshape(2, -1)
-    known = np.nan_to_num(rounds.confidence_by_round_depth, nan=0.0)  # what was not drafted is not accepted
-    so_far = np.cumsum(logit(known), axis=1)
+    confidence = np.nan_to_num(rounds.confidence_by_round_depth, nan=0.0)  # tokens not drafted are not accepted
+    so_far = np.cumsum(logit(confidence), axis=1)
     return Tokens(
         depth=depth,
-        confidence=known[index, depth],
+        confidence=confidence[index, depth],
         history=history_of(rounds)[index],
         before=np.where(depth > 0, so_far[index, np.maximum(depth - 1, 0)] / np.maximum(depth, 1), 0.0),
         accepted=np.zeros(index.size, dtype=bool),
@@ -114,7 +114,7 @@ def survival_of(rounds: Rounds, calibrator: Calibrator) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The drafter's word."""
+    """The drafter's confidence as it is."""
 
     def probability(self, tokens: Tokens) -> FloatArray:
         return np.clip(tokens.confidence, _EDGE, 1.0 - _EDGE)
@@ -122,7 +122,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsotonicByDepth:
-    """A rising step function a depth."""
+    """One non-decreasing function of confidence per depth."""
 
     confidence_by_depth: tuple[FloatArray, ...]
     probability_by_depth: tuple[FloatArray, ...]
@@ -132,26 +132,28 @@ class IsotonicByDepth:
         confidences, probabilities = [], []
         for depth in range(int(tokens.depth.max()) + 1):
             own = tokens.depth == depth
-            at, place, count = np.unique(tokens.confidence[own], return_inverse=True, return_counts=True)
-            share = np.bincount(place, weights=tokens.accepted[own]) / count  # equal confidences are one point
+            levels, level, count = np.unique(tokens.confidence[own], return_inverse=True, return_counts=True)
+            share = np.bincount(level, weights=tokens.accepted[own]) / count  # equal confidences are one point
             rising = isotonic_regression(share, weights=count.astype(np.float64)).x
-            confidences.append(at)
+            confidences.append(levels)
             probabilities.append(np.clip(rising, 0.005, 0.995))
         return cls(confidence_by_depth=tuple(confidences), probability_by_depth=tuple(probabilities))
 
     def probability(self, tokens: Tokens) -> FloatArray:
-        found = np.empty(tokens.depth.size)
+        probability = np.empty(tokens.depth.size)
         for depth in np.unique(tokens.depth):
             own = tokens.depth == depth
-            at = min(int(depth), len(self.confidence_by_depth) - 1)
-            found[own] = np.interp(tokens.confidence[own], self.confidence_by_depth[at], self.probability_by_depth[at])
-        return found
+            d = min(int(depth), len(self.confidence_by_depth) - 1)
+            probability[own] = np.interp(
+                tokens.confidence[own], self.confidence_by_depth[d], self.probability_by_depth[d]
+            )
+        return probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logistic:
-    """Log-odds as a sum: an intercept and a slope a depth, a bent line over confidence, the sequence's history and the
-    confidences before it. `rich` False leaves the last three out."""
+    """Log-odds as a sum: an intercept and a slope per depth, a piecewise linear function of confidence, the sequence's
+    history and the confidences before the token. `rich` False leaves the last three out."""
 
     weights: FloatArray
     depths: int
@@ -167,37 +169,37 @@ class Logistic:
             value = float(np.mean(np.logaddexp(0.0, z) - y * z)) + _RIDGE * float(w @ w)
             return value, np.asarray(x.T @ (p - y) / y.size + 2.0 * _RIDGE * w)
 
-        found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-        return cls(weights=np.asarray(found.x), depths=depths, rich=rich)
+        fit = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 300})
+        return cls(weights=np.asarray(fit.x), depths=depths, rich=rich)
 
     def probability(self, tokens: Tokens) -> FloatArray:
         return sigmoid(_features(tokens, self.depths, rich=self.rich) @ self.weights)
 
 
 def _features(tokens: Tokens, depths: int, *, rich: bool) -> FloatArray:
-    at = logit(tokens.confidence)
+    log_odds = logit(tokens.confidence)
     by_depth = (tokens.depth[:, np.newaxis] == np.arange(depths)).astype(np.float64)
-    columns = [by_depth, at[:, np.newaxis] / 4.0]
+    columns = [by_depth, log_odds[:, np.newaxis] / 4.0]
     if rich:
         later = (tokens.depth > 0).astype(np.float64)
         columns += [
-            by_depth * at[:, np.newaxis] / 4.0,
-            hats(at),
+            by_depth * log_odds[:, np.newaxis] / 4.0,
+            hats(log_odds),
             tokens.history[:, np.newaxis],
             (tokens.history * later)[:, np.newaxis],
             tokens.before[:, np.newaxis] / 4.0,
-            (tokens.history * at)[:, np.newaxis] / 4.0,
+            (tokens.history * log_odds)[:, np.newaxis] / 4.0,
         ]
     return np.concatenate(columns, axis=1)
 
 
-def hats(at: FloatArray) -> FloatArray:
-    """Piecewise linear in between the knots: each row has two weights that add up to one."""
-    place = np.interp(at, KNOTS, np.arange(KNOTS.size))
-    return np.asarray(np.maximum(1.0 - np.abs(place[:, np.newaxis] - np.arange(KNOTS.size)), 0.0))
+def hats(log_odds: FloatArray) -> FloatArray:
+    """Weights of linear interpolation between the knots: two per row, adding up to one."""
+    knot = np.interp(log_odds, KNOTS, np.arange(KNOTS.size))
+    return np.asarray(np.maximum(1.0 - np.abs(knot[:, np.newaxis] - np.arange(KNOTS.size)), 0.0))
 
 
-# --- how good ---
+# --- quality ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

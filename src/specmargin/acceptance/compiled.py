@@ -1,4 +1,4 @@
-"""The calibrator as an engine runs it: confidences of a batch into survivals, by table look-up, without allocating."""
+"""The calibrator compiled for an engine: confidences of a batch to survivals, by table look-up, without allocation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from specmargin.errors import AcceptanceError
 from specmargin.step import FloatArray, IntArray
 
 _LEVELS = 1024  # of confidence, evenly spaced in log-odds
-_RANGE = 9.3  # log-odds beyond which nothing changes
-_CURVE = 2048  # of the sigmoid
+_RANGE = 9.3  # log-odds; confidences beyond it are clipped
+_CURVE = 2048  # points of the sigmoid
 
 
 class CalibratorTables(NamedTuple):
-    """What `calibrated` looks up in."""
+    """The look-up tables of `calibrated`."""
 
     base: FloatArray  # (depth, level): log-odds of acceptance
     levels: FloatArray  # of confidence, in log-odds
-    level_of: IntArray  # by confidence, evenly spaced
+    level_of: IntArray  # index into `levels`, by confidence evenly spaced in 0..1
     curve: FloatArray  # the sigmoid
     history: float  # weight of a sequence's history
     later_history: float  # the same, beyond the first token
@@ -34,7 +34,7 @@ class CalibratorTables(NamedTuple):
 
 
 class CompiledCalibrator:
-    """Within 0.005 of the model it was made from. A sequence's history is given in log-odds, as `history_of` has it."""
+    """Within 0.005 of the logistic model. A sequence's history is in log-odds, as in `history_of`."""
 
     def __init__(self, model: Logistic, max_batch: int) -> None:
         if not model.rich:
@@ -44,11 +44,11 @@ class CompiledCalibrator:
         d, w = model.depths, model.weights
         intercept, slope, by_depth = w[:d], w[d], w[d + 1 : 2 * d + 1]
         knots, rest = w[2 * d + 1 : -4], w[-4:]
-        bent = hats(levels) @ knots
+        curvature = hats(levels) @ knots
         grid = np.linspace(0.0, 1.0, 4 * _LEVELS + 1)
         self.tables = CalibratorTables(
             base=np.ascontiguousarray(
-                intercept[:, np.newaxis] + (slope + by_depth[:, np.newaxis]) * levels / 4.0 + bent
+                intercept[:, np.newaxis] + (slope + by_depth[:, np.newaxis]) * levels / 4.0 + curvature
             ),
             levels=levels,
             # From confidence to level without a logarithm.
@@ -63,7 +63,7 @@ class CompiledCalibrator:
 
     def survival(self, confidence: FloatArray, history: FloatArray) -> FloatArray:
         """(sequences, depth), valid until the next call; the caller has checked that confidences lie in 0..1."""
-        # Contiguous whatever the width, so that what is compiled for one batch is compiled for all.
+        # Contiguous at any width, so that one compiled signature serves all batches.
         out = self._survival[: confidence.size].reshape(confidence.shape)
         calibrated(confidence, history, self.tables, out)
         return out

@@ -1,4 +1,4 @@
-"""Survival curves from rounds, with their uncertainty. Rounds cut short by a small depth are censored, not rejected."""
+"""Survival curves from rounds, with their uncertainty. Rounds cut short by a small depth are censored."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _GROUPS = 20
 class SurvivalEstimate:
     rounds: int
     survival: FloatArray
-    standard_error: FloatArray  # over requests: rounds of one are alike
+    standard_error: FloatArray  # over requests: rounds of the same request are correlated
 
     def curve(self, detail: str) -> Survival:
         return Survival(by_depth=self.survival, source=Source(kind=SourceKind.MEASURED, detail=detail))
 
 
 def survival_estimate(rounds: Rounds) -> SurvivalEstimate:
-    """Product-limit (Kaplan-Meier): S_d = Π of what was accepted at a depth over what was tried there, the prefix
-    accepted. Its error by leaving out one twentieth of the requests at a time."""
+    """Product-limit (Kaplan-Meier): S_d is the product over depths of tokens accepted over tokens reached. Its error is
+    a jackknife that leaves out one twentieth of the requests at a time."""
     whole = product_limit(rounds)
     groups = rounds.prompt_by_round % _GROUPS
     parts = [product_limit(rounds.chosen(groups != group)) for group in np.unique(groups) if (groups != group).any()]
@@ -39,20 +39,14 @@ def survival_estimate(rounds: Rounds) -> SurvivalEstimate:
 
 
 def product_limit(rounds: Rounds) -> FloatArray:
-    """Survival at depth 1, 2, …, as deep as anybody drafted."""
+    """Survival at depth 1, 2, …, to the deepest draft."""
     conditional = []
     for depth in range(1, int(rounds.drafted_by_round.max()) + 1):
-        tried = (rounds.drafted_by_round >= depth) & (rounds.accepted_by_round >= depth - 1)
-        if not tried.any():
+        reached = (rounds.drafted_by_round >= depth) & (rounds.accepted_by_round >= depth - 1)
+        if not reached.any():
             break
-        conditional.append(float((rounds.accepted_by_round[tried] >= depth).mean()))
+        conditional.append(float((rounds.accepted_by_round[reached] >= depth).mean()))
     return np.cumprod(np.array(conditional or [0.0]))
-
-
-def naive_survival(rounds: Rounds) -> FloatArray:
-    """Accepted that far over all rounds: right only where every round drafts as deep. Kept to show the bias."""
-    deepest = int(rounds.drafted_by_round.max())
-    return np.array([float((rounds.accepted_by_round >= depth).mean()) for depth in range(1, deepest + 1)])
 
 
 def accepted_histogram(rounds: Rounds) -> FloatArray:

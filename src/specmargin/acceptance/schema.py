@@ -1,4 +1,4 @@
-"""The file of an acceptance profile, `NAME.acceptance.json`: what is kept of a bank."""
+"""The file of an acceptance profile, `NAME.acceptance.json`: the summary of a bank."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class AcceptanceFile(StrictModel):
     sample: list[list[Probability]]  # calibrated survivals of some rounds, for the look-ahead
 
     def survival(self, category: str) -> Survival:
-        found = self.categories.get(category)
-        if found is None:
-            hint, known = nearest_names(category, self.categories), ", ".join(self.categories)
-            raise AcceptanceError(f"acceptance profile {self.name} has no category {category!r}{hint}; it has: {known}")
+        profile = self.categories.get(category)
+        if profile is None:
+            hint, names = nearest_names(category, self.categories), ", ".join(self.categories)
+            raise AcceptanceError(f"acceptance profile {self.name} has no category {category!r}{hint}; it has: {names}")
         origin = f"{self.speculator} ({self.source})" if self.speculator else self.source
-        detail = f"{found.rounds:,} rounds of {origin}, {category}"
-        by_depth = np.minimum.accumulate(np.array(found.survival))
+        detail = f"{profile.rounds:,} rounds of {origin}, {category}"
+        by_depth = np.minimum.accumulate(np.array(profile.survival))
         return Survival(by_depth=by_depth, source=Source(kind=SourceKind.MEASURED, detail=detail))
 
 

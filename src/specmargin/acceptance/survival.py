@@ -15,7 +15,7 @@ _DEEPEST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:
-    """S_1, S_2, …; beyond the last given depth the last conditional acceptance goes on."""
+    """S_1, S_2, …; beyond the last given depth, conditional acceptance stays at its last value."""
 
     by_depth: FloatArray
     source: Source
@@ -55,12 +55,12 @@ class Survival:
 
     def at(self, depth: int) -> FloatArray:
         """S_1..S_depth, extended geometrically past the last given depth."""
-        known = self.by_depth[:depth]
-        missing = depth - known.size
+        given = self.by_depth[:depth]
+        missing = depth - given.size
         if missing <= 0:
-            return known
+            return given
         steps = np.arange(1, missing + 1)
-        return np.concatenate([known, self.by_depth[-1] * self.last_acceptance**steps])
+        return np.concatenate([given, self.by_depth[-1] * self.last_acceptance**steps])
 
     @property
     def last_acceptance(self) -> float:
@@ -81,11 +81,11 @@ class Survival:
 def break_even_acceptance(cost_ratio: ArrayLike, depth: ArrayLike) -> FloatArray:
     """The constant α at which 1 + α + … + α^γ equals the price of the round over the price of a plain step.
 
-    NaN where even α = 1 does not pay (the ratio exceeds γ + 1); 0 where speculation is free.
+    NaN where even α = 1 does not pay (the ratio exceeds γ + 1); 0 where speculation costs nothing.
     """
     ratio, gamma = np.broadcast_arrays(np.asarray(cost_ratio, np.float64), np.asarray(depth, np.float64))
     low, high = np.zeros_like(ratio), np.ones_like(ratio)
-    for _ in range(50):  # bisection: the sum rises with α; 2^-50 is far below any acceptance anybody measures
+    for _ in range(50):  # bisection: the sum rises with α; 2^-50 is far below the precision of any measurement
         middle = (low + high) / 2
         under = _committed(middle, gamma) < ratio
         low, high = np.where(under, middle, low), np.where(under, high, middle)
@@ -100,12 +100,12 @@ def _committed(alpha: FloatArray, gamma: FloatArray) -> FloatArray:
 
 
 def parse_acceptance(text: str, *, max_depth: int) -> Survival:
-    """`0.8`, `0.78,0.58,0.44` or `length:2.3` (`length:2.3@4` says at which depth it was measured)."""
-    given = Source(kind=SourceKind.MEASURED, detail=f"acceptance {text} given by the user")
+    """`0.8`, `0.78,0.58,0.44` or `length:2.3` (`length:2.3@4`: measured at depth 4)."""
+    source = Source(kind=SourceKind.MEASURED, detail=f"acceptance {text} given by the user")
     try:
         if text.startswith("length:"):
             length, _, depth = text.removeprefix("length:").partition("@")
-            return Survival.of_length(float(length), int(depth) if depth else max_depth, given)
+            return Survival.of_length(float(length), int(depth) if depth else max_depth, source)
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         raise AcceptanceError(
@@ -113,8 +113,8 @@ def parse_acceptance(text: str, *, max_depth: int) -> Survival:
             "a mean accepted length (length:2.3, or length:2.3@4 for depth 4) or a bundled curve's name"
         ) from None
     if len(numbers) == 1:
-        return Survival.constant(numbers[0], given)
-    return Survival(by_depth=_frozen(np.asarray(numbers)), source=given)
+        return Survival.constant(numbers[0], source)
+    return Survival(by_depth=_frozen(np.asarray(numbers)), source=source)
 
 
 def _frozen(values: ArrayLike) -> FloatArray:

@@ -16,10 +16,10 @@ class Amdahl:
 
     batch: int
     depth: int
-    expert_share: float  # f: of the step without drafts
+    expert_share: float  # f: routed experts' share of the step without drafts
     expert_ratio: float  # distinct experts with drafts over those without
     predicted_ratio: float
-    priced_ratio: float  # by the scenario's prices, where every component grows
+    priced_ratio: float  # by the scenario's prices, in which every component grows
 
 
 def amdahl_ratio(expert_share: float, expert_ratio: float) -> float:
@@ -27,13 +27,13 @@ def amdahl_ratio(expert_share: float, expert_ratio: float) -> float:
 
 
 def amdahl(pricer: Pricer, *, batch: int, depth: int) -> Amdahl:
-    plain, deep = (Step.uniform(batch=batch, depth=at, context=pricer.scenario.context) for at in (0, depth))
+    plain, deep = (Step.uniform(batch=batch, depth=d, context=pricer.scenario.context) for d in (0, depth))
     before, after = pricer.verify(plain), pricer.verify(deep)
-    touched = [pricer.distinct_experts(step) for step in (plain, deep)]
-    if touched[0] is None or touched[1] is None:
+    distinct = [pricer.distinct_experts(step) for step in (plain, deep)]
+    if distinct[0] is None or distinct[1] is None:
         raise ScenarioError(f"{pricer.scenario.architecture.name} is dense: it has no expert time to split off")
     share = float(before.share(Component.ROUTED_EXPERTS))
-    ratio = float(touched[1] / touched[0])
+    ratio = float(distinct[1] / distinct[0])
     return Amdahl(
         batch=batch,
         depth=depth,

@@ -1,4 +1,4 @@
-"""Two sources of prices, one question: what each recommends, and what following the wrong one costs."""
+"""Two price sources compared: the depth that each recommends, and what following the wrong one costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specmargin.step import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one source of prices says at one batch."""
+    """The recommendation of one price source at one batch."""
 
     depth: int
     speedup: float
@@ -28,7 +28,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What the first side's draft adds to a component, relative to a whole step without drafts."""
+    """What drafting adds to a component, relative to a whole step without drafts."""
 
     component: str
     added: float
@@ -57,13 +57,13 @@ def compare(
     depths = [best_depths(grid, graph_limit) for grid in grids]
     rows = []
     for i, batch in enumerate(batches):
-        mine, theirs = int(depths[0][i]), int(depths[1][i])
+        depth, other_depth = int(depths[0][i]), int(depths[1][i])
         rows.append(
             ComparedRow(
                 batch=batch,
-                ours=_side(grids[0], i, mine, theirs),
-                other=_side(grids[1], i, theirs, mine),
-                differences=_differences(ours, other, batch, mine or theirs),
+                ours=_side(grids[0], i, depth, other_depth),
+                other=_side(grids[1], i, other_depth, depth),
+                differences=_differences(ours, other, batch, depth or other_depth),
             )
         )
     return Comparison(ours=ours.scenario, other=other.scenario, rows=tuple(rows))
@@ -90,9 +90,9 @@ def _differences(ours: Pricer, other: Pricer, batch: int, depth: int) -> tuple[D
 def _added(pricer: Pricer, batch: int, depth: int) -> dict[str, float]:
     """By component: seconds that drafts of this depth add, relative to a step without drafts."""
     context = pricer.scenario.context
-    plain, deep = (pricer.verify(Step.uniform(batch=batch, depth=at, context=context)) for at in (0, depth))
+    plain, deep = (pricer.verify(Step.uniform(batch=batch, depth=d, context=context)) for d in (0, depth))
     before = {line.component: float(line.seconds) for line in plain.components}
-    whole = float(plain.total_seconds)
+    plain_seconds = float(plain.total_seconds)
     after = {line.component: float(line.seconds) for line in deep.components}
-    added = {str(name): (after.get(name, 0.0) - before.get(name, 0.0)) / whole for name in {**before, **after}}
-    return added | {"drafting": float(pricer.draft_seconds(batch, depth, context)) / whole}
+    added = {str(name): (after.get(name, 0.0) - before.get(name, 0.0)) / plain_seconds for name in {**before, **after}}
+    return added | {"drafting": float(pricer.draft_seconds(batch, depth, context)) / plain_seconds}

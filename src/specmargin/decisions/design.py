@@ -1,6 +1,6 @@
-"""The design space: the same model with other experts, and what speculation makes of each at one batch.
+"""The design space: the same model with other experts, and the speculative goodput of each variant at one batch.
 
-Acceptance, drafter and everything beside the experts are held. How good the variants are as models is not predicted.
+Acceptance, drafter and everything except the experts stay the same. Model quality of the variants is not predicted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from specmargin.routing.profile import ModelRouting
 from specmargin.sources import Source, assumed
 from specmargin.step import Step
 
-STEP = 64  # widths are multiples of it: what kernels tile by, and what published models keep to
-TOLERANCE = 0.02  # how far "equal" may be off: widths come in steps
-_SHARE_TOLERANCE = 1 / 16  # how far the shared share may be from the one that was asked for
+STEP = 64  # widths are multiples of it, as kernel tiles and published models are
+TOLERANCE = 0.02  # relative difference that counts as equal: widths come in steps
+_SHARE_TOLERANCE = 1 / 16  # largest difference between the shared share and the requested one
 _MOST_EXPERTS = 4096
 
 Wrapper = Callable[[Sequence[ExpertShape]], Iterable[ExpertShape]]
@@ -31,7 +31,7 @@ Wrapper = Callable[[Sequence[ExpertShape]], Iterable[ExpertShape]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What is tried. With `Hold.TOTAL` the shared share follows from the other two, so none can be asked for."""
+    """The variants to try. With `Hold.TOTAL` the shared share follows from the other two and must not be given."""
 
     hold: Hold
     experts: Sequence[int]
@@ -43,7 +43,7 @@ class Space:
         check_range("--experts-per-token", self.experts_per_token, 1, _MOST_EXPERTS)
         if self.hold is Hold.TOTAL and self.shared_shares:
             raise ScenarioError(
-                "--hold total fixes the shared share by experts and experts a token; leave out --shared"
+                "--hold total fixes the shared share by experts and experts per token; leave out --shared"
             )
         if self.hold is Hold.ACTIVE and not self.shared_shares:
             raise ScenarioError("--shared needs at least one share, such as 0")
@@ -56,7 +56,7 @@ class Space:
         return len(self.experts) * len(self.experts_per_token) * max(len(self.shared_shares), 1)
 
     def shapes(self, base: ExpertShape) -> tuple[ExpertShape, ...]:
-        """Every variant that steps of 64 can build; those further than 2% from equal are left out."""
+        """Every variant whose parameters are equal to within 2%, with widths in steps of 64."""
         pairs = [(n, k) for n, k in product(self.experts, self.experts_per_token) if k < n]
         match self.hold:
             case Hold.ACTIVE:
@@ -78,7 +78,7 @@ def _equal_active(base: ExpertShape, experts: int, per_token: int, share: float)
 
 
 def _equal_total(base: ExpertShape, experts: int, per_token: int) -> ExpertShape | None:
-    """k · width + shared and n · width + shared are both given, so their difference gives the width."""
+    """k · width + shared and n · width + shared are both fixed, so their difference gives the width."""
     width = _stepped((base.total_width - base.active_width) / (experts - per_token))
     shared = _stepped(base.active_width - per_token * width)
     shape = _shape(experts, per_token, width, max(shared, 0))
@@ -97,8 +97,8 @@ def _shape(experts: int, per_token: int, width: int, shared: int) -> ExpertShape
     return ExpertShape(experts=experts, experts_per_token=per_token, width=width, shared_width=shared)
 
 
-def _near(value: float, wanted: float) -> bool:
-    return abs(value / wanted - 1.0) <= TOLERANCE
+def _near(value: float, target: float) -> bool:
+    return abs(value / target - 1.0) <= TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class DesignRow:
     goodput_tokens_per_second: float
     no_spec_tokens_per_second: float
     distinct_experts: float
-    fits: bool  # the batch, with room for drafts of that depth
+    fits: bool  # the batch, with memory for drafts of that depth
 
     @property
     def speedup(self) -> float:
@@ -170,11 +170,11 @@ def explore(pricer: Pricer, space: Space, *, batch: int, max_depth: int, progres
 
 
 def _sources(pricer: Pricer) -> dict[str, Source]:
-    """Those of the model itself, except for routing: variants were neither captured nor trained."""
+    """The sources of the model, except for routing: no variant was captured or trained."""
     sources, name = pricer.sources, pricer.scenario.architecture.name
     return sources | {
         "routing": assumed(f"scaled to the experts of every variant: {sources['routing'].detail}"),
-        "variants": assumed(f"{name} with other experts; its drafter and acceptance kept, quality not predicted"),
+        "variants": assumed(f"{name} with other experts; same drafter and acceptance, quality not predicted"),
     }
 
 
@@ -185,7 +185,7 @@ def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth:
     grid = variant.grid([batch], max_depth)
     depth = int(best_depths(grid, scenario.engine_time.graph_limit)[0])
     distinct = variant.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
-    assert distinct is not None  # it has experts: that is what was reshaped
+    assert distinct is not None  # a reshaped model has experts
     return DesignRow(
         shape=shape,
         parameters=architecture.parameters,

@@ -32,7 +32,7 @@ class Duel:
 
 
 def duel(pricer: Pricer, *, batch: int, alpha: float) -> Duel:
-    """One more position beside `batch` plain sequences: another sequence, or a draft token of one of them."""
+    """One more position next to `batch` plain sequences: another sequence, or a draft token of one of them."""
     check_range("batch", [batch], 1, MAX_BATCH)
     if not 0.0 <= alpha <= 1.0:
         raise AcceptanceError(f"--alpha must lie in 0..1, got {alpha:g}")

@@ -1,4 +1,4 @@
-"""Prices of every batch and depth, and the depths that they favour."""
+"""Prices of every batch and depth, and the best depths under them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request rate to the batch at which it settles: for planning by traffic instead of by batch."""
+"""From a request rate to its steady-state batch: planning by traffic instead of by batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operating:
-    """Where a load settles."""
+    """The steady state of a load."""
 
     batch: int
     depth: int
@@ -51,19 +51,19 @@ class Operating:
 def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | None, speculate: bool = True) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
-    Prefill takes its share of time first; what is left decodes. An engine holds memory for the deepest draft it is set
-    up for, so every such setting is tried and the one with the shortest time between tokens wins (among those that meet
-    the target, where there is one). Queueing noise is left out: at high load a real server holds more sequences for a
-    while (the simulator shows that).
+    Prefill takes its share of the time first; the rest is for decoding. An engine reserves memory for the deepest draft
+    it is configured for, so every such depth is tried and the one with the lowest TPOT wins (among those that meet the
+    target, if there is one). Queueing is not modelled: at high load a real server holds more sequences for a while (the
+    simulator models that).
     """
     share = _prefill_share(pricer, load)
     settings = range(max_depth + 1) if speculate else [0]
     points = [_settle_at(pricer, load, share, depth, graph_limit, speculate) for depth in settings]
     stable = [point for point, _ in points if point is not None]
     if not stable:
-        most = max(rate for _, rate in points)
+        max_rate = max(rate for _, rate in points)
         raise ScenarioError(
-            f"{load.requests_per_second:g} requests a second do not fit: this hardware serves about {most:.2g}; "
+            f"{load.requests_per_second:g} requests per second do not fit: this hardware serves about {max_rate:.2g}; "
             "lower --qps or add --gpus"
         )
     return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
@@ -72,17 +72,17 @@ def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | Non
 def _settle_at(
     pricer: Pricer, load: Load, share: float, held_depth: int, graph_limit: int | None, speculate: bool
 ) -> tuple[Operating | None, float]:
-    """Where the load settles in an engine set up for drafts of `held_depth`, and the requests it could serve."""
+    """The steady state in an engine configured for `held_depth`, and the requests per second that it could serve."""
     fits = pricer.largest_batch(held_depth) if speculate else pricer.no_spec_largest_batch
     largest = min(max(fits, 1), _LARGEST_BATCH)
     grid = pricer.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
     depths = _depths(grid, graph_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
     tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.no_spec_seconds
-    wanted = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
-    most = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
-    stable = np.flatnonzero(grid.batches >= wanted)
+    needed_batch = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
+    max_rate = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
+    stable = np.flatnonzero(grid.batches >= needed_batch)
     if stable.size == 0:
-        return None, most
+        return None, max_rate
     index = int(stable[0])
     seconds = float(tpot[index] / (1.0 - share))
     target = load.tpot_target_seconds
@@ -93,7 +93,7 @@ def _settle_at(
         prefill_share=share,
         meets_target=None if target is None else seconds <= target,
     )
-    return point, most
+    return point, max_rate
 
 
 def _prefill_share(pricer: Pricer, load: Load) -> float:
@@ -102,7 +102,7 @@ def _prefill_share(pricer: Pricer, load: Load) -> float:
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(
-            f"{load.requests_per_second:g} requests a second of {load.input_tokens} tokens need {share:.1f} times "
+            f"{load.requests_per_second:g} requests per second of {load.input_tokens} tokens need {share:.1f} times "
             "the prefill this hardware can do; lower --qps or add --gpus"
         )
     return share

@@ -1,4 +1,4 @@
-"""What pricers keep, and share where it stays valid."""
+"""The cache of a pricer, shared with other pricers where it stays valid."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from specmargin.sources import Source
 from specmargin.step import ExpertCounter, FloatArray
 
 Point = tuple[float, float]  # batch and context
-Row = tuple[FloatArray, FloatArray]  # by depth: seconds of a step without its launches, and of drafting
-_MOST_ROWS = 20_000
+Row = tuple[FloatArray, FloatArray]  # by depth: seconds of a step without launches, and seconds of drafting
+_MAX_ROWS = 20_000
 
 
 @dataclass(slots=True, kw_only=True)
 class Memo:
     """Shared by pricers whose scenarios differ in acceptance, context or launches: nothing here depends on those.
 
-    Several threads may fill it at once. Entries are stored whole and never changed, so at worst two threads work out
-    the same one.
+    Several threads may fill it at once. Entries are stored whole and never changed, so at worst two threads compute the
+    same one.
     """
 
     count_experts: ExpertCounter
@@ -50,15 +50,15 @@ class Memo:
     def rows(
         self, points: Sequence[Point], max_depth: int, price: Callable[[Sequence[Point]], dict[Point, Row]]
     ) -> dict[Point, Row]:
-        """Kept rows that reach `max_depth`; the others are priced and kept.
+        """Cached rows that reach `max_depth`; the others are priced and cached.
 
-        The result does not refer to what is kept: another thread may clear it meanwhile.
+        The result does not refer to the cache: another thread may clear it meanwhile.
         """
-        kept = self.row_by_point
-        known = {point: row for point in points if (row := kept.get(point)) is not None and row[0].size > max_depth}
-        missing = [point for point in dict.fromkeys(points) if point not in known]
+        cache = self.row_by_point
+        hits = {point: row for point in points if (row := cache.get(point)) is not None and row[0].size > max_depth}
+        missing = [point for point in dict.fromkeys(points) if point not in hits]
         priced = price(missing) if missing else {}
-        if len(kept) + len(priced) > _MOST_ROWS:
-            kept.clear()
-        kept.update(priced)
-        return known | priced
+        if len(cache) + len(priced) > _MAX_ROWS:
+            cache.clear()
+        cache.update(priced)
+        return hits | priced

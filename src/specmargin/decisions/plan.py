@@ -1,4 +1,4 @@
-"""The plan: the best depth at each batch size, what it gains, and what it must clear."""
+"""The plan: the best depth at each batch size, its gain, and its hurdle."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class Plan:
     rows: tuple[PlanRow, ...]
     max_depth: int
     graph_limit: int | None  # positions of the largest CUDA graph; None: a graph for every step
-    held_depth: int  # the deepest draft that the engine holds memory for
-    largest_batch: int  # sequences that fit, with room for drafts of that depth
+    held_depth: int  # the deepest draft that the engine reserves memory for
+    largest_batch: int  # sequences that fit, with memory for drafts of that depth
     no_spec_largest_batch: int  # sequences that fit without speculation
     peak_tokens_per_second: float  # the best goodput of any batch that fits
     no_spec_peak_tokens_per_second: float  # the same without speculation
     paying: tuple[tuple[int, int], ...]  # ranges of batch sizes in which some allowed depth pays
-    looked_up_to: int  # the largest batch that `paying` covers
+    priced_up_to: int  # the largest batch that `paying` covers
     graph_free_paying: tuple[tuple[int, int], ...]  # the same if the engine had a graph for every step
     stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit, or not at all
-    switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict turns
+    switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict changes
 
     @property
     def scenario(self) -> Scenario:
@@ -72,11 +72,11 @@ class Plan:
 
     @property
     def stops_at_batch(self) -> int | None:
-        """The batch from which on no depth pays; None where one pays up to `looked_up_to`."""
+        """The batch from which on no depth pays; None where one pays up to `priced_up_to`."""
         if not self.paying:
             return 1
         last = self.paying[-1][1]
-        return None if last >= self.looked_up_to else last + 1
+        return None if last >= self.priced_up_to else last + 1
 
     @property
     def best(self) -> PlanRow:
@@ -101,8 +101,8 @@ def make_plan(
 ) -> Plan:
     """The best depth at each of `batches`, among depths the drafter and the engine's graphs allow.
 
-    `held_depth`: the deepest draft the engine will be set up for, which decides what fits in memory; the deepest of the
-    rows unless told otherwise. `rows`: of these batches, where they are worked out already.
+    `held_depth`: the deepest draft that the engine will be configured for, which decides what fits in memory; None: the
+    deepest of the rows. `rows`: those of these batches, if they exist already.
     """
     check_range("batch", batches, 1, MAX_BATCH)
     check_range("depth", [max_depth], 0, MAX_DEPTH)
@@ -114,7 +114,7 @@ def make_plan(
     horizon = min(max(largest, 1), _HORIZON)
     return Plan(
         pricer=pricer,
-        rows=_rows(pricer, grid, chosen, largest) if rows is None else _refitted(rows, largest),
+        rows=_rows(pricer, grid, chosen, largest) if rows is None else _with_fits(rows, largest),
         max_depth=depth,
         graph_limit=graph_limit,
         held_depth=held,
@@ -123,7 +123,7 @@ def make_plan(
         peak_tokens_per_second=_peak(pricer, largest, min(held, depth), graph_limit),
         no_spec_peak_tokens_per_second=_peak(pricer, no_spec_largest, 0, None),
         paying=paying_ranges(pricer, depth, horizon, graph_limit),
-        looked_up_to=horizon,
+        priced_up_to=horizon,
         graph_free_paying=paying_ranges(pricer.with_graph_limit(None), depth, horizon, None),
         stops_at_context=stops_at_context(pricer, int(batches[0]), depth, graph_limit),
         switch_acceptance=switch_acceptance(grid, graph_limit),
@@ -149,8 +149,8 @@ def switch_acceptance(grid: Grid, graph_limit: int | None) -> float | None:
 
 
 def deepest(scenario: Scenario, max_depth: int) -> int:
-    most = scenario.drafter.max_depth
-    return max_depth if most is None else min(max_depth, most)
+    limit = scenario.drafter.max_depth
+    return max_depth if limit is None else min(max_depth, limit)
 
 
 def plan_rows(
@@ -169,9 +169,9 @@ def _rows(pricer: Pricer, grid: Grid, chosen: IntArray, largest: int) -> tuple[P
     marginal = marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks)
     distinct = pricer.distinct_experts(step)
     communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
-    at = np.arange(grid.batches.size)
+    index = np.arange(grid.batches.size)
     even_depth = np.minimum(np.maximum(chosen, 1), grid.depths.size - 1)
-    even = break_even_acceptance(grid.round_seconds[at, even_depth] / grid.no_spec_seconds, even_depth)
+    even = break_even_acceptance(grid.round_seconds[index, even_depth] / grid.no_spec_seconds, even_depth)
 
     def row(i: int) -> PlanRow:
         depth, goodput, no_spec = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.no_spec_goodput[i])
@@ -200,7 +200,7 @@ def _rows(pricer: Pricer, grid: Grid, chosen: IntArray, largest: int) -> tuple[P
     return tuple(row(i) for i in range(grid.batches.size))
 
 
-def _refitted(rows: tuple[PlanRow, ...], largest: int) -> tuple[PlanRow, ...]:
+def _with_fits(rows: tuple[PlanRow, ...], largest: int) -> tuple[PlanRow, ...]:
     return tuple(replace(row, fits=row.batch <= largest) for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""What follows from a scenario: prices of steps and grids, what fits in memory, and where each price comes from."""
+"""Prices of a scenario's steps and grids, the batches that fit in memory, and the source of each price."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
 
-_OF_ENGINE_TIME = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
+_ENGINE_TIME_COMPONENTS = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)
 
 
 class Pricer:
-    """Prices one scenario and keeps what it has worked out; the pricers that its methods return share what stays valid.
+    """Prices one scenario and caches the results. The pricers that its methods return share what stays valid.
 
     `count_experts`: the counter of another pricer with the same model, routing and layout, to share its counts.
     """
@@ -44,11 +44,11 @@ class Pricer:
         return self._sharing(replace(self.scenario, survival=survival))
 
     def with_context(self, context: float) -> Pricer:
-        """With another context. Prices are kept by context, and the number of experts does not depend on it."""
+        """With another context. Prices are cached by context, and the number of experts does not depend on it."""
         return self._sharing(replace(self.scenario, context=context))
 
     def with_graph_limit(self, graph_limit: int | None) -> Pricer:
-        """With other CUDA graphs; None: with one for every step. Prices are kept without launches."""
+        """With other CUDA graphs; None: a graph for every step. Prices are cached without launches."""
         engine_time = replace(self.scenario.engine_time, graph_limit=graph_limit)
         return self._sharing(replace(self.scenario, engine_time=engine_time))
 
@@ -58,7 +58,7 @@ class Pricer:
         return self._sharing(replace(self.scenario, engine_time=engine_time))
 
     def under_uniform_routing(self) -> Pricer:
-        """With experts drawn evenly, to compare with. Its prices differ, so they have a memo of their own."""
+        """With uniform routing, for comparison. Its prices differ, so they have a memo of their own."""
         scenario, memo = replace(self.scenario, routing=UNIFORM), self._memo
         if memo.under_uniform_routing is None:
             memo.under_uniform_routing = Memo.of(scenario)
@@ -89,24 +89,24 @@ class Pricer:
         _ = self.memory
 
     def sequence_bytes(self, depth: int | None, context: float | None = None) -> float:
-        """KV and states of one sequence on one GPU, with room for `depth` draft tokens and with the drafter's KV.
+        """KV and states of one sequence on one GPU, with space for `depth` draft tokens and with the drafter's KV.
 
         None: in an engine without speculation.
         """
         scenario = self.scenario
         tokens, layout, kv = scenario.context if context is None else context, scenario.layout, scenario.kv_precision
-        own = memory.sequence_bytes(scenario.architecture.groups, tokens, layout=layout, kv=kv, depth=depth or 0)
+        target = memory.sequence_bytes(scenario.architecture.groups, tokens, layout=layout, kv=kv, depth=depth or 0)
         if depth is None:
-            return float(own)
-        return float(own + drafter_sequence_bytes(scenario.drafter, tokens, layout=layout, kv=kv, depth=depth))
+            return float(target)
+        return float(target + drafter_sequence_bytes(scenario.drafter, tokens, layout=layout, kv=kv, depth=depth))
 
     def largest_batch(self, depth: int) -> int:
-        """Sequences that fit when the engine holds room for `depth` draft tokens of each."""
+        """Sequences that fit when the engine reserves memory for `depth` draft tokens of each."""
         return memory.largest_batch(self.memory, self.sequence_bytes(depth), self.scenario.layout)
 
     @property
     def no_spec_largest_batch(self) -> int:
-        """Sequences that fit in an engine without speculation: no drafter, no room for drafts."""
+        """Sequences that fit in an engine without speculation: no drafter, no memory for drafts."""
         budget = replace(self.memory, drafter_bytes=0.0)
         return memory.largest_batch(budget, self.sequence_bytes(None), self.scenario.layout)
 
@@ -117,7 +117,7 @@ class Pricer:
         return self._memo.count_experts
 
     def distinct_experts(self, step: Step) -> FloatArray | None:
-        """Mean over the layers that route; None for a dense model."""
+        """Distinct experts, mean over the MoE layers; None for a dense model."""
         groups = self.scenario.architecture.expert_groups
         if not groups:
             return None
@@ -129,7 +129,7 @@ class Pricer:
         return np.asarray(total / layers)
 
     def works(self, step: Step, local: Step | None = None) -> list[Work]:
-        """What a step of the target has to do, before it is priced."""
+        """The work of a step of the target: bytes and FLOPs by component, not priced yet."""
         scenario = self.scenario
         return target_work(
             scenario.architecture,
@@ -142,14 +142,14 @@ class Pricer:
         )
 
     def verify(self, step: Step, local: Step | None = None) -> StepPrice:
-        """The ledger of one step of the target; `local` is the busiest rank's part of it, worked out if not given."""
+        """The ledger of one step of the target; `local` is the busiest rank's part of it, derived if None."""
         scenario = self.scenario
         local = step.divided(scenario.layout.sequence_ranks) if local is None else local
         works, layers = self.works(step, local), scenario.architecture.layers
         return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, layers=layers)
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
-        """The step, and the same step with one more position of one sequence; inside a graph both, or neither.
+        """The step, and the same step with one more position of one sequence; both in a CUDA graph, or neither.
 
         Ranks with sequences of their own run in lockstep, so each of them adds one: `sequence_ranks` positions more.
         """
@@ -182,12 +182,12 @@ class Pricer:
         return self.scenario.input_sources | self._price_sources()
 
     def _price_sources(self) -> dict[str, Source]:
-        context, known = self.scenario.context, self._memo.price_sources_by_context
-        if context not in known:
+        context, by_context = self.scenario.context, self._memo.price_sources_by_context
+        if context not in by_context:
             price = self.verify(Step.uniform(batch=1, depth=0, context=context))
-            lines = [line for line in price.components if line.component not in _OF_ENGINE_TIME]
-            known[context] = {str(line.component): line.source for line in lines}
-        return known[context]
+            lines = [line for line in price.components if line.component not in _ENGINE_TIME_COMPONENTS]
+            by_context[context] = {str(line.component): line.source for line in lines}
+        return by_context[context]
 
     # --- grids ---
 

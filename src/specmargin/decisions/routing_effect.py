@@ -1,4 +1,4 @@
-"""What knowing the routing changes: the same plan under uniform routing, beside it."""
+"""What the routing profile changes: the plan compared with the same plan under uniform routing."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ class RoutingEffect:
             if deeper.depth != deeper.uniform_depth
             else "drafts as deep"
         )
+        most = gain.goodput_gain
+        change = f"adds up to {most:.0%}" if most >= 0.0 else f"loses at least {-most:.0%} of"
         return (
-            f"against uniform routing, the profile {depths} and gives up to {gain.goodput_gain:+.0%} goodput "
-            f"(batch {gain.batch}); drafting as uniform routing says would lose up to {loss.loss_by_uniform:.1%}"
+            f"against uniform routing, the profile {depths} and {change} goodput (batch {gain.batch}); "
+            f"the depths that are best under uniform routing would lose up to {loss.loss_by_uniform:.1%}"
         )
 
 
@@ -45,19 +47,18 @@ def routing_effect(plan: Plan) -> RoutingEffect | None:
     if not scenario.architecture.is_moe or scenario.routing is UNIFORM:
         return None
     batches = [row.batch for row in plan.rows]
-    ours = pricer.grid(batches, plan.max_depth)
+    profiled = pricer.grid(batches, plan.max_depth)
     uniform = pricer.under_uniform_routing().grid(batches, plan.max_depth)
-    here, there = best_depths(ours, plan.graph_limit), best_depths(uniform, plan.graph_limit)
-    at = np.arange(len(batches))
-    best = ours.goodput[at, here]
+    depths, uniform_depths = best_depths(profiled, plan.graph_limit), best_depths(uniform, plan.graph_limit)
+    goodput = profiled.goodput[np.arange(len(batches)), depths]
     return RoutingEffect(
         rows=tuple(
             RoutingEffectRow(
                 batch=batch,
-                depth=int(here[i]),
-                uniform_depth=int(there[i]),
-                goodput_gain=float(best[i] / uniform.goodput[i, there[i]] - 1.0),
-                loss_by_uniform=float(1.0 - ours.goodput[i, there[i]] / best[i]),
+                depth=int(depths[i]),
+                uniform_depth=int(uniform_depths[i]),
+                goodput_gain=float(goodput[i] / uniform.goodput[i, uniform_depths[i]] - 1.0),
+                loss_by_uniform=float(1.0 - profiled.goodput[i, uniform_depths[i]] / goodput[i]),
             )
             for i, batch in enumerate(batches)
         )

@@ -1,5 +1,5 @@
-"""A scenario: a model on GPUs, with a drafter, a load and prices. Everything a decision is made from, and nothing more:
-a `Pricer` works out what follows from it."""
+"""A scenario: a model on GPUs, with a drafter, a load and prices. It holds the inputs of a decision and nothing else; a
+`Pricer` computes prices from it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Scenario:
     layout: Layout = field(default_factory=Layout)
     context: float = 1024.0  # tokens in the cache of each sequence
     engine_time: EngineTime = field(default_factory=EngineTime)
-    kv: Precision | None = None  # None: as the model says
+    kv: Precision | None = None  # None: the model's own
     scope: Scope = EVERYTHING
     memory_utilization: float = 0.9
     draft_time: DraftTime | None = None  # measured passes of this drafter, in place of priced ones
-    placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where the profile knows which expert is which
+    placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where the profile identifies experts
 
     def __post_init__(self) -> None:
         self.layout.check(self.architecture)

@@ -1,4 +1,4 @@
-"""A schedule: a depth for every batch size, as few ranges as the gain allows."""
+"""A schedule: a depth for every batch size, in as few ranges as a given loss of goodput allows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def make_schedule(table: DepthTable, *, min_gain: float, boundaries: Sequence[in
     while start < ends.size:
         reach = _reach(good_by_end, start)
         furthest = int(reach.max())
-        if furthest == 0:  # no depth is good over a whole padded segment: take the best on average
+        if furthest == 0:  # no depth is good over a whole segment of padded batches: take the best on average
             furthest, depth = 1, int(worth[start].argmax())
         else:
             means = worth[start : start + furthest].mean(axis=0)

@@ -1,4 +1,4 @@
-"""The plan in plain words: what to do, what it gains, until where, and what would change the answer."""
+"""The plan as a short paragraph: what to do, the gain, where it ends, and what would change the answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _RANGES_SHOWN = 3
 
 def verdict(plan: Plan) -> str:
     """A few sentences; the first says what to do."""
-    parts = (_advice(plan), _until(plan), _memory(plan), _what_would_change(plan))
+    parts = (_advice(plan), _paying(plan), _memory(plan), _what_would_change(plan))
     return " ".join(part for part in parts if part)
 
 
-def _where(plan: Plan) -> str:
+def _setting(plan: Plan) -> str:
     scenario = plan.scenario
     gpus = scenario.layout.gpus
     count = f"{gpus} × " if gpus > 1 else ""
@@ -24,19 +24,19 @@ def _advice(plan: Plan) -> str:
     rows = [row for row in plan.rows if row.fits]
     if not rows:
         return (
-            f"Nothing to decide: of the batches asked for none fits in memory ({_sequences(plan.largest_batch)} would, "
+            f"No requested batch fits in memory ({_sequences(plan.largest_batch)} would, "
             f"at a context of {plan.scenario.context:g})."
         )
     if not plan.pays:
-        return f"Do not speculate: {_where(plan)} gains nothing at any batch looked at."
+        return f"Do not speculate: {_setting(plan)} gains nothing at any batch considered."
     first, best = rows[0], plan.best
     gain = f"{first.speedup:.2f}× at batch {first.batch}"
     if best.batch != first.batch:
         gain += f", at most {best.speedup:.2f}× at batch {best.batch}"
     capped = ""
     if any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
-        capped = f" ({plan.max_depth} is the deepest looked at)"
-    return f"Speculate: {_where(plan)} gains {gain}; draft {_depth_steps(rows)}{capped}."
+        capped = f" ({plan.max_depth} is the deepest considered)"
+    return f"Speculate: {_setting(plan)} gains {gain}; draft {_depth_steps(rows)}{capped}."
 
 
 def _sequences(count: int) -> str:
@@ -57,24 +57,24 @@ def _depth_steps(rows: list[PlanRow]) -> str:
     return ", ".join(parts)
 
 
-def _until(plan: Plan) -> str:
-    """Where it pays: not always one range, since the experts of a mixture fill up at moderate batch."""
+def _paying(plan: Plan) -> str:
+    """Where speculation pays. Several ranges are possible: an MoE model touches all its experts at a moderate batch."""
     if not plan.pays:
         return ""
-    sentence = f"It pays {_listed(plan.paying, plan.looked_up_to, plan.largest_batch)}."
+    sentence = f"It pays {_listed(plan.paying, plan.priced_up_to, plan.largest_batch)}."
     if plan.graph_limit is not None and plan.graph_free_paying != plan.paying:
-        beyond = _listed(plan.graph_free_paying, plan.looked_up_to, plan.largest_batch)
+        beyond = _listed(plan.graph_free_paying, plan.priced_up_to, plan.largest_batch)
         sentence += (
-            f" The engine has graphs for {plan.graph_limit} positions a step; "
+            f" The engine's largest CUDA graph holds {plan.graph_limit} positions per step; "
             f"with larger capture sizes it would pay {beyond}."
         )
     return sentence
 
 
-def _listed(ranges: tuple[tuple[int, int], ...], looked_up_to: int, fits: int) -> str:
-    if ranges == ((1, looked_up_to),):
-        if fits > looked_up_to:
-            return f"at every batch looked at (up to {looked_up_to:,})"
+def _listed(ranges: tuple[tuple[int, int], ...], priced_up_to: int, fits: int) -> str:
+    if ranges == ((1, priced_up_to),):
+        if fits > priced_up_to:
+            return f"at every batch considered (up to {priced_up_to:,})"
         return f"at every batch that fits ({fits:,})"
     parts = [f"batch {first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges]
     if len(parts) > _RANGES_SHOWN:
@@ -83,16 +83,16 @@ def _listed(ranges: tuple[tuple[int, int], ...], looked_up_to: int, fits: int) -
 
 
 def _memory(plan: Plan) -> str:
-    """Room for drafts is room that sequences do not get; on models with recurrent states it is a lot."""
+    """Memory reserved for drafts leaves less for sequences; much less on models with recurrent states."""
     if not plan.pays or plan.largest_batch >= 0.8 * plan.no_spec_largest_batch:
         return ""
     sentence = (
-        f"Room for drafts costs memory: {_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
+        f"Speculation takes memory: {_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
     )
     if plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second:
         sentence += (
             f", so with a full queue plain decoding serves more "
-            f"({plan.no_spec_peak_tokens_per_second:,.0f} tokens a second against {plan.peak_tokens_per_second:,.0f})"
+            f"({plan.no_spec_peak_tokens_per_second:,.0f} tokens per second against {plan.peak_tokens_per_second:,.0f})"
         )
     return sentence + "."
 
@@ -100,13 +100,13 @@ def _memory(plan: Plan) -> str:
 def _what_would_change(plan: Plan) -> str:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
     if plan.max_depth == 0:
-        return "No drafts were looked at (--depth 0)."
+        return "No drafts were considered (--depth 0)."
     if plan.switch_acceptance is None:
         return f"At batch {row.batch} not even perfect drafts would pay."
     side = "above" if row.depth == 0 else "below"
     change = (
-        f"an acceptance {side} {plan.switch_acceptance:.2f} a token at batch {row.batch} "
-        f"(the plan assumes {plan.scenario.survival.first_acceptance:.2f} for the first)"
+        f"a per-token acceptance {side} {plan.switch_acceptance:.2f} at batch {row.batch} "
+        f"(the plan assumes {plan.scenario.survival.first_acceptance:.2f} for the first token)"
     )
     context = "" if plan.stops_at_context is None else f", or a context beyond about {plan.stops_at_context:,} tokens"
     return f"What would change that: {change}{context}."

@@ -9,7 +9,7 @@ from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step
 
-_LARGE = 0.1  # of the step
+_LARGE_SHARE = 0.1  # of the step's seconds
 
 
 def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
@@ -20,20 +20,20 @@ def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]
     step = Step.uniform(batch=batch, depth=depth, context=pricer.scenario.context)
     price = pricer.verify(step)
     total = float(price.total_seconds)
-    slow = [str(kernel) for kernel in slow_kernels(prices, pricer.works(step), total)]
-    guessed = [
+    warnings = [str(kernel) for kernel in slow_kernels(prices, pricer.works(step), total)]
+    unmeasured = [
         str(line.component)
         for line in price.components
         if line.source.kind is SourceKind.DATASHEET and _matters(line.component, float(line.seconds), total)
     ]
-    if guessed:
-        slow.append(
-            f"nobody measured {' and '.join(guessed)} on {pricer.scenario.device.name} in this format: "
-            "priced by the datasheet, a lower bound, beside measured components"
+    if unmeasured:
+        warnings.append(
+            f"no measurement of {' and '.join(unmeasured)} on {pricer.scenario.device.name} in this format: "
+            "priced from the datasheet, a lower bound, next to measured components"
         )
-    return tuple(slow)
+    return tuple(warnings)
 
 
 def _matters(component: Component, seconds: float, total: float) -> bool:
-    """Routed experts always do: where a lower bound is wrong, it looks small."""
-    return component is Component.ROUTED_EXPERTS or seconds > _LARGE * total
+    """Routed experts always do: a datasheet price that is far too low looks like a small share."""
+    return component is Component.ROUTED_EXPERTS or seconds > _LARGE_SHARE * total

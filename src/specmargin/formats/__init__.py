@@ -1,4 +1,4 @@
-"""A schedule in each engine's own words."""
+"""A schedule in the configuration format of each engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine's format has in common."""
+"""The parts that all engine formats share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from specmargin.modes import Parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRequest:
-    """What a format is written from."""
+    """The inputs of a format."""
 
     table: DepthTable  # goodput of every batch and depth, relative to the best
-    batches: tuple[int, ...]  # the batches of the plan that fit: what a single depth is chosen for
+    batches: tuple[int, ...]  # the batches of the plan that fit; a single depth is chosen for these
     drafter_kind: str
-    drafter_model: str  # what the engine loads as drafter, "" where the user did not say
-    overlapped: bool  # drafting beside verification, which no engine here does
+    drafter_model: str  # what the engine loads as drafter, "" if the user named none
+    overlapped: bool  # drafting while verifying, which none of these engines does
     parallel: Parallel
     min_gain: float
     hurdle: float  # at the plan's first batch, for engines with a confidence threshold
@@ -28,7 +28,7 @@ class ScheduleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The setting as text, the schedule it stands for, a file it needs beside it, and what to know about it."""
+    """The setting as text, the schedule that it expresses, a file that it refers to, and notes for the user."""
 
     text: str
     schedule: Schedule
@@ -45,29 +45,25 @@ class EngineFormat:
     write: Callable[[ScheduleRequest], EngineConfig]
 
 
-def off(table: DepthTable) -> Schedule:
-    return Schedule(ranges=(Range(first=1, last=table.batches, depth=0),))
-
-
 def single_depth(table: DepthTable, batches: Sequence[int]) -> int:
     """The one depth that is best on average over the plan's batches."""
     rows = [min(batch, table.batches) - 1 for batch in batches]
-    worth = np.where(np.isfinite(table.relative[rows]), table.relative[rows], 0.0)
-    return int(worth.mean(axis=0).argmax())
+    goodput = np.where(np.isfinite(table.relative[rows]), table.relative[rows], 0.0)
+    return int(goodput.mean(axis=0).argmax())
 
 
-def fixed(table: DepthTable, depth: int) -> Schedule:
+def fixed_schedule(table: DepthTable, depth: int) -> Schedule:
     return Schedule(ranges=(Range(first=1, last=table.batches, depth=depth),))
 
 
-def unwritten(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
-    """The cases in which there is no setting to write: nothing pays, or no engine can do it."""
+def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
+    """A configuration without a setting, if there is none to write: nothing pays, or no engine supports it."""
     if schedule.max_depth == 0:
-        several = "" if len(request.batches) == 1 else ", at one depth for all these batches at least"
+        several = "" if len(request.batches) == 1 else ", at least not at one depth for all these batches"
         note = f"speculation does not pay here{several}: leave it out of the configuration"
-        return EngineConfig(text="", schedule=off(request.table), notes=(note,))
+        return EngineConfig(text="", schedule=fixed_schedule(request.table, 0), notes=(note,))
     if request.overlapped:
-        note = "no engine here overlaps drafting with verification yet, so there is no setting to write"
+        note = "none of these engines overlaps drafting with verification, so there is no setting to write"
         return EngineConfig(text="", schedule=schedule, notes=(note,))
     if request.drafter_kind == "free":
         note = "'free' is an assumption, not a drafter, so there is no setting to write"
@@ -79,5 +75,5 @@ _PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>",
 
 
 def drafter_model(request: ScheduleRequest) -> str:
-    """What to put where the engine wants the drafter's model; "" for drafters that have none of their own."""
+    """The drafter's model as the engine takes it; "" for drafters without a model of their own."""
     return request.drafter_model or _PLACEHOLDERS.get(request.drafter_kind, "")

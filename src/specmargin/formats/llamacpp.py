@@ -1,7 +1,7 @@
-"""llama.cpp: one draft length for all, and a threshold on the drafter's own confidence.
+"""llama.cpp: one draft length for all batches, and a threshold on the drafter's own confidence.
 
 `--spec-draft-p-min` stops a draft at the first token less likely than it: a threshold for each token, not for the
-run so far. A token below the hurdle cannot pay wherever it stands, so the hurdle is the value we give.
+run so far. A token below the hurdle cannot pay at any depth, so the hurdle is the value written.
 (common/arg.cpp, August 2026; `--draft-max` of earlier versions has been removed)
 """
 
@@ -14,9 +14,9 @@ from specmargin.formats.base import (
     EngineFormat,
     ScheduleRequest,
     drafter_model,
-    fixed,
+    empty_config,
+    fixed_schedule,
     single_depth,
-    unwritten,
 )
 
 _TYPES = {
@@ -29,13 +29,13 @@ _TYPES = {
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    schedule = fixed(request.table, single_depth(request.table, request.batches))
-    nothing = unwritten(request, schedule)
-    if nothing is not None:
-        return nothing
-    note = "llama.cpp drafts one length at every load: the best on average over the plan's batches"
+    schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+    empty = empty_config(request, schedule)
+    if empty is not None:
+        return empty
+    note = "llama.cpp has one draft length for all batches: the best on average over the plan's batches"
     kind, depth = request.drafter_kind, schedule.max_depth
-    if kind == "ngram":  # look-up drafts have a length of their own, and no confidence
+    if kind == "ngram":  # n-gram drafts have their own length option, and no confidence
         text = f"--spec-type {_TYPES[kind]} --spec-ngram-simple-size-m {depth}"
     else:
         model = drafter_model(request)

@@ -1,8 +1,8 @@
 """SGLang: `--speculative-adaptive-config`, a JSON whose keys are lower bounds of batch size.
 
-One candidate a slot makes the ladder a schedule. SGLang pads the batch to a CUDA-graph size before it looks up
-the slot, so ranges may only change after such a size, and the key is the next size. Adaptive depth exists for
-the EAGLE family (MTP included) alone. (python/sglang/srt/speculative/adaptive_spec_params.py, August 2026)
+With one candidate per slot, the ladder is a schedule. SGLang pads the batch to a CUDA-graph size before it looks up
+the slot, so ranges may only change after such a size, and the key is the next size. Adaptive depth exists
+only for the EAGLE family (MTP included). (python/sglang/srt/speculative/adaptive_spec_params.py, August 2026)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from specmargin.formats.base import (
     EngineFormat,
     ScheduleRequest,
     drafter_model,
-    fixed,
+    empty_config,
+    fixed_schedule,
     single_depth,
-    unwritten,
 )
 from specmargin.modes import Parallel
 
@@ -41,21 +41,21 @@ def write(request: ScheduleRequest) -> EngineConfig:
     if adaptive:
         schedule = make_schedule(request.table, min_gain=request.min_gain, boundaries=sizes)
     else:
-        schedule = fixed(request.table, single_depth(request.table, request.batches))
-    nothing = unwritten(request, schedule)
-    if nothing is not None:
-        return nothing
+        schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+    empty = empty_config(request, schedule)
+    if empty is not None:
+        return empty
     flags = _flags(request, schedule.max_depth)
     if len(schedule.ranges) == 1:
-        only = "SGLang adapts the depth for EAGLE and MTP without DP attention alone: one depth for all"
-        return EngineConfig(text=flags, schedule=schedule, notes=() if adaptive else (only,))
-    newer = "a depth of 0 needs an SGLang that accepts candidate_steps [0] (2026)"
+        note = "SGLang adapts the depth only for EAGLE and MTP, without DP attention: one depth for all batches"
+        return EngineConfig(text=flags, schedule=schedule, notes=() if adaptive else (note,))
+    note = "a depth of 0 needs an SGLang that accepts candidate_steps [0] (2026)"
     return EngineConfig(
         text=f"{flags} --speculative-adaptive --speculative-adaptive-config {_FILE}",
         schedule=schedule,
         file_name=_FILE,
         file_text=json.dumps(_slots(schedule, sizes), indent=2),
-        notes=(newer,) if any(entry.depth == 0 for entry in schedule.ranges) else (),
+        notes=(note,) if any(entry.depth == 0 for entry in schedule.ranges) else (),
     )
 
 

@@ -1,8 +1,9 @@
 """TensorRT-LLM: `draft_len_schedule`, a YAML mapping whose keys are upper bounds of batch size.
 
 {4: 4, 8: 2} means 1-4 -> 4, 5-8 -> 2, above -> 0. The smallest key must map to `max_draft_len`, and no depth may
-exceed it: a schedule that deepens with batch, as mixtures of experts often want, cannot be written. We then take the
-nearest that can and that falls below plain decoding at none of the plan's batches. (llmapi/llm_args.py, 1.3.0 on)
+exceed it: a schedule that deepens with batch, often the best one for an MoE model, cannot be written. Then the
+nearest one that can, and that is below plain decoding at none of the plan's batches, is used.
+(llmapi/llm_args.py, 1.3.0 on)
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import json
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
-from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_model, unwritten
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_model, empty_config
 
 _TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    wanted = make_schedule(request.table, min_gain=request.min_gain)
-    schedule = _expressible(request, wanted)
-    nothing = unwritten(request, schedule)
-    if nothing is not None:
-        return nothing
-    changed = "TensorRT-LLM wants the deepest draft at the smallest batch; the nearest schedule it can express is given"
+    best = make_schedule(request.table, min_gain=request.min_gain)
+    schedule = _expressible(request, best)
+    empty = empty_config(request, schedule)
+    if empty is not None:
+        return empty
+    note = "TensorRT-LLM requires the deepest draft at the smallest batch: this is the nearest possible schedule"
     model = drafter_model(request)
     lines = [
         "speculative_config:",
@@ -33,29 +34,29 @@ def write(request: ScheduleRequest) -> EngineConfig:
         "  draft_len_schedule:",
         *(f"    {entry.last}: {entry.depth}" for entry in _written(schedule)),
     ]
-    return EngineConfig(text="\n".join(lines), schedule=schedule, notes=(changed,) if schedule != wanted else ())
+    return EngineConfig(text="\n".join(lines), schedule=schedule, notes=(note,) if schedule != best else ())
 
 
 def _written(schedule: Schedule) -> list[Range]:
-    """A trailing depth of 0 is what the engine does anyway."""
+    """Without a trailing depth of 0, which is the engine's default beyond the last key."""
     entries = list(schedule.ranges)
     return entries[:-1] if entries[-1].depth == 0 and len(entries) > 1 else entries
 
 
-def _expressible(request: ScheduleRequest, wanted: Schedule) -> Schedule:
+def _expressible(request: ScheduleRequest, best: Schedule) -> Schedule:
     """Among schedules that start at their deepest, the one that loses least over the plan's batches."""
-    if wanted.ranges[0].depth == wanted.max_depth:
-        return wanted
+    if best.ranges[0].depth == best.max_depth:
+        return best
     candidates = [
         candidate
-        for deepest in range(wanted.max_depth + 1)
+        for deepest in range(best.max_depth + 1)
         for candidate in _starting_deepest(request.table, deepest, request.min_gain)
     ]
-    return max(candidates, key=lambda schedule: (_never_loses(request, schedule), _worth(request, schedule)))
+    return max(candidates, key=lambda schedule: (_never_loses(request, schedule), _mean_goodput(request, schedule)))
 
 
 def _starting_deepest(table: DepthTable, deepest: int, min_gain: float) -> list[Schedule]:
-    """Never deeper than `deepest`, and that deep at batch 1 (alone, if need be)."""
+    """Never deeper than `deepest`, and that deep at batch 1 (only there, if necessary)."""
     limited = make_schedule(table.limited(deepest), min_gain=min_gain)
     if limited.ranges[0].depth == deepest:
         return [limited]
@@ -72,7 +73,7 @@ def _never_loses(request: ScheduleRequest, schedule: Schedule) -> bool:
     return all(request.table.relative[b - 1, depth] >= request.table.relative[b - 1, 0] for b, depth in rows)
 
 
-def _worth(request: ScheduleRequest, schedule: Schedule) -> float:
+def _mean_goodput(request: ScheduleRequest, schedule: Schedule) -> float:
     batches = [min(batch, request.table.batches) for batch in request.batches]
     relative = [request.table.relative[batch - 1, schedule.depth_at(batch)] for batch in batches]
     return float(np.mean(np.where(np.isfinite(relative), relative, -1e9)))

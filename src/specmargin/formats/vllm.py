@@ -1,8 +1,8 @@
 """vLLM: `--speculative-config` with `num_speculative_tokens_per_batch_size`.
 
-Ranges are inclusive and start at 1; the last one's K goes on beyond its end; K is clamped to
-`num_speculative_tokens`. Full CUDA graphs are captured for the K's of the table, up to 512 positions a step (1024
-on Blackwell). Switched off by vLLM under data parallelism. (vllm/v1/spec_decode/dynamic/utils.py, August 2026)
+Ranges are inclusive and start at 1; the last one's K applies beyond its end too; K is clamped to
+`num_speculative_tokens`. Full CUDA graphs are captured for the K's of the table, up to 512 positions per step
+(1024 on Blackwell). vLLM ignores the table under data parallelism. (vllm/v1/spec_decode/dynamic/utils.py, August 2026)
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from specmargin.formats.base import (
     EngineFormat,
     ScheduleRequest,
     drafter_model,
-    fixed,
+    empty_config,
+    fixed_schedule,
     single_depth,
-    unwritten,
 )
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
@@ -34,13 +34,13 @@ def graph_limit(device: Device) -> int:
 def write(request: ScheduleRequest) -> EngineConfig:
     notes = []
     if request.parallel is Parallel.DP_EP:
-        schedule = fixed(request.table, single_depth(request.table, request.batches))
-        notes.append("vLLM ignores a depth by batch size under data parallelism: one depth for all")
+        schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+        notes.append("vLLM ignores a depth by batch size under data parallelism: one depth for all batches")
     else:
         schedule = make_schedule(request.table, min_gain=request.min_gain)
-    nothing = unwritten(request, schedule)
-    if nothing is not None:
-        return nothing
+    empty = empty_config(request, schedule)
+    if empty is not None:
+        return empty
     settings: dict[str, Any] = {"method": _METHODS[request.drafter_kind]}
     if drafter_model(request):
         settings["model"] = drafter_model(request)

@@ -1,8 +1,8 @@
 """The controller: a policy that learns while it runs.
 
-Without confidences it holds the depth with the best goodput under learned acceptance and learned prices; with them it
-gates every draft. A signal that it cannot use it ignores, and says so in the decision; whatever raises is a fault, and
-the caller's shield (`live/guard.py`) counts it.
+Without confidences it uses the depth with the best goodput under learned acceptance and learned prices; with them it
+gates every draft. A signal that cannot be used is ignored and counted in the decision. An exception is a fault, which
+the caller (`live/guard.py`) catches and counts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from specmargin.policies.study.lookahead import LookAhead
 from specmargin.records import rows_of
 from specmargin.step import FloatArray, IntArray
 
-_LONGEST_SECONDS = 100.0  # a step that takes longer was not a step
+_LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    candidates: tuple[int, ...] | None = None  # depths that the engine is good at (graphs, kernels); None: all
+    candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels); None: all
     early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
-    hysteresis: float = 0.001  # gain in goodput that a change of depth must promise
-    probe_every: int = 48  # steps between looks at another depth
+    hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
+    probe_every: int = 48  # steps between probes of another depth
     guard_steps: int = 40  # drafting steps over which goodput is compared with plain decoding
     guard_margin: float = 0.02
     guard_rest: int = 200  # steps without drafts before they are tried again
-    gate_steps: int = 24  # over which the gate's gain is compared with what deciding costs
+    gate_steps: int = 24  # over which the gate's gain is compared with its overhead
     gate_rest: int = 1000  # steps in which drafts are verified whole before the gate is tried again
 
 
@@ -51,30 +51,30 @@ class Controller(Compiled):
     _nothing: Expectation = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        given = self.settings
+        settings = self.settings
         tuning = rows_of(
             Tuning,
-            hysteresis=given.hysteresis,
-            probe_every=given.probe_every,
-            guard_steps=given.guard_steps,
-            guard_margin=given.guard_margin,
-            guard_rest=given.guard_rest,
-            gate_steps=given.gate_steps,
-            gate_rest=given.gate_rest,
+            hysteresis=settings.hysteresis,
+            probe_every=settings.probe_every,
+            guard_steps=settings.guard_steps,
+            guard_margin=settings.guard_margin,
+            guard_rest=settings.guard_rest,
+            gate_steps=settings.gate_steps,
+            gate_rest=settings.gate_rest,
         )
         kernel = controller_kernel(
             self.table,
             self.prior_survival,
             self.look_ahead,
-            candidates=given.candidates,
-            early_stop=given.early_stop,
+            candidates=settings.candidates,
+            early_stop=settings.early_stop,
             tuning=tuning,
         )
-        self._hold(kernel)
+        self._set_kernel(kernel)
         self._nothing = Expectation.nothing(self.table.max_depth)
 
     def observe(self, outcome: Outcome) -> bool:
-        """Learn acceptance and prices, and look after the guard; False where the outcome makes no sense."""
+        """Learn acceptance and prices, and update the guard; False if the outcome is invalid."""
         drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
         batch, seconds = verified.size, float(outcome.seconds)
         timed = 0.0 < seconds < _LONGEST_SECONDS or math.isnan(seconds)
@@ -83,11 +83,11 @@ class Controller(Compiled):
         if not (timed and shaped and counts and 0 < batch <= self.table.max_batch):
             return False
         expected = outcome.decision.expected or self._nothing
-        rounds = _whole(drafted), _whole(verified), _whole(accepted)
+        rounds = _as_int64(drafted), _as_int64(verified), _as_int64(accepted)
         return bool(decide.observe_by_handle(self._handle, *rounds, seconds, expected))
 
     def mean_survival(self) -> FloatArray:
-        """Of a token at each depth, as learned so far."""
+        """By depth, as learned so far."""
         conditional = np.empty(self.table.max_depth)
         decide.acceptance_by_handle(self._handle, conditional)
         return np.asarray(np.cumprod(conditional))
@@ -102,11 +102,11 @@ class Controller(Compiled):
         goodput = self.expected_goodput(batch)
         depth, size = max(min(depth, goodput.size - 1), 0), min(batch, self.table.max_batch)
         seconds = self.table.equal_seconds(size)
-        next_to = min(depth, seconds.size - 2)
-        hurdle = (seconds[next_to + 1] - seconds[next_to]) / size * goodput[next_to]
+        lower = min(depth, seconds.size - 2)
+        hurdle = (seconds[lower + 1] - seconds[lower]) / size * goodput[lower]
         return Outlook(float(goodput[depth]), float(hurdle))
 
 
-def _whole(values: IntArray) -> IntArray:
-    """As the kernel takes them, whatever integers they were."""
+def _as_int64(values: IntArray) -> IntArray:
+    """The one integer type that the kernel is compiled for."""
     return np.ascontiguousarray(values, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The rules of others, as they are documented, to compare with."""
+"""Policies of other systems, as documented, for comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specmargin.compiling import entry
-from specmargin.policies.kernel.prices import ALIKE, PriceTable, ragged_parts
+from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.policies.policy import Decision, Outcome, WholeDrafts
 from specmargin.step import FloatArray, IntArray
 
@@ -23,7 +23,7 @@ def by_token_count(table: PriceTable) -> PriceTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmAdaptive(WholeDrafts):
     """vLLM's adaptive verification: the budget of tokens, most confident first, with the best
-    (sequences + Σ survival) / (draft + verify), by prices that know token counts alone. It always drafts."""
+    (sequences + Σ survival) / (draft + verify), at prices by token count alone. It always drafts."""
 
     table: PriceTable  # by token count
     depth: int
@@ -41,8 +41,8 @@ class VllmAdaptive(WholeDrafts):
         tokens = batch + np.concatenate([[0.0], np.cumsum(flat[order])])
         seconds = np.empty(flat.size + 1)
         _fill_by_token_count(self.table, batch, seconds)
-        kept = int((tokens / (seconds + self.table.draft_seconds[batch, self.depth, 0])).argmax())
-        depths = np.bincount(order[:kept] // deepest, minlength=batch).astype(np.int64)
+        budget = int((tokens / (seconds + self.table.draft_seconds[batch, self.depth, 0])).argmax())
+        depths = np.bincount(order[:budget] // deepest, minlength=batch).astype(np.int64)
         return decision._replace(verify_depths=depths)
 
 
@@ -50,7 +50,7 @@ class VllmAdaptive(WholeDrafts):
 def _fill_by_token_count(table: PriceTable, batch: int, seconds: FloatArray) -> None:
     """Verify steps of `batch` sequences and 0, 1, … draft tokens, every token an effective position."""
     for extra in range(seconds.size):
-        rest, experts = ragged_parts(table, batch, extra / batch, batch + float(extra), ALIKE)
+        rest, experts = ragged_parts(table, batch, extra / batch, batch + float(extra), FIRST_CONTEXT)
         seconds[extra] = rest + experts
 
 
@@ -136,13 +136,13 @@ class Cascade(WholeDrafts):
         return True
 
     def _next_phase(self) -> None:
-        each = self._seconds / self._tokens
+        seconds_per_token = self._seconds / self._tokens
         self._tokens = self._seconds = 0.0
         if self._phase == "base":
-            self._base_seconds, self._utilities = each, {}
+            self._base_seconds, self._utilities = seconds_per_token, {}
             self._start("test", self._depth or 1)
         elif self._phase == "test":
-            self._utilities[self._trial] = self._base_seconds / each
+            self._utilities[self._trial] = self._base_seconds / seconds_per_token
             self._next_test()
         else:
             self._start("base", 0)

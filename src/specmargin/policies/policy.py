@@ -1,13 +1,12 @@
-"""One protocol: how deep the batch drafts, how much of each draft is verified, and what came of it.
+"""The protocol of a policy: how deep the batch drafts, how much of each draft is verified, and what was accepted.
 
-A decision is a value. `draft` makes it, `verify` completes it once the drafts are there, and the outcome hands it back:
+A decision is a value. `draft` makes it, `verify` completes it after drafting, and the outcome carries it back:
 
     decision = policy.draft(batch)                          # before drafting
     decision = policy.verify(decision, survival, drafted)   # before verifying
     policy.observe(Outcome(decision=decision, …))           # after the step
 
-Nothing of a decision is kept in the policy meanwhile, so several may be under way, as in an engine that schedules
-ahead.
+The policy stores nothing of a decision, so several may be in flight, as in an engine with asynchronous scheduling.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Decision(NamedTuple):
     """How deep to draft, and how much of that to verify."""
 
     depth: int  # the deepest draft of any sequence
-    gated: bool = False  # confidences of its drafts are of use
+    gated: bool = False  # the confidences of its drafts will be used
     verify_depths: IntArray | None = None  # by sequence; None before `verify`
     expected: Expectation | None = None  # what the gate expects of them
     ignored: int = 0  # signals that could not be used
@@ -38,17 +37,17 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """One step, by sequence, and how long it took; NaN where its time says nothing (it held prompts too)."""
+    """One step, by sequence, and its seconds; NaN if the time cannot be used (the step had prompts too)."""
 
     decision: Decision
     drafted: IntArray
     verified: IntArray
-    accepted: IntArray  # of the verified ones
+    accepted: IntArray  # among the verified tokens
     seconds: float
 
 
 class Outlook(NamedTuple):
-    """What a policy expects, for people to see."""
+    """What a policy expects, for reports and metrics."""
 
     goodput_tokens_per_second: float
     hurdle: float
@@ -66,26 +65,26 @@ class Policy(Protocol):
     def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
         """Where each sequence stops drafting, in an engine that can end single drafts between two passes.
 
-        `survival`: (sequences, depth); that of a token may be looked at only after drafting it."""
+        `survival`: (sequences, depth); that of a token may be read only after drafting it."""
 
     def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
         """After drafting: the same decision with its verify depths; `survival` is (sequences, depth)."""
 
     def observe(self, outcome: Outcome) -> bool:
-        """After the step; False where the outcome makes no sense and nothing was learned from it."""
+        """After the step; False if the outcome is invalid and nothing was learned from it."""
 
     def mean_survival(self) -> FloatArray:
         """By depth, of a token of unknown confidence, as learned so far; empty where nothing is learned."""
 
     def outlook(self, batch: int, depth: int) -> Outlook | None:
-        """What it expects at this batch and depth; None: it expects nothing."""
+        """What it expects at this batch and depth; None if it has no expectation."""
 
     def kernel(self) -> Kernel | None:
-        """Its compiled form; None for a policy that is Python alone."""
+        """Its compiled form; None for a policy in Python only."""
 
 
 class WholeDrafts:
-    """What most policies do: draft all alike, verify all, learn nothing."""
+    """Defaults of most policies: one depth for all sequences, everything verified, nothing learned."""
 
     __slots__ = ()
 
@@ -166,12 +165,12 @@ class OneWidthGate(WholeDrafts):
 
 
 class Compiled:
-    """A policy that is a kernel. Subclasses make it, and say what they are called."""
+    """A policy whose decisions are compiled. Subclasses make the kernel and have a name."""
 
     _kernel: Kernel
     _handle: Handle
 
-    def _hold(self, kernel: Kernel) -> None:
+    def _set_kernel(self, kernel: Kernel) -> None:
         self._kernel, self._handle = kernel, Handle(kernel)
 
     @property
@@ -189,34 +188,33 @@ class Compiled:
         drafted = np.full(batch, decision.depth)
         fits = decision.gated and 0 < batch <= self._table.max_batch
         if fits and np.all((survival >= 0.0) & (survival <= 1.0)):  # False for NaN
-            known = np.ascontiguousarray(to_depth(survival, self._table.max_depth), dtype=np.float64)
+            signal = np.ascontiguousarray(to_depth(survival, self._table.max_depth), dtype=np.float64)
             depth = min(decision.depth, self._table.max_depth)
-            decide.lengths_by_handle(self._handle, decision.gated, known, depth, drafted)
+            decide.lengths_by_handle(self._handle, decision.gated, signal, depth, drafted)
         return drafted
 
     def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
-        """With a usable signal the gate decides; else everything that was drafted is verified."""
+        """The gate decides if the signal is usable; otherwise everything that was drafted is verified."""
         if not decision.gated:
             return decision._replace(verify_depths=drafted)
         batch = drafted.size
-        # Contiguous whatever comes, so that nothing is compiled anew.
+        # Always contiguous, so that no second signature is compiled.
         survival = np.ascontiguousarray(survival, dtype=np.float64)
-        held = np.ascontiguousarray(drafted, dtype=np.int64)
+        lengths = np.ascontiguousarray(drafted, dtype=np.int64)
         if not (survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self._table.max_batch):
             return decision._replace(verify_depths=drafted, ignored=1)
-        kind, *found = decide.verify_by_handle(self._handle, decision.gated, survival, held)
+        kind, accepted, reached, gain = decide.verify_by_handle(self._handle, decision.gated, survival, lengths)
         if kind != decide.GATED:
             return decision._replace(verify_depths=drafted, ignored=int(kind == decide.UNUSABLE))
         scratch = self._kernel.scratch
         depths = scratch.depths[:batch].copy()
-        accepted, reached, gain = found
         expected = Expectation(depths, accepted, reached, scratch.unseen.copy(), gain)
         return decision._replace(verify_depths=depths, expected=expected)
 
 
 @dataclass(kw_only=True)
 class RaggedGate(Compiled, WholeDrafts):
-    """Marginal prices that know which experts are loaded, a depth for every sequence, drafting that stops early."""
+    """A depth per sequence, by marginal prices that account for experts already loaded; drafting may stop early."""
 
     table: PriceTable
     look_ahead: LookAhead
@@ -225,12 +223,12 @@ class RaggedGate(Compiled, WholeDrafts):
     _handle: Handle = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._hold(gate_kernel(self.table, self.look_ahead))
+        self._set_kernel(gate_kernel(self.table, self.look_ahead))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle(WholeDrafts):
-    """Told the outcome: `survival` is 1 for what will be accepted and 0 for the rest. The bound of any signal."""
+    """Knows the outcome: `survival` is 1 for tokens that will be accepted, 0 for the rest. The bound of any signal."""
 
     gate: RaggedGate
     name: str = "oracle"
@@ -239,7 +237,7 @@ class Oracle(WholeDrafts):
         return Decision(self.gate.table.max_depth, gated=True)
 
     def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
-        """It does not see the next token; drafting stops after the first that fails."""
+        """It does not know the next token before drafting it; drafting stops after the first rejected one."""
         accepted = np.cumprod(survival > 0.0, axis=1).sum(axis=1)
         return np.asarray(np.minimum(accepted + 1, decision.depth))
 

@@ -1,4 +1,4 @@
-"""From what a policy is given to its compiled form. All kernels have the same array types, so that one is compiled."""
+"""The compiled form of a policy. All kernels have the same array types, so that the code is compiled once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NO_PRICES = PriceTable.of(
 )
 
 
-class _Ahead(NamedTuple):
-    """A look-ahead as arrays of fixed types; of no meaning where there is none."""
+class _LookAheadArrays(NamedTuple):
+    """A look-ahead as arrays of fixed types; placeholders if there is none."""
 
     depth_by_batch: IntArray
     rate_by_batch: FloatArray
@@ -32,26 +32,26 @@ class _Ahead(NamedTuple):
     next_acceptance: FloatArray
 
     @classmethod
-    def of(cls, ahead: LookAhead | None, max_depth: int) -> _Ahead:
+    def of(cls, ahead: LookAhead | None, max_depth: int) -> _LookAheadArrays:
         if ahead is None:
             return cls(np.zeros(1, dtype=np.int64), np.zeros(1), np.ones((1, 2)), np.zeros(max_depth))
         return cls(
-            _whole(ahead.depth_by_batch),
-            _real(ahead.rate_by_batch),
-            _real(ahead.option_by_batch),
-            _real(ahead.next_acceptance),
+            _int64_copy(ahead.depth_by_batch),
+            _float64_copy(ahead.rate_by_batch),
+            _float64_copy(ahead.option_by_batch),
+            _float64_copy(ahead.next_acceptance),
         )
 
 
 def schedule_kernel(depth_by_batch: IntArray) -> Kernel:
     """A depth by batch size, and nothing else."""
-    ahead = _Ahead.of(None, 1)._replace(depth_by_batch=_whole(depth_by_batch))
-    return _kernel(_NO_PRICES, ahead, gates=False, learns=False)
+    ahead = _LookAheadArrays.of(None, 1)._replace(depth_by_batch=_int64_copy(depth_by_batch))
+    return _make_kernel(_NO_PRICES, ahead, gates=False, learns=False)
 
 
 def gate_kernel(table: PriceTable, ahead: LookAhead) -> Kernel:
     """The ragged gate with the depths of its look-ahead; it learns nothing."""
-    return _kernel(table, _Ahead.of(ahead, table.max_depth), gates=True, learns=False)
+    return _make_kernel(table, _LookAheadArrays.of(ahead, table.max_depth), gates=True, learns=False)
 
 
 def controller_kernel(
@@ -63,10 +63,10 @@ def controller_kernel(
     early_stop: bool,
     tuning: Rows[Tuning],
 ) -> Kernel:
-    """`candidates`: depths that the engine is good at; None: all. `early_stop`: it can end single drafts early."""
-    return _kernel(
+    """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early."""
+    return _make_kernel(
         table,
-        _Ahead.of(ahead, table.max_depth),
+        _LookAheadArrays.of(ahead, table.max_depth),
         gates=ahead is not None,
         learns=True,
         prior=_conditional(prior_survival, table.max_depth),
@@ -76,9 +76,9 @@ def controller_kernel(
     )
 
 
-def _kernel(
+def _make_kernel(
     table: PriceTable,
-    ahead: _Ahead,
+    ahead: _LookAheadArrays,
     *,
     gates: bool,
     learns: bool,
@@ -89,13 +89,13 @@ def _kernel(
 ) -> Kernel:
     depths = table.max_depth
     allowed = np.isin(np.arange(depths + 1), [0, *(range(depths + 1) if candidates is None else candidates)])
-    chosen = np.flatnonzero(allowed)
+    allowed_depths = np.flatnonzero(allowed)
     rules = Rules(
         table=table,
         **ahead._asdict(),
-        prior=_real(np.zeros(depths) if prior is None else prior),
+        prior=_float64_copy(np.zeros(depths) if prior is None else prior),
         allowed=allowed,
-        floor=_whole(chosen[np.searchsorted(chosen, np.arange(depths + 1), side="right") - 1]),
+        floor=_int64_copy(allowed_depths[np.searchsorted(allowed_depths, np.arange(depths + 1), side="right") - 1]),
         tuning=rows_of(Tuning) if tuning is None else tuning,
         learns=learns,
         gates=gates,
@@ -106,16 +106,16 @@ def _kernel(
 
 
 def _conditional(survival: FloatArray, depths: int) -> FloatArray:
-    """Acceptance of each token whose predecessors were accepted; beyond the last known one it stays as it is."""
-    known = np.clip(survival[:depths], 1e-6, 1.0)
-    conditional = known / np.concatenate([[1.0], known[:-1]])
+    """Acceptance of each token given that the ones before it were accepted; constant beyond the last given depth."""
+    clipped = np.clip(survival[:depths], 1e-6, 1.0)
+    conditional = clipped / np.concatenate([[1.0], clipped[:-1]])
     padded = np.pad(conditional, (0, depths - conditional.size), mode="edge")
     return np.asarray(np.clip(padded, 0.0, 0.999))
 
 
-def _real(values: npt.NDArray[Any]) -> FloatArray:
+def _float64_copy(values: npt.NDArray[Any]) -> FloatArray:
     return np.ascontiguousarray(values, dtype=np.float64).copy()
 
 
-def _whole(values: npt.NDArray[Any]) -> IntArray:
+def _int64_copy(values: npt.NDArray[Any]) -> IntArray:
     return np.ascontiguousarray(values, dtype=np.int64).copy()

@@ -1,4 +1,4 @@
-"""Price tables of policies, filled beforehand so that the hot path only looks up."""
+"""Price tables of policies, filled in advance so that the hot path only looks up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specmargin.step import FloatArray, Step
 
 
 def to_depth(survival: FloatArray, depth: int) -> FloatArray:
-    """(rounds, depth): cut, or filled up with tokens that never survive. What the kernel takes."""
+    """(rounds, depth): truncated, or padded with tokens that never survive, to the depth of the kernel."""
     if survival.shape[1] == depth:
         return survival
     filled = np.zeros((survival.shape[0], depth))
@@ -73,13 +73,13 @@ def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int) -> PriceTa
     # One entry per position: experts take a fixed time, and a coarser table is 10% off for a lone sequence.
     positions = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
     experts = expert_seconds(pricer, positions)
-    # Whatever is not the experts of independent positions is the rest, so that equal depths are priced exactly.
+    # The rest is everything but the experts of independent positions, so that equal depths are priced exactly.
     rest = total - np.interp(batch[:, np.newaxis] * effective, positions, experts)
-    every = np.arange(max_batch + 1.0)
+    all_batches = np.arange(max_batch + 1.0)
     by_pass = not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None)
     one_pass = _pass_seconds(pricer, batch, max_batch, max_depth, by_pass=by_pass)
     return PriceTable.of(
-        rest_seconds=np.stack([np.interp(every, batch, column) for column in rest.T], axis=1),
+        rest_seconds=np.stack([np.interp(all_batches, batch, column) for column in rest.T], axis=1),
         draft_seconds=drafting_by_depth(one_pass, max_depth, by_pass=by_pass),
         expert_seconds=experts,
         effective_by_depth=effective,
@@ -95,7 +95,7 @@ def effective_positions(scenario: Scenario, depth: FloatArray) -> FloatArray:
 
 
 def expert_seconds(pricer: Pricer, positions: FloatArray) -> FloatArray:
-    """Routed experts of so many independent positions."""
+    """Seconds of the routed experts, by number of independent positions."""
     step = Step.uniform(batch=np.maximum(positions, 1.0), depth=0, context=pricer.scenario.context)
     for line in pricer.verify(step).components:
         if line.component is Component.ROUTED_EXPERTS:
@@ -104,9 +104,9 @@ def expert_seconds(pricer: Pricer, positions: FloatArray) -> FloatArray:
 
 
 def _pass_seconds(pricer: Pricer, batch: FloatArray, max_batch: int, max_depth: int, *, by_pass: bool) -> FloatArray:
-    """One pass (or the block) at every batch size: experts of a draft head are soon covered, so no line fits."""
+    """One pass (or the block) at every batch size. Not a line: a small batch touches all experts of a draft head."""
     shape = np.ones_like(batch)
     whole = pricer.draft_seconds(batch, max_depth * shape, pricer.scenario.context * shape)
-    each: FloatArray = np.interp(np.arange(max_batch + 1.0), batch, whole / max_depth if by_pass else whole)
-    each[0] = 0.0
-    return each
+    seconds: FloatArray = np.interp(np.arange(max_batch + 1.0), batch, whole / max_depth if by_pass else whole)
+    seconds[0] = 0.0
+    return seconds

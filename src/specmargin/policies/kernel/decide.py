@@ -1,4 +1,4 @@
-"""The decisions, compiled: how deep to draft, how much of each draft to verify, and what to make of the outcome.
+"""The decisions, compiled: how deep to draft, how much of each draft to verify, and what to learn from the outcome.
 
 Every policy that is compiled is a `Kernel`: fixed depths and schedules (neither gates nor learns), the ragged gate
 (gates), the controller (gates where there are confidences, and learns). The simulator calls these functions from its
@@ -25,7 +25,7 @@ from specmargin.policies.kernel.learn import (
     shift_survival,
 )
 from specmargin.policies.kernel.prices import (
-    ALIKE,
+    FIRST_CONTEXT,
     PriceTable,
     drafting_seconds,
     equal_parts,
@@ -34,11 +34,11 @@ from specmargin.policies.kernel.prices import (
 from specmargin.records import Rows
 from specmargin.step import BoolArray, FloatArray, IntArray
 
-_FALLEN = -1.0  # log-odds: acceptance has fallen far from the sample that the look-ahead was made of
-_DEEP_PROBE = 32  # one probe in so many is of the deepest depth: it costs the most and is right the least
-_SURE = 3.0  # standard deviations of what chance accepts in the guard's window
-WHOLE, GATED, UNUSABLE = 0, 1, 2  # what becomes of the drafts of a batch
-_OTHER_LOAD = 2.0  # a batch so many times as large or as small is another case for the gate
+_FALLEN = -1.0  # log-odds: acceptance is far below that of the sample behind the look-ahead
+_DEEP_PROBE = 32  # one probe in so many is of the deepest depth, which costs most and is rarely best
+_SURE = 3.0  # standard deviations of the tokens accepted in the guard's window
+WHOLE, GATED, UNUSABLE = 0, 1, 2  # how the drafts of a batch are verified
+_OTHER_LOAD = 2.0  # a batch this many times larger or smaller lifts the suspension of the gate
 
 
 class Tuning:
@@ -54,15 +54,15 @@ class Tuning:
 
 
 class Rules(NamedTuple):
-    """What a policy decides from; it does not change. By batch and by depth from 0 on."""
+    """The constant inputs of a policy. Arrays by batch and by depth start at 0."""
 
     table: PriceTable
     depth_by_batch: IntArray  # of a schedule, or of the look-ahead
     rate_by_batch: FloatArray  # tokens per second at which the gate charges time
-    option_by_batch: FloatArray  # (batch, 2): what drafting on is worth over the next token, to a sequence, to the pass
+    option_by_batch: FloatArray  # (batch, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
     next_acceptance: FloatArray  # by depth: of the next token, where all before it were accepted
     prior: FloatArray  # by depth: conditional acceptance
-    allowed: BoolArray  # by depth: the engine is good at it (graphs, kernels)
+    allowed: BoolArray  # by depth: the engine runs it well (graphs, kernels)
     floor: IntArray  # by depth: the deepest allowed depth up to it
     tuning: Rows[Tuning]
     learns: bool
@@ -78,14 +78,14 @@ class Kernel(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """What the gate expects of the drafts that it shortened, until their outcome comes."""
+    """What the gate expects of the drafts that it shortened; compared with their outcome."""
 
     depths: IntArray
     accepted: float  # tokens
     reached: float  # tokens before the first rejection and that one
-    unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of what was left out
-    gain: float  # tokens ahead of verifying whole drafts
-    seconds: float = 0.0  # that reading confidences and deciding took
+    unseen: FloatArray  # (2, depth): expected tokens reached and accepted among those left out
+    gain: float  # expected tokens gained over verifying whole drafts
+    seconds: float = 0.0  # overhead of reading confidences and deciding
 
     @classmethod
     def nothing(cls, max_depth: int) -> Expectation:
@@ -119,7 +119,7 @@ def _learned_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
         best, gain = _best_depth(kernel, batch, marks.depth)
         if marks.depth < 0 or selective or gain > 1.0 + tuning.hysteresis:
             marks.depth = best
-    probe = _probe(kernel, selective)
+    probe = _choose_probe(kernel, selective)
     return (marks.depth, False) if probe < 0 else (probe, True)
 
 
@@ -146,32 +146,32 @@ def goodput_by_depth(kernel: Kernel, batch: int, out: FloatArray) -> None:
 
 
 @compiled
-def _best_depth(kernel: Kernel, batch: int, held: int) -> tuple[int, float]:
-    """The allowed depth with the most goodput, and by what factor it beats the one that is held."""
+def _best_depth(kernel: Kernel, batch: int, current: int) -> tuple[int, float]:
+    """The allowed depth with the most goodput, and its goodput relative to that of the current depth."""
     goodput = kernel.scratch.goodput
     goodput_by_depth(kernel, batch, goodput)
-    best, held_goodput = 0, 0.0
+    best, current_goodput = 0, 0.0
     for depth in range(goodput.size):
         if kernel.rules.allowed[depth] and goodput[depth] > goodput[best]:
             best = depth
-        if depth == held:
-            held_goodput = goodput[depth]
-    return best, goodput[best] / max(held_goodput, 1e-300)
+        if depth == current:
+            current_goodput = goodput[depth]
+    return best, goodput[best] / max(current_goodput, 1e-300)
 
 
 @compiled
-def _probe(kernel: Kernel, selective: bool) -> int:
-    """Once in a while the next allowed depth, seldom the deepest; more often where nothing else is learned; −1: none.
+def _choose_probe(kernel: Kernel, selective: bool) -> int:
+    """From time to time the next allowed depth, rarely the deepest; more often while nothing is drafted. −1: no probe.
 
-    A gate that drafts needs no probes: confident sequences go deep by themselves."""
+    A gate that drafts needs no probes: confident sequences are drafted deep anyway."""
     allowed, marks, tuning = kernel.rules.allowed, kernel.learned.marks[0], kernel.rules.tuning[0]
     deepest = allowed.size - 1
     if selective and marks.depth > 0:
         return -1
-    every = max(tuning.probe_every // (4 if marks.depth == 0 else 1), 1)
-    if marks.step % every != 0 or marks.depth == deepest:
+    interval = max(tuning.probe_every // (4 if marks.depth == 0 else 1), 1)
+    if marks.step % interval != 0 or marks.depth == deepest:
         return -1
-    upwards = (marks.step // every) % _DEEP_PROBE != 0
+    upwards = (marks.step // interval) % _DEEP_PROBE != 0
     probe = -1
     for depth in range(marks.depth + 1, deepest + 1):
         if allowed[depth]:
@@ -198,7 +198,7 @@ def choose_lengths(kernel: Kernel, gated: bool, survival: FloatArray, depth: int
 
 @compiled
 def is_gating(kernel: Kernel, batch: int) -> bool:
-    """Whether drafts of such a batch are gated: there is a gate, and it is not suspended."""
+    """Whether drafts of a batch of this size are gated: there is a gate, and it is not suspended."""
     marks = kernel.learned.marks[0]
     if not kernel.rules.gates or marks.step >= marks.whole_until:
         return kernel.rules.gates
@@ -210,8 +210,8 @@ def choose_verify(
     kernel: Kernel, gated: bool, survival: FloatArray, drafted: IntArray
 ) -> tuple[int, float, float, float]:
     """Before verifying: fill the scratch's depths with how much of each draft to verify, unless drafts are verified
-    whole. Returns which of WHOLE, GATED and UNUSABLE (a survival is no probability) it is, and tokens expected to be
-    accepted, to be reached, and gained over verifying whole drafts."""
+    whole. Returns WHOLE, GATED or UNUSABLE (a survival is not a probability), and the tokens expected to be accepted,
+    to be reached, and gained over verifying whole drafts."""
     rules, scratch = kernel.rules, kernel.scratch
     depths, believed = scratch.depths, scratch.believed
     batch, width, deepest = survival.shape[0], survival.shape[1], believed.shape[1]
@@ -265,12 +265,12 @@ def _expected(scratch: Scratch, drafted: IntArray, batch: int) -> tuple[float, f
 def observe(
     kernel: Kernel, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, expected: Expectation
 ) -> bool:
-    """After the step; False, and nothing learned, where these are no rounds. Seconds are NaN where the step's time says
-    nothing. `expected`: as the gate had it for this step; of another size where it decided nothing."""
+    """After the step; False, and nothing learned, if these are not valid rounds. Seconds are NaN if the step's time
+    cannot be used. `expected`: of the gate for this step; of another size if it decided nothing."""
     rules, learned, unseen = kernel.rules, kernel.learned, kernel.scratch.nothing
     if not rules.learns:
         return True
-    if not _are_rounds(drafted, verified, accepted, rules.prior.size):
+    if not _valid_rounds(drafted, verified, accepted, rules.prior.size):
         return False
     if expected.depths.size == verified.size:
         unseen = expected.unseen
@@ -281,14 +281,14 @@ def observe(
     if np.isnan(seconds):
         return True
     rest, experts = verify_parts(rules.table, verified, verified.size)
-    rest += drafting_seconds(rules.table, drafted, drafted.size, ALIKE)
+    rest += drafting_seconds(rules.table, drafted, drafted.size, FIRST_CONTEXT)
     learn_prices(learned, rest, experts, seconds)
-    _watch(kernel, drafted, accepted, seconds)
+    _guard_goodput(kernel, drafted, accepted, seconds)
     return True
 
 
 @compiled
-def _are_rounds(drafted: IntArray, verified: IntArray, accepted: IntArray, deepest: int) -> bool:
+def _valid_rounds(drafted: IntArray, verified: IntArray, accepted: IntArray, deepest: int) -> bool:
     """No sequence accepts more than it verified, or goes deeper than the tables."""
     for i in range(verified.size):  # noqa: SIM110 (Numba knows no generators here)
         if not (0 <= accepted[i] <= verified[i] <= deepest and 0 <= drafted[i] <= deepest):
@@ -309,7 +309,7 @@ def _compare_with_gate(learned: Learned, expected: Expectation, verified: IntArr
 
 @compiled
 def _account_for_gate(kernel: Kernel, accepted: IntArray, seconds: float, expected: Expectation) -> None:
-    """Suspend the gate where it costs more tokens than it gains: reading confidences takes time too."""
+    """Suspend the gate while it costs more tokens than it gains; its cost includes reading confidences."""
     sums, marks, tuning = kernel.learned.gate[0], kernel.learned.marks[0], kernel.rules.tuning[0]
     committed = accepted.size
     for i in range(accepted.size):
@@ -324,22 +324,22 @@ def _account_for_gate(kernel: Kernel, accepted: IntArray, seconds: float, expect
 
 
 @compiled
-def _watch(kernel: Kernel, drafted: IntArray, accepted: IntArray, seconds: float) -> None:
-    """Turn speculation off when it has been worse than plain decoding for long enough."""
-    batch, most, taken, squares = drafted.size, 0, 0, 0
+def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, seconds: float) -> None:
+    """Turn speculation off after goodput has been below that of plain decoding for long enough."""
+    batch, deepest, tokens, squares = drafted.size, 0, 0, 0
     for i in range(batch):
-        most = max(most, drafted[i])
-        taken += accepted[i]
+        deepest = max(deepest, drafted[i])
+        tokens += accepted[i]
         squares += accepted[i] ** 2
-    if most == 0:
+    if deepest == 0:
         return
     rest, experts = equal_parts(kernel.rules.table, batch, 0)
     plain = corrected_seconds(kernel.learned, rest, experts)
-    # Forgetting sums, not a count of bad steps: at batch 1 most rounds may accept nothing and the rest pay for them.
+    # Decaying sums, not a count of bad steps: at batch 1 most rounds may accept nothing and speculation still pay.
     sums, marks, tuning = kernel.learned.guard[0], kernel.learned.marks[0], kernel.rules.tuning[0]
     steps = tuning.guard_steps
     keep = 1.0 - 1.0 / max(steps, 1.0)
-    sums.committed = keep * sums.committed + batch + taken
+    sums.committed = keep * sums.committed + batch + tokens
     sums.plain = keep * sums.plain + batch * seconds / max(plain, 1e-6)
     sums.squares = keep * sums.squares + squares
     sums.steps += 1.0
@@ -358,8 +358,8 @@ class _HandleType(StructType):
 
 
 class Handle(structref.StructRefProxy):
-    """A kernel that compiled code keeps. Handing fifty arrays over takes longer than a decision, several times so in an
-    engine whose forward pass has emptied the caches; so they are handed over once."""
+    """A kernel held by compiled code. Passing its fifty arrays takes longer than a decision, several times longer in an
+    engine whose forward pass has evicted the CPU caches; so they are passed once."""
 
     if TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""The ragged gate: which drafted tokens of the batch to verify, and which sequences draft on. It only looks up.
+"""The ragged gate: which drafted tokens of the batch to verify, and which sequences continue to draft. Look-ups only.
 
 Tokens are taken in order of survival over marginal price, those of one sequence in order of depth, and the best prefix
 of that order is kept: the one with the most `tokens − rate · seconds`, where `rate` is the long-run goodput. Stopping
@@ -14,7 +14,7 @@ import numpy as np
 
 from specmargin.compiling import fast_entry
 from specmargin.policies.kernel.prices import (
-    ALIKE,
+    FIRST_CONTEXT,
     PriceTable,
     drafting_seconds,
     pass_line,
@@ -24,19 +24,19 @@ from specmargin.policies.kernel.prices import (
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 _BINS = 1024
-_FEW = 48  # tokens sorted by insertion: clearing the bins would take longer than the rest
+_FEW = 48  # tokens up to which insertion sort is faster than clearing the bins
 
 
 class Scratch(NamedTuple):
     """Memory of the hot path, made once so that nothing in it allocates."""
 
     depths: IntArray  # by sequence: what the gate decided
-    bins: IntArray  # by token: its place in the order
+    bins: IntArray  # by token: its bin in the counting sort
     order: IntArray  # tokens, best first
-    heads: IntArray  # by bin
+    heads: IntArray  # by bin: the next free slot in `order`
     so_far: FloatArray  # by sequence: survival of the draft up to here
-    going: BoolArray  # by sequence: still drafting
-    believed: FloatArray  # (sequence, depth): survival that the gate decided by
+    active: BoolArray  # by sequence: still drafting
+    believed: FloatArray  # (sequence, depth): survival that the gate decides from
     unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of drafts left out
     nothing: FloatArray  # the same where nothing was left out
     goodput: FloatArray  # by depth, from 0
@@ -50,7 +50,7 @@ class Scratch(NamedTuple):
             order=order,
             heads=np.zeros(_BINS + 1, dtype=np.int64),
             so_far=np.zeros(max_batch),
-            going=np.zeros(max_batch, dtype=np.bool_),
+            active=np.zeros(max_batch, dtype=np.bool_),
             believed=np.zeros((max_batch, max_depth)),
             unseen=np.zeros((2, max_depth)),
             nothing=np.zeros((2, max_depth)),
@@ -66,28 +66,28 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     """
     batch, deepest = survival.shape
     effective, depths, order = table.effective_by_depth, scratch.depths, scratch.order
-    total = _ordered(table, survival, drafted, rate, scratch)
-    tokens, kept, best_tokens = 0.0, 0, 0.0
+    total = _sort_tokens(table, survival, drafted, rate, scratch)
+    tokens, prefix, best_tokens = 0.0, 0, 0.0
     positions = batch * effective[0]
-    rest, experts = ragged_parts(table, batch, 0.0, positions, ALIKE)
+    rest, experts = ragged_parts(table, batch, 0.0, positions, FIRST_CONTEXT)
     best = -rate * (rest + experts)
-    each = 1.0 / batch
+    depth_per_token = 1.0 / batch  # what one more token adds to the mean depth
     for n in range(total):
         i, d = order[n] // deepest, order[n] % deepest
         tokens += survival[i, d]
         positions += effective[d + 1] - effective[d]
-        rest, experts = ragged_parts(table, batch, (n + 1) * each, positions, ALIKE)
+        rest, experts = ragged_parts(table, batch, (n + 1) * depth_per_token, positions, FIRST_CONTEXT)
         value = tokens - rate * (rest + experts)
         if value > best:
-            best, kept, best_tokens = value, n + 1, tokens
+            best, prefix, best_tokens = value, n + 1, tokens
     depths[:batch] = 0
-    for n in range(kept):
+    for n in range(prefix):
         depths[order[n] // deepest] += 1
     return best_tokens
 
 
 @fast_entry
-def _ordered(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
+def _sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
     """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
     batch, deepest = survival.shape
     rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
@@ -98,7 +98,7 @@ def _ordered(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: f
     cheapest_step = rest[1] - rest[0]
     for d in range(1, deepest):
         cheapest_step = min(cheapest_step, rest[d + 1] - rest[d])
-    never = rate * max(cheapest_step, 0.0) / batch  # a survival that pays for no position anywhere
+    never = rate * max(cheapest_step, 0.0) / batch  # survival below which no token pays at any depth
     few = batch * deepest <= _FEW
     if not few:
         heads[:] = 0
@@ -127,7 +127,7 @@ def _ordered(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: f
 
 @nb.njit(cache=True, nogil=True, inline="always")
 def _insert(order: IntArray, bins: IntArray, count: int, token: int) -> None:
-    """Into its place among the first `count`, after its equals."""
+    """Insert the token in order among the first `count`, after those of the same bin."""
     slot = count
     while slot > 0 and bins[order[slot - 1]] > bins[token]:
         order[slot] = order[slot - 1]
@@ -156,19 +156,19 @@ def _expert_slope(table: PriceTable, effective: float) -> float:
 
 
 class EarlyStop(NamedTuple):
-    """What decides which sequences draft on, at one batch size."""
+    """When a sequence stops drafting, at one batch size."""
 
     rate: float  # tokens per second
-    to_sequence: float  # what drafting on is worth to a sequence, over its next token alone
-    to_pass: float  # the same to the pass as a whole
+    sequence_factor: float  # value of continuing to draft, relative to that of the next token alone: for a sequence
+    pass_factor: float  # the same for the pass as a whole
 
 
 @fast_entry
 def keep_drafting(
-    table: PriceTable, depth: int, next_acceptance: FloatArray, stop: EarlyStop, so_far: FloatArray, going: BoolArray
+    table: PriceTable, depth: int, next_acceptance: FloatArray, stop: EarlyStop, so_far: FloatArray, active: BoolArray
 ) -> int:
-    """Before the pass after `depth` tokens: clear `going` where the next token is not expected to pay for drafting and
-    verifying it, and everywhere if the pass as a whole would not pay. Returns how many go on.
+    """Before the pass after `depth` tokens: clear `active` where the next token is not expected to pay for drafting and
+    verifying it, and everywhere if the pass as a whole would not pay. Returns how many continue.
 
     `next_acceptance`: by depth, of the next token.
     """
@@ -181,15 +181,15 @@ def keep_drafting(
     total = 0.0
     count = 0
     for i in range(batch):
-        if going[i]:
+        if active[i]:
             worth = so_far[i] * next_acceptance[depth]
-            if worth * stop.to_sequence > hurdle:
-                total += worth * stop.to_pass - hurdle
+            if worth * stop.sequence_factor > hurdle:
+                total += worth * stop.pass_factor - hurdle
                 count += 1
             else:
-                going[i] = False
+                active[i] = False
     if total <= stop.rate * fixed:
-        going[:] = False
+        active[:] = False
         return 0
     return count
 
@@ -210,15 +210,15 @@ def draft_lengths(
     if not table.by_pass:
         drafted[:batch] = depth
         return
-    so_far, going = scratch.so_far[:batch], scratch.going[:batch]
+    so_far, active = scratch.so_far[:batch], scratch.active[:batch]
     so_far[:] = 1.0
-    going[:] = True
+    active[:] = True
     drafted[:batch] = 0
     for drafted_so_far in range(depth):
-        if keep_drafting(table, drafted_so_far, next_acceptance, stop, so_far, going) == 0:
+        if keep_drafting(table, drafted_so_far, next_acceptance, stop, so_far, active) == 0:
             break
         for i in range(batch):
-            if going[i]:
+            if active[i]:
                 drafted[i] += 1
                 so_far[i] = survival[i, drafted_so_far]
 
@@ -240,7 +240,7 @@ def sample_goodput(
     for step in range(steps):
         survival = sample[picked[step]]
         draft_lengths(table, survival, depth, next_acceptance, stop, scratch, drafted)
-        seconds += drafting_seconds(table, drafted, batch, ALIKE)
+        seconds += drafting_seconds(table, drafted, batch, FIRST_CONTEXT)
         tokens += batch + ragged_gate(table, survival, drafted, stop.rate, scratch)
         rest, experts = verify_parts(table, scratch.depths, batch)
         seconds += rest + experts

@@ -1,4 +1,4 @@
-"""What a controller learns while it runs: each part small, bounded, and able to forget. Compiled, changed in place."""
+"""What a controller learns while it runs: small, bounded estimates that decay. Compiled, updated in place."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from specmargin.compiling import compiled
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
 
-# Prices: forgetting per step, weight of the prior in steps (on an offset as large as a step; on a scale off by one),
-# and the relative error from which on a step counts less. An engine's fixed time is as likely to be off as its speed.
+# Prices: decay per step, weight of the prior in steps (for an offset as large as a step; for a scale off by one), and
+# the relative error above which a step counts less. An engine's fixed time is as likely to be off as its speed.
 _PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.995, 1.0, 0.4, 0.25
-# Level: weight of the last step, and its range: what is further off is not the machine's speed.
+# Level: weight of the last step, and its range; a larger deviation is not the machine's speed.
 _LEVEL_RATE, _FASTEST, _SLOWEST = 0.1, 0.5, 2.0
-# Acceptance: forgetting per step where a depth was tried and where nobody tried it, the least number of rounds to
-# remember (few sequences make few rounds per step, and chance would choose), and weight of the prior in rounds.
+# Acceptance: decay per step for depths that were tried and for those that were not, the minimum number of rounds to
+# remember (a small batch has few rounds per step, and noise would decide), and weight of the prior in rounds.
 _FORGETTING, _UNTRIED, _LEAST_ROUNDS, _PRIOR_ROUNDS = 0.94, 0.985, 64.0, 8.0
-# Confidence: how fast its shift is learned, and how it goes back to none.
+# Confidence: how fast its shift is learned, how fast it decays, and its limit.
 _SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
 
 
 class Correction:
     """Measured step seconds against the table: level · (offset + rest_scale · rest + expert_scale · experts).
 
-    The level follows the machine from step to step and changes no decision: it is the same at every depth. The others
-    say how steps of different kinds compare.
+    The level follows the machine's speed from step to step. It is the same at every depth, so it changes no decision.
+    The other three say how steps of different shapes compare.
     """
 
     offset: float
@@ -36,9 +36,9 @@ class Correction:
 
 
 class Marks:
-    """Where the controller stands. Steps are those in which a depth was chosen; −1: none."""
+    """State of the controller. Steps are counted where a depth is chosen; −1: none."""
 
-    depth: int  # that it holds
+    depth: int  # the current one
     step: int
     off_until: int  # step at which drafting is tried again
     whole_until: int  # step at which gating is tried again
@@ -46,7 +46,7 @@ class Marks:
 
 
 class GuardSums:
-    """Forgetting sums over drafting steps: tokens committed, what plain decoding would have committed, squares."""
+    """Decaying sums over drafting steps: tokens committed, what plain decoding would have committed, squares."""
 
     committed: float
     plain: float
@@ -55,7 +55,7 @@ class GuardSums:
 
 
 class GateSums:
-    """Tokens that gating is ahead of verifying whole drafts, its own cost subtracted; and steps."""
+    """Tokens gained over verifying whole drafts, minus the cost of gating; and steps."""
 
     net: float
     steps: float
@@ -64,8 +64,8 @@ class GateSums:
 class Learned(NamedTuple):
     """Everything that changes while a controller runs."""
 
-    tried: FloatArray  # by depth: tokens reached, forgetting
-    taken: FloatArray  # by depth: tokens accepted, forgetting
+    tried: FloatArray  # by depth: tokens reached, a decaying sum
+    taken: FloatArray  # by depth: tokens accepted, a decaying sum
     normal: FloatArray  # (3, 3): normal equations of the correction
     right: FloatArray  # (3,)
     correction: Rows[Correction]
@@ -100,7 +100,7 @@ def corrected_seconds(learned: Learned, rest: float, experts: float) -> float:
 
 @compiled
 def learn_prices(learned: Learned, rest: float, experts: float, seconds: float) -> None:
-    """Least squares with forgetting, pulled to the prior (0, 1, 1); a step far off what was expected counts less."""
+    """Decaying least squares, regularised to the prior (0, 1, 1); a step far from the expected time counts less."""
     normal, right, c = learned.normal, learned.right, learned.correction[0]
     shape = c.offset + c.rest_scale * rest + c.expert_scale * experts
     if not (0.0 < seconds < 100.0 and 0.0 < shape < 100.0):
@@ -116,7 +116,7 @@ def learn_prices(learned: Learned, rest: float, experts: float, seconds: float) 
         right[i] = _PRICE_FORGETTING * right[i] + weight * x[i] * seconds
         for j in range(3):
             normal[i, j] = _PRICE_FORGETTING * normal[i, j] + weight * x[i] * x[j]
-    # Three equations, positive definite thanks to the prior: no pivoting, no memory.
+    # Three equations, positive definite because of the prior: solved without pivoting or allocation.
     a00, a01, a02 = normal[0, 0] + _OFFSET_STEPS / shape**2, normal[0, 1], normal[0, 2]
     first, second = a01 / a00, a02 / a00
     a11, a12 = normal[1, 1] + _SCALE_STEPS - first * a01, normal[1, 2] - first * a02
@@ -138,7 +138,7 @@ def learn_prices(learned: Learned, rest: float, experts: float, seconds: float) 
 @compiled
 def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, unseen: FloatArray) -> None:
     """Rounds cut short are censored. `unseen`: tries and takes, by depth, that a gate expected of the drafts it left
-    out; without them only drafts that it was sure of would count, and every depth would look better than it is."""
+    out; without them only confident drafts would count, and every depth would look better than it is."""
     tried, taken = learned.tried, learned.taken
     remembered = max(_FORGETTING, 1.0 - verified.size / _LEAST_ROUNDS)
     for depth in range(tried.size):
@@ -148,7 +148,7 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
                 tries += 1
             if accepted[i] > depth:
                 takes += 1
-        keep = remembered if tries > 0 else _UNTRIED  # what is not tried goes stale, slowly
+        keep = remembered if tries > 0 else _UNTRIED  # an untried depth decays slowly
         tried[depth] = keep * tried[depth] + tries
         taken[depth] = keep * taken[depth] + min(takes, tries)
 
@@ -166,7 +166,7 @@ def acceptance_shift(prior: FloatArray, learned: Learned) -> float:
 
 @compiled
 def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shift: float) -> float:
-    """Of the token at `depth`; depths that were hardly tried follow the shift of those that were."""
+    """Acceptance of the token at `depth`; depths with few tries follow the shift of the others."""
     likely = min(max(prior[depth] * shift, 0.0), 0.999)
     return float((learned.taken[depth] + _PRIOR_ROUNDS * likely) / (learned.tried[depth] + _PRIOR_ROUNDS))
 

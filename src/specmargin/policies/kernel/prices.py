@@ -1,8 +1,8 @@
-"""One price table, one price of a ragged step, one price of drafting: policies, simulator and engines look up here.
+"""The price table, and the prices of a ragged verify step and of drafting: shared by policies, simulator and engines.
 
 A verify step of B sequences with T positions takes `rest(B, T / B) + experts(M)`. M = Σ m(q_i) is the number of
-effective positions: how many independent positions touch as many experts as the runs do. A longer run of a sequence
-whose experts are already loaded adds less than a new sequence.
+effective positions: how many independent positions touch as many experts as the runs do. A longer run shares experts
+with its own sequence, so it adds less than a new sequence.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from specmargin.compiling import compiled, entry
 from specmargin.errors import ScenarioError
 from specmargin.step import FloatArray, IntArray
 
-# Where a context lies on the table's axis: the interval, and how far into it.
-ContextAt = tuple[int, float]
-ALIKE: ContextAt = (0, 0.0)  # policies take all contexts to be alike
-_NOISE = 0.01  # of measured prices
+AxisPoint = tuple[int, float]  # a context on the table's axis: the interval, and the fraction of it
+FIRST_CONTEXT: AxisPoint = (0, 0.0)  # policies assume the same context for all sequences
+_NOISE = 0.01  # relative noise of measured prices
 
 
 class PriceTable(NamedTuple):
@@ -27,7 +26,7 @@ class PriceTable(NamedTuple):
 
     rest_seconds: FloatArray  # (batch, depth, context): a verify step of equal runs without its routed experts
     draft_seconds: FloatArray  # (batch, depth, context): drafting that deep
-    contexts: FloatArray  # tokens, rising; a single one where contexts are taken to be alike
+    contexts: FloatArray  # tokens, rising; a single one where all sequences have the same context
     expert_seconds: FloatArray  # routed experts, over effective positions evenly spaced from 0
     expert_step: float
     effective_by_depth: FloatArray  # m(depth + 1)
@@ -45,11 +44,11 @@ class PriceTable(NamedTuple):
         contexts: FloatArray | None = None,
         by_pass: bool = True,
     ) -> PriceTable:
-        """Checked and read-only. Two-dimensional seconds are those of one context for all."""
+        """Checked and read-only. Two-dimensional seconds are for a single context."""
         contexts = np.zeros(1) if contexts is None else contexts
         shape = (rest_seconds.shape[0], effective_by_depth.size, contexts.size)
         rest, draft = (_frozen(seconds.reshape(shape)) for seconds in (rest_seconds, draft_seconds))
-        found = cls(
+        table = cls(
             rest_seconds=rest,
             draft_seconds=draft,
             contexts=_frozen(contexts),
@@ -60,7 +59,7 @@ class PriceTable(NamedTuple):
         )
         if shape[0] < 2 or shape[1] < 2 or expert_seconds.size < 2:
             raise ScenarioError("a price table needs at least one sequence and one draft token")
-        return found
+        return table
 
     @property
     def max_batch(self) -> int:
@@ -87,11 +86,11 @@ class PriceTable(NamedTuple):
 
     def drafting_seconds(self, drafted: IntArray) -> float:
         """Drafting to these depths before it."""
-        return _drafting(self, drafted)
+        return _drafting_seconds(self, drafted)
 
     @property
     def sensible_depths(self) -> tuple[int, ...]:
-        """All but those that take longer than a deeper one at most batch sizes: kernels have favourite sizes."""
+        """All but the depths that take longer than a deeper one at most batch sizes, as kernels prefer some sizes."""
         seconds = np.stack([self.round_seconds(batch) for batch in range(1, self.max_batch + 1)])
         cheapest_deeper = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
         dominated = (seconds > cheapest_deeper * (1.0 + _NOISE)).mean(axis=0) > 0.5
@@ -111,8 +110,8 @@ def _frozen(values: npt.ArrayLike) -> FloatArray:
 
 
 @compiled
-def locate(axis: FloatArray, value: float) -> ContextAt:
-    """The interval of a rising axis that holds a value, and how far into it; beyond the end along the last interval."""
+def locate(axis: FloatArray, value: float) -> AxisPoint:
+    """The interval of a rising axis that holds a value, and the fraction of it; extrapolates the last interval."""
     if axis.size == 1:
         return 0, 0.0
     low, high = 0, axis.size - 2
@@ -126,86 +125,86 @@ def locate(axis: FloatArray, value: float) -> ContextAt:
 
 
 @compiled
-def at_context(seconds: FloatArray, batch: int, depth: int, at: ContextAt) -> float:
-    low, part = at
-    if part == 0.0:
+def at_context(seconds: FloatArray, batch: int, depth: int, context: AxisPoint) -> float:
+    low, fraction = context
+    if fraction == 0.0:
         return float(seconds[batch, depth, low])
-    return float((1.0 - part) * seconds[batch, depth, low] + part * seconds[batch, depth, low + 1])
+    return float((1.0 - fraction) * seconds[batch, depth, low] + fraction * seconds[batch, depth, low + 1])
 
 
 @compiled
 def expert_seconds(table: PriceTable, effective: float) -> float:
-    where = effective / table.expert_step
-    low = min(int(where), table.expert_seconds.size - 2)
+    index = effective / table.expert_step
+    low = min(int(index), table.expert_seconds.size - 2)
     below = table.expert_seconds[low]
-    return float(below + (where - low) * (table.expert_seconds[low + 1] - below))
+    return float(below + (index - low) * (table.expert_seconds[low + 1] - below))
 
 
 @compiled
 def ragged_parts(
-    table: PriceTable, batch: int, mean_depth: float, effective: float, at: ContextAt
+    table: PriceTable, batch: int, mean_depth: float, effective: float, context: AxisPoint
 ) -> tuple[float, float]:
     """The price of any verify step: seconds of all but routed experts, and of routed experts."""
     low = min(int(mean_depth), table.effective_by_depth.size - 2)
-    rest = at_context(table.rest_seconds, batch, low, at)
+    rest = at_context(table.rest_seconds, batch, low, context)
     over = mean_depth - low
     if over > 0.0:
-        rest += over * (at_context(table.rest_seconds, batch, low + 1, at) - rest)
+        rest += over * (at_context(table.rest_seconds, batch, low + 1, context) - rest)
     return rest, expert_seconds(table, effective)
 
 
 @compiled
 def equal_parts(table: PriceTable, batch: int, depth: int) -> tuple[float, float]:
-    return ragged_parts(table, batch, float(depth), batch * table.effective_by_depth[depth], ALIKE)
+    return ragged_parts(table, batch, float(depth), batch * table.effective_by_depth[depth], FIRST_CONTEXT)
 
 
 @compiled
 def verify_parts(table: PriceTable, depths: IntArray, batch: int) -> tuple[float, float]:
-    """Of a step that verifies the first `batch` of these depths."""
+    """`ragged_parts` of a step that verifies the first `batch` of these depths."""
     total, effective, deepest = 0, 0.0, table.effective_by_depth.size - 1
     for i in range(batch):
         depth = min(depths[i], deepest)
         total += depth
         effective += table.effective_by_depth[depth]
-    return ragged_parts(table, batch, total / batch, effective, ALIKE)
+    return ragged_parts(table, batch, total / batch, effective, FIRST_CONTEXT)
 
 
 @compiled
-def pass_seconds(table: PriceTable, sequences: int, number: int, at: ContextAt) -> float:
-    """Draft pass `number`, from 1, of so many sequences. A block is its first pass; further ones take no time."""
+def pass_seconds(table: PriceTable, sequences: int, number: int, context: AxisPoint) -> float:
+    """Seconds of draft pass `number`, from 1. A block drafter has only the first; later passes take no time."""
     if sequences == 0:
         return 0.0
-    before = at_context(table.draft_seconds, sequences, number - 1, at)
-    return at_context(table.draft_seconds, sequences, number, at) - before
+    before = at_context(table.draft_seconds, sequences, number - 1, context)
+    return at_context(table.draft_seconds, sequences, number, context) - before
 
 
 @compiled
-def drafting_seconds(table: PriceTable, drafted: IntArray, count: int, at: ContextAt) -> float:
+def drafting_seconds(table: PriceTable, drafted: IntArray, count: int, context: AxisPoint) -> float:
     """Drafting the first `count` of these depths: pass j runs for the sequences that are still drafting.
 
-    Passes that the same sequences take are priced together, so that equal depths cost what the table says of them.
+    Passes of the same sequences are priced together, so that equal depths have exactly the price in the table.
     """
     seconds, passes, deepest = 0.0, 0, table.effective_by_depth.size - 1
     while True:
-        going, until = 0, deepest
+        active, until = 0, deepest
         for i in range(count):
             if drafted[i] > passes:
-                going += 1
+                active += 1
                 until = min(until, drafted[i])
-        if going == 0 or passes >= deepest:
+        if active == 0 or passes >= deepest:
             return seconds
-        before = at_context(table.draft_seconds, going, passes, at)
-        seconds += at_context(table.draft_seconds, going, until, at) - before
+        before = at_context(table.draft_seconds, active, passes, context)
+        seconds += at_context(table.draft_seconds, active, until, context) - before
         passes = until
 
 
 @compiled
 def pass_line(table: PriceTable, batch: int, number: int) -> tuple[float, float]:
     """A draft pass around this batch as a straight line: its fixed seconds, and seconds per sequence."""
-    seconds = pass_seconds(table, batch, number, ALIKE)
+    seconds = pass_seconds(table, batch, number, FIRST_CONTEXT)
     upper = 2 if batch == 1 and table.draft_seconds.shape[0] > 2 else batch
     half = max(upper // 2, min(upper, 1))
-    rise = pass_seconds(table, upper, number, ALIKE) - pass_seconds(table, half, number, ALIKE)
+    rise = pass_seconds(table, upper, number, FIRST_CONTEXT) - pass_seconds(table, half, number, FIRST_CONTEXT)
     slope = max(rise / max(upper - half, 1), 0.0)
     if batch == 1:
         slope = min(slope, seconds)
@@ -225,5 +224,5 @@ def _verify_parts(table: PriceTable, depths: IntArray) -> tuple[float, float]:
 
 
 @entry
-def _drafting(table: PriceTable, drafted: IntArray) -> float:
-    return drafting_seconds(table, drafted, drafted.size, ALIKE)
+def _drafting_seconds(table: PriceTable, drafted: IntArray) -> float:
+    return drafting_seconds(table, drafted, drafted.size, FIRST_CONTEXT)

@@ -1,1 +1,1 @@
-"""Policies studied beforehand: the look-ahead on a sample of rounds, replays of a bank, and the ladder of policies."""
+"""Offline studies of policies: the look-ahead on a sample of rounds, replays of a bank, and the ladder of policies."""

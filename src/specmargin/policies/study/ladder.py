@@ -1,4 +1,5 @@
-"""The ladder: every policy on the same batches of a bank, by concurrency. Fitted on some requests, played on others."""
+"""The ladder: every policy on the same batches of a bank, by concurrency. Fitted on one half of the requests, replayed
+on the other."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from specmargin.step import FloatArray, IntArray
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 OURS = "ours"
-_SEQUENCES = 6000  # played a concurrency
+_SEQUENCES = 6000  # replayed per concurrency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ class Contest:
         if requests.size < 2 or not rounds.has_confidence:
             raise AcceptanceError(f"{rounds.source}: policies are compared on a bank with confidences and two requests")
         half = np.random.default_rng(seed).permutation(requests)[: requests.size // 2]
-        ours = np.isin(rounds.prompt_by_round, half)
-        learned, played = rounds.chosen(ours), rounds.chosen(~ours)
+        in_half = np.isin(rounds.prompt_by_round, half)
+        learned, played = rounds.chosen(in_half), rounds.chosen(~in_half)
         calibrator = Logistic.fit(tokens_of(learned), depths=rounds.depth)
         return cls(
             learned=learned,

@@ -1,9 +1,8 @@
-"""Before drafting, what will the gate make of it? Worked out beforehand, on a sample of real survivals.
+"""The depth to draft before confidences are available, computed in advance from a sample of survivals.
 
-A look-ahead by mean survival cannot see that at high prices a few sequences are still worth a draft. Here the gate
-plays batches drawn from the sample at every depth. What is kept, by batch size: the depth to draft, the long-run
-goodput (the rate at which time is charged), and how much a token in hand is worth beyond itself when drafting pass by
-pass.
+Mean survival does not show that at high prices drafting still pays for a few sequences. Here the gate is run on batches
+drawn from the sample, at every depth. The result, by batch size: the depth to draft, the long-run goodput (the rate at
+which time is charged), and the value of continuing to draft relative to that of the next token.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # to a sequence, to the whole pass
+_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # factors for a sequence and for the whole pass
 _NEVER_STOP = (1e6, 1e6)
-_POSITIONS = 3000  # sequences played for each choice
+_SEQUENCES = 3000  # sampled for each choice
 _ROUNDS = 3
 
 Option = tuple[float, float]
@@ -29,11 +28,11 @@ Option = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookAhead:
-    """By batch size, from 0 on (0 is not used): the hot path only looks up."""
+    """By batch size, from 0 (not used), so that the hot path only looks up."""
 
     depth_by_batch: IntArray
     rate_by_batch: FloatArray  # tokens per second
-    option_by_batch: FloatArray  # (batches, 2): what drafting on is worth over the next token, to a sequence, to a pass
+    option_by_batch: FloatArray  # (batches, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
     next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
 
     def depth(self, batch: int) -> int:
@@ -44,25 +43,25 @@ class LookAhead:
 
 
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0, early_stop: bool = True) -> LookAhead:
-    """`survival_sample`: (rounds, depth) calibrated survivals of real rounds, whatever was accepted. `early_stop`: the
+    """`survival_sample`: (rounds, depth) calibrated survivals of recorded rounds, accepted or not. `early_stop`: the
     engine can end the drafts of single sequences between two passes."""
     study = _Study(table, survival_sample, np.random.default_rng(seed))
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
     choices = _choices(table, early_stop=early_stop)
     best = [study.best(int(batch), choices) for batch in batches]
     depths, rates, options = (np.array(values) for values in zip(*best, strict=True))
-    every = np.log(np.maximum(np.arange(table.max_batch + 1), 1))
-    nearest = np.abs(every[:, np.newaxis] - np.log(batches)).argmin(axis=1)
+    log_batch = np.log(np.maximum(np.arange(table.max_batch + 1), 1))
+    nearest = np.abs(log_batch[:, np.newaxis] - np.log(batches)).argmin(axis=1)
     return LookAhead(
         depth_by_batch=depths[nearest],
-        rate_by_batch=np.interp(every, np.log(batches), rates),
+        rate_by_batch=np.interp(log_batch, np.log(batches), rates),
         option_by_batch=options[nearest],
         next_acceptance=study.next_acceptance,
     )
 
 
 def expected_acceptance(survival_sample: FloatArray) -> FloatArray:
-    """By depth: how likely the next token is accepted, where all before it were."""
+    """By depth: the probability that the next token is accepted, given that all before it were."""
     before = np.concatenate([np.ones((survival_sample.shape[0], 1)), survival_sample[:, :-1]], axis=1)
     return np.asarray(survival_sample.sum(axis=0) / np.maximum(before.sum(axis=0), 1e-12))
 
@@ -75,9 +74,9 @@ class _Study:
         self.scratch = Scratch.of(table.max_batch, table.max_depth)
 
     def best(self, batch: int, choices: list[tuple[int, Option]]) -> tuple[int, float, Option]:
-        """Depth, rate and option with the highest goodput. The rate is the one that was played with: drafting that
-        stops early is a rule of thumb, and at a slightly higher rate it may not start at all."""
-        steps = max(_POSITIONS // batch, 16)
+        """Depth, rate and option with the highest goodput. The rate is the one used in the run: the early stop is a
+        heuristic, and at a slightly higher rate it may draft nothing at all."""
+        steps = max(_SEQUENCES // batch, 16)
         picked = self.generator.integers(0, self.sample.shape[0], (steps, batch))
         plain = batch / self.table.verify_seconds(np.zeros(batch, dtype=np.int64))
         best, best_goodput = (0, plain, _NEVER_STOP), plain

@@ -1,4 +1,4 @@
-"""Policies replayed on a bank, with prices as the clock: the same batches for all of them."""
+"""Policies replayed on a bank, timed by prices. All policies get the same batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specmargin.step import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """By step: what was committed and how long it took."""
+    """Tokens committed and seconds, by step."""
 
     committed: FloatArray
     seconds: FloatArray
