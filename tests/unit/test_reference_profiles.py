@@ -109,7 +109,7 @@ def test_the_model_finds_its_own_routing() -> None:
 
 
 def test_routing_of_another_shape_and_unknown_categories_are_refused() -> None:
-    with pytest.raises(RoutingError, match="64 experts, 4 a token; this one has 128"):
+    with pytest.raises(RoutingError, match="64 experts, 4 per token; this one has 128"):
         find_routing(NAME, find_model("qwen3-30b-a3b"))
     with pytest.raises(RoutingError, match="no category 'rust'; it has: cpp, prose, python"):
         find_routing(f"{NAME}:rust", TARGET)
