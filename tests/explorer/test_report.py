@@ -64,6 +64,6 @@ def test_it_is_not_written_over_anything(tmp_path: Path) -> None:
     path.write_text("mine")
     with pytest.raises(InputError, match="give --force"):
         run("report", [*SCENARIO, "-o", str(path)])
-    with pytest.raises(InputError, match=r"ends in \.html"):
+    with pytest.raises(InputError, match=r"must end in \.html"):
         run("report", [*SCENARIO, "-o", str(tmp_path / "report.pdf")])
     assert path.read_text() == "mine"

@@ -152,7 +152,7 @@ def test_the_table_fits_100_columns_and_says_what_it_does_not_know(arguments: li
     shown = run(*DESIGN, *arguments).stdout
     assert [line for line in shown.splitlines() if len(line) > 100] == []
     assert "quality of the variants is not predicted" in " ".join(shown.split())
-    assert "where the numbers come from" in shown
+    assert "sources" in shown
 
 
 def test_the_figure(tmp_path: Path) -> None:
