@@ -182,7 +182,7 @@ def test_the_figure(tmp_path: Path) -> None:
         ([*DESIGN, "--batch", "0"], "--batch must be at least 1, got 0"),
         ([*DESIGN, "--depth", "99"], "--depth must be at most 64, got 99"),
         ([*DESIGN, "--drafter", "all"], "name one drafter"),
-        ([*DESIGN, "--plot", "map.pdf"], "a figure ends in"),
+        ([*DESIGN, "--plot", "map.pdf"], "must end in"),
         ([*DESIGN, "--gpus", "8", "--parallel", "ep", "--experts", "60"], "60 experts do not divide over 8 GPUs"),
         (["design", "deepseek-v3", "--gpu", "h100"], "does not fit"),
     ],

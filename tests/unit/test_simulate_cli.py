@@ -122,7 +122,7 @@ def test_options_take_the_place_of_what_a_file_says(capsys: pytest.CaptureFixtur
         ("simulate", ["day.toml", "--gpu", "h200"], "day.toml: cannot be read"),
         ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "need a single policy"),
         ("sweep", ["no.toml"], "no.toml: cannot be read"),
-        ("sweep", ["no.toml", "--plot", "x.txt"], "a figure ends in"),
+        ("sweep", ["no.toml", "--plot", "x.txt"], "must end in"),
     ],
 )
 def test_refusals_are_one_sentence(verb: str, arguments: list[str], said: str) -> None:
