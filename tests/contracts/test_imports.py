@@ -45,20 +45,20 @@ NARROWER = {
     "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "measure", "decisions"},
     "figures": set(ORDER[: ORDER.index("figures")]) - {"app", "catalog", "formats", "live", "simulator"},
 }
-ALLOWED = {name: NARROWER.get(name, set(ORDER[:place])) for place, name in enumerate(ORDER)}
+ALLOWED = {name: NARROWER.get(name, set(ORDER[:index])) for index, name in enumerate(ORDER)}
 NOUNS = {"caching", "compiling", "errors", "files", "modes", "records", "schema", "sources", "step", "_version"}
 
 
 def _imports(file: Path) -> set[str]:
     """Every module that a file imports, also inside functions and for type checkers alone."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            modules.add(node.module)
+            modules.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-    return found
+            modules.update(alias.name for alias in node.names)
+    return modules
 
 
 def _files() -> list[Path]:
@@ -110,15 +110,15 @@ def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
     """Nothing outside live/vllm and measure/vllm imports vLLM; nothing outside measure and live/vllm imports torch."""
     wrong = []
     for file in _files():
-        place = file.relative_to(SOURCE).as_posix()
+        path = file.relative_to(SOURCE).as_posix()
         for module in _imports(file):
             top = module.split(".")[0]
-            if top == "vllm" and not place.startswith(("live/vllm/", "measure/vllm/")):
-                wrong.append(f"{place} imports vllm")
-            if top in ("torch", "triton") and not place.startswith(("measure/", "live/vllm/")):
-                wrong.append(f"{place} imports {top}")
+            if top == "vllm" and not path.startswith(("live/vllm/", "measure/vllm/")):
+                wrong.append(f"{path} imports vllm")
+            if top in ("torch", "triton") and not path.startswith(("measure/", "live/vllm/")):
+                wrong.append(f"{path} imports {top}")
             if top == "pydantic" and "schema" not in file.name:
-                wrong.append(f"{place} imports pydantic: only schema files at the edges do")
+                wrong.append(f"{path} imports pydantic: only schema files at the edges do")
     assert wrong == []
 
 
