@@ -130,7 +130,7 @@ def compared_figure(
 
 
 def hours_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
-    """Median time between tokens by hour, a line a policy. A record: `policy, hour, tpot_p50`."""
+    """Median time between tokens by hour, one line per policy. A record: `policy, hour, tpot_p50`."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
     values = [{"policy": r["policy"], "hour": int(r["hour"]), "tpot": 1e3 * float(r["tpot_p50"])} for r in rows]
     base = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=300).encode(
