@@ -160,7 +160,7 @@ def test_the_figure(tmp_path: Path) -> None:
         file = tmp_path / name
         run(*DESIGN, "--experts", "128,256", *arguments, "--plot", str(file))
         drawn = file.read_text()
-        assert "experts a token" in drawn
+        assert "experts per token" in drawn
         assert ("50% shared" in drawn) == (not arguments)
     again = run(*DESIGN, "--plot", str(tmp_path / "active.svg"), code=2)
     assert "give --force" in again.stderr

@@ -227,7 +227,7 @@ def test_profile_plan_and_coverage_go_together(tmp_path: Path) -> None:
     wrong = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--routing", str(target), code=2)
     assert "is of a model with 8 experts, 2 a token" in wrong.stderr
     model = run("profile", "routing", str(folder), "--model", "qwen3.6-35b-a3b", code=2)
-    assert "has 2 layers of 2 experts a token" in model.stderr
+    assert "has 2 layers with 2 experts per token" in model.stderr
 
 
 def test_coverage_shows_skew_depth_and_amdahl(tmp_path: Path) -> None:
