@@ -193,7 +193,7 @@ def test_a_scenario_that_cannot_be_is_refused_in_a_sentence(client: httpx.Client
         ("config", b"\xff\xfe\x00", "config.json", ""),
         ("acceptance", b"PK\x03\x04", "bank.parquet", "Parquet"),
         ("acceptance", b"a,b\n1,2\n", "bank.csv", "commits"),
-        ("acceptance", b"x", "bank.exe", "a bank is"),
+        ("acceptance", b"x", "bank.exe", "a bank must be"),
         ("acceptance", b'{"schema": "other"}', "mine.acceptance.json", "profile acceptance"),
         ("routing", b"{}", "mine.routing.json", "profile routing"),
         ("speculator", b"x", "speculator.parquet", "drop both together"),
