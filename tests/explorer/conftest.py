@@ -84,22 +84,22 @@ def _absent(what: str) -> None:
 
 @pytest.fixture(scope="session")
 def axe_source() -> str:
-    found = _setup().axe()
-    if found is None:
-        _absent("axe-core is not there")
-    return str(Path(found).read_text(encoding="utf-8"))
+    axe_path = _setup().axe()
+    if axe_path is None:
+        _absent("axe-core is not installed")
+    return str(Path(axe_path).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = _setup().chromium()
-    if found is None:
-        _absent("there is no Chromium")
+    chromium_path = _setup().chromium()
+    if chromium_path is None:
+        _absent("Chromium is not installed")
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
     with sync_playwright() as playwright:
         # --no-sandbox: tests often run as root in a container, where Chromium refuses its own sandbox.
-        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox"])
         yield launched
         launched.close()
 

@@ -54,8 +54,8 @@ def test_moving_controls_back_and_forth_leaves_nothing_behind(client: httpx.Clie
     moves = [("1024", "0.8"), ("32768", "0.8"), ("32768", "0.5"), ("128", "0.5"), ("1024", "0.8")]
     for context, acceptance in moves:
         arguments = ("qwen3.6-35b-a3b", "--gpu", "h200", "--context", context, "--acceptance", acceptance)
-        found = client.get("/api/plan", params={"context": context, "acceptance": acceptance}).json()
-        assert found == planned(*arguments)
+        plan = client.get("/api/plan", params={"context": context, "acceptance": acceptance}).json()
+        assert plan == planned(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_numbers_are_those_of_plan_json(client: httpx.Client, query: dict[str, s
 
 
 def test_a_dropped_config_is_planned_as_the_command_line_plans_it(client: httpx.Client, tmp_path: Any) -> None:
-    found = upload(client, "config", json.dumps(CONFIG).encode(), "tiny-moe.json")
-    assert found.status_code == 201
-    assert "4 of 64 experts a token" in found.json()["summary"]
+    reply = upload(client, "config", json.dumps(CONFIG).encode(), "tiny-moe.json")
+    assert reply.status_code == 201
+    assert "4 of 64 experts per token" in reply.json()["summary"]
     folder = tmp_path / "tiny-moe"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    theirs = client.get("/api/plan", params={"model": f"upload:{found.json()['id']}", "gpu": "l40s"}).json()
+    theirs = client.get("/api/plan", params={"model": f"upload:{reply.json()['id']}", "gpu": "l40s"}).json()
     ours = planned(str(folder), "--gpu", "l40s")
     assert {key: value for key, value in theirs.items() if key != "sources"} == {
         key: value for key, value in ours.items() if key != "sources"
@@ -137,11 +137,11 @@ def test_structures_are_sent_once(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("ending", ["png", "svg", "csv", "json"])
 def test_downloads(client: httpx.Client, ending: str) -> None:
-    found = client.get(f"/api/figures/ledger.{ending}", params={"theme": "dark"})
-    assert found.status_code == 200
-    assert "attachment" in found.headers["content-disposition"]
+    reply = client.get(f"/api/figures/ledger.{ending}", params={"theme": "dark"})
+    assert reply.status_code == 200
+    assert "attachment" in reply.headers["content-disposition"]
     start = {"png": b"\x89PNG", "svg": b"<svg", "csv": b"table,", "json": b"{"}[ending]
-    assert found.content.startswith(start)
+    assert reply.content.startswith(start)
 
 
 # --- refusals ---
@@ -193,7 +193,7 @@ def test_a_scenario_that_cannot_be_is_refused_in_a_sentence(client: httpx.Client
         ("config", b"\xff\xfe\x00", "config.json", ""),
         ("acceptance", b"PK\x03\x04", "bank.parquet", "Parquet"),
         ("acceptance", b"a,b\n1,2\n", "bank.csv", "commits"),
-        ("acceptance", b"x", "bank.exe", "a bank is"),
+        ("acceptance", b"x", "bank.exe", "a bank must be"),
         ("acceptance", b'{"schema": "other"}', "mine.acceptance.json", "profile acceptance"),
         ("routing", b"{}", "mine.routing.json", "profile routing"),
         ("speculator", b"x", "speculator.parquet", "drop both together"),
@@ -229,8 +229,8 @@ def test_a_large_upload_is_stopped_while_it_arrives(client: httpx.Client) -> Non
 
 def test_a_file_of_another_model_is_refused_where_it_is_used(client: httpx.Client) -> None:
     """A configuration is no bank, and an id that nobody dropped is nothing."""
-    found = upload(client, "config", json.dumps(CONFIG).encode()).json()
-    wrong = client.get("/api/plan", params={"acceptance": f"upload:{found['id']}"})
+    uploaded = upload(client, "config", json.dumps(CONFIG).encode()).json()
+    wrong = client.get("/api/plan", params={"acceptance": f"upload:{uploaded['id']}"})
     assert wrong.status_code == 400 and "not acceptance" in wrong.json()["error"]
     gone = client.get("/api/plan", params={"model": "upload:0123456789abcdef"})
     assert gone.status_code == 400 and "drop it on the page again" in gone.json()["error"]

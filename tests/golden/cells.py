@@ -136,11 +136,11 @@ def _others() -> Iterator[Cell]:
 @cache
 def blocks() -> dict[str, tuple[Cell, ...]]:
     """What is priced together: a GPU's tables are read once."""
-    found: dict[str, list[Cell]] = {}
+    by_part: dict[str, list[Cell]] = {}
     for cell in (*_matrix(), *_spread()):
-        found.setdefault(f"{cell.gpu} {cell.prices}", []).append(cell)
-    found["other options"] = list(_others())
-    return {name: tuple(cells) for name, cells in found.items()}
+        by_part.setdefault(f"{cell.gpu} {cell.prices}", []).append(cell)
+    by_part["other options"] = list(_others())
+    return {name: tuple(cells) for name, cells in by_part.items()}
 
 
 def keys() -> list[tuple[str, ...]]:

@@ -41,14 +41,14 @@ class Change:
     row: str
     before: Any
     after: Any
-    place: str = ""  # in a list
+    position: str = ""  # in a list
     relative: float | None = None  # of a number
     tie: bool = False  # rounding decides between the two
 
     def __str__(self) -> str:
         by = "" if self.relative is None else f" ({self.relative:+.3%})"
         before, after = _shown(self.before, self.after), _shown(self.after, self.before)
-        return f"{self.row}{self.place}: {before} → {after}{by}{' (a tie)' if self.tie else ''}"
+        return f"{self.row}{self.position}: {before} → {after}{by}{' (a tie)' if self.tie else ''}"
 
     @property
     def size(self) -> float:
@@ -154,18 +154,18 @@ def _numbers_moved(
             counts = [None if row[column] is None else f"{len(row[column])} numbers" for row in (before, after)]
             yield Change(file=name, column=column, row=_row_name(keys, before), before=counts[0], after=counts[1])
         old, new = old.filter(~differs), new.filter(~differs)
-    (place, index, one), (_, _, other) = flattened(old[column]), flattened(new[column])
+    (rows, index, one), (_, _, other) = flattened(old[column]), flattened(new[column])
     relative = relative_change(one, other)
-    for at in np.flatnonzero(~(np.abs(relative) <= tolerance)):  # also where a number came or went
-        before, after = old.row(int(place[at]), named=True), new.row(int(place[at]), named=True)
+    for i in np.flatnonzero(~(np.abs(relative) <= tolerance)):  # also where a number is new or missing
+        before, after = old.row(int(rows[i]), named=True), new.row(int(rows[i]), named=True)
         yield Change(
             file=name,
             column=column,
             row=_row_name(keys, before),
-            place=f" {axis} {index[at]}" if listed else "",
-            before=_number(one[at]),
-            after=_number(other[at]),
-            relative=None if np.isnan(relative[at]) else float(relative[at]),
+            position=f" {axis} {index[i]}" if listed else "",
+            before=_number(one[i]),
+            after=_number(other[i]),
+            relative=None if np.isnan(relative[i]) else float(relative[i]),
             tie=excuse(column, before, after),
         )
 
@@ -175,47 +175,47 @@ def _number(value: float) -> float | None:
 
 
 def flattened(column: pl.Series) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], FloatArray]:
-    """Numbers of a column, the row that each stands in and its place in a list there. Nothing is NaN."""
+    """Row, position in the list and value of each number of a column. Missing values are NaN."""
     if not isinstance(column.dtype, pl.List):
         values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
         return np.arange(values.size), np.zeros(values.size, dtype=np.int64), values
     lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
     starts = np.cumsum(lengths) - lengths
-    place = np.repeat(np.arange(lengths.size), lengths)
+    rows = np.repeat(np.arange(lengths.size), lengths)
     values = column.filter(column.list.len() > 0).explode().cast(pl.Float64).fill_null(np.nan).to_numpy()
-    return place, np.arange(place.size) - starts[place], values
+    return rows, np.arange(rows.size) - starts[rows], values
 
 
 def relative_change(before: FloatArray, after: FloatArray) -> FloatArray:
-    """0 where both are nothing, NaN where one of them is."""
-    found = (after - before) / np.maximum(np.abs(before), _NOTHING)
-    return np.asarray(np.where(np.isnan(before) & np.isnan(after), 0.0, found))
+    """0 where both are missing, NaN where one of them is."""
+    change = (after - before) / np.maximum(np.abs(before), _NOTHING)
+    return np.asarray(np.where(np.isnan(before) & np.isnan(after), 0.0, change))
 
 
 # --- documents ---
 
 
 def compare_documents(name: str, before: Any, after: Any) -> list[Change]:
-    """JSON documents, leaf by leaf. The column is the first part of a leaf's place, the row is the rest."""
+    """JSON documents, leaf by leaf. The column is the first part of a leaf's path, the row is the rest."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     changes = []
-    for place in sorted(old.keys() | new.keys()):
-        one, other = old.get(place), new.get(place)
+    for path in sorted(old.keys() | new.keys()):
+        one, other = old.get(path), new.get(path)
         if one != other:
-            column, row = place[0] if place else "", " ".join(place[1:])
+            column, row = path[0] if path else "", " ".join(path[1:])
             changes.append(Change(file=name, column=column, row=row, before=one, after=other))
     return changes
 
 
-def _leaves(document: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(document, dict) and (document or not place):
+def _leaves(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(document, dict) and (document or not path):
         for key, value in document.items():
-            yield from _leaves(value, (*place, str(key)))
+            yield from _leaves(value, (*path, str(key)))
     elif isinstance(document, list) and any(isinstance(value, dict | list) for value in document):
-        for at, value in enumerate(document):
-            yield from _leaves(value, (*place, str(at)))
+        for index, value in enumerate(document):
+            yield from _leaves(value, (*path, str(index)))
     else:
-        yield place, repr(document)
+        yield path, repr(document)
 
 
 # --- in words ---

@@ -53,21 +53,21 @@ def _calm(before: pl.Series, after: pl.Series) -> pl.Series:
 def _calm_list(before: pl.Series, after: pl.Series) -> pl.Series:
     """A list at a time: it is one row of a price grid."""
     keep = before.list.len().eq_missing(after.list.len())
-    place, _, one = flattened(before.filter(keep))
+    rows, _, one = flattened(before.filter(keep))
     other = flattened(after.filter(keep))[2]
     moved = np.zeros(int(keep.sum()), dtype=bool)
-    np.logical_or.at(moved, place, ~(np.abs(relative_change(one, other)) <= NOISE))
+    np.logical_or.at(moved, rows, ~(np.abs(relative_change(one, other)) <= NOISE))
     same = np.zeros(len(after), dtype=bool)
     same[np.flatnonzero(keep.to_numpy())] = ~moved
     return after.zip_with(pl.Series(~same), before)
 
 
-def left_over(name: str, keys: Sequence[str], asked: Sequence[tuple[str, ...]]) -> list[Change]:
-    """Recorded keys that are not among those asked for."""
+def left_over(name: str, keys: Sequence[str], keys_now: Sequence[tuple[str, ...]]) -> list[Change]:
+    """Recorded keys that are not computed any more."""
     if not table_path(name).exists():
         return []
-    known = pl.read_parquet(table_path(name), columns=list(keys)).unique().rows()
-    gone = sorted(set(known) - set(asked))
+    recorded = pl.read_parquet(table_path(name), columns=list(keys)).unique().rows()
+    gone = sorted(set(recorded) - set(keys_now))
     return [
         Change(file=name, column=ROW, row=" ".join(part for part in key if part), before="recorded", after=None)
         for key in gone

@@ -35,16 +35,16 @@ class Part:
     excuse: Excuse = _no_excuse
 
     def changes(self, tolerance: float = TOLERANCE) -> list[Change]:
-        """Against what is recorded."""
-        found = []
+        """Changes against the recording."""
+        changes = []
         for table in self.tables:
-            found += compare_tables(self._recorded(table), table, tolerance=tolerance, excuse=self.excuse)
+            changes += compare_tables(self._recorded(table), table, tolerance=tolerance, excuse=self.excuse)
         for name, document in self.documents.items():
-            known = files.read_document(name) if files.document_path(name).exists() else {}
+            recorded = files.read_document(name) if files.document_path(name).exists() else {}
             if self.some_keys:
-                known = {key: known[key] for key in document if key in known}
-            found += compare_documents(name, known, document)
-        return found
+                recorded = {key: recorded[key] for key in document if key in recorded}
+            changes += compare_documents(name, recorded, document)
+        return changes
 
     def _recorded(self, table: Table) -> Table:
         if not files.table_path(table.name).exists():

@@ -63,7 +63,7 @@ def predict(cells: Sequence[Cell]) -> list[Table]:
     rows: Rows = {name: [] for name in SCHEMAS}
     for cell in cells:
         _add(rows, cell)
-    return [as_table(name, found) for name, found in rows.items()]
+    return [as_table(name, entries) for name, entries in rows.items()]
 
 
 def as_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -83,8 +83,8 @@ def _add(rows: Rows, cell: Cell) -> None:
         rows["plans"].append(key | _values(planned.whole, "plans"))
 
 
-def _values(found: Planned | PlannedRow | WholePlan, table: str) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in SCHEMAS[table] if hasattr(found, name)}
+def _values(planned: Planned | PlannedRow | WholePlan, table: str) -> dict[str, Any]:
+    return {name: getattr(planned, name) for name in SCHEMAS[table] if hasattr(planned, name)}
 
 
 # --- ties ---
@@ -127,9 +127,9 @@ def _is_close(goodput: FloatArray, one: int, other: int) -> bool:
 
 def _depths(schedule: str) -> list[int]:
     """Batch 1 on: `1-4:5 5-512:3` is four fives and then threes."""
-    found: list[int] = []
+    depths: list[int] = []
     for part in schedule.split():
         batches, _, depth = part.partition(":")
         first, _, last = batches.partition("-")
-        found += [int(depth)] * (int(last) - int(first) + 1)
-    return found
+        depths += [int(depth)] * (int(last) - int(first) + 1)
+    return depths

@@ -81,10 +81,10 @@ def _signals(generator: np.random.Generator) -> tuple[list[IntArray], list[IntAr
         true, claimed = _PHASES[max(start for start in _PHASES if start <= step)]
         wiggle = generator.normal(0.0, 1.0, (batch, 1)) + generator.normal(0.0, 0.7, (batch, MAX_DEPTH))
         chance, claim = _logistic(_logit(true) + wiggle), _logistic(_logit(claimed) + wiggle)
-        found = np.round(np.cumprod(claim, axis=1) * LEVELS).astype(np.int64)
+        drawn = np.round(np.cumprod(claim, axis=1) * LEVELS).astype(np.int64)
         if generator.random() < _MISSING:
-            found[generator.integers(batch), generator.integers(MAX_DEPTH)] = NO_SIGNAL
-        levels.append(found)
+            drawn[generator.integers(batch), generator.integers(MAX_DEPTH)] = NO_SIGNAL
+        levels.append(drawn)
         lengths.append(np.cumprod(generator.random((batch, MAX_DEPTH)) < chance, axis=1).sum(axis=1))
     return levels, lengths
 
@@ -101,8 +101,8 @@ def _played(player: Player, levels: list[IntArray], lengths: list[IntArray]) -> 
     generator = np.random.default_rng([_SEED, PLAYERS.index(player)])
     prices = json.loads((DATA / f"{player.policy}.policy.json").read_text(encoding="utf-8"))["table"]
     controller, rows = player.controller(), []
-    for step, (found, length) in enumerate(zip(levels, lengths, strict=True)):
-        decided = decide(player, controller, survivals(found))
+    for step, (drawn, length) in enumerate(zip(levels, lengths, strict=True)):
+        decided = decide(player, controller, survivals(drawn))
         drafted = np.array(decided["draft_lengths"] or [decided["draft_depth"]] * length.size, dtype=np.int64)
         verified = np.array(decided["verify_depths"], dtype=np.int64)
         accepted = np.minimum(length, verified)
@@ -125,7 +125,7 @@ def _seconds(prices: dict[str, Any], drafted: IntArray, verified: IntArray) -> f
     positions = float(np.array(prices["effective_by_depth"])[verified].sum()) / prices["expert_step"]
     experts = float(np.interp(positions, np.arange(len(prices["expert_seconds"])), prices["expert_seconds"]))
     passes = range(int(drafted.max(initial=0))) if prices["draft"]["by_pass"] else range(int(drafted.any()))
-    drafting = sum(float(prices["draft"]["pass_by_batch"][int((drafted > at).sum())]) for at in passes)
+    drafting = sum(float(prices["draft"]["pass_by_batch"][int((drafted > index).sum())]) for index in passes)
     return 0.2e-3 + 1.12 * (rest + experts + drafting)
 
 

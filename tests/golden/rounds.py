@@ -158,9 +158,9 @@ def decide(
 def replayed_tables(players: tuple[Player, ...] = PLAYERS) -> list[Table]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
     for player in players:
-        for name, found in replay(player).items():
-            rows[name] += found
-    return [as_table(name, found) for name, found in rows.items()]
+        for name, entries in replay(player).items():
+            rows[name] += entries
+    return [as_table(name, entries) for name, entries in rows.items()]
 
 
 def as_table(name: str, rows: list[dict[str, Any]]) -> Table:

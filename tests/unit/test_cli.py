@@ -191,7 +191,7 @@ PLAN = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200"]
         ([*PLAN, "--weights", "fp3"], "unknown precision 'fp3'; nearest: "),
         ([*PLAN, "--min-gain", "2"], "--min-gain"),
         ([*PLAN, "--qps", "1"], "--qps needs --isl and --osl"),
-        ([*PLAN, "--isl", "1"], "give --qps too"),
+        ([*PLAN, "--isl", "1"], "add --qps"),
         ([*PLAN, "--qps", "-1", "--isl", "1", "--osl", "1"], "--qps must be positive"),
         ([*PLAN, "--memory-utilization", "7"], "memory utilization"),
         ([*PLAN, "--context", "-1"], "--context"),
@@ -278,7 +278,7 @@ def test_a_setting_that_falls_short_of_the_plan_says_by_how_much() -> None:
         result = payload(*arguments, "--engine", engine)
         short = [row for row in result["rows"] if row["scheduled_speedup"] < 0.95 * row["speedup"]]
         text = run(*arguments, "--engine", engine).stdout
-        assert ("with this setting:" in text) == bool(short)
+        assert ("with this configuration:" in text) == bool(short)
     exact = payload(*arguments, "--engine", "vllm")
     for row in exact["rows"]:
         assert row["scheduled_speedup"] >= 0.98 * row["speedup"]

@@ -154,7 +154,7 @@ def test_the_table_fits_100_columns_and_says_what_it_does_not_know(arguments: li
     shown = run(*DESIGN, *arguments).stdout
     assert [line for line in shown.splitlines() if len(line) > 100] == []
     assert "quality of the variants is not predicted" in " ".join(shown.split())
-    assert "where the numbers come from" in shown
+    assert "sources" in shown
 
 
 def test_the_figure(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_figure(tmp_path: Path) -> None:
         file = tmp_path / name
         run(*DESIGN, "--experts", "128,256", *arguments, "--plot", str(file))
         drawn = file.read_text()
-        assert "experts a token" in drawn
+        assert "experts per token" in drawn
         assert ("50% shared" in drawn) == (not arguments)
     again = run(*DESIGN, "--plot", str(tmp_path / "active.svg"), code=2)
     assert "give --force" in again.stderr
@@ -184,7 +184,7 @@ def test_the_figure(tmp_path: Path) -> None:
         ([*DESIGN, "--batch", "0"], "--batch must be at least 1, got 0"),
         ([*DESIGN, "--depth", "99"], "--depth must be at most 64, got 99"),
         ([*DESIGN, "--drafter", "all"], "name one drafter"),
-        ([*DESIGN, "--plot", "map.pdf"], "a figure ends in"),
+        ([*DESIGN, "--plot", "map.pdf"], "must end in"),
         ([*DESIGN, "--gpus", "8", "--parallel", "ep", "--experts", "60"], "60 experts do not divide over 8 GPUs"),
         (["design", "deepseek-v3", "--gpu", "h100"], "does not fit"),
     ],

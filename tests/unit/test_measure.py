@@ -510,7 +510,7 @@ def test_two_price_sources_are_compared() -> None:
 
 
 def test_comparing_needs_a_model_or_a_measurement() -> None:
-    assert "say --model" in run("validate", "laws", "datasheet", code=2).stderr
+    assert "give --model" in run("validate", "laws", "datasheet", code=2).stderr
 
 
 def test_every_bundled_measurement_can_be_read() -> None:

@@ -223,11 +223,11 @@ def test_profile_plan_and_coverage_go_together(tmp_path: Path) -> None:
     assert target.is_file()
     again = run("profile", "routing", str(folder), "--experts", "8", "-o", str(target), code=2)
     assert "give --force" in again.stderr
-    assert "say which model was captured" in run("profile", "routing", str(folder), code=2).stderr
+    assert "give the captured model" in run("profile", "routing", str(folder), code=2).stderr
     wrong = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--routing", str(target), code=2)
     assert "is of a model with 8 experts, 2 per token" in wrong.stderr
     model = run("profile", "routing", str(folder), "--model", "qwen3.6-35b-a3b", code=2)
-    assert "has 2 layers of 2 experts a token" in model.stderr
+    assert "has 2 layers with 2 experts per token" in model.stderr
 
 
 def test_coverage_shows_skew_depth_and_amdahl(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_simulate_prints_the_documented_keys(capsys: pytest.CaptureFixture[str])
 def test_a_table_for_people_names_policies_time_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("simulate", [*QUICK, "--policy", "none"]) == 0
     text = capsys.readouterr().out
-    for part in ("40 of 40 requests served", "where busy time goes", "routed experts", "where the numbers come from"):
+    for part in ("40 of 40 requests served", "busy time by component", "routed experts", "sources"):
         assert part in text
 
 
@@ -120,9 +120,9 @@ def test_options_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
         ("simulate", [*QUICK, "--trace", "none.csv"], "give one load"),
         ("simulate", ["no.toml"], "no.toml: cannot be read"),
         ("simulate", ["day.toml", "--gpu", "h200"], "day.toml: cannot be read"),
-        ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "are of one policy"),
+        ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "need a single policy"),
         ("sweep", ["no.toml"], "no.toml: cannot be read"),
-        ("sweep", ["no.toml", "--plot", "x.txt"], "a figure ends in"),
+        ("sweep", ["no.toml", "--plot", "x.txt"], "must end in"),
     ],
 )
 def test_refusals_are_one_sentence(verb: str, arguments: list[str], message: str) -> None:

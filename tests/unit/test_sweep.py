@@ -175,9 +175,9 @@ def test_invalid_grids_are_refused(tmp_path: Path, change: tuple[str, str], mess
     ("text", "message"),
     [
         ("", "scenario is missing"),
-        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "say how many requests"),
+        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "give the number of requests"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\ntrace = "x"', "give one of users"),
-        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours need rates"),
+        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours needs rates"),
         (
             '[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\nrequests = 3\nprompt = {least = 1}',
             "a length is a number",

@@ -149,9 +149,9 @@ def test_the_view_says_it_all(capsys: pytest.CaptureFixture[str]) -> None:
         "adaptive mode, deciding; since its start",
         "8 running, 3 waiting",
         "300, 20 ms each",
-        "24.0 a step, 1.50 a committed token",
+        "24.0 per step, 1.50 per committed token",
         "50%",
-        "1,240 tokens a second, 1,300 expected (-5%)",
+        "1,240 tokens per second, 1,300 expected (-5%)",
         "0.040 (70% expected, 66% accepted)",
         "0.50% of the time",
         "1,600 rounds",
@@ -178,10 +178,10 @@ def test_engines_of_a_data_parallel_server(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_plugin_that_is_off_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda _: (200, metrics(30, enabled=0.0))) as url:
-        assert "off after faults" in shown(capsys, url, "--once")
+        assert "disabled after faults" in shown(capsys, url, "--once")
     wrong = 'specmargin_enabled{engine="0"} 0\nspecmargin_faults_total{engine="0",kind="configuration"} 1\n'
     with serving(lambda _: (200, wrong)) as url:
-        assert "its configuration could not be taken" in shown(capsys, url, "--once")
+        assert "disabled, invalid configuration" in shown(capsys, url, "--once")
 
 
 # --- a server that does not ---
@@ -203,7 +203,7 @@ def test_a_server_that_goes_away_and_comes_back(capsys: pytest.CaptureFixture[st
     answers: list[Answer | None] = [(200, metrics(30)), None, (503, ""), (200, "vllm:x 1\n"), (200, metrics(60))]
     with serving(lambda n: answers[n]) as url:
         text = " ".join(shown(capsys, url, "--count", "5", "--interval", "0.1").split())
-    assert text.count("asking again. Below, the last reading.") == 3
+    assert text.count("retrying. Below: the last reading.") == 3
     assert text.count("engine 0: ") == 5
     assert "returned 503" in text
     with serving(lambda n: answers[n]) as url:
@@ -261,7 +261,7 @@ def test_servers_without_specmargin_are_distinguished(text: str, message: str) -
         (["ftp://x"], "such as http://x"),
         (["http://"], "is not a server address"),
         (["http://h:port"], "is not a server address"),
-        ([], "which server"),
+        ([], "give the address of the server"),
         (["http://h", "--interval", "0"], "--interval must lie in"),
         (["http://h", "--interval", "nan"], "--interval must lie in"),
         (["http://h", "--dashboard", "x.json"], "leave out the address"),

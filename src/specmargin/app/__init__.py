@@ -1,1 +1,1 @@
-"""What the command line, the web page and Python share: from a request to an answer."""
+"""From a request to an answer, for the command line, the web page and Python alike."""

@@ -1,4 +1,4 @@
-"""What a bank of rounds says: survival, calibration held out by request, and the ladder of policies."""
+"""Study of a bank of rounds: survival, calibration held out by request, and the ladder of policies."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from specmargin.policies.study.ladder import CONCURRENCIES, Contest, LadderRow, 
 from specmargin.policies.tables import scenario_table, study_table
 from specmargin.prices.work import Scope
 
-_SAMPLED = 512
+_SAMPLED = 512  # rounds that a profile keeps
 
 
-class Clock(StrEnum):
-    """At which prices the ladder is played."""
+class LadderPrices(StrEnum):
+    """Prices at which the ladder is replayed."""
 
     STUDY_BLOCK = "study-block"
     STUDY_PASSES = "study-passes"
@@ -45,11 +45,11 @@ class Clock(StrEnum):
     POST = "post"
 
 
-CLOCKS = {
-    Clock.STUDY_BLOCK: "study prices, block head",
-    Clock.STUDY_PASSES: "study prices, autoregressive head, early stop",
-    Clock.REAL: "Qwen3.6-35B-A3B on H200, MTP, vLLM, measured laws, its routing",
-    Clock.POST: "published post's assumptions, B200 roofline, one max a step, uniform routing",
+PRICE_TITLES = {
+    LadderPrices.STUDY_BLOCK: "study prices, block head",
+    LadderPrices.STUDY_PASSES: "study prices, autoregressive head, early stop",
+    LadderPrices.REAL: "Qwen3.6-35B-A3B on H200, MTP, vLLM, measured laws, its routing",
+    LadderPrices.POST: "published post's assumptions, B200 roofline, one max per step, uniform routing",
 }
 
 
@@ -62,15 +62,15 @@ class CalibrationLine:
     calibrated: Quality
 
 
-def prices_of(clock: Clock) -> PriceTable:
-    match clock:
-        case Clock.STUDY_BLOCK:
+def price_table(prices: LadderPrices) -> PriceTable:
+    match prices:
+        case LadderPrices.STUDY_BLOCK:
             return study_table(by_pass=False)
-        case Clock.STUDY_PASSES:
+        case LadderPrices.STUDY_PASSES:
             return study_table(by_pass=True)
-        case Clock.REAL:
+        case LadderPrices.REAL:
             request = ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter="mtp")
-        case Clock.POST:
+        case LadderPrices.POST:
             request = ScenarioRequest(
                 model="qwen3.6-35b-a3b",
                 gpu="b200",
@@ -81,9 +81,9 @@ def prices_of(clock: Clock) -> PriceTable:
                 context=512,
             )
         case _:
-            assert_never(clock)
+            assert_never(prices)
     _, scenario = scenario_of(request)
-    if clock is Clock.POST:
+    if prices is LadderPrices.POST:
         scenario = replace(scenario, scope=Scope(sampling=False, state_writes=False, draft_catch_up=False))
     pricer = Pricer(scenario).with_graph_limit(None)
     return scenario_table(pricer, max_batch=max(CONCURRENCIES), max_depth=8)
@@ -95,11 +95,11 @@ def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[Cal
     requests = np.unique(rounds.prompt_by_round)
     if requests.size < 2:
         return []  # nothing to hold out
-    found: dict[int, dict[str, list[Quality]]] = {}  # by depth and model
+    qualities: dict[int, dict[str, list[Quality]]] = {}  # by depth and model
     for split in range(splits):
         half = np.random.default_rng([seed, split]).permutation(requests)[: requests.size // 2]
-        ours = np.isin(rounds.prompt_by_round, half)[tokens.round]
-        learn, judge = tokens.chosen(ours), tokens.chosen(~ours)
+        in_half = np.isin(rounds.prompt_by_round, half)[tokens.round]
+        learn, judge = tokens.chosen(in_half), tokens.chosen(~in_half)
         models: dict[str, Calibrator] = {
             "raw": Raw(),
             "isotonic": IsotonicByDepth.fit(learn),
@@ -109,32 +109,32 @@ def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[Cal
         for name, model in models.items():
             probability = model.probability(judge)
             for depth in range(rounds.depth):
-                at = judge.depth == depth
-                if at.any():
-                    judged = quality(probability[at], judge.accepted[at])
-                    found.setdefault(depth, {}).setdefault(name, []).append(judged)
+                at_depth = judge.depth == depth
+                if at_depth.any():
+                    held_out = quality(probability[at_depth], judge.accepted[at_depth])
+                    qualities.setdefault(depth, {}).setdefault(name, []).append(held_out)
     return [
-        CalibrationLine(depth=depth + 1, **{name: _mean(judged) for name, judged in by_model.items()})
-        for depth, by_model in sorted(found.items())
+        CalibrationLine(depth=depth + 1, **{name: _mean(splits) for name, splits in by_model.items()})
+        for depth, by_model in sorted(qualities.items())
     ]
 
 
-def _mean(found: Sequence[Quality]) -> Quality:
+def _mean(qualities: Sequence[Quality]) -> Quality:
     return Quality(
-        rows=int(np.mean([quality.rows for quality in found])),
-        calibration_error=float(np.mean([quality.calibration_error for quality in found])),
-        log_loss=float(np.mean([quality.log_loss for quality in found])),
-        brier=float(np.mean([quality.brier for quality in found])),
+        rows=int(np.mean([quality.rows for quality in qualities])),
+        calibration_error=float(np.mean([quality.calibration_error for quality in qualities])),
+        log_loss=float(np.mean([quality.log_loss for quality in qualities])),
+        brier=float(np.mean([quality.brier for quality in qualities])),
     )
 
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
-def study(rounds: Rounds, *, clocks: Sequence[Clock], splits: int, progress: Progress) -> dict[str, Any]:
-    """Everything that is shown, in the shape of the JSON. `progress`: a bar with a name and so many parts."""
-    known = rounds.with_confidence()
-    if clocks and known is None:
+def study(rounds: Rounds, *, ladder_prices: Sequence[LadderPrices], splits: int, progress: Progress) -> dict[str, Any]:
+    """Everything that is shown, in the shape of the JSON. `progress` opens a bar with a title and a total."""
+    confident = rounds.with_confidence()
+    if ladder_prices and confident is None:
         raise AcceptanceError(f"{rounds.source}: has no confidences, which the ladder needs")
     estimates = {name: survival_estimate(rounds.of_category(name)) for name in rounds.categories}
     estimates["all"] = survival_estimate(rounds)
@@ -142,34 +142,34 @@ def study(rounds: Rounds, *, clocks: Sequence[Clock], splits: int, progress: Pro
         "schema": "specmargin.profile-acceptance/1",
         "source": rounds.source,
         "speculator": rounds.speculator,
-        "categories": {name: _estimate(found) for name, found in estimates.items()},
+        "categories": {name: _estimate_payload(estimate) for name, estimate in estimates.items()},
         "histogram": accepted_histogram(rounds).tolist(),
         "calibration": [],
         "ladder": [],
     }
-    if known is not None:
-        payload["calibrated_rounds"] = known.count
-        payload["joint"] = joint_table(known, survival_of(known, Raw())).tolist()
+    if confident is not None:
+        payload["calibrated_rounds"] = confident.count
+        payload["joint"] = joint_table(confident, survival_of(confident, Raw())).tolist()
         with progress("calibrating", 1):
-            payload["calibration"] = [_line(line) for line in calibration_lines(known, splits=splits)]
-        contest = Contest.of(known, seed=0) if clocks else None
-        for clock in clocks:
-            with progress(f"ladder, {clock}", len(CONCURRENCIES)) as advance:
+            payload["calibration"] = [_line_payload(line) for line in calibration_lines(confident, splits=splits)]
+        contest = Contest.of(confident, seed=0) if ladder_prices else None
+        for prices in ladder_prices:
+            with progress(f"ladder, {prices}", len(CONCURRENCIES)) as advance:
                 assert contest is not None
-                rows = list(ladder(contest, prices_of(clock), advance=lambda: advance(1)))
-            payload["ladder"] += [asdict(row) | {"prices": str(clock)} for row in rows]
+                rows = list(ladder(contest, price_table(prices), advance=lambda: advance(1)))
+            payload["ladder"] += [asdict(row) | {"prices": str(prices)} for row in rows]
     return payload
 
 
 def profile_file(rounds: Rounds, payload: dict[str, Any], name: str) -> AcceptanceFile:
-    """What is kept: curves by category, the calibrator, and survivals of some rounds for the look-ahead."""
+    """The profile of a bank: curves by category, the calibrator, and survivals of sampled rounds for the look-ahead."""
     calibrator, sample = None, []
-    known = rounds.with_confidence()
-    if known is not None:
-        model = Logistic.fit(tokens_of(known), depths=known.depth)
+    confident = rounds.with_confidence()
+    if confident is not None:
+        model = Logistic.fit(tokens_of(confident), depths=confident.depth)
         calibrator = CalibratorFile(depths=model.depths, weights=[float(f"{w:.6g}") for w in model.weights])
-        spread = np.linspace(0, known.count - 1, min(known.count, _SAMPLED)).astype(np.int64)
-        sample = np.round(survival_of(known, model)[spread], 4).tolist()
+        spread = np.linspace(0, confident.count - 1, min(confident.count, _SAMPLED)).astype(np.int64)
+        sample = np.round(survival_of(confident, model)[spread], 4).tolist()
     return AcceptanceFile(
         schema="specmargin.acceptance/1",
         name=name,
@@ -181,28 +181,31 @@ def profile_file(rounds: Rounds, payload: dict[str, Any], name: str) -> Acceptan
     )
 
 
-def _estimate(found: SurvivalEstimate) -> dict[str, Any]:
+def _estimate_payload(estimate: SurvivalEstimate) -> dict[str, Any]:
     return {
-        "rounds": found.rounds,
-        "survival": found.survival.tolist(),
-        "survival_stderr": found.standard_error.tolist(),
+        "rounds": estimate.rounds,
+        "survival": estimate.survival.tolist(),
+        "survival_stderr": estimate.standard_error.tolist(),
     }
 
 
-def _line(line: CalibrationLine) -> dict[str, Any]:
-    found: dict[str, Any] = {"depth": line.depth}
+def _line_payload(line: CalibrationLine) -> dict[str, Any]:
+    payload: dict[str, Any] = {"depth": line.depth}
     for name in ("raw", "isotonic", "logistic", "calibrated"):
         quality: Quality = getattr(line, name)
-        found |= {
+        payload |= {
             f"ece_{name}": quality.calibration_error,
             f"log_loss_{name}": quality.log_loss,
             f"brier_{name}": quality.brier,
         }
-    return found
+    return payload
 
 
 def ladder_rows(payload: dict[str, Any]) -> list[tuple[str, LadderRow]]:
     return [
-        (CLOCKS[Clock(row["prices"])], LadderRow(**{key: value for key, value in row.items() if key != "prices"}))
+        (
+            PRICE_TITLES[LadderPrices(row["prices"])],
+            LadderRow(**{key: value for key, value in row.items() if key != "prices"}),
+        )
         for row in payload["ladder"]
     ]

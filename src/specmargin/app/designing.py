@@ -1,4 +1,4 @@
-"""From a request to the variants of a model's experts that it asks for."""
+"""From a request of `design` to the priced variants of a model's experts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from specmargin.decisions.design import Design, Space, Wrapper, explore
 from specmargin.decisions.pricer import Pricer
 from specmargin.modes import Hold
 
-# Equal totals leave few pairs, so more are tried.
+# Few pairs have equal total parameters, so more are tried.
 _PER_TOKEN = {Hold.ACTIVE: (2, 4, 8, 16), Hold.TOTAL: tuple(range(1, 21))}
 _SHARES = (0.0, 0.25, 0.5)
 
 
-def explored(request: DesignRequest, *, progress: Wrapper) -> Design:
+def explore_design(request: DesignRequest, *, progress: Wrapper) -> Design:
     space = Space(
         hold=request.hold,
         experts=request.experts,

@@ -1,4 +1,4 @@
-"""What `measure vllm` can be asked."""
+"""The request of `measure vllm`: which steps are timed, and how."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ class MeasureRequest(Request):
     ]
     batches: Annotated[Numbers, Field(description="Batch sizes."), _LIST] = (1, 2, 4, 8, 16, 32, 64, 128)
     depths: Annotated[
-        NumbersOrNone, Field(description="Draft depths beside 0; with full graphs, one engine for each."), _LIST
+        NumbersOrNone,
+        Field(description="Draft depths in addition to 0; with full graphs, one engine per depth."),
+        _LIST,
     ] = (1, 3, 7)
     contexts: Annotated[
         Numbers,
-        Field(description="Tokens per sequence; every batch at the first, a few at the others."),
+        Field(description="Tokens per sequence; all batches at the first, long_batches at the others."),
         _LIST.as_("LIST", "512,4k"),
     ] = (512, 4096)
     long_batches: Annotated[
         NumbersOrNone,
-        Field(description="The few batches at the other contexts."),
+        Field(description="Batch sizes at the other contexts."),
         _LIST.as_("LIST", "three of the batches"),
     ] = ()
     drafter: Annotated[
@@ -62,16 +64,18 @@ class MeasureRequest(Request):
     temperature: Annotated[float, Field(ge=0, description="Sampling temperature."), Shown(metavar="T")] = 1.0
     clock: Annotated[
         Clock,
-        Field(description="cpu: processor time, for a CPU engine with one thread beside other work; wall: otherwise."),
+        Field(description="wall, or cpu (processor time) for a single-threaded CPU engine on a busy machine."),
         Shown(metavar="CLOCK"),
     ] = Clock.WALL
     steps: Annotated[int, Field(ge=1, description="Timed steps per point and repeat."), Shown(metavar="N")] = 5
     repeats: Annotated[
-        int, Field(ge=1, description="How often the points of a batch take turns."), Shown(metavar="N")
+        int,
+        Field(ge=1, description="Repeats: the points of a batch are timed in turn, this often."),
+        Shown(metavar="N"),
     ] = 3
     minutes: Annotated[
         float,
-        Field(ge=0.1, description="Start nothing after this time; the rows measured until then are fitted."),
+        Field(ge=0.1, description="Start no measurement after this time; the rows measured so far are fitted."),
         Shown(metavar="MINUTES"),
     ] = 10.0
 

@@ -1,4 +1,4 @@
-"""A plan as JSON with stable keys: what `plan --json` prints and what the web page asks for."""
+"""A plan as JSON with stable keys, for `plan --json` and the web page."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
     }
     if best.by_context:
         values["by_context"] = [
-            {"context": tokens, "rows": [_row_payload(row, price) for row in at.rows]}
-            for tokens, at in best.by_context.items()
+            {"context": tokens, "rows": [_row_payload(row, price) for row in context_plan.rows]}
+            for tokens, context_plan in best.by_context.items()
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
         values["load"] = _load_payload(best.load, best.no_spec, best.speculating)

@@ -1,4 +1,4 @@
-"""A whole plan for one drafter: rows, contexts, request rate and the engine's setting: what people are shown."""
+"""The complete answer of `plan` for one drafter: rows, contexts, request rate and the engine's configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Answer:
     choice: DraftChoice
     plan: Plan
     config: EngineConfig
-    scheduled_speedups: tuple[float, ...]  # what the emitted setting gives at each row's batch
+    scheduled_speedups: tuple[float, ...]  # of the emitted configuration, at each row's batch
     by_context: dict[int, Plan]
     load: Load | None
     warnings: tuple[str, ...]  # about the prices
@@ -46,11 +46,12 @@ class Answer:
 
 
 def answers(request: PlanRequest) -> list[Answer]:
-    """One for each drafter that was asked for, the best first."""
+    """One answer per requested drafter, the best first."""
     load = load_of(request)
-    asked = request if load is None else request.model_copy(update={"context": round(load.mean_context)})
-    made = [answer(choice, Pricer(scenario), asked) for choice, scenario in scenarios_of(asked)]
-    return sorted(made, key=lambda one: -one.mean_speedup)
+    if load is not None:
+        request = request.model_copy(update={"context": round(load.mean_context)})
+    by_drafter = [answer(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
+    return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
 
 
 def load_of(request: PlanRequest) -> Load | None:
@@ -77,9 +78,11 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
     check_range("batch", batches, 1, MAX_BATCH)
     rows = plan_rows(pricer, batches, max_depth=request.depth, graph_limit=graph_limit)
     config = _config(choice, pricer, rows, request, graph_limit)
-    # The engine holds memory for the deepest draft of its setting, which is what decides how many sequences fit.
-    held = config.schedule.max_depth
-    plan = make_plan(pricer, batches, max_depth=request.depth, graph_limit=graph_limit, held_depth=held, rows=rows)
+    # The engine reserves memory for the deepest draft of its configuration, which limits how many sequences fit.
+    held_depth = config.schedule.max_depth
+    plan = make_plan(
+        pricer, batches, max_depth=request.depth, graph_limit=graph_limit, held_depth=held_depth, rows=rows
+    )
     by_context = {
         tokens: make_plan(pricer.with_context(float(tokens)), batches, max_depth=request.depth, graph_limit=graph_limit)
         for tokens in request.contexts
@@ -88,7 +91,7 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         choice=choice,
         plan=plan,
         config=config,
-        scheduled_speedups=_scheduled(pricer, batches, config),
+        scheduled_speedups=_scheduled_speedups(pricer, batches, config),
         by_context=by_context,
         load=load,
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
@@ -98,14 +101,14 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
     )
 
 
-def compared(best: Answer, request: PlanRequest, prices: str) -> Comparison:
-    """The same question under other prices, with the drafter that was recommended."""
+def compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparison:
+    """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
     others = scenarios_of(request.model_copy(update=changes))
     other = next(scenario for _, scenario in others if scenario.drafter == plan.scenario.drafter)
     if other.prices.name == plan.scenario.prices.name:
-        raise ScenarioError(f"--compare {prices}: the plan has {prices} prices already; compare it with others")
+        raise ScenarioError(f"--compare {prices}: the plan uses {prices} prices already; name another source")
     batches = [row.batch for row in plan.rows]
     return compare(plan.pricer, Pricer(other), batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
 
@@ -144,11 +147,11 @@ def _config(
     return find_engine(request.engine).write(schedule)
 
 
-def _scheduled(pricer: Pricer, batches: list[int], config: EngineConfig) -> tuple[float, ...]:
-    """Speed-up of the setting as it is written; 1 where nothing is configured."""
+def _scheduled_speedups(pricer: Pricer, batches: list[int], config: EngineConfig) -> tuple[float, ...]:
+    """Speed-up of the emitted configuration; 1 where nothing is configured."""
     if not config.text:
         return tuple(1.0 for _ in batches)
     depths = np.array([config.schedule.depth_at(batch) for batch in batches])
     grid = pricer.grid(batches, int(depths.max()))
-    gained = grid.goodput[np.arange(len(batches)), depths] / grid.no_spec_goodput
-    return tuple(float(value) for value in gained)
+    speedups = grid.goodput[np.arange(len(batches)), depths] / grid.no_spec_goodput
+    return tuple(float(value) for value in speedups)

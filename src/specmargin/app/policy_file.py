@@ -1,4 +1,4 @@
-"""`plan --policy FILE`: what the live controller decides from, worked out beforehand."""
+"""`plan --policy FILE`: the precomputed tables from which the live controller decides."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specmargin.live.settings_schema import Range
 from specmargin.policies.tables import scenario_table
 from specmargin.step import FloatArray
 
-_MOST_ROUNDS = 512  # of a sample: more would not change the look-ahead
+_MOST_ROUNDS = 512  # in the sample: more would not change the look-ahead
 
 
 def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch: int, force: bool) -> str:
-    """Write the file; returns what to tell the user about it."""
+    """Write the file and return a message for the user."""
     pricer, scenario = best.plan.pricer, best.plan.scenario
     depth = best.plan.max_depth
     table = scenario_table(pricer, max_batch=max_batch, max_depth=depth)
@@ -40,23 +40,23 @@ def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch:
         sample=sample,
     )
     write_text(path, policy_text(file), force=force)
-    gated = "it gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
-    return f"{path}: policy of the live controller ({gated})"
+    gated = "gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
+    return f"{path}, the policy of the live controller ({gated})"
 
 
 def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | None]:
-    """Calibrator and sample of the bank or profile that `--acceptance` names; none of a curve or a number."""
+    """Calibrator and sample of the bank or profile that `--acceptance` names; none for a curve or a constant."""
     path = Path(acceptance) if acceptance else None
     if path is not None and acceptance is not None and not path.exists():
         path = Path(acceptance.rpartition(":")[0] or acceptance)
     if path is None or not path.exists():
         return None, None
     if path.suffix == ".json":
-        found = read_acceptance(path)
-        if found.calibrator is None or not found.sample:
+        profile = read_acceptance(path)
+        if profile.calibrator is None or not profile.sample:
             return None, None
-        weights = np.array(found.calibrator.weights)
-        return Logistic(weights=weights, depths=found.calibrator.depths, rich=True), np.array(found.sample)
+        weights = np.array(profile.calibrator.weights)
+        return Logistic(weights=weights, depths=profile.calibrator.depths, rich=True), np.array(profile.sample)
     rounds = read_bank([path]).with_confidence()
     if rounds is None:
         return None, None

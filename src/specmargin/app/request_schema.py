@@ -1,5 +1,5 @@
-"""What can be asked about a scenario. One field here is an option of the command line, a key of a scenario file, a
-parameter of the web page's address and an argument in Python; its description is the help text of all of them.
+"""The request for a scenario. One field is an option of the command line, a key of a scenario file, a parameter of
+the web page's address and an argument in Python; its description is the help text of all of them.
 
 Adding an option that all verbs share means adding a field to `ScenarioRequest` and using it in `app/scenarios.py`.
 """
@@ -28,13 +28,13 @@ MAX_DEPTH = 64
 class Shown:
     """How a field appears on the command line."""
 
-    panel: str | None = None  # of the help page
+    panel: str | None = None  # on the help page
     argument: bool = False  # positional, not an option
     metavar: str | None = None
-    default: str | None = None  # shown in place of a default that depends on the rest
+    default: str | None = None  # text for a default that depends on other fields
 
     def as_(self, metavar: str, default: str | None = None) -> Shown:
-        """The same panel, with a name for the value."""
+        """The same panel, with a metavar and a default text."""
         return replace(self, metavar=metavar, default=default)
 
 
@@ -45,17 +45,17 @@ LOAD = Shown(panel="Load")
 QUESTION = Shown(panel="Question")
 
 
-# --- numbers as people write them ---
+# --- parsing numbers ---
 
 
 def parse_number(given: object) -> object:
-    """`64k` is 65536; k and m mean 1024 and 1,048,576. What is not text is left as it is."""
+    """`64k` is 65536; k and m mean 1024 and 1,048,576. Values that are not text are returned unchanged."""
     if not isinstance(given, str):
         return given
-    found = re.fullmatch(r"\s*(-?[0-9]{1,9})([km]?)\s*", given.lower())
-    if found is None:
+    match = re.fullmatch(r"\s*(-?[0-9]{1,9})([km]?)\s*", given.lower())
+    if match is None:
         raise ValueError(f"{given!r} is not a whole number such as 512 or 8k")
-    return int(found.group(1)) * {"": 1, "k": 1024, "m": 1_048_576}[found.group(2)]
+    return int(match.group(1)) * {"": 1, "k": 1024, "m": 1_048_576}[match.group(2)]
 
 
 def parse_numbers(given: object, most: int = 4096) -> object:
@@ -80,7 +80,7 @@ def parse_numbers(given: object, most: int = 4096) -> object:
 
 
 def listed(most: int) -> BeforeValidator:
-    """So many numbers at most."""
+    """A list of at most `most` numbers."""
     return BeforeValidator(partial(parse_numbers, most=most))
 
 
@@ -108,16 +108,16 @@ DrafterField = Annotated[
 ]
 ContextField = Annotated[
     int,
-    Field(ge=0, le=1 << 24, description="Tokens in the cache of each sequence: 1024, 64k."),
+    Field(ge=0, le=1 << 24, description="Tokens in the KV cache per sequence: 1024, 64k."),
     NUMBER,
     LOAD.as_("TOKENS"),
 ]
 
 
 class Request(StrictModel):
-    """What can be asked of a command: every field is an option."""
+    """The request of a command: every field is an option."""
 
-    #: Fields that cannot change the answer of this request, and why: they are refused, not ignored.
+    #: Fields that cannot change the answer of this request, with the reason: they are refused, not ignored.
     unused: ClassVar[Mapping[str, str]] = {}
 
 
@@ -149,14 +149,14 @@ class ScenarioRequest(Request):
     placement: Annotated[
         Placement,
         Field(
-            description="Experts over ranks: contiguous, round-robin or balanced, where the routing profile knows "
-            "which expert is which."
+            description="Placement of experts on ranks: contiguous, round-robin or balanced. Matters only where "
+            "the routing profile identifies experts."
         ),
         MODEL.as_("KIND"),
     ] = Placement.CONTIGUOUS
     weights: Annotated[
         str | None,
-        Field(description="Store linear layers as fp8, nvfp4, mxfp4, int4-g128, q4_k ... instead."),
+        Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, q4_k ..."),
         MODEL.as_("PRECISION", "as the model says"),
     ] = None
     kv_cache: Annotated[
@@ -165,17 +165,17 @@ class ScenarioRequest(Request):
         MODEL.as_("PRECISION", "as the model says"),
     ] = None
     memory_utilization: Annotated[
-        float, Field(description="Part of GPU memory that the engine may use."), MODEL.as_("PART")
+        float, Field(description="Fraction of GPU memory that the engine may use."), MODEL.as_("PART")
     ] = 0.9
     drafter: DrafterField = None
     acceptance: Annotated[
         str | None,
         Field(
             description="0.8 (each token), 0.78,0.58,0.44 (survival by depth), length:2.3@4 (accepted drafts at depth "
-            "4), a bank of rounds or a profile of one (PATH or PATH:CATEGORY), or what is bundled (mtp, dflash, "
+            "4), a bank of rounds or its profile (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, "
             "eagle ..., reference-moe[:CATEGORY])."
         ),
-        DRAFTS.as_("CURVE", "what is bundled for the drafter or its kind"),
+        DRAFTS.as_("CURVE", "the bundled curve of the drafter or its kind"),
     ] = None
     routing: Annotated[
         str | None,
@@ -194,7 +194,7 @@ class ScenarioRequest(Request):
     prices: Annotated[
         str | None,
         Field(
-            description="datasheet (a roofline), laws (fitted to measured kernels), tables (the kernels themselves; "
+            description="datasheet (a roofline), laws (fitted to measured kernels), tables (the measured kernels; "
             "needs the extra silicon), FILE.json with your own laws or measured steps (`specmargin measure`), or a "
             "bundled measurement."
         ),
@@ -202,12 +202,14 @@ class ScenarioRequest(Request):
     ] = None
     form: Annotated[
         RooflineForm,
-        Field(description="One roofline per-component (kernels in sequence), or one over the whole-step."),
+        Field(description="per-component: one roofline per kernel; whole-step: one roofline over the step."),
         PRICES.as_("FORM"),
     ] = RooflineForm.PER_COMPONENT
     engine_time: Annotated[
         str | None,
-        Field(description="Time beside the kernels: none, vllm, sglang, trtllm, vllm:slow-host, vllm:piecewise."),
+        Field(
+            description="Engine time outside the kernels: none, vllm, sglang, trtllm, vllm:slow-host, vllm:piecewise."
+        ),
         PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices"),
     ] = None
     graph_limit: Annotated[
@@ -231,22 +233,22 @@ class ScenarioRequest(Request):
     ] = None
     off_ms: Annotated[
         float | None,
-        Field(ge=0, lt=1e6, description="Time per step that speculation takes while configured but off, in ms."),
+        Field(ge=0, lt=1e6, description="Time that speculation adds per step while configured but disabled, in ms."),
         PRICES.as_("MS"),
     ] = None
 
     def scenario_only(self) -> ScenarioRequest:
-        """The same scenario without what a verb asks about it: what a cache of scenarios is keyed by."""
+        """The scenario without the fields of a verb: the key for a cache of scenarios."""
         return ScenarioRequest.model_construct(**{name: getattr(self, name) for name in ScenarioRequest.model_fields})
 
 
-Asked = TypeVar("Asked", bound=Request)
+RequestKind = TypeVar("RequestKind", bound=Request)
 
 
 def read_request(
-    kind: type[Asked], given: Mapping[str, Any], *, option: Callable[[str], str] = str, source: str = ""
-) -> Asked:
-    """The request, or one clear sentence. `option`: what a field is called where the request came from."""
+    kind: type[RequestKind], given: Mapping[str, Any], *, option: Callable[[str], str] = str, source: str = ""
+) -> RequestKind:
+    """The validated request, or a one-sentence error. `option`: the name of a field where the request came from."""
     where = f"{source}: " if source else ""
     try:
         request = kind.model_validate(given)
@@ -266,10 +268,10 @@ class RequestOption:
     """A field of a request, as a command line shows it."""
 
     field: str
-    kind: type  # int, float, bool, str or an enumeration; text that only the request can read (64k, 1-8) is str
+    kind: type  # int, float, bool, str or an enumeration; str for text that the request parses (64k, 1-8)
     help: str
     required: bool
-    default: str | None  # None: not shown
+    default: str | None  # None: none is shown
     shown: Shown
     unused: bool
 
@@ -277,10 +279,10 @@ class RequestOption:
 def request_options(kind: type[Request]) -> Iterator[RequestOption]:
     for name, field in kind.model_fields.items():
         shown = next((entry for entry in field.metadata if isinstance(entry, Shown)), Shown())
-        read_by_us = any(isinstance(entry, BeforeValidator) for entry in field.metadata)
+        parsed = any(isinstance(entry, BeforeValidator) for entry in field.metadata)
         yield RequestOption(
             field=name,
-            kind=str if read_by_us else _plain_type(field.annotation),
+            kind=str if parsed else _plain_type(field.annotation),
             help=field.description or "",
             required=field.is_required(),
             default=shown.default or _default_text(field.default, required=field.is_required()),

@@ -1,4 +1,4 @@
-"""From a request to the scenario that it names: the one place that uses every field of `ScenarioRequest`."""
+"""From a request to its scenario: the only module that uses every field of `ScenarioRequest`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _ENGINE_TIMES = {
 
 
 def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]:
-    """One scenario, or one for every drafter at hand with `--drafter all`."""
+    """One scenario, or one per available drafter with `--drafter all`."""
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
-    picked = _drafters(request, target)
+    choices = _drafters(request, target)
     device, engine = find_device(request.gpu), find_engine(request.engine)
     prices = find_prices(request.prices, device, engine.name, request.form)
     layout = Layout(gpus=request.gpus, parallel=request.parallel)
@@ -64,12 +64,12 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 memory_utilization=request.memory_utilization,
             ),
         )
-        for choice in picked
+        for choice in choices
     ]
 
 
 def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
-    """The only one."""
+    """The scenario of a request that names one drafter."""
     if request.drafter == ALL_DRAFTERS:
         raise CatalogError("--drafter all is for `plan`; name one drafter here")
     return scenarios_of(request)[0]
@@ -83,15 +83,15 @@ def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoic
 
 
 def _engine_time(request: ScenarioRequest, prices: PriceModel, engine: str) -> EngineTime:
-    """The measurement's own or the catalog's, with what the user says in place of it."""
+    """Engine time of the measurement or of the catalog, overridden by the times that the user gave."""
     if isinstance(prices, MeasuredPrices) and request.engine_time is None:
         base = prices.engine_time
     else:
         base = find_engine_time(request.engine_time, engine=engine, prices=prices.name)
     given = {name: (getattr(request, field), scale) for name, (field, scale) in _ENGINE_TIMES.items()}
-    said = {name: value * scale for name, (value, scale) in given.items() if value is not None}
-    if not said:
+    overrides = {name: value * scale for name, (value, scale) in given.items() if value is not None}
+    if not overrides:
         return base
-    rest = "" if base is NO_ENGINE_TIME else f"; the rest {base.source}"
-    source = Source(kind=SourceKind.MEASURED, detail=f"given by the user{rest}")
-    return replace(base, source=source, **said)
+    others = "" if base is NO_ENGINE_TIME else f"; the rest {base.source}"
+    source = Source(kind=SourceKind.MEASURED, detail=f"given by the user{others}")
+    return replace(base, source=source, **overrides)

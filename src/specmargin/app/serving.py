@@ -19,10 +19,10 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError, nearest_names, needs_extra
 
 
-def described_by(request: SimulateRequest) -> tuple[SimulationFile, Path]:
-    """The run that a command line asks for, and the folder from which its paths are seen.
+def simulation_of(request: SimulateRequest) -> tuple[SimulationFile, Path]:
+    """The run that a command line describes, and the folder to which its paths are relative.
 
-    A scenario file is the base; what is given beside it takes the place of what it says.
+    Options given together with a scenario file override the file.
     """
     given = _nested(request)
     if not request.model.endswith(".toml"):
@@ -38,14 +38,14 @@ def described_by(request: SimulateRequest) -> tuple[SimulationFile, Path]:
     for where, name in (("workload", "trace"), ("scenario", "acceptance"), ("", "bank")):
         table = given[where] if where else given
         if name in table and Path(table[name]).exists():
-            table[name] = str(Path(table[name]).resolve())  # seen from here, not from the file's folder
+            table[name] = str(Path(table[name]).resolve())  # relative to the working directory, not to the file
     del given["scenario"]["model"]
     return parse_simulation(_merged(base, given), str(path)), path.parent
 
 
 _LOADS = {"users", "requests_per_second", "hours", "rates", "trace"}
 _DEFAULTS: dict[str, Any] = {"workload": {"requests": 400}, "policy": "controller,none"}
-_PLACES = {
+_FILE_KEYS = {
     "qps": ("workload", "requests_per_second"),
     "users": ("workload", "users"),
     "trace": ("workload", "trace"),
@@ -62,10 +62,10 @@ _PLACES = {
 
 
 def _nested(request: SimulateRequest) -> dict[str, Any]:
-    """What was given, where a scenario file has it."""
+    """The given options under the keys that they have in a scenario file."""
     nested: dict[str, Any] = {"scenario": {}, "workload": {}, "engine": {}, "slo": {}}
     for field in request.model_fields_set:
-        table, name = _PLACES.get(field, ("scenario" if field in ScenarioRequest.model_fields else "", field))
+        table, name = _FILE_KEYS.get(field, ("scenario" if field in ScenarioRequest.model_fields else "", field))
         (nested[table] if table else nested)[name] = getattr(request, field)
     return nested
 
@@ -76,7 +76,7 @@ def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def serving_of(described: SimulationFile, folder: Path) -> Any:
-    """A `Serving`; paths in the description are taken from `folder`."""
+    """A `Serving`; paths in the description are relative to `folder`."""
     with needs_extra("simulate"):
         from specmargin.simulator.serving import Serving  # noqa: PLC0415 (Numba is an extra)
 
@@ -84,9 +84,9 @@ def serving_of(described: SimulationFile, folder: Path) -> Any:
     scenario = pricer.scenario
     depth = min(described.max_depth, scenario.drafter.max_depth or described.max_depth)
     workload = described.workload.workload(folder)
-    kinds = described.workload.categories
-    own_routing = any(kind.routing is not None for kind in kinds)
-    routing = tuple(find_routing(kind.routing, scenario.architecture) for kind in kinds) if own_routing else ()
+    categories = described.workload.categories
+    own_routing = any(category.routing is not None for category in categories)
+    routing = tuple(find_routing(c.routing, scenario.architecture) for c in categories) if own_routing else ()
     return Serving(
         pricer=pricer,
         workload=workload,
@@ -101,7 +101,7 @@ def serving_of(described: SimulationFile, folder: Path) -> Any:
 
 @lru_cache(maxsize=16)
 def _pricer(request: ScenarioRequest, folder: Path) -> tuple[DraftChoice, Pricer]:
-    """Cells of a sweep share it, and through it their tables."""
+    """Cached, so that the cells of a sweep share a pricer and its tables."""
     acceptance = request.acceptance
     if acceptance is not None and (folder / acceptance).exists():
         acceptance = str(folder / acceptance)
@@ -112,23 +112,23 @@ def _pricer(request: ScenarioRequest, folder: Path) -> tuple[DraftChoice, Pricer
 def _rounds(described: SimulationFile, choice: DraftChoice, scenario: Scenario, depth: int, folder: Path) -> Any:
     from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415
 
-    names = [kind.name for kind in described.workload.categories]
+    names = [category.name for category in described.workload.categories]
     if described.bank is not None:
-        return _captured(str(folder / described.bank), tuple(names))
+        return _captured_rounds(str(folder / described.bank), tuple(names))
     curves: dict[str, Survival] = {}
-    for kind in described.workload.categories:
-        given = kind.acceptance
-        if given is None:
-            curves[kind.name] = scenario.survival
+    for category in described.workload.categories:
+        acceptance = category.acceptance
+        if acceptance is None:
+            curves[category.name] = scenario.survival
         else:
-            given = str(folder / given) if (folder / given).exists() else given
-            curves[kind.name] = find_acceptance(given, choice, scenario.architecture, max_depth=depth)
+            acceptance = str(folder / acceptance) if (folder / acceptance).exists() else acceptance
+            curves[category.name] = find_acceptance(acceptance, choice, scenario.architecture, max_depth=depth)
     return drawn_rounds(curves or {"all": scenario.survival}, depth, seed=described.seed)
 
 
 @lru_cache(maxsize=4)
-def _captured(path: str, names: tuple[str, ...]) -> Any:
-    """One half of the bank's requests calibrates and informs policies, the other half is replayed."""
+def _captured_rounds(path: str, names: tuple[str, ...]) -> Any:
+    """Calibrators and policies are fitted on one half of the bank's requests; the other half is replayed."""
     from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
     from specmargin.acceptance.estimate import product_limit  # noqa: PLC0415
     from specmargin.policies.study.ladder import Contest  # noqa: PLC0415
@@ -136,7 +136,7 @@ def _captured(path: str, names: tuple[str, ...]) -> Any:
 
     rounds = read_bank([Path(path)])
     contest = Contest.of(rounds, seed=0)
-    played, source = contest.played, f"rounds of {rounds.source}, the half that nothing was fitted to"
+    played, source = contest.played, f"rounds of {rounds.source}, the half not used for fitting"
     categories = played.category_by_round
     if names:
         for name in names:
@@ -151,7 +151,7 @@ def _captured(path: str, names: tuple[str, ...]) -> Any:
 
 
 def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:
-    """A cell of a sweep, in whatever process: its summary. Whatever is wrong with it is part of the result."""
+    """The summary of one cell of a sweep, in any process. The sweep records input errors as results."""
     cell = parse_simulation(described, "cell")
     from specmargin.simulator.run import simulate  # noqa: PLC0415
 

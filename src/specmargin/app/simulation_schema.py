@@ -60,11 +60,11 @@ class LengthFile(StrictModel):
         return UniformLength(least=self.least or 1, most=self.most or 1)
 
 
-def _of_number(given: Any) -> Any:
+def _fixed_length(given: Any) -> Any:
     return {"tokens": given} if isinstance(given, int) and not isinstance(given, bool) else given
 
 
-LengthField = Annotated[LengthFile, BeforeValidator(_of_number)]  # a number alone is a fixed length
+LengthField = Annotated[LengthFile, BeforeValidator(_fixed_length)]  # a number alone is a fixed length
 _PROMPT, _OUTPUT = LengthFile(tokens=1000), LengthFile(tokens=200)
 
 
@@ -107,9 +107,9 @@ class WorkloadFile(StrictModel):
         if sum(map(bool, given)) != 1:
             raise ValueError("give one of users, requests_per_second, hours (with rates) or trace")
         if self.hours is not None and self.rates is None:
-            raise ValueError("hours need rates, requests a second at each of them")
+            raise ValueError("hours needs rates: requests per second at each hour")
         if (self.users or self.requests_per_second) and self.requests is None:
-            raise ValueError("say how many requests there are")
+            raise ValueError("give the number of requests")
         return self
 
     def workload(self, folder: Path) -> Workload:
@@ -175,7 +175,7 @@ class SimulationFile(StrictModel):
     seed: int = Field(default=0, ge=0)
 
     def description(self) -> dict[str, Any]:
-        """All of it, defaults included: what a cell of a sweep is known by."""
+        """All fields, defaults included: they identify a cell of a sweep."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -193,7 +193,7 @@ class SweepFile(StrictModel):
                 raise ScenarioError(f"{source}: grid.{name} has no values")
             count *= len(values)
         if count > _MOST_CELLS:
-            raise ScenarioError(f"{source}: {count:,} cells are more than {_MOST_CELLS:,}")
+            raise ScenarioError(f"{source}: {count:,} cells exceed the limit of {_MOST_CELLS:,}")
         return [self._cell(source, values) for values in itertools.product(*self.grid.values())]
 
     def _cell(self, source: str, values: tuple[Any, ...]) -> SimulationFile:
@@ -204,21 +204,21 @@ class SweepFile(StrictModel):
 
 
 def _set(described: dict[str, Any], name: str, value: Any, source: str) -> None:
-    """`workload.categories.0.weight` reaches into tables and lists."""
+    """Set a dotted name such as `workload.categories.0.weight`; parts index tables and lists."""
     *path, last = name.split(".")
-    at: Any = described
+    node: Any = described
     for part in path:
-        if isinstance(at, list):
-            if not part.isdigit() or int(part) >= len(at):
-                raise ScenarioError(f"{source}: grid.{name} asks for {part!r} of a list of {len(at)}")
-            at = at[int(part)]
+        if isinstance(node, list):
+            if not part.isdigit() or int(part) >= len(node):
+                raise ScenarioError(f"{source}: grid.{name} asks for {part!r} of a list of {len(node)}")
+            node = node[int(part)]
         else:
-            at = at.setdefault(part, {})
-        if not isinstance(at, dict | list):
+            node = node.setdefault(part, {})
+        if not isinstance(node, dict | list):
             raise ScenarioError(f"{source}: grid.{name} goes through {part!r}, which is a plain value")
-    if isinstance(at, list):
+    if isinstance(node, list):
         raise ScenarioError(f"{source}: grid.{name} must end at a field of a table")
-    at[last] = value
+    node[last] = value
 
 
 def parse_simulation(described: dict[str, Any], source: str) -> SimulationFile:
@@ -234,10 +234,10 @@ def read_simulation(path: Path) -> SimulationFile:
 
 def read_sweep(path: Path) -> list[SimulationFile]:
     try:
-        found = SweepFile.model_validate(read_toml(path))
+        grid_file = SweepFile.model_validate(read_toml(path))
     except ValidationError as error:
         raise ScenarioError(f"{path}: {first_complaint(error)}") from None
-    return found.cells(str(path))
+    return grid_file.cells(str(path))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What each verb asks beside its scenario."""
+"""The request of each verb: its fields in addition to the scenario's."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from specmargin.app.request_schema import (
 from specmargin.modes import Hold
 
 _NO_ACCEPTANCE = "no price depends on acceptance"
-_NO_OFF_TIME = "no step with speculation configured but off is priced here"
-DepthField = Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Deepest draft to consider."), QUESTION.as_("N")]
+_NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
+DepthField = Annotated[
+    int, Field(ge=0, le=MAX_DEPTH, description="Maximum draft depth to consider."), QUESTION.as_("N")
+]
 Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
 BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
 
@@ -37,12 +39,12 @@ class PlanRequest(ScenarioRequest):
     batch: Annotated[
         Numbers | None,
         Field(description="Batch sizes: 1,4,16 or 1-64."),
-        LOAD.as_("LIST", "1, 2, 4 ... what fits"),
+        LOAD.as_("LIST", "1, 2, 4 ... as many as fit"),
     ] = None
     contexts: Annotated[
         tuple[int, ...],
         listed(32),
-        Field(description="Also the best depth at these contexts: 1k,8k,64k."),
+        Field(description="Also plan at these context lengths: 1k,8k,64k."),
         LOAD.as_("LIST"),
     ] = ()
     qps: Annotated[
@@ -58,33 +60,33 @@ class PlanRequest(ScenarioRequest):
     depth: DepthField = 8
     min_gain: Annotated[
         float,
-        Field(description="Merge neighbouring ranges that differ by less than this part of goodput."),
+        Field(description="Merge neighbouring batch ranges whose goodput differs by less than this fraction."),
         QUESTION.as_("PART"),
     ] = 0.02
     max_batch: Annotated[
         int, Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."), QUESTION.as_("N")
     ] = 512
     ignore_graph_limit: Annotated[
-        bool, Field(description="Allow steps without a CUDA graph, at their price."), QUESTION
+        bool, Field(description="Allow steps beyond the largest CUDA graph, at their price."), QUESTION
     ] = False
     compare: Annotated[
         str | None,
-        Field(description="Beside these prices, others: datasheet, laws, tables or FILE.json."),
+        Field(description="Compare with other prices: datasheet, laws, tables or FILE.json."),
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(ge=0, description="Price of one GPU for an hour, to show money."), QUESTION.as_("PRICE")
+        float | None, Field(ge=0, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
 
     @model_validator(mode="after")
     def _one_load(self) -> PlanRequest:
         given = self.model_fields_set
         if self.qps is None and given & {"isl", "osl", "tpot_slo"}:
-            raise ValueError("--isl, --osl and --tpot-slo describe a request rate: give --qps too")
+            raise ValueError("--isl, --osl and --tpot-slo describe a request rate: add --qps")
         if self.qps is not None and (self.isl is None or self.osl is None):
             raise ValueError("--qps needs --isl and --osl (input and output tokens per request)")
         if self.qps is not None and given & {"batch", "context"}:
-            raise ValueError("--qps decides batch and context itself: leave out --batch and --context")
+            raise ValueError("--qps determines batch and context: leave out --batch and --context")
         return self
 
 
@@ -109,17 +111,15 @@ class DuelRequest(ScenarioRequest):
 
 class DesignRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
-        "placement": "no profile knows the experts of variants, so placing them makes no difference"
+        "placement": "no profile has the experts of variants, so their placement makes no difference"
     }
 
     batch: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="The batch that the model is designed for."), QUESTION.as_("N")
+        int, Field(ge=1, le=MAX_BATCH, description="Target batch size of the design."), QUESTION.as_("N")
     ] = 32
     hold: Annotated[
         Hold,
-        Field(
-            description="active: equal parameters of the experts that a token uses; total: those, and of all experts."
-        ),
+        Field(description="active: equal active expert parameters; total: equal active and total expert parameters."),
         QUESTION.as_("WHAT"),
     ] = Hold.ACTIVE
     experts: Annotated[
@@ -138,25 +138,25 @@ class DesignRequest(ScenarioRequest):
     ] = None
     shared: Annotated[
         Shares,
-        Field(description="Shared experts' shares of the active width to try; they follow with --hold total."),
+        Field(description="Shares of the active width in shared experts to try; derived with --hold total."),
         QUESTION.as_("LIST", "0,0.25,0.5"),
     ] = ()
     depth: DepthField = 8
 
 
 class CoverageRequest(ScenarioRequest):
-    """Experts are counted whatever they cost: only with a GPU does the rest of the scenario matter."""
+    """Counting experts needs no prices: the rest of the scenario matters only with a GPU."""
 
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": _NO_ACCEPTANCE,
-        "drafter": "experts of the target are counted, whatever drafts",
+        "drafter": "the experts of the target do not depend on the drafter",
         "off_ms": _NO_OFF_TIME,
-        "memory_utilization": "nothing is held in memory here",
+        "memory_utilization": "memory is not checked here",
     }
 
     gpu: Annotated[
         str,
-        Field(description="Also what these experts cost on this GPU: the expert share of a step, by Amdahl's rule."),
+        Field(description="Also price the experts on this GPU: their share of a step, by Amdahl's law."),
         QUESTION.as_("GPU", "none: nothing is priced"),
     ] = ""
     positions: Annotated[
@@ -170,15 +170,15 @@ class CoverageRequest(ScenarioRequest):
 
     @model_validator(mode="after")
     def _prices_need_a_gpu(self) -> CoverageRequest:
-        idle = self.model_fields_set - {"model", "routing", "positions", "layer"}
-        if not self.gpu and idle:
-            option = f"--{min(idle).replace('_', '-')}"
-            raise ValueError(f"{option} changes the cost of experts, not their number: give --gpu too")
+        priced_only = self.model_fields_set - {"model", "routing", "positions", "layer"}
+        if not self.gpu and priced_only:
+            option = f"--{min(priced_only).replace('_', '-')}"
+            raise ValueError(f"{option} changes the cost of experts, not their number: add --gpu")
         return self
 
 
 class SimulateRequest(ScenarioRequest):
-    """A load served by an engine under policies. A scenario file in the place of the model brings all of it."""
+    """A load served by an engine under policies. A scenario file given as the model provides all fields."""
 
     model: Annotated[
         str,
@@ -190,39 +190,45 @@ class SimulateRequest(ScenarioRequest):
         str,
         Field(
             description="none, off, fixed:K, schedule, gate, controller, one-width, oracle, vllm-adaptive, sglang, "
-            "turbospec, cascade; several with commas are shown side by side."
+            "turbospec, cascade; separate several with commas to compare them."
         ),
         QUESTION.as_("NAMES"),
     ] = "controller,none"
     qps: Annotated[float | None, Field(description="Requests per second (Poisson)."), LOAD.as_("RATE")] = None
-    users: Annotated[int | None, Field(ge=1, description="Closed loop: so many at once."), LOAD.as_("N")] = None
-    trace: Annotated[str | None, Field(description="Requests of a CSV or JSONL file."), LOAD.as_("FILE")] = None
-    requests: Annotated[int, Field(ge=1, description="How many."), LOAD.as_("N")] = 400
-    burst: Annotated[int, Field(ge=1, description="So many arrive at once, at the same mean rate."), LOAD.as_("N")] = 1
+    users: Annotated[
+        int | None, Field(ge=1, description="Closed loop with this many concurrent users."), LOAD.as_("N")
+    ] = None
+    trace: Annotated[str | None, Field(description="Request trace, CSV or JSONL."), LOAD.as_("FILE")] = None
+    requests: Annotated[int, Field(ge=1, description="Number of requests."), LOAD.as_("N")] = 400
+    burst: Annotated[int, Field(ge=1, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")] = 1
     isl: Annotated[int, Field(ge=1, description="Prompt tokens."), NUMBER, LOAD.as_("TOKENS")] = 1000
     osl: Annotated[int, Field(ge=1, description="Output tokens."), NUMBER, LOAD.as_("TOKENS")] = 200
     bank: Annotated[
-        str | None, Field(description="Rounds to replay; else they are drawn from --acceptance."), DRAFTS.as_("FOLDER")
+        str | None,
+        Field(description="Bank of rounds to replay. Otherwise rounds are drawn from --acceptance."),
+        DRAFTS.as_("FOLDER"),
     ] = None
-    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Deepest draft."), QUESTION.as_("N")] = 4
+    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth."), QUESTION.as_("N")] = 4
     max_num_seqs: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 256
     max_num_batched_tokens: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 8192
     ttft_slo: Annotated[
-        float | None, Field(description="Limit of the time to first token, in ms."), QUESTION.as_("MS")
+        float | None, Field(description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
     tpot_slo: Annotated[
-        float | None, Field(description="Limit of the time between tokens, in ms."), QUESTION.as_("MS")
+        float | None, Field(description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(description="Price of one GPU for an hour, to show money."), QUESTION.as_("PRICE")
+        float | None, Field(description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
-    seed: Annotated[int, Field(ge=0, description="The same seed gives the same bytes."), QUESTION.as_("N")] = 0
+    seed: Annotated[
+        int, Field(ge=0, description="Random seed; equal seeds give identical results."), QUESTION.as_("N")
+    ] = 0
 
 
 class ReportRequest(ScenarioRequest):
-    """A report, and the page: a scenario, and the batch that figures mark."""
+    """The request of `report` and of the web page: a scenario and the batch marked in figures."""
 
     batch: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="The batch that figures and story speak of."), LOAD.as_("N")
+        int, Field(ge=1, le=MAX_BATCH, description="Batch size marked in figures and used in the text."), LOAD.as_("N")
     ] = 16
     depth: DepthField = 8

@@ -9,8 +9,8 @@ from rich.console import Console
 from specmargin.cli import render
 from specmargin.decisions.compare import ComparedRow, Comparison, Side
 
-_NAMED = 2  # components a row
-_WORTH_SAYING = 0.02  # of goodput
+_NAMED = 2  # components per row
+_NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
 
 
 def payload(comparison: Comparison) -> dict[str, Any]:
@@ -42,36 +42,36 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def show(out: Console, comparison: Comparison) -> None:
-    ours, other = comparison.ours.prices.name, comparison.other.prices.name
+    prices, other = comparison.ours.prices.name, comparison.other.prices.name
     columns = [
         ("batch", "right"),
-        (ours, "right"),
+        (prices, "right"),
         (other, "right"),
-        (f"{other} draft loses", "right"),
-        (f"{ours} draft loses", "right"),
-        (f"what the {ours} draft adds to a plain step: by {ours} (by {other})", "left"),
+        (f"loss of {other} draft", "right"),
+        (f"loss of {prices} draft", "right"),
+        (f"time that the {prices} draft adds to a plain step: {prices} ({other})", "left"),
     ]
-    shown = render.table(f"{ours} beside {other}: draft and speed-up", columns)
+    shown = render.table(f"{prices} and {other} prices: draft and speed-up", columns)
     for row in comparison.rows:
         shown.add_row(
             str(row.batch),
             f"{row.ours.depth} {row.ours.speedup:.2f}×",
             f"{row.other.depth} {row.other.speedup:.2f}×",
-            _lost(row.ours),
-            _lost(row.other),
-            _named(row),
+            _regret(row.ours),
+            _regret(row.other),
+            _largest_differences(row),
         )
     out.print(shown)
     out.print(_summary(comparison), style="dim", markup=False)
     out.print()
 
 
-def _lost(side: Side) -> str:
+def _regret(side: Side) -> str:
     return "0" if side.regret < 0.005 else f"{side.regret:.0%}"
 
 
-def _named(row: ComparedRow) -> str:
-    """The components whose price of depth is furthest apart."""
+def _largest_differences(row: ComparedRow) -> str:
+    """The components whose added time differs most between the two prices."""
     if row.ours.depth == row.other.depth == 0:
         return "–"
     parts = [f"{d.component} {d.added:+.0%} ({d.other_added:+.0%})" for d in row.differences[:_NAMED]]
@@ -81,9 +81,9 @@ def _named(row: ComparedRow) -> str:
 def _summary(comparison: Comparison) -> str:
     other = comparison.other.prices.name
     worst = max(comparison.rows, key=lambda row: row.ours.regret)
-    if worst.ours.regret < _WORTH_SAYING:
-        return f"following {other} prices would cost under {_WORTH_SAYING:.0%} of goodput at each of these batches"
+    if worst.ours.regret < _NEGLIGIBLE:
+        return f"following {other} prices would cost under {_NEGLIGIBLE:.0%} of goodput at each of these batches"
     return (
         f"following {other} prices would cost up to {worst.ours.regret:.0%} of goodput (batch {worst.batch}); "
-        "loses: part of goodput, by the prices of the other"
+        "loss: fraction of goodput, priced by the other source"
     )

@@ -21,7 +21,7 @@ def coverage(
         str | None,
         typer.Option(
             metavar="CAPTURE",
-            help="From a capture: what choosing which sequences share a step would save, against random batches.",
+            help="From a capture: distinct experts saved by choosing which sequences share a step.",
         ),
     ] = None,
     plot: Annotated[
@@ -33,7 +33,7 @@ def coverage(
 ) -> None:
     """Distinct experts by number of positions: independent tokens (width), or one run (depth).
 
-    Skew is popularity alone (neighbours independent); uniform knows nothing. Under uniform routing all four agree.
+    Skew: popularity without locality. Uniform: neither. Under uniform routing all four agree.
 
     Examples:
 

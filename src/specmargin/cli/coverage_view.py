@@ -26,7 +26,7 @@ from specmargin.routing.tabulated import coverage_rows
 if TYPE_CHECKING:
     from specmargin.routing.grouping import GroupingLine
 
-_WORTH_IT = 0.05  # of the distinct experts: below that a scheduler has better things to do
+_WORTH_IT = 0.05  # saved fraction of the distinct experts that would justify a scheduler change
 
 
 def show(request: CoverageRequest, plot: Path | None, *, json: bool) -> None:
@@ -99,15 +99,15 @@ def _print(
     out = render.console()
     summary = _summary(pool)
     out.print(
-        f"{architecture.name}: {pool.experts_per_token} of {pool.experts} experts a token. {_effective(pool, profile)}"
-        f"Half of them are covered by {summary['half_coverage_positions']:.1f} positions under uniform routing; n/k is "
-        f"{summary['experts_over_k']:.1f}.",
+        f"{architecture.name}: {pool.experts_per_token} of {pool.experts} experts per token. "
+        f"{_effective(pool, profile)}Half of them are covered by {summary['half_coverage_positions']:.1f} positions "
+        f"under uniform routing; n/k is {summary['experts_over_k']:.1f}.",
         style="bold",
     )
     out.print()
     names = ("positions", "width", "depth", "skew", "uniform", "± stdev", "depth / uniform")
-    where = "mean layer" if layer is None else f"layer {layer}"
-    shown = render.table(f"distinct experts, {where}, routing: {profile.name}", [(name, "right") for name in names])
+    layers = "mean of layers" if layer is None else f"layer {layer}"
+    shown = render.table(f"distinct experts, {layers}, routing: {profile.name}", [(name, "right") for name in names])
     for row in rows:
         shown.add_row(
             str(row["positions"]),
@@ -120,13 +120,13 @@ def _print(
         )
     out.print(shown)
     if any(row["extrapolated"] for row in rows):
-        out.print("*: longer than any captured run, extrapolated", style="dim")
+        out.print("*: longer than any captured run; extrapolated", style="dim")
     out.print()
     if split is not None:
         out.print(
             f"Routed experts take {split.expert_share:.0%} of a plain step at batch {split.batch}; drafts of "
-            f"{split.depth} touch {split.expert_ratio:.2f}× the experts. Amdahl: the step takes "
-            f"{split.predicted_ratio:.2f}× as long; by our prices, where everything grows, {split.priced_ratio:.2f}×.",
+            f"{split.depth} touch {split.expert_ratio:.2f}× the experts. By Amdahl's law the step "
+            f"takes {split.predicted_ratio:.2f}× as long; with growth of all components, {split.priced_ratio:.2f}×.",
             markup=False,
         )
         out.print()
@@ -134,7 +134,7 @@ def _print(
 
 
 def _amdahl(request: CoverageRequest) -> Amdahl:
-    """Drafts for nothing: only the target's experts are in question."""
+    """With a free drafter: only the target's experts matter here."""
     _, scenario = scenario_of(request.model_copy(update={"drafter": "free", "acceptance": "1"}))
     return amdahl(Pricer(scenario), batch=request.batch, depth=request.depth)
 
@@ -144,8 +144,8 @@ def _effective(pool: ExpertPool, profile: RoutingProfile) -> str:
     if local is None:
         return ""
     run = float(local.captured_run)
-    strangers = float(local.effective_positions(np.array([run]))[0])
-    return f"A run of {run:.0f} positions touches as many as {strangers:.1f} strangers. "
+    independent = float(local.effective_positions(np.array([run]))[0])
+    return f"A run of {run:.0f} positions touches as many as {independent:.1f} independent tokens. "
 
 
 def _draw(architecture: Architecture, profile: RoutingProfile, rows: list[dict[str, Any]], path: Path) -> None:
@@ -170,16 +170,16 @@ def _grouping(architecture: Architecture, pool: ExpertPool, spec: str, *, json: 
 
 def _print_grouping(out: Console, lines: Sequence[GroupingLine]) -> None:
     best = max(lines, key=lambda line: line.saving)
-    verdict = "Worth a try" if best.saving >= _WORTH_IT else "Not worth it"
+    verdict = "Worth trying" if best.saving >= _WORTH_IT else "Not worth it"
     out.print(
         f"{verdict}: choosing which sequences share a step by the experts of their last round saves "
-        f"{best.saving:.1%} of the distinct experts at best (batch {best.batch}); knowing the next round would save "
+        f"{best.saving:.1%} of the distinct experts at best (batch {best.batch}); knowing the next round saves "
         f"{max(line.oracle_saving for line in lines):.1%}.",
         style="bold",
     )
     out.print()
     names = ("batch", "random", "grouped", "saving", "± s.e.", "oracle", "oracle saving")
-    shown = render.table("distinct experts of the mean layer", [(name, "right") for name in names])
+    shown = render.table("distinct experts, mean of layers", [(name, "right") for name in names])
     for line in lines:
         shown.add_row(
             str(line.batch),

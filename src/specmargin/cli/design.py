@@ -25,11 +25,11 @@ def design(
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Which experts suit speculation at a target batch: how many, how many per token, how wide, how many shared?
+    """Which experts suit speculation at a target batch: number, experts per token, width and shared share.
 
     Reshapes the experts of a model at equal active (or active and total) parameters and ranks the variants by
-    speculative goodput. Widths come in steps of 64; whatever cannot be equal within 2% is left out. Prices are laws
-    where there are any, because tables know the model's own shape better than its variants'.
+    speculative goodput. Widths are multiples of 64; variants that are not equal within 2% are left out. Prices are
+    laws where available, because tables are more accurate for the model's own shape than for its variants.
 
     Examples:
 
@@ -37,11 +37,11 @@ def design(
 
       specmargin design qwen3.6-35b-a3b --gpu h200 --batch 128 --hold total
     """
-    from specmargin.app.designing import explored
+    from specmargin.app.designing import explore_design
     from specmargin.cli import design_view, render
 
     o.check_plot(plot, force=force)
-    found = explored(request, progress=partial(render.tracked, "variants"))
+    result = explore_design(request, progress=partial(render.tracked, "variants"))
     if plot is not None:
-        design_view.draw(found, plot)
-    design_view.show(found, json=json)
+        design_view.draw(result, plot)
+    design_view.show(result, json=json)

@@ -1,4 +1,4 @@
-"""Variants of a model's experts, as a table and as JSON."""
+"""Variants of a model's experts: table, JSON and figure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from specmargin.sources import weakest
 
 _SHOWN = 12
 _EQUAL = {Hold.ACTIVE: "active", Hold.TOTAL: "active and total"}
-_NOT_PREDICTED = (
-    "Prices alone: acceptance and drafter are held equal, and the quality of the variants is not predicted."
-)
+_NOT_PREDICTED = "Acceptance and drafter are held equal; the quality of the variants is not predicted."
 
 
-def show(found: Design, *, json: bool) -> None:
-    (_emit_json if json else _emit_table)(found)
+def show(design: Design, *, json: bool) -> None:
+    (_emit_json if json else _emit_table)(design)
 
 
 # --- as JSON ---
 
 
-def _row(found: Design, row: DesignRow) -> dict[str, Any]:
+def _row(design: Design, row: DesignRow) -> dict[str, Any]:
     return {
         "experts": row.shape.experts,
         "experts_per_token": row.shape.experts_per_token,
@@ -37,7 +35,7 @@ def _row(found: Design, row: DesignRow) -> dict[str, Any]:
         "active_parameters": row.active_parameters,
         "depth": row.depth,
         "goodput_tokens_per_second": row.goodput_tokens_per_second,
-        "goodput_over_base": _over_base(found, row),
+        "goodput_over_base": _over_base(design, row),
         "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
         "speedup": row.speedup,
         "distinct_experts": row.distinct_experts,
@@ -45,29 +43,29 @@ def _row(found: Design, row: DesignRow) -> dict[str, Any]:
     }
 
 
-def _over_base(found: Design, row: DesignRow) -> float:
-    return row.goodput_tokens_per_second / found.base.goodput_tokens_per_second
+def _over_base(design: Design, row: DesignRow) -> float:
+    return row.goodput_tokens_per_second / design.base.goodput_tokens_per_second
 
 
-def _emit_json(found: Design) -> None:
-    scenario, sources = found.scenario, found.sources
+def _emit_json(design: Design) -> None:
+    scenario, sources = design.scenario, design.sources
     render.json_out(
         {
             "schema": "specmargin.design/1",
             "model": scenario.architecture.name,
             "gpu": scenario.device.name,
             "gpus": scenario.layout.gpus,
-            "batch": found.batch,
+            "batch": design.batch,
             "context": scenario.context,
             "drafter": scenario.drafter.name,
             "prices": scenario.prices.name,
             "routing": scenario.routing.name,
-            "hold": found.space.hold,
+            "hold": design.space.hold,
             "note": _NOT_PREDICTED,
-            "base": _row(found, found.base),
-            "best": _row(found, found.fitting[0]) if found.fitting else None,
-            "rows": [_row(found, row) for row in found.rows],
-            "left_out": found.left_out,
+            "base": _row(design, design.base),
+            "best": _row(design, design.fitting[0]) if design.fitting else None,
+            "rows": [_row(design, row) for row in design.rows],
+            "left_out": design.left_out,
             "sources": {name: str(source) for name, source in sources.items()},
             "weakest_source": str(weakest(sources.values())),
         }
@@ -77,33 +75,33 @@ def _emit_json(found: Design) -> None:
 # --- as a table ---
 
 
-def _emit_table(found: Design) -> None:
+def _emit_table(design: Design) -> None:
     out = render.console()
-    out.print(_verdict(found), style="bold", markup=False)
+    out.print(_verdict(design), style="bold", markup=False)
     out.print(_NOT_PREDICTED)
     out.print()
-    _print_rows(out, found)
+    _print_rows(out, design)
     out.print()
-    render.sources(out, found.sources)
+    render.sources(out, design.sources)
 
 
 def _experts(row: DesignRow) -> str:
     return f"{row.shape.experts_per_token} of {row.shape.experts}"
 
 
-def _verdict(found: Design) -> str:
-    name, base = found.scenario.architecture.name, found.base
-    if not found.fitting:
-        return f"None of {len(found.rows)} variants of {name} fits at batch {found.batch}; try more --gpus."
-    best, steepest = found.fitting[0], max(found.fitting, key=lambda row: row.speedup)
-    over = _over_base(found, best)
-    keep = "" if over > 1.0 else "The experts are best as they are; next: "
+def _verdict(design: Design) -> str:
+    name, base = design.scenario.architecture.name, design.base
+    if not design.fitting:
+        return f"None of {len(design.rows)} variants of {name} fits at batch {design.batch}; try more --gpus."
+    best, steepest = design.fitting[0], max(design.fitting, key=lambda row: row.speedup)
+    over = _over_base(design, best)
+    keep = "" if over > 1.0 else "No variant beats the unchanged model. Best variant: "
     return (
         f"{keep}{_experts(best)} experts, {best.shape.width} wide, {best.shape.shared_share:.0%} shared: "
-        f"{render.tokens_per_second(best.goodput_tokens_per_second)} tokens a second at batch {found.batch}, "
-        f"{over:.2f}× {name} as it is, with {_billions(best.parameters)} parameters for its "
-        f"{_billions(base.parameters)} (equal {_EQUAL[found.space.hold]}). Speculation itself gains most with "
-        f"{_experts(steepest)}, {steepest.shape.shared_share:.0%} shared: {steepest.speedup:.2f}× for its "
+        f"{render.tokens_per_second(best.goodput_tokens_per_second)} tokens/s at batch {design.batch}, "
+        f"{over:.2f}× the unchanged {name}, with {_billions(best.parameters)} parameters instead of "
+        f"{_billions(base.parameters)} (equal {_EQUAL[design.space.hold]}). Speculation gains most with "
+        f"{_experts(steepest)}, {steepest.shape.shared_share:.0%} shared: {steepest.speedup:.2f}× instead of "
         f"{base.speedup:.2f}×."
     )
 
@@ -112,26 +110,28 @@ def _billions(parameters: int) -> str:
     return f"{parameters / 1e9:.1f}B"
 
 
-def _print_rows(out: Console, found: Design) -> None:
-    scenario = found.scenario
+def _print_rows(out: Console, design: Design) -> None:
+    scenario = design.scenario
     title = (
-        f"{scenario.drafter.name} on {scenario.device.title}, batch {found.batch}, context {scenario.context:.0f}, "
+        f"{scenario.drafter.name} on {scenario.device.title}, batch {design.batch}, context {scenario.context:.0f}, "
         f"{scenario.prices.name} prices"
     )
-    names = ("width", "shared", "params", "active", "draft", "tok/s", "× as is", "plain", "speed-up", "distinct")
+    names = ("width", "shared", "params", "active", "draft", "tok/s", "× base", "plain", "speed-up", "distinct")
     shown = render.table(title, [("experts", "left"), *((name, "right") for name in names)])
-    for row in (found.base, *found.rows[:_SHOWN]):
-        shown.add_row(*_cells(found, row))
+    for row in (design.base, *design.rows[:_SHOWN]):
+        shown.add_row(*_cells(design, row))
     out.print(shown)
-    out.print(f"first: the model as it is; then the best {min(_SHOWN, len(found.rows))} of {len(found.rows)} variants")
-    if not all(row.fits for row in found.rows[:_SHOWN]):
-        out.print("(in brackets: more parameters than fit at this batch)", style="dim")
-    if found.left_out:
-        out.print(f"{found.left_out} more cannot be built equal within {TOLERANCE:.0%} in steps of {STEP}", style="dim")
-    out.print("shared: of the width that a token uses; distinct: experts of a layer in a verify step", style="dim")
+    out.print(
+        f"first row: the unchanged model; then the best {min(_SHOWN, len(design.rows))} of {len(design.rows)} variants"
+    )
+    if not all(row.fits for row in design.rows[:_SHOWN]):
+        out.print("(parentheses: does not fit in memory at this batch)", style="dim")
+    if design.left_out:
+        out.print(f"{design.left_out} more cannot match within {TOLERANCE:.0%} in steps of {STEP}", style="dim")
+    out.print("shared: fraction of the active width; distinct: experts per layer in a verify step", style="dim")
 
 
-def _cells(found: Design, row: DesignRow) -> tuple[str, ...]:
+def _cells(design: Design, row: DesignRow) -> tuple[str, ...]:
     parameters = _billions(row.parameters)
     return (
         _experts(row),
@@ -141,7 +141,7 @@ def _cells(found: Design, row: DesignRow) -> tuple[str, ...]:
         _billions(row.active_parameters),
         str(row.depth),
         render.tokens_per_second(row.goodput_tokens_per_second),
-        f"{_over_base(found, row):.2f}",
+        f"{_over_base(design, row):.2f}",
         render.tokens_per_second(row.no_spec_tokens_per_second),
         f"{row.speedup:.2f}×",
         f"{row.distinct_experts:.0f}",
@@ -151,8 +151,8 @@ def _cells(found: Design, row: DesignRow) -> tuple[str, ...]:
 # --- as a figure ---
 
 
-def draw(found: Design, path: Path) -> None:
+def draw(design: Design, path: Path) -> None:
     from specmargin.figures.design import design_figure
     from specmargin.figures.files import save
 
-    save(design_figure(found).chart(), path)
+    save(design_figure(design).chart(), path)

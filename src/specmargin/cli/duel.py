@@ -13,11 +13,11 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @command(app, DuelRequest)
 def duel(request: DuelRequest, json: o.JsonOption = False) -> None:
-    """One more sequence, or one more draft token of a sequence you have?
+    """Compare one more sequence with one more draft token.
 
     Both add one position to the step. The sequence commits a token for certain; the draft token with
-    probability alpha, but its experts may be loaded already. The question as usually asked has a free drafter
-    and no KV cache (--context 0, the default here).
+    probability alpha, but its experts may be loaded already. Defaults: a free drafter and no KV cache
+    (--context 0).
 
     Example: specmargin duel qwen3.6-35b-a3b --gpu h100 --batch 1 --alpha 0.9
     """

@@ -1,4 +1,4 @@
-"""Width against depth, as a table and as JSON."""
+"""Width against depth: table and JSON."""
 
 from __future__ import annotations
 
@@ -48,14 +48,12 @@ def _emit_json(pricer: Pricer, result: Duel) -> None:
 def _emit_table(pricer: Pricer, result: Duel) -> None:
     out, scenario = render.console(), pricer.scenario
     turning = result.turning_alpha
-    until = (
-        f"depth wins above an acceptance of {turning:.3f}"
-        if turning <= 1
-        else "no acceptance makes the draft token worth more"
+    threshold = (
+        f"depth wins above an acceptance of {turning:.3f}" if turning <= 1 else "depth does not win at any acceptance"
     )
     out.print(
         f"{result.winner.capitalize()} wins: {scenario.architecture.name} on {scenario.device.name}, batch "
-        f"{result.batch}, acceptance {result.alpha:g}, {scenario.routing.name} routing; {until}.",
+        f"{result.batch}, acceptance {result.alpha:g}, {scenario.routing.name} routing; {threshold}.",
         style="bold",
     )
     out.print()

@@ -28,12 +28,14 @@ def explore(
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Start with this bundled device.")] = None,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on. Others than loopback need the token that is printed.")
+        str, typer.Option("--host", help="Address to listen on. Anything but loopback needs the printed token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0: any that is free.", min=0, max=65535)] = 8642,
+    port: Annotated[
+        int, typer.Option("--port", help="Port to listen on; 0 picks a free one.", min=0, max=65535)
+    ] = 8642,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """The web page: move the controls and see where speculation pays. Everything stays on this machine.
+    """Open the web page: move the controls and see where speculation pays. Everything stays on this machine.
 
     Examples:
 
@@ -48,34 +50,34 @@ def explore(
         from specmargin.explorer.server import make_app
         from specmargin.explorer.uploads import Uploads
     uploads = Uploads()
-    start = _start(model, gpu, uploads)
+    start = _start_query(model, gpu, uploads)
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1], start | ({} if token is None else {"token": token}))
     out = render.console()
     if token is not None:
         out.print(
-            f"Warning: {host} can be reached from other machines, in plain text. Whoever has this address can use "
-            f"the page.",
+            f"Warning: {host} is reachable from other machines over unencrypted HTTP. Anybody with this address can "
+            f"use the page.",
             style="bold",
         )
     print(address, flush=True)
-    out.print("Ctrl-C ends it.", style="dim")
+    out.print("Press Ctrl-C to stop.", style="dim")
     if browser:
         Timer(0.4, webbrowser.open, [address]).start()
     config = uvicorn.Config(make_app(hosts=allowed_hosts(host), token=token, uploads=uploads), log_level="error")
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _start(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:
-    """The query that the page opens with, checked before anything is started."""
+def _start_query(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:
+    """The query that the page opens with, validated before the server starts."""
     from specmargin.catalog.lookup import find_device, find_model, model_names
 
-    found: dict[str, str] = {}
+    query: dict[str, str] = {}
     if gpu is not None:
-        found["gpu"] = find_device(gpu).name
+        query["gpu"] = find_device(gpu).name
     if model is not None and model.lower() in model_names():
-        found["model"] = model.lower()
+        query["model"] = model.lower()
     elif model is not None:
         find_model(model)
         path = Path(model).expanduser()
@@ -83,8 +85,8 @@ def _start(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, st
         if not file.is_file():
             raise InputError(f"{model}: the page reads bundled models and config.json files; give the path of one")
         name = file.resolve().parent.name if file.name == "config.json" else file.name
-        found["model"] = f"upload:{uploads.add('config', name, file.read_bytes()).id}"
-    return found
+        query["model"] = f"upload:{uploads.add('config', name, file.read_bytes()).id}"
+    return query
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -93,7 +95,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen()  # before the address is printed: who is quick waits, and is not refused
+        listening.listen()  # before the address is printed, so that an early client is not refused
     except OSError as error:
         listening.close()
         raise InputError(f"--host {host} --port {port}: {error.strerror or error}; try --port 0") from None

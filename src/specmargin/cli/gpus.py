@@ -21,7 +21,7 @@ def gpus(
     search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
     json: o.JsonOption = False,
 ) -> None:
-    """The bundled devices: datasheet memory, bandwidth, rates and links.
+    """List the bundled devices: datasheet memory, bandwidth, rates and links.
 
     Your own device is a TOML file with the same fields: specmargin plan MODEL --gpu my-gpu.toml
     """
@@ -44,7 +44,7 @@ def gpus(
         )
     out = render.console()
     out.print(shown)
-    out.print("datasheet peaks, dense; link: one direction, between GPUs of a node", style="dim")
+    out.print("datasheet peaks, dense; link: per direction, between GPUs of a node", style="dim")
 
 
 def _payload(device: Device) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`specmargin`: one verb a module, imported only when it is called, so that --help stays quick."""
+"""`specmargin`: one module per verb, imported only when it is called, so that --help stays fast."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import typer
 from specmargin._version import __version__
 from specmargin.errors import InputError, nearest_names
 
-# Our matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6.
+# Matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6 s.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Verb, and what it answers. The module of the same name in this package holds it.
+# Help line per verb, which is implemented by the module of the same name in this package.
 VERBS = {
-    "plan": "Does speculation pay here, how deep at each batch, and the engine's own setting for it.",
+    "plan": "Whether speculation pays, the draft depth per batch size, and the engine configuration.",
     "price": "The ledger of one step: seconds, bytes and FLOPs by component.",
     "coverage": "Distinct experts by number of positions.",
-    "duel": "One more sequence or one more draft token?",
-    "profile": "What captures say: routed experts (routing), draft rounds and policies (acceptance).",
-    "design": "Which experts would suit speculation at a target batch: how many, how wide, how many shared.",
-    "simulate": "Serve a workload under a policy: latency, goodput, tokens and time, as an engine would.",
-    "sweep": "Simulate a grid of models, GPUs, policies and loads: all cores, or a Ray cluster; resumable.",
-    "watch": "A running vLLM with our plug-in, live in the terminal; and its Grafana dashboard.",
-    "measure": "Prices from your own machine: steps of your engine (vllm), kernels of a GPU (gpu).",
-    "validate": "Predicted against measured, beside the tool people would otherwise use.",
-    "explore": "The web page: move the controls and see where speculation pays.",
-    "report": "Verdict, story and figures as one file to send to a colleague.",
-    "models": "The bundled models.",
-    "gpus": "The bundled devices.",
+    "duel": "Compare one more sequence with one more draft token.",
+    "profile": "Build profiles from captures: routed experts (routing), draft rounds and policies (acceptance).",
+    "design": "Which experts suit speculation at a target batch: number, width and shared share.",
+    "simulate": "Simulate an engine that serves a workload under a policy: latency, goodput, tokens and time.",
+    "sweep": "Simulate a grid of models, GPUs, policies and loads on all cores or a Ray cluster; resumable.",
+    "watch": "Monitor a running vLLM with the plug-in in the terminal, or write a Grafana dashboard.",
+    "measure": "Measure prices on your own machine: engine steps (vllm) or GPU kernels (gpu).",
+    "validate": "Compare predictions with measurements, and with AIConfigurator.",
+    "explore": "Open the web page: move the controls and see where speculation pays.",
+    "report": "Write verdict, explanation and figures to one HTML file.",
+    "models": "List the bundled models.",
+    "gpus": "List the bundled devices.",
 }
 
 root = typer.Typer(
@@ -54,8 +54,8 @@ def _root(
         raise typer.Exit
 
 
-def _listed(verb: str) -> Callable[[], None]:
-    """What stands for a verb in the list of `specmargin --help`; running it never gets here."""
+def _placeholder(verb: str) -> Callable[[], None]:
+    """Placeholder that lists a verb in `specmargin --help`; `_dispatch` runs the verb itself."""
 
     def show() -> None:
         raise typer.Exit(run(verb, ["--help"]))
@@ -64,7 +64,7 @@ def _listed(verb: str) -> Callable[[], None]:
 
 
 for _verb, _help in VERBS.items():
-    root.command(_verb, help=_help)(_listed(_verb))
+    root.command(_verb, help=_help)(_placeholder(_verb))
 
 
 def run(verb: str, arguments: list[str]) -> int:
@@ -78,17 +78,17 @@ def _call(app: typer.Typer, arguments: list[str], name: str) -> int:
 
 
 def main() -> None:
-    """Bad input ends in one sentence and exit code 2, never in a traceback."""
-    if sys.stdout is None:  # started with its output closed
+    """Entry point. Invalid input ends in one sentence and exit code 2, never in a traceback."""
+    if sys.stdout is None:  # started with standard output closed
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no × shows a question mark, not an error
+            stream.reconfigure(errors="replace")  # an encoding without × prints a question mark instead of failing
     arguments = sys.argv[1:]
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe went away (`| head`)
+    except BrokenPipeError:  # the reader of a pipe closed it (`| head`)
         code = 0
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 (nothing is left to flush into)
     except Exception as error:
@@ -107,7 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _complain(error: Exception, arguments: list[str]) -> int:
-    """One sentence on standard error. Whatever is not the caller's doing is our bug, and says how to report it."""
+    """Print one sentence to standard error. Anything but an input or output error is reported as a bug."""
     if os.environ.get("SPECMARGIN_DEBUG"):
         raise error
     if isinstance(error, InputError):

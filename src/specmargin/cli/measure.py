@@ -1,4 +1,4 @@
-"""`specmargin measure`: prices from your own machine."""
+"""`specmargin measure`: prices measured on your own machine."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, Watcher, measure_steps
 from specmargin.prices.measured_schema import as_text
 
-ROWS = 260  # records of `measure gpu`, about: for its bar
+ROWS = 260  # approximate records of `measure gpu`, for the progress bar
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 @app.callback()
 def _measure() -> None:
-    """Prices from your own engine (vllm) or bare GPU (gpu), for --prices FILE."""
+    """Measure prices of your own engine (vllm) or bare GPU (gpu), for --prices FILE."""
 
 
 @command(app, MeasureRequest)
@@ -42,15 +42,17 @@ def vllm(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any engine argument, such as load_format=dummy."),
     ] = None,
-    fit_only: Annotated[bool, typer.Option("--fit-only", help="Start no engine: fit the rows that are there.")] = False,
+    fit_only: Annotated[
+        bool, typer.Option("--fit-only", help="Start no engine: fit the rows measured so far.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Discard an earlier measurement and start again.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Step times of your own vLLM, and a price file fitted to them.
+    """Time steps of your own vLLM and fit a price file.
 
     Starts the engine without speculation and with forced drafts (independent tokens, and repeats of one token, which
-    separate experts from positions), times its steps from inside, and fits kernels and engine time. Every row is
-    written to FILE.rows.jsonl at once: run the command again to resume. Examples:
+    separate experts from positions), times its steps inside the engine, and fits kernels and engine time. Every row is
+    written to FILE.rows.jsonl immediately: run the command again to resume. Examples:
 
       specmargin measure vllm Qwen/Qwen3-30B-A3B -o mine.json --set load_format=dummy
 
@@ -90,20 +92,20 @@ def vllm(
 def gpu(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the laws, FILE.json.")],
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="Whose shapes are timed: a name, a config.json or a folder.")
+        str, typer.Argument(metavar="[MODEL]", help="Model whose shapes are timed: a name, a config.json or a folder.")
     ] = "qwen3-30b-a3b",
     name: Annotated[str, typer.Option("--gpu", help="The device's name for --gpu, as in `specmargin gpus`.")] = "h200",
-    repeats: Annotated[int, typer.Option(min=3, help="Timings of a kernel; the median counts.")] = 15,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time nothing more after this long.")] = 5.0,
-    force: Annotated[bool, typer.Option("--force", help="Start anew over an earlier measurement.")] = False,
-    fit_only: Annotated[bool, typer.Option("--fit-only", help="Time nothing: fit the rows that are there.")] = False,
+    repeats: Annotated[int, typer.Option(min=3, help="Timings per kernel, of which the median is used.")] = 15,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time no further kernels after this long.")] = 5.0,
+    force: Annotated[bool, typer.Option("--force", help="Discard an earlier measurement and start again.")] = False,
+    fit_only: Annotated[bool, typer.Option("--fit-only", help="Time nothing: fit the rows measured so far.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Kernels of a bare GPU, without an engine, and laws fitted to them.
+    """Time kernels of a GPU without an engine and fit laws to them.
 
-    Fused experts over positions and distinct experts, dense products and the LM head, attention with 1 to 16 queries a
-    sequence (grouped, and absorbed MLA), launches, copy bandwidth and matrix rate. Every kernel is first checked
-    against float64. Rows are kept as they come in FILE.rows.jsonl: run it again to resume. Examples:
+    Fused experts over positions and distinct experts, dense products and the LM head, attention with 1 to 16 queries
+    per sequence (grouped, and absorbed MLA), launches, copy bandwidth and matrix rate. Every kernel is first checked
+    against float64. Rows are written to FILE.rows.jsonl immediately: run the command again to resume. Examples:
 
       specmargin measure gpu qwen3-30b-a3b --gpu h200 -o mine.json
 
@@ -141,15 +143,15 @@ def _interruptible(records: Records) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = sum(record.get("record") == "row" for record in records.read())
+        rows = sum(record.get("record") == "row" for record in records.read())
         raise InputError(
-            f"interrupted; {kept} rows are kept in {records.path}: run the same command to resume"
+            f"interrupted; {rows} rows are saved in {records.path}: run the same command to resume"
         ) from None
 
 
 @contextmanager
 def _watching() -> Iterator[Watcher]:
-    """A bar for every engine."""
+    """One progress bar per engine."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -167,24 +169,24 @@ def _watching() -> Iterator[Watcher]:
 
 
 def _flags(given: list[str]) -> dict[str, Any]:
-    """`name=value`, the value read as Python where it is such (0.8, True, {...}), else as text."""
-    found: dict[str, Any] = {}
+    """Parse `name=value`; a value is a Python literal (0.8, True, {...}) or else text."""
+    flags: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise InputError(f"--set {text!r}: give NAME=VALUE, such as gpu_memory_utilization=0.8")
         try:
-            found[name] = ast.literal_eval(value)
+            flags[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            found[name] = {"true": True, "false": False, "null": None}.get(value, value)
-    return found
+            flags[name] = {"true": True, "false": False, "null": None}.get(value, value)
+    return flags
 
 
 def _mapping(text: str, option: str) -> dict[str, Any]:
     try:
-        found = ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise InputError(f"{option}: {text!r} is not a JSON object")
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""What the kernels of a bare GPU say, for people and for programs."""
+"""Measured kernels of a GPU: tables and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUERIES = (2, 4, 8, 16)
 
 
 def as_text(report: KernelReport) -> str:
-    """Rows one a line."""
+    """The report as JSON with one row per line."""
     values = dict(report.file)
     rows = ",\n".join("  " + json.dumps(row) for row in values.pop("rows"))
     head = json.dumps(values, indent=1, ensure_ascii=False)
@@ -29,7 +29,7 @@ def show(report: KernelReport, output: Path) -> None:
     launches = report.launch_seconds
     out.print(
         f"copy {report.bytes_per_second / 1e12:.2f} TB/s, matrices {report.operations_per_second / 1e12:.0f} TFLOP/s, "
-        f"a launch {launches[True] * 1e6:.1f} µs inside a graph and {launches[False] * 1e6:.1f} µs without"
+        f"{launches[True] * 1e6:.1f} µs per launch inside a graph and {launches[False] * 1e6:.1f} µs without"
     )
     if report.experts is not None:
         _show_experts(report.experts)
@@ -40,40 +40,39 @@ def show(report: KernelReport, output: Path) -> None:
         errors = f"{law['evidence']['median_error']:.1%}, p90 {law['evidence']['p90_error']:.0%}"
         shown.add_row(law["operation"], f"{reads}, {law['operations_per_second'] / 1e12:.0f} TFLOP/s", errors)
     out.print(shown)
-    found = report.unsteady
-    if found:
-        out.print(
-            f"careful: {len(found)} timings spread over 10%: {'; '.join(found[:3])}", style="yellow", markup=False
-        )
+    unsteady = report.unsteady
+    if unsteady:
+        text = f"warning: {len(unsteady)} timings vary by more than 10%: {'; '.join(unsteady[:3])}"
+        out.print(text, style="yellow", markup=False)
     for text in report.failures:
-        out.print(f"careful: {text}", style="yellow", markup=False)
-    out.print(f"written: {output}; use it with --prices {output}", markup=False)
+        out.print(f"warning: {text}", style="yellow", markup=False)
+    out.print(f"Wrote {output}; use it with --prices {output}", markup=False)
 
 
 def _show_experts(times: ExpertTimes) -> None:
     out = render.console()
-    positions = sorted({t for by in times.growth.values() for t in by})
+    positions = sorted({t for growth in times.growth.values() for t in growth})
     columns = [("distinct experts", "right"), *((str(t), "right") for t in positions)]
     shown = render.table(
-        "Fused experts: time by positions, relative to the shortest at equal distinct experts", columns
+        "Fused experts: time by positions, relative to the shortest at the same distinct experts", columns
     )
-    for distinct, by in times.growth.items():
-        shown.add_row(str(distinct), *(f"{by[t]:.2f}" if t in by else "" for t in positions))
+    for distinct, growth in times.growth.items():
+        shown.add_row(str(distinct), *(f"{growth[t]:.2f}" if t in growth else "" for t in positions))
     out.print(shown)
     lines = [f"{t}: {100 * off:.0f}%" for t, off in times.straightness.items()]
-    out.print(f"off a straight line in distinct experts, at most, by positions: {', '.join(lines)}", style="dim")
+    out.print(f"largest deviation from a line in distinct experts, by positions: {', '.join(lines)}", style="dim")
 
 
 def _show_turnings(turnings: list[Turning]) -> None:
     columns = [("attention", "left"), ("context", "right"), ("batch", "right")]
     columns += [(f"q = {q}", "right") for q in _QUERIES]
-    columns += [("1.5× at", "right"), ("products = reading at", "right")]
-    shown = render.table("Several queries a sequence, relative to one", columns)
+    columns += [("1.5× at", "right"), ("compute-bound at", "right")]
+    shown = render.table("Several queries per sequence, relative to one", columns)
     for turn in turnings:
         reached = "not reached" if turn.measured_turn is None else f"{turn.measured_turn:.1f}"
         cells = [f"{turn.relative[q]:.2f}" if q in turn.relative else "" for q in _QUERIES]
-        place = [turn.kind, f"{turn.context:,}", str(turn.batch)]
-        shown.add_row(*place, *cells, reached, f"{turn.predicted_turn:.1f}")
+        case = [turn.kind, f"{turn.context:,}", str(turn.batch)]
+        shown.add_row(*case, *cells, reached, f"{turn.predicted_turn:.1f}")
     render.console().print(shown)
 
 

@@ -1,4 +1,4 @@
-"""What a measurement found, for people and for programs."""
+"""Measured and fitted steps: tables and JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from specmargin.cli import render
 if TYPE_CHECKING:
     from specmargin.measure.pricing import Fitted
 
-_KNOWN = 2.0  # a wider range says only that the steps hardly depend on the number
+_RESOLVED = 2.0  # high / low beyond which the steps hardly depend on the parameter
 _UNITS = {
     "weight_bytes_per_second": (1e-12, "TB/s", "weights are read at"),
     "operations_per_second": (1e-12, "TFLOP/s", "matrices multiply at"),
     "kv_bytes_per_second": (1e-12, "TB/s", "the KV cache is read at"),
     "attention_operations_per_second": (1e-12, "TFLOP/s", "attention computes at"),
-    "step_seconds": (1e3, "ms", "engine, a step"),
-    "verify_step_seconds": (1e3, "ms", "engine, a step that verifies drafts"),
-    "sequence_seconds": (1e6, "µs", "engine, a sequence"),
-    "position_seconds": (1e6, "µs", "engine, a position"),
+    "step_seconds": (1e3, "ms", "engine, per step"),
+    "verify_step_seconds": (1e3, "ms", "engine, per step that verifies drafts"),
+    "sequence_seconds": (1e6, "µs", "engine, per sequence"),
+    "position_seconds": (1e6, "µs", "engine, per position"),
 }
 
 
@@ -35,22 +35,24 @@ def show(fitted: Fitted, failures: dict[str, str], output: Path, log: Path) -> N
     shown = render.table("Prices", columns)
     for name, (value, low, high) in _values(fitted).items():
         scale, unit, text = _UNITS[name]
-        known = f"{low * scale:,.3g} to {high * scale:,.3g}" if high < _KNOWN * low else "not resolved by these points"
-        shown.add_row(text, f"{value * scale:,.3g} {unit}", known)
+        interval = (
+            f"{low * scale:,.3g} to {high * scale:,.3g}" if high < _RESOLVED * low else "not resolved by these points"
+        )
+        shown.add_row(text, f"{value * scale:,.3g} {unit}", interval)
     out.print(shown)
     _show_graphs(fitted)
     _show_errors(fitted)
     for run, error in failures.items():
-        text = f"careful: engine {run} was not finished ({error}); run the same command to resume, or see {log}"
+        text = f"warning: engine {run} did not finish ({error}); run the same command to resume, or see {log}"
         out.print(text, style="yellow", markup=False)
-    out.print(f"written: {output}; use it with --prices {output}", markup=False)
+    out.print(f"Wrote {output}; use it with --prices {output}", markup=False)
 
 
 def _values(fitted: Fitted) -> dict[str, tuple[float, float, float]]:
     file = fitted.file
     time = next(iter(file.modes.values()))
-    found = file.rates.model_dump() | time.model_dump()
-    return {name: (found[name], *file.ranges.get(name, (found[name], found[name]))) for name in _UNITS}
+    values = file.rates.model_dump() | time.model_dump()
+    return {name: (values[name], *file.ranges.get(name, (values[name], values[name]))) for name in _UNITS}
 
 
 def _show_graphs(fitted: Fitted) -> None:
@@ -59,21 +61,21 @@ def _show_graphs(fitted: Fitted) -> None:
     for mode, time in fitted.file.modes.items():
         parts = [f"graphs {mode}"]
         if time.graph_limit:
-            cliff = time.eager_layer_seconds * layers * 1e3
-            parts.append(f"captured to {time.graph_limit} positions, beyond it {cliff:.3g} ms more")
+            eager_ms = time.eager_layer_seconds * layers * 1e3
+            parts.append(f"captured up to {time.graph_limit} positions, {eager_ms:.3g} ms more beyond")
         if time.floor_layer_seconds:
             parts.append(f"no step under {time.floor_layer_seconds * layers * 1e3:.3g} ms")
         if time.off_floor_layer_seconds:
-            parts.append(f"speculation off: no step under {time.off_floor_layer_seconds * layers * 1e3:.3g} ms")
+            parts.append(f"speculation disabled: no step under {time.off_floor_layer_seconds * layers * 1e3:.3g} ms")
         elif time.off_step_seconds or time.off_sequence_seconds:
-            off = f"{time.off_step_seconds * 1e3:.3g} ms and {time.off_sequence_seconds * 1e6:.3g} µs a sequence"
-            parts.append(f"speculation off: {off} more")
+            off = f"{time.off_step_seconds * 1e3:.3g} ms and {time.off_sequence_seconds * 1e6:.3g} µs per sequence"
+            parts.append(f"speculation disabled: {off} more")
         out.print("; ".join(parts), markup=False)
     drafter = fitted.file.drafter
     if drafter is not None:
-        first = f"{drafter.first_seconds * 1e3:.3g} ms + {drafter.first_sequence_seconds * 1e6:.3g} µs a sequence"
+        first = f"{drafter.first_seconds * 1e3:.3g} ms + {drafter.first_sequence_seconds * 1e6:.3g} µs per sequence"
         later = f"{drafter.later_seconds * 1e3:.3g} ms + {drafter.later_sequence_seconds * 1e6:.3g} µs"
-        out.print(f"drafter {drafter.method}: first pass {first}, each later one {later}", markup=False)
+        out.print(f"drafter {drafter.method}: first pass {first}, later passes {later}", markup=False)
 
 
 def _show_errors(fitted: Fitted) -> None:
@@ -86,26 +88,26 @@ def _show_errors(fitted: Fitted) -> None:
         shown.add_row(name, str(line["points"]), own, held)
     out.print(shown)
     if fitted.file.evidence.noisy:
-        text = "careful: other work ran beside it; lower quartiles were fitted, and the speed of each batch along"
+        text = "warning: other work ran on this machine; lower quartiles and the speed of each batch were fitted"
         out.print(text, style="yellow")
     if not fitted.file.evidence.counted_experts and fitted.file.model.experts:
-        out.print("careful: experts could not be counted here; uniform routing was taken", style="yellow")
+        out.print("warning: experts could not be counted; uniform routing was assumed", style="yellow")
 
 
 def errors_by_kind(fitted: Fitted) -> dict[str, dict[str, Any]]:
     kinds = np.array([row["kind"] for row in fitted.rows])
-    found = {}
+    errors = {}
     for kind in [*dict.fromkeys(kinds.tolist()), "all"]:
         chosen = np.ones(kinds.size, dtype=bool) if kind == "all" else kinds == kind
         own, held = fitted.judgement.errors[chosen], fitted.judgement.held_out_errors[chosen]
-        found[kind] = {
+        errors[kind] = {
             "points": int(chosen.sum()),
             "median_error": float(np.median(own)),
             "worst_error": float(own.max()),
             "held_out_median_error": float(np.median(held)),
             "held_out_worst_error": float(held.max()),
         }
-    return found
+    return errors
 
 
 def payload(fitted: Fitted, failures: dict[str, str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def models(
     search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
     json: o.JsonOption = False,
 ) -> None:
-    """The bundled models: parameters, experts, attention, and whether they carry an MTP head.
+    """List the bundled models: parameters, experts, attention and MTP head.
 
     Any other model works too, from its config.json: specmargin plan PATH --gpu h200
     """
@@ -49,7 +49,7 @@ def models(
         )
     out = render.console()
     out.print(shown)
-    out.print("active: parameters a token uses, without the input embedding", style="dim")
+    out.print("active: parameters used per token, without the input embedding", style="dim")
 
 
 def _payload(name: str, a: Architecture) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options that are not part of a request: what to do with the answer."""
+"""Output options, which are not part of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that
 
 
 def check_plot(plot: Path | None, *, force: bool) -> None:
-    """Before any work is done: that a figure can be drawn to this file."""
+    """Check before any work is done that a figure can be written to this file."""
     if plot is not None:
         from specmargin.figures.files import check_target
 

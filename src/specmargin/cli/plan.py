@@ -25,13 +25,13 @@ def plan(
     request: PlanRequest,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the engine's setting to this file.", rich_help_panel=o.OUTPUT),
+        typer.Option("--output", "-o", help="Write the engine configuration to this file.", rich_help_panel=o.OUTPUT),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
             "--plot",
-            help="Draw depth and speed-up by batch, or with --contexts by both: FILE.png, .svg, .html, .json.",
+            help="Draw depth and speed-up by batch, with --contexts also by context: FILE.png, .svg, .html, .json.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
@@ -39,16 +39,16 @@ def plan(
         Path | None,
         typer.Option(
             "--policy",
-            help="Write what the live controller inside vLLM decides from (docs/live.md).",
+            help="Write the policy file of the live controller in vLLM (docs/live.md).",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Does speculation pay here, how deep at each batch, and the engine's own setting for it.
+    """Whether speculation pays, the draft depth per batch size, and the engine configuration.
 
-    The verdict comes first, in words; then a row for each batch size; then the flags to paste.
+    Prints a verdict, one row per batch size, and the flags for the engine.
 
     Examples:
 
@@ -59,34 +59,34 @@ def plan(
       specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
     """
     from specmargin.app.payload import payload
-    from specmargin.app.planning import answers, compared
+    from specmargin.app.planning import answers, compare_prices
     from specmargin.cli import comparison_view, plan_view, render
     from specmargin.files import write_text
     from specmargin.formats import find_engine
 
     o.check_plot(plot, force=force)
-    made = answers(request)
-    comparison = None if request.compare is None else compared(made[0], request, request.compare)
+    ranked = answers(request)
+    comparison = None if request.compare is None else compare_prices(ranked[0], request, request.compare)
     if output is not None:
-        setting = made[0].config
-        write_text(output, setting.file_text or f"{setting.text}\n", force=force)
-        if setting.file_name:  # the flags that are shown name the file that was written
-            text = setting.text.replace(setting.file_name, shlex.quote(str(output)))
-            made[0] = replace(made[0], config=replace(setting, text=text, file_name=str(output)))
+        config = ranked[0].config
+        write_text(output, config.file_text or f"{config.text}\n", force=force)
+        if config.file_name:  # the flags that are shown name the file that was written
+            text = config.text.replace(config.file_name, shlex.quote(str(output)))
+            ranked[0] = replace(ranked[0], config=replace(config, text=text, file_name=str(output)))
     if plot is not None:
-        _draw(made[0], plot)
-    written = None if policy is None else _policy(policy, made[0], request, force=force)
+        _draw(ranked[0], plot)
+    message = None if policy is None else _write_policy(policy, ranked[0], request, force=force)
     engine = find_engine(request.engine)
     if json:
-        beside = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
-        render.json_out(payload(made, engine, request.gpu_hour_price) | beside)
+        compared = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
+        render.json_out(payload(ranked, engine, request.gpu_hour_price) | compared)
     else:
-        plan_view.show(made, engine, request.gpu_hour_price, comparison)
-        if written is not None:
-            typer.echo(f"Wrote {written}.")
+        plan_view.show(ranked, engine, request.gpu_hour_price, comparison)
+        if message is not None:
+            typer.echo(f"Wrote {message}.")
 
 
-def _policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
+def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
     with needs_extra("live"):
         from specmargin.app.policy_file import write_policy
 

@@ -1,4 +1,4 @@
-"""How a plan is shown in a terminal: a verdict, a table and the flags to paste."""
+"""A plan in the terminal: verdict, table and engine flags."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineConfig, EngineFormat
 from specmargin.prices.model import Resource
 
-_BATCHES_ACROSS = 6  # columns of the tables that have a batch a column
-_SHORTFALL = 0.05  # a setting that gives this much less than the plan is pointed out
+_BATCHES_ACROSS = 6  # columns of the tables with one column per batch
+_SHORTFALL = 0.05  # a configuration this far below the plan is pointed out
 
 
 def show(answers: list[Answer], engine: EngineFormat, price: float | None, comparison: Comparison | None) -> None:
@@ -41,7 +41,7 @@ def show(answers: list[Answer], engine: EngineFormat, price: float | None, compa
     render.sources(out, best.plan.pricer.sources)
 
 
-def _setting(scenario: Scenario) -> str:
+def _describe(scenario: Scenario) -> str:
     gpus = scenario.layout.gpus
     count = f"{gpus} × " if gpus > 1 else ""
     layout = f", {scenario.layout.parallel}" if gpus > 1 else ""
@@ -54,14 +54,14 @@ def _setting(scenario: Scenario) -> str:
 def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
     scenario = plan.scenario
     several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
-    roomy = not several and price is None  # 100 columns hold one more only without these
+    roomy = not several and price is None  # room for one more column within 100 characters
     columns = ["batch", "draft", "speed-up", "tok/s", *(["plain"] if roomy else []), "ms/token", "hurdle", "break-even"]
     columns += [
         *(["experts"] if moe else []),
         *(["comm"] if several else []),
         *(["cost/Mtok"] if price is not None else []),
     ]
-    shown = render.table(_setting(scenario), [(name, "right") for name in columns] + [("bound by", "left")])
+    shown = render.table(_describe(scenario), [(name, "right") for name in columns] + [("bound by", "left")])
     for row in plan.rows:
         cells = [
             str(row.batch),
@@ -75,32 +75,32 @@ def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
             *([f"{row.distinct_experts:.0f}"] if moe else []),
             *([f"{row.communication_share:.0%}"] if several else []),
             *([f"{row.gpu_hours_per_million_tokens * price:.3f}"] if price is not None else []),
-            _bound(row),
+            _bottleneck(row),
         ]
         shown.add_row(*cells, style="" if row.fits else "dim")
     out.print(shown)
     if any(not row.fits for row in plan.rows):
         out.print(
-            f"(in brackets: more sequences than the {plan.largest_batch:,} that fit with room for drafts of "
-            f"{plan.held_depth}; {plan.no_spec_largest_batch:,} fit without)",
+            f"(parentheses: does not fit in memory; {plan.largest_batch:,} sequences fit at depth {plan.held_depth}, "
+            f"{plan.no_spec_largest_batch:,} without speculation)",
             style="dim",
         )
     out.print(
-        "hurdle: survival at which verifying one more draft token pays, its drafting aside; break-even: acceptance a "
-        "token at which this draft only equals no speculation; bound by: what one more position waits for",
+        "hurdle: survival at which verifying one more draft token pays, drafting excluded; break-even: per-token "
+        "acceptance at which this depth breaks even; bound by: bottleneck of one more position",
         style="dim",
     )
     out.print()
 
 
-def _bound(row: PlanRow) -> str:
+def _bottleneck(row: PlanRow) -> str:
     if row.bound_resource is Resource.COLLECTIVES:
         return str(row.bound_component)
     return f"{row.bound_component} ({row.bound_resource})"
 
 
 def _spread(plan: Plan) -> list[int]:
-    """Indices of the rows that a table with a batch a column has room for: first, last, and some between."""
+    """Indices of the rows shown as columns: first, last, and evenly spaced ones between."""
     count = len(plan.rows)
     if count <= _BATCHES_ACROSS:
         return list(range(count))
@@ -110,7 +110,7 @@ def _spread(plan: Plan) -> list[int]:
 def _show_ranking(out: Console, answers: list[Answer]) -> None:
     same = all([row.batch for row in a.plan.rows] == [row.batch for row in answers[0].plan.rows] for a in answers)
     chosen = _spread(answers[0].plan) if same else [0]
-    headings = [f"batch {answers[0].plan.rows[i].batch}" for i in chosen] if same else ["at its own batch"]
+    headings = [f"batch {answers[0].plan.rows[i].batch}" for i in chosen] if same else ["own batch"]
     shown = render.table(
         "drafters, best first: speed-up (draft)", [("drafter", "left"), *((h, "right") for h in headings)]
     )
@@ -131,14 +131,16 @@ def _show_contexts(out: Console, best: Answer) -> None:
     shown = render.table("by context: draft and speed-up", [("context", "right"), *headings])
     for tokens, plan in best.by_context.items():
         rows = [plan.rows[i] for i in chosen]
-        shown.add_row(f"{tokens:,}", *(f"{row.depth} {row.speedup:.2f}×" if row.fits else "no room" for row in rows))
+        shown.add_row(
+            f"{tokens:,}", *(f"{row.depth} {row.speedup:.2f}×" if row.fits else "does not fit" for row in rows)
+        )
     out.print(shown)
     out.print()
 
 
 def _show_load(out: Console, load: Load, no_spec: Operating, speculating: Operating) -> None:
     tokens = f"{load.input_tokens} + {load.output_tokens} tokens"
-    title = f"{load.requests_per_second:g} requests/s of {tokens} (times include the prefill of others)"
+    title = f"{load.requests_per_second:g} requests/s of {tokens} (times include prefill of other requests)"
     columns = [("", "left"), ("batch", "right"), ("draft", "right"), ("ms/token", "right"), ("prefill", "right")]
     target = load.tpot_target_seconds
     shown = render.table(title, [*columns, *([("target", "left")] if target is not None else [])])
@@ -161,7 +163,7 @@ def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
     config = best.config
     out.print(f"for {engine.title}:", style="bold")
     if config.text:
-        print(config.text)  # not through Rich: it must paste as one line
+        print(config.text)  # not through Rich: it must stay one line
     if config.file_text:
         print(f"{config.file_name}:\n{config.file_text}")
     for note in (*config.notes, *_shortfalls(best, config)):
@@ -170,9 +172,9 @@ def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
 
 
 def _shortfalls(best: Answer, config: EngineConfig) -> list[str]:
-    """Where the engine cannot be told what the plan says, say what its setting gives instead."""
+    """Speed-ups of the configuration where the engine's format cannot express the plan."""
     pairs = zip(best.plan.rows, best.scheduled_speedups, strict=True)
     short = [
         f"{gain:.2f}× at batch {row.batch}" for row, gain in pairs if row.fits and gain < row.speedup * (1 - _SHORTFALL)
     ]
-    return [f"with this setting: {', '.join(short)}"] if short and config.text else []
+    return [f"with this configuration: {', '.join(short)}"] if short and config.text else []

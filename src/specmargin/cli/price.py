@@ -21,16 +21,16 @@ def price(
         Path | None,
         typer.Option(
             "--plot",
-            help="Draw the price of one more token over batch: FILE.png, .svg, .html, .json.",
+            help="Draw the price of one more token by batch: FILE.png, .svg, .html, .json.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
-    """The ledger of one step: seconds, bytes and FLOPs by component, and what one more position would add.
+    """The ledger of one step: seconds, bytes and FLOPs by component, and the cost of one more position.
 
-    With --depth, the drafter's passes stand below the verify step.
+    With --depth, the drafter's passes are listed below the verify step.
 
     Example: specmargin price deepseek-v4-flash --gpu b200 --batch 8 --depth 2
     """

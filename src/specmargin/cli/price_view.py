@@ -1,4 +1,4 @@
-"""The ledger of one step, as a table and as JSON."""
+"""The ledger of one step: table and JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _emit_json(
     pricer: Pricer, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
 ) -> None:
     scenario = pricer.scenario
-    verify, draft, whole = _totals(scenario, now, drafting)
+    verify, draft, round_total = _totals(scenario, now, drafting)
     distinct = pricer.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     render.json_out(
         {
@@ -65,7 +65,7 @@ def _emit_json(
                 "components": [] if drafting is None else [_line(line, None) for line in drafting.components],
                 "total_seconds": draft,
             },
-            "round_seconds": whole,
+            "round_seconds": round_total,
             "prices": scenario.prices.name,
             "warnings": list(price_warnings(pricer, batch=batch, depth=depth)),
             "sources": {name: str(source) for name, source in pricer.sources.items() if name != "acceptance"},
@@ -78,7 +78,7 @@ def _emit_table(
 ) -> None:
     scenario = pricer.scenario
     out = render.console()
-    verify, draft, whole = _totals(scenario, now, drafting)
+    verify, draft, round_total = _totals(scenario, now, drafting)
     positions = batch * (depth + 1)
     marginal = (float(more.total_seconds) - verify) / scenario.layout.sequence_ranks
     out.print(
@@ -99,7 +99,9 @@ def _emit_table(
         for line in drafting.components:
             shown.add_row(*_cells(line, draft), str(line.resource()))
         out.print(shown)
-        out.print(f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(whole)}")
+        out.print(
+            f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(round_total)}"
+        )
     out.print()
     render.warnings(out, price_warnings(pricer, batch=batch, depth=depth))
     render.sources(out, {name: s for name, s in pricer.sources.items() if name != "acceptance"})

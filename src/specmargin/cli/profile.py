@@ -1,4 +1,4 @@
-"""`specmargin profile`: captures into profiles."""
+"""`specmargin profile`: profiles from captures and banks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ENDING = ".routing.json"
 _LAGS_SHOWN = 4
 SourceOption = Annotated[
     str | None,
-    typer.Option(help="What the profile says of where it came from: model, drafter, conditions. Default: the files."),
+    typer.Option(help="Source recorded in the profile: model, drafter, conditions. Default: the file names."),
 ]
 
 
 @app.callback()
 def _profile() -> None:
-    """What captures and banks say: routing for --routing, acceptance for --acceptance."""
+    """Build profiles from captures and banks, for --routing and --acceptance."""
 
 
 @app.command()
@@ -40,19 +40,21 @@ def routing(
         list[str],
         typer.Argument(
             help="Banks (a folder with routing.npy and routing_meta.parquet) or arrays of (tokens, layers, k) that an "
-            "engine returned, one a request: PATH or CATEGORY=PATH, files or folders of them.",
+            "engine returned, one per request: PATH or CATEGORY=PATH, files or folders.",
             show_default=False,
         ),
     ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help=f"Where to write NAME{_ENDING}.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model that was captured: it gives the experts.")] = None,
-    experts: Annotated[int | None, typer.Option(min=1, help="Experts of a layer, if no --model is given.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The captured model, which determines the number of experts.")
+    ] = None,
+    experts: Annotated[int | None, typer.Option(min=1, help="Experts per layer, if no --model is given.")] = None,
     longest_run: Annotated[int, typer.Option(min=2, max=64, help="Longest run to count (returned arrays: 16).")] = 16,
     source: SourceOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """What a capture of routed experts says: popularity, locality, overlap, by category.
+    """Profile a capture of routed experts: popularity, locality and overlap by category.
 
     Examples:
 
@@ -75,13 +77,13 @@ def routing(
         counts = count(captures, experts=pool.experts, longest_run=longest_run, advance=advance)
     name = output.name.removesuffix(_ENDING) if output is not None else "captured"
     provenance = source or ", ".join(dict.fromkeys(capture.path.name for capture in captures))
-    found = build_profile(counts, name=name, pool=pool, provenance=provenance)
+    profile = build_profile(counts, name=name, pool=pool, provenance=provenance)
     if output is not None:
-        write_text(output, as_text(found), force=force)
+        write_text(output, as_text(profile), force=force)
     if json:
-        render.json_out(_payload(found))
+        render.json_out(_payload(profile))
     else:
-        _show(found, output)
+        _show(profile, output)
 
 
 @app.command()
@@ -98,9 +100,9 @@ def acceptance(
         Path | None, typer.Option("--output", "-o", help="Where to write NAME.acceptance.json, for --acceptance.")
     ] = None,
     with_ladder: Annotated[
-        bool, typer.Option("--ladder", help="Also replay the bank under every policy, at the study's prices.")
+        bool, typer.Option("--ladder", help="Also replay the bank under every policy (the policy ladder).")
     ] = False,
-    clocks: Annotated[
+    ladder_prices: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
@@ -108,7 +110,9 @@ def acceptance(
             "post (a published roofline).",
         ),
     ] = None,
-    splits: Annotated[int, typer.Option(min=1, max=100, help="Splits by request that calibration is judged on.")] = 5,
+    splits: Annotated[
+        int, typer.Option(min=1, max=100, help="Number of splits by request for held-out calibration.")
+    ] = 5,
     figure: Annotated[
         Path | None, typer.Option("--plot", help="Draw the ladder: FILE.png, .svg, .html or .json.")
     ] = None,
@@ -116,7 +120,7 @@ def acceptance(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """What drafts are worth: survival with its uncertainty, calibrated confidence, and policies compared.
+    """Profile a bank of rounds: survival with its uncertainty, calibrated confidence, and policies compared.
 
     Examples:
 
@@ -128,10 +132,10 @@ def acceptance(
         from specmargin.acceptance.bank import read_bank
         from specmargin.app import acceptance_study
         from specmargin.cli import profile_acceptance_view
-    known = {str(clock): clock for clock in acceptance_study.Clock}
-    unknown = [name for name in clocks or [] if name not in known]
+    prices_by_name = {str(prices): prices for prices in acceptance_study.LadderPrices}
+    unknown = [name for name in ladder_prices or [] if name not in prices_by_name]
     if unknown:
-        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(known)}")
+        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(prices_by_name)}")
     if figure is not None:
         from specmargin.figures.files import check_target
 
@@ -140,12 +144,12 @@ def acceptance(
         check_target(figure, force=force)
     if output is not None:
         check_new(output, force=force)
-    default = [acceptance_study.Clock.STUDY_BLOCK, acceptance_study.Clock.STUDY_PASSES]
-    chosen = [known[name] for name in clocks] if clocks else default
+    default = [acceptance_study.LadderPrices.STUDY_BLOCK, acceptance_study.LadderPrices.STUDY_PASSES]
+    chosen = [prices_by_name[name] for name in ladder_prices] if ladder_prices else default
     rounds = read_bank([Path(file) for file in files])
     rounds = replace(rounds, source=source) if source else rounds
-    played = chosen if with_ladder else []
-    payload = acceptance_study.study(rounds, clocks=played, splits=splits, progress=render.progress)
+    replayed = chosen if with_ladder else []
+    payload = acceptance_study.study(rounds, ladder_prices=replayed, splits=splits, progress=render.progress)
     if output is not None:
         from specmargin.acceptance.schema import as_text
 
@@ -168,34 +172,34 @@ def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPoo
     layers, k = capture.shape
     if model is None:
         if experts is None:
-            raise ScenarioError("say which model was captured (--model) or how many experts a layer has (--experts)")
+            raise ScenarioError("give the captured model (--model) or the experts per layer (--experts)")
         return ExpertPool(experts=experts, experts_per_token=k)
     architecture = find_model(model)
     if not architecture.pools:
         raise ScenarioError(f"{architecture.name} is dense: it has no experts to capture")
     pool = architecture.pools[0]
-    _check(architecture, capture, layers, k)
+    _check_shape(architecture, capture, layers, k)
     return ExpertPool(experts=pool.experts, experts_per_token=k)
 
 
-def _check(architecture: Architecture, capture: Capture, layers: int, k: int) -> None:
+def _check_shape(architecture: Architecture, capture: Capture, layers: int, k: int) -> None:
     routed = sum(group.count for group, _ in architecture.expert_groups)
-    own = architecture.pools[0].experts_per_token
-    if (layers, k) != (routed, own):
+    experts_per_token = architecture.pools[0].experts_per_token
+    if (layers, k) != (routed, experts_per_token):
         raise ScenarioError(
-            f"{capture.path}: has {layers} layers of {k} experts a token; {architecture.name} routes in {routed}, "
-            f"{own} experts a token"
+            f"{capture.path}: has {layers} layers with {k} experts per token; {architecture.name} has {routed} MoE "
+            f"layers with {experts_per_token} experts per token"
         )
 
 
-def _payload(found: RoutingFile) -> dict[str, Any]:
+def _payload(profile: RoutingFile) -> dict[str, Any]:
     return {
         "schema": "specmargin.profile-routing/1",
-        "name": found.name,
-        "experts": found.experts,
-        "experts_per_token": found.experts_per_token,
-        "layers": found.layers,
-        "longest_run": found.longest_run,
+        "name": profile.name,
+        "experts": profile.experts,
+        "experts_per_token": profile.experts_per_token,
+        "layers": profile.layers,
+        "longest_run": profile.longest_run,
         "categories": {
             name: {
                 "rounds": category.rounds,
@@ -204,43 +208,44 @@ def _payload(found: RoutingFile) -> dict[str, Any]:
                 "depth": category.depth.model_dump(),
                 "width": category.width.model_dump(),
                 "overlap_by_lag": np.mean(category.overlap_by_lag, axis=1).tolist() if category.overlap_by_lag else [],
-                "independent_overlap": _independent(found, name),
-                "uniform_overlap": found.experts_per_token**2 / found.experts,
+                "independent_overlap": _independent_overlap(profile, name),
+                "uniform_overlap": profile.experts_per_token**2 / profile.experts,
                 "decay": float(np.mean(category.decay_by_layer)),
             }
-            for name, category in found.categories.items()
+            for name, category in profile.categories.items()
         },
     }
 
 
-def _independent(found: RoutingFile, name: str) -> float:
-    """Experts that two strangers share on average: Σ p², over the mean layer."""
-    return float((found.category(name).popularity_by_layer_expert ** 2).sum(axis=1).mean())
+def _independent_overlap(profile: RoutingFile, name: str) -> float:
+    """Mean number of experts that two independent tokens share: Σ p², averaged over layers."""
+    return float((profile.category(name).popularity_by_layer_expert ** 2).sum(axis=1).mean())
 
 
-def _show(found: RoutingFile, output: Path | None) -> None:
+def _show(profile: RoutingFile, output: Path | None) -> None:
     out = render.console()
-    rounds = sum(category.rounds for category in found.categories.values())
+    rounds = sum(category.rounds for category in profile.categories.values())
     out.print(
-        f"{rounds:,} rounds in {len(found.categories)} categories, {found.layers} layers, {found.experts_per_token} of "
-        f"{found.experts} experts a token, runs up to {found.longest_run} positions.",
+        f"{rounds:,} rounds in {len(profile.categories)} categories, {profile.layers} layers, "
+        f"{profile.experts_per_token} of {profile.experts} experts per token, runs up to {profile.longest_run} "
+        "positions.",
         style="bold",
     )
     out.print()
-    longest = found.longest_run
+    longest = profile.longest_run
     columns = [("category", "left"), ("rounds", "right"), ("requests", "right"), (f"one run of {longest}", "right")]
-    columns += [(f"{longest} strangers", "right"), ("uniform", "right"), ("decay", "right")]
-    shown = render.table("distinct experts of the mean layer (± standard error over requests)", columns)
-    for name, category in found.categories.items():
-        profile = found.category(name)
-        strangers = float(profile.width_curve_by_layer(np.array([longest])).mean())
-        uniform = found.experts * (1.0 - (1.0 - found.experts_per_token / found.experts) ** longest)
+    columns += [(f"{longest} independent", "right"), ("uniform", "right"), ("decay", "right")]
+    shown = render.table("distinct experts, mean of layers (± standard error over requests)", columns)
+    for name, category in profile.categories.items():
+        local = profile.category(name)
+        independent = float(local.width_curve_by_layer(np.array([longest])).mean())
+        uniform = profile.experts * (1.0 - (1.0 - profile.experts_per_token / profile.experts) ** longest)
         shown.add_row(
             name,
             f"{category.rounds:,}",
             f"{category.requests:,}",
             f"{category.depth.mean[-1]:.2f} ± {category.depth.standard_error[-1]:.2f}",
-            f"{strangers:.2f}",
+            f"{independent:.2f}",
             f"{uniform:.2f}",
             f"{np.mean(category.decay_by_layer):.2f}",
         )
@@ -249,18 +254,18 @@ def _show(found: RoutingFile, output: Path | None) -> None:
     lags = min(_LAGS_SHOWN, longest - 1)
     columns = [("category", "left"), *((f"lag {lag}", "right") for lag in range(1, lags + 1))]
     shown = render.table(
-        "experts that two positions share, part of k", [*columns, ("independent", "right"), ("uniform", "right")]
+        "experts shared by two positions, fraction of k", [*columns, ("independent", "right"), ("uniform", "right")]
     )
-    k = found.experts_per_token
-    for name, category in found.categories.items():
+    k = profile.experts_per_token
+    for name, category in profile.categories.items():
         overlap = np.mean(category.overlap_by_lag, axis=1)[:lags] / k
         shown.add_row(
             name,
             *(f"{value:.1%}" for value in overlap),
-            f"{_independent(found, name) / k:.1%}",
-            f"{k / found.experts:.1%}",
+            f"{_independent_overlap(profile, name) / k:.1%}",
+            f"{k / profile.experts:.1%}",
         )
     out.print(shown)
-    out.print("decay: share of an expert falls as exp(−decay · rank / experts)", style="dim")
+    out.print("decay: popularity falls as exp(−decay · rank / experts)", style="dim")
     if output is not None:
-        out.print(f"written: {output}", markup=False)
+        out.print(f"Wrote {output}", markup=False)

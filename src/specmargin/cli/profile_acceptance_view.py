@@ -1,4 +1,4 @@
-"""`specmargin profile acceptance`: what it shows. The command itself is in `cli/profile.py`."""
+"""Tables of `specmargin profile acceptance`; the command is in `cli/profile.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specmargin.app.acceptance_study import CLOCKS, Clock
+from specmargin.app.acceptance_study import PRICE_TITLES, LadderPrices
 from specmargin.cli import render
 from specmargin.policies.study.ladder import OURS
 
@@ -25,20 +25,20 @@ def show(out: Console, payload: dict[str, Any]) -> None:
     if payload["calibration"]:
         left_out = whole["rounds"] - payload["calibrated_rounds"]
         if left_out:
-            out.print(f"(requests without all their confidences, {left_out:,} rounds, left out)", style="dim")
+            out.print(f"(excluded: {left_out:,} rounds of requests with missing confidences)", style="dim")
         _show_calibration(out, payload["calibration"])
-    for clock in dict.fromkeys(row["prices"] for row in payload["ladder"]):
-        _show_ladder(out, Clock(clock), [row for row in payload["ladder"] if row["prices"] == clock])
+    for prices in dict.fromkeys(row["prices"] for row in payload["ladder"]):
+        _show_ladder(out, LadderPrices(prices), [row for row in payload["ladder"] if row["prices"] == prices])
 
 
 def _show_survival(out: Console, payload: dict[str, Any]) -> None:
     depth = len(payload["categories"]["all"]["survival"])
     columns = [("category", "left"), ("rounds", "right"), *((f"S{d}", "right") for d in range(1, depth + 1))]
-    shown = render.table("survival (product-limit; ± standard error over requests for the first)", columns)
-    for name, found in payload["categories"].items():
-        first = f"{found['survival'][0]:.3f} ± {found['survival_stderr'][0]:.3f}"
-        rest = [f"{value:.3f}" for value in found["survival"][1:]]
-        shown.add_row(name, f"{found['rounds']:,}", first, *rest)
+    shown = render.table("survival (product-limit estimate; S1 ± standard error over requests)", columns)
+    for name, category in payload["categories"].items():
+        first = f"{category['survival'][0]:.3f} ± {category['survival_stderr'][0]:.3f}"
+        deeper = [f"{value:.3f}" for value in category["survival"][1:]]
+        shown.add_row(name, f"{category['rounds']:,}", first, *deeper)
     out.print(shown)
     out.print()
 
@@ -55,10 +55,10 @@ def _show_calibration(out: Console, lines: Sequence[dict[str, Any]]) -> None:
     out.print()
 
 
-def _show_ladder(out: Console, clock: Clock, rows: Sequence[dict[str, Any]]) -> None:
+def _show_ladder(out: Console, prices: LadderPrices, rows: Sequence[dict[str, Any]]) -> None:
     concurrencies = list(dict.fromkeys(row["concurrency"] for row in rows))
     shown = render.table(
-        f"goodput over the best fixed depth, by concurrency: {CLOCKS[clock]}",
+        f"goodput over the best fixed depth, by concurrency: {PRICE_TITLES[prices]}",
         [("policy", "left"), *((str(number), "right") for number in concurrencies)],
     )
     for policy in dict.fromkeys(row["policy"] for row in rows):

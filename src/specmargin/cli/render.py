@@ -1,4 +1,4 @@
-"""How results look on a terminal: 100 columns, one table style, sources under every table."""
+"""Terminal output: 100 columns, one table style, sources under every table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def console() -> Console:
 
 def table(title: str, columns: list[tuple[str, str]]) -> Table:
     """`columns`: (heading, justify)."""
-    made = Table(
+    shown = Table(
         title=escape(title) or None,
         title_justify="left",
         title_style="bold",
@@ -34,30 +34,30 @@ def table(title: str, columns: list[tuple[str, str]]) -> Table:
         padding=(0, 1, 0, 0),
     )
     for heading, justify in columns:
-        made.add_column(escape(heading), justify="right" if justify == "right" else "left", header_style="dim")
-    return made
+        shown.add_column(escape(heading), justify="right" if justify == "right" else "left", header_style="dim")
+    return shown
 
 
-def sources(out: Console, found: Mapping[str, Source]) -> None:
-    """Where each number came from, one line an input."""
-    out.print("where the numbers come from", style="dim")
+def sources(out: Console, source_by_name: Mapping[str, Source]) -> None:
+    """The source of each input, one line per source."""
+    out.print("sources", style="dim")
     names_by_source: dict[Source, list[str]] = {}
-    for name, source in found.items():
+    for name, source in source_by_name.items():
         names_by_source.setdefault(source, []).append(name)
     for source, names in names_by_source.items():
         out.print(f"  {', '.join(names)}: {source}", style="dim", markup=False)
 
 
-def warnings(out: Console, found: Sequence[str]) -> None:
-    for text in found:
-        out.print(f"careful: {text}", style="yellow", markup=False)
-    if found:
+def warnings(out: Console, texts: Sequence[str]) -> None:
+    for text in texts:
+        out.print(f"warning: {text}", style="yellow", markup=False)
+    if texts:
         out.print()
 
 
 @contextmanager
 def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that goes away; what is yielded hears of the work that is done."""
+    """A transient progress bar on standard error; yields the function that advances it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(name), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
@@ -68,7 +68,7 @@ def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def tracked(name: str, items: Sequence[Item]) -> Iterator[Item]:
-    """The items, one by one, under a bar."""
+    """Iterate over the items under a progress bar."""
     with progress(name, len(items)) as advance:
         for item in items:
             yield item
@@ -80,7 +80,7 @@ def json_out(payload: dict[str, Any]) -> None:
 
 
 def seconds(value: float) -> str:
-    """Three significant digits with the unit that fits."""
+    """Three significant digits in the largest unit that gives at least 1."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"

@@ -23,7 +23,7 @@ def report(
     ],
     force: o.ForceOption = False,
 ) -> None:
-    """Verdict, flags, the story and all figures as one file to send: no script in it, and nothing fetched by it.
+    """Write verdict, flags, explanation and all figures to one HTML file without scripts or network requests.
 
     Example: specmargin report qwen3.6-35b-a3b --gpu h200 -o report.html
     """
@@ -35,7 +35,7 @@ def report(
         from specmargin.explorer.report import page
         from specmargin.explorer.view import View
     if output.suffix != ".html":
-        raise InputError(f"{output}: a report ends in .html")
+        raise InputError(f"{output}: the name of a report must end in .html")
     check_new(output, force=force)
     view = View(request=request)
     with render.progress("drawing", len(GALLERY)) as advance:

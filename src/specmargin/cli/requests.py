@@ -1,9 +1,9 @@
-"""From a request to a command: every field is an option, grouped as the request groups them.
+"""From a request to a command: every field is an option, in the panel that the request assigns.
 
     @command(app, PlanRequest)
     def plan(request: PlanRequest, json: JsonOption = False) -> None: ...
 
-An option that is not given is not handed on, so that a request knows what was asked for and what is a default.
+Options that are not given are not passed on, so that a request distinguishes them from defaults.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import typer
 
 from specmargin.app.request_schema import Request, RequestOption, read_request, request_options
 
-Asked = TypeVar("Asked", bound=Request)
+RequestKind = TypeVar("RequestKind", bound=Request)
 
 
 def option_name(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def command(app: typer.Typer, kind: type[Asked]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command whose options are the fields of `kind`, and after them its own."""
+def command(app: typer.Typer, kind: type[RequestKind]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command whose options are the fields of `kind`, followed by its own."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
@@ -35,7 +35,7 @@ def command(app: typer.Typer, kind: type[Asked]) -> Callable[[Callable[..., None
             function(request, **given)
 
         # Keyword-only, so that options without a default may follow those with one.
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*fields.values(), *own)]
+        parameters = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in (*fields.values(), *own)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -45,14 +45,14 @@ def command(app: typer.Typer, kind: type[Asked]) -> Callable[[Callable[..., None
     return register
 
 
-def read_given(kind: type[Asked], given: Mapping[str, Any]) -> Asked:
-    """The request of what was given on the command line."""
-    said = {name: value for name, value in given.items() if value is not None}
-    return read_request(kind, said, option=option_name)
+def read_given(kind: type[RequestKind], given: Mapping[str, Any]) -> RequestKind:
+    """The request for the options given on the command line."""
+    set_options = {name: value for name, value in given.items() if value is not None}
+    return read_request(kind, set_options, option=option_name)
 
 
 def _parameter(option: RequestOption) -> inspect.Parameter:
-    """For Typer to read."""
+    """The parameter from which Typer makes the option."""
     shown = option.shown
     if shown.argument:
         info: Any = typer.Argument(metavar=shown.metavar or option.field.upper(), help=option.help)

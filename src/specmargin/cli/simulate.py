@@ -20,27 +20,29 @@ def simulate(
     request: SimulateRequest,
     save_requests: Annotated[
         Path | None,
-        typer.Option("--save-requests", help="Every request, as Parquet (one policy).", rich_help_panel=o.OUTPUT),
+        typer.Option(
+            "--save-requests", help="Write all requests as Parquet (one policy only).", rich_help_panel=o.OUTPUT
+        ),
     ] = None,
     save_steps: Annotated[
         Path | None,
-        typer.Option("--save-steps", help="Every step, as Parquet (one policy).", rich_help_panel=o.OUTPUT),
+        typer.Option("--save-steps", help="Write all steps as Parquet (one policy only).", rich_help_panel=o.OUTPUT),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
             "--plot",
-            help="Depth and load over time; of several policies, side by side (.png .svg .html).",
+            help="Draw depth and load over time, or several policies side by side: FILE.png, .svg, .html or .json.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Serve a workload with an engine like vLLM's, under one policy or several.
+    """Simulate an engine like vLLM that serves a workload under one policy or several.
 
-    Arrivals, prompts in pieces, KV blocks, preemption, drafts that are verified a step later: in seconds of your time.
-    What is given beside a scenario file takes the place of what the file says.
+    Models arrivals, chunked prefill, KV blocks, preemption, and drafts that are verified one step later. Options
+    given together with a scenario file override the file.
 
     Examples:
 
@@ -50,21 +52,21 @@ def simulate(
 
       specmargin simulate llama-3.1-70b --gpu h100-sxm --gpus 4 --drafter eagle --users 64 --requests 1000
     """
-    from specmargin.app.serving import described_by
+    from specmargin.app.serving import simulation_of
     from specmargin.files import check_new
 
     for path in (save_requests, save_steps):
         if path is not None:
             check_new(path, force=force)
     o.check_plot(plot, force=force)
-    described, folder = described_by(request)
+    described, folder = simulation_of(request)
     names = described.policy.split(",")
     if len(names) > 1 and (save_requests or save_steps):
-        raise ScenarioError("--save-requests and --save-steps are of one policy; name one")
+        raise ScenarioError("--save-requests and --save-steps need a single policy")
     with needs_extra("simulate"):
         from specmargin.cli import simulate_view
 
-    results = simulate_view.played(described, folder, names, log_steps=save_steps is not None)
+    results = simulate_view.simulate_policies(described, folder, names, log_steps=save_steps is not None)
     simulate_view.save_tables(results[0], save_requests, save_steps)
     if plot is not None:
         simulate_view.draw(plot, described, results)

@@ -1,4 +1,4 @@
-"""Simulated runs: played, saved, drawn, and shown as a table or as JSON."""
+"""Simulated runs: running, saving, drawing, tables and JSON."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from specmargin.simulator.run import simulate as run
 from specmargin.simulator.serving import Serving
 
 SCHEMA = "specmargin.simulate/1"
-_HOURS = 3  # from which on a figure of policies shows them hour by hour
+_HOURS = 3  # shortest run whose figure compares policies by hour
 
 
 # --- running ---
 
 
-def played(described: SimulationFile, folder: Path, names: list[str], *, log_steps: bool) -> list[Result]:
+def simulate_policies(described: SimulationFile, folder: Path, names: list[str], *, log_steps: bool) -> list[Result]:
     serving = serving_of(described, folder)
     for name in names:
         check(serving, name)
     serving = with_tables(serving)
-    return [_one(serving, name, log_steps) for name in names]
+    return [_simulate_policy(serving, name, log_steps) for name in names]
 
 
-def _one(serving: Serving, name: str, log_steps: bool) -> Result:
+def _simulate_policy(serving: Serving, name: str, log_steps: bool) -> Result:
     with render.progress(name, expected_requests(serving)) as advance:
         return run(replace(serving, policy=name), log_steps=log_steps, advance=advance)
 
@@ -56,18 +56,18 @@ def draw(path: Path, described: SimulationFile, results: list[Result]) -> None:
         from specmargin.figures.files import save
         from specmargin.figures.simulation import compared_figure, day_figure, policies_figure
 
-    where = f"{described.scenario.model} on {described.scenario.gpu}"
+    title = f"{described.scenario.model} on {described.scenario.gpu}"
     if len(results) == 1:
         result = results[0]
         subtitle = f"policy: {result.serving.policy}; {result.requests.count:,} requests, modelled"
-        save(day_figure(where, result.timeline(), subtitle=subtitle), path)
+        save(day_figure(title, result.timeline(), subtitle=subtitle), path)
         return
     rows, same = [result.policy_row() for result in results], "the same requests, modelled"
     hourly = [row | {"policy": result.serving.policy} for result in results for row in result.hourly()]
     if len({row["hour"] for row in hourly}) >= _HOURS:
-        save(compared_figure(where, rows, hourly, subtitle=same), path)
+        save(compared_figure(title, rows, hourly, subtitle=same), path)
     else:
-        save(policies_figure(where, rows, subtitle=same), path)
+        save(policies_figure(title, rows, subtitle=same), path)
 
 
 # --- showing ---
@@ -81,7 +81,7 @@ def show(described: SimulationFile, results: list[Result], *, json: bool) -> Non
 
 
 def _payload(described: SimulationFile, results: list[Result]) -> dict[str, Any]:
-    """The first policy's numbers at the top, each policy's under `policies`."""
+    """The results of the first policy at the top level, of all policies under `policies`."""
     slo, price = described.slo.slo(), described.gpu_hour_price
     runs = []
     for result in results:
@@ -117,9 +117,9 @@ def _show(out: Console, described: SimulationFile, results: list[Result]) -> Non
     ]
     columns += [("TPOT p50", "right"), ("p99", "right"), ("E2E p50", "right"), ("batch", "right"), ("depth", "right")]
     columns += [("wasted", "right")] + ([("SLO", "right")] if slo else []) + ([("cost", "right")] if price else [])
-    shown = render.table("tokens a second; times from arrival", columns)
+    shown = render.table("tokens per second; times from arrival", columns)
     for result, row in zip(results, rows, strict=True):
-        times = [_time(row[key][at]) for key, at in _SHOWN_TIMES]
+        times = [_time(row[key][quantile]) for key, quantile in _SHOWN_TIMES]
         wasted = row["wasted"] / row["drafted"] if row["drafted"] else 0.0
         cells = [f"{row['goodput_tokens_per_second']:,.0f}", f"{row['busy_tokens_per_second']:,.0f}", *times]
         cells += [f"{row['mean_batch']:.1f}", f"{row['mean_draft_depth']:.2f}", f"{wasted:.0%}"]
@@ -142,19 +142,17 @@ _SHOWN_TIMES = (
     ("tpot_seconds", "p99"),
     ("e2e_seconds", "p50"),
 )
-ASSUMPTIONS = (
-    "assumed, as vLLM V1 schedules; no prefix cache; a draft head's own prefill is not charged; one round a step"
-)
+ASSUMPTIONS = "assumed: the vLLM V1 scheduler; no prefix cache; no prefill cost of the draft head; one round per step"
 
 
 def _headline(results: list[Result], rows: list[dict[str, Any]]) -> str:
     served = f"{rows[0]['finished']:,} of {rows[0]['requests']:,} requests served"
-    refused = f", {rows[0]['refused']:,} refused (they would never fit)" if rows[0]["refused"] else ""
+    refused = f", {rows[0]['refused']:,} refused (would never fit)" if rows[0]["refused"] else ""
     if len(rows) == 1:
         return f"{served}{refused}, {rows[0]['committed']:,} tokens in {render.seconds(rows[0]['span_seconds'])}."
     best = max(range(len(rows)), key=lambda i: rows[i]["busy_tokens_per_second"])
-    name = results[best].serving.policy
-    return f"{served}{refused}; most tokens a busy second with {name}: {rows[best]['busy_tokens_per_second']:,.0f}."
+    name, rate = results[best].serving.policy, rows[best]["busy_tokens_per_second"]
+    return f"{served}{refused}; highest throughput while busy: {name}, {rate:,.0f} tokens/s."
 
 
 def _time(value: float | None) -> str:
@@ -165,7 +163,7 @@ def _show_time(out: Console, results: list[Result]) -> None:
     parts = [result.seconds_by_component() for result in results]
     names = list(dict.fromkeys(name for part in parts for name in part))
     columns = [("component", "left"), *((result.serving.policy, "right") for result in results)]
-    shown = render.table("where busy time goes", columns)
+    shown = render.table("busy time by component", columns)
     for name in names:
         cells = []
         for result, part in zip(results, parts, strict=True):

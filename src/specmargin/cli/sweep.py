@@ -21,25 +21,24 @@ _SHOWN = 20  # rows on a terminal
 
 @app.command()
 def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="A base run, and lists of values for its fields.")],
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="A base run and lists of values for its fields.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Results, JSON lines; cells already in it are not run again. [GRID.jsonl]"),
+        typer.Option("--output", "-o", help="Results as JSON lines; cells in it are not run again. [GRID.jsonl]"),
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Processes. Default: all cores.", min=1)] = None,
-    ray: Annotated[
-        str | None, typer.Option("--ray", help="Run on a Ray cluster: its address, auto, or local (to try it).")
-    ] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Also a flat table of all cells.")] = None,
+    ray: Annotated[str | None, typer.Option("--ray", help="Run on a Ray cluster: its address, auto or local.")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Also write a flat table of all cells.")] = None,
     figure: Annotated[
-        Path | None, typer.Option("--plot", help="Goodput against the time between tokens (.png .svg .html).")
+        Path | None,
+        typer.Option("--plot", help="Draw goodput against the time between tokens: FILE.png, .svg, .html or .json."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the table and the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Simulate every combination of models, GPUs, policies, loads and seeds.
 
-    Each finished cell is on disk at once. Stopped or killed, the same command goes on where it was.
+    Each finished cell is written immediately; run the same command again to resume.
 
     A grid:
 
@@ -76,18 +75,18 @@ def sweep(
     with render.progress("cells", len(cells)) as advance:
         swept = run_all(cells, results, _runner(workers, ray), grid.parent.resolve(), advance)
     rows = read_results(results)
-    found = [rows[cell.key] for cell in cells]
-    _save(found, parquet, figure)
+    swept_rows = [rows[cell.key] for cell in cells]
+    _save(swept_rows, parquet, figure)
     if json:
         payload = {"schema": SCHEMA, "output": str(results), "cells": swept.cells, "ran": swept.ran}
-        render.json_out(payload | {"failed": swept.failed, "rows": [flat(row) for row in found]})
+        render.json_out(payload | {"failed": swept.failed, "rows": [flat(row) for row in swept_rows]})
     else:
-        _show(render.console(), found, results, swept.ran, swept.failed)
+        _show(render.console(), swept_rows, results, swept.ran, swept.failed)
 
 
 def _runner(workers: int | None, ray: str | None) -> Any:
     with needs_extra("simulate"):
-        import numba  # noqa: F401 (said once here, not by every worker)
+        import numba  # noqa: F401 (reported once here, not by every worker)
     from specmargin.app.serving import run_cell
     from specmargin.simulator.sweep import LocalRunner, RayRunner
 
@@ -97,10 +96,10 @@ def _runner(workers: int | None, ray: str | None) -> Any:
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table: what the cell is by, and its results, nested names joined with underscores."""
+    """A flat row: the parameters of a cell and its results, nested names joined with underscores."""
     cell = row["cell"]
     load = cell["workload"]
-    found = {
+    columns = {
         "key": row["key"],
         "model": cell["scenario"]["model"],
         "gpu": cell["scenario"]["gpu"],
@@ -111,8 +110,8 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
         "error": row.get("error"),
     }
     for name, value in row.get("result", {}).items():
-        found |= {f"{name}_{at}": part for at, part in value.items()} if isinstance(value, dict) else {name: value}
-    return found
+        columns |= {f"{name}_{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    return columns
 
 
 def _save(rows: list[dict[str, Any]], parquet: Path | None, figure: Path | None) -> None:
@@ -132,7 +131,7 @@ def _save(rows: list[dict[str, Any]], parquet: Path | None, figure: Path | None)
 
         records = [_point(row) for row in table if row["error"] is None and row.get("tpot_seconds_p50") is not None]
         if not records:
-            raise InputError("no cell finished a request of several tokens: there is nothing to draw")
+            raise InputError("nothing to draw: no cell finished a request of more than one token")
         save(pareto_figure("Goodput against the time between tokens", records, subtitle="modelled"), figure)
 
 
@@ -146,8 +145,8 @@ def _point(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(out: Console, rows: list[dict[str, Any]], path: Path, ran: int, failed: int) -> None:
-    bad = f", {failed} cannot be run" if failed else ""
-    out.print(f"{len(rows)} cells, {ran} run now{bad}; all in {path}", style="bold", markup=False)
+    failures = f", {failed} failed" if failed else ""
+    out.print(f"{len(rows)} cells, {ran} run now{failures}; all in {path}", style="bold", markup=False)
     out.print()
     columns = [("model", "left"), ("GPU", "left"), ("policy", "left"), ("load", "right"), ("seed", "right")]
     columns += [("goodput", "right"), ("busy tok/s", "right"), ("TPOT p50", "right"), ("TTFT p50", "right")]

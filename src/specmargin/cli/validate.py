@@ -48,26 +48,24 @@ def validate(
         typer.Option(
             min=0,
             metavar="ROWS",
-            help="Also ask AIConfigurator, on this many served rows that both can price (about 4 s a row; "
+            help="Also compare with AIConfigurator on this many served rows that both can price (about 4 s per row; "
             "needs: pip install aiconfigurator).",
         ),
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample for the peer.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample for --peer.")] = 0,
     figure: Annotated[
         Path | None,
         typer.Option("--plot", help="Draw predicted against measured: FILE.png, .svg, .html or .json."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Of the compared prices. Default: the one that was measured.")
-    ] = None,
-    gpu: Annotated[str, typer.Option(help="Of the compared prices.")] = "h200",
+    model: Annotated[str | None, typer.Option(help="Model of the compared prices. Default: the measured one.")] = None,
+    gpu: Annotated[str, typer.Option(help="GPU of the compared prices.")] = "h200",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Predicted against measured: our tables, laws and datasheet roofline, beside the tool people would otherwise use.
+    """Compare predictions with measurements: tables, laws and datasheet roofline, and AIConfigurator.
 
-    Measurements that nobody here made (kernels and served rows that come with aiconfigurator-core), and verify steps of
-    a real vLLM on an H200. What we fit is judged where it was not fitted. Examples:
+    Measurements: third-party kernels and served rows (from aiconfigurator-core), and verify steps of vLLM on an H200.
+    Fitted prices are evaluated on held-out data. Examples:
 
       specmargin validate                          all three parts, about a minute
 
@@ -79,7 +77,7 @@ def validate(
     """
     sources = [name for name in parts or () if name not in list(Part)]
     if sources:
-        return _sources(parts or [], sources, model=model, gpu=gpu, figure=figure, force=force, json=json)
+        return _compare_sources(parts or [], sources, model=model, gpu=gpu, figure=figure, force=force, json=json)
     chosen = {Part(name) for name in parts or Part}
     _check(chosen, peer=peer, figure=figure, force=force)
     payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": store.release()}
@@ -95,8 +93,8 @@ def validate(
     return None
 
 
-def _sources(
-    given: Sequence[str],
+def _compare_sources(
+    names: Sequence[str],
     sources: Sequence[str],
     *,
     model: str | None,
@@ -107,18 +105,18 @@ def _sources(
 ) -> None:
     from specmargin.cli.validate_sources import compare_sources
 
-    if len(sources) < len(given) or len(sources) > 2:
-        raise InputError(f"validate {' '.join(given)}: name parts, or one or two price sources, not both")
+    if len(sources) < len(names) or len(sources) > 2:
+        raise InputError(f"validate {' '.join(names)}: name parts, or one or two price sources, not both")
     compare_sources(sources, model=model, gpu=gpu, figure=figure, force=force, json=json)
 
 
 def _check(chosen: set[Part], *, peer: int, figure: Path | None, force: bool) -> None:
-    """Everything that could stop a long run, before it starts."""
+    """Check everything that could stop a long run before it starts."""
     store.data_folder()
     with needs_extra("validate"):
         import scipy  # noqa: F401 (fits the engine time)
     if Part.SERVED not in chosen and (peer or figure is not None):
-        raise InputError("--peer and --plot are about served rows: add `served`")
+        raise InputError("--peer and --plot need served rows: add `served`")
     if figure is not None:
         from specmargin.figures.files import check_target
 
@@ -168,12 +166,12 @@ def _kernel_misses(out: Console, lines: Sequence[KernelLine]) -> None:
 
     text = "{} (rows: median ≤ {:.0%}, p90 ≤ {:.0%}; shapes: ≤ {:.0%}, ≤ {:.0%}), and why:"
     missing = [line for line in lines if line.misses()]
-    out.print(text.format(f"{len(missing)} of {len(lines)} miss", *TABLES_TARGET, *LAWS_TARGET), style="dim")
+    out.print(text.format(f"{len(missing)} of {len(lines)} miss the target", *TABLES_TARGET, *LAWS_TARGET), style="dim")
     by_reason: dict[tuple[str, str, str], list[KernelLine]] = {}
     for line in missing:
         by_reason.setdefault((line.kernel.operation, line.held_out, reason_of_miss(line)), []).append(line)
-    for (operation, held_out, reason), those in by_reason.items():
-        out.print(f"  {operation}, {held_out} ({len(those)}): {reason}", style="dim", markup=False)
+    for (operation, held_out, reason), misses in by_reason.items():
+        out.print(f"  {operation}, {held_out} ({len(misses)}): {reason}", style="dim", markup=False)
     out.print()
 
 
@@ -195,13 +193,13 @@ def _steps(out: Console) -> list[dict[str, Any]]:
     lines = list(step_lines())
     columns = [("verify steps, depth 0 to 7", "left"), ("steps", "right")]
     columns += [(source, "right") for source in dict.fromkeys(line.source for line in lines)]
-    shown = render.table("A real engine: median (worst) error of whole steps", columns)
+    shown = render.table("vLLM: median (worst) error of whole steps", columns)
     groups: dict[str, list[StepLine]] = {}
     for line in lines:
         groups.setdefault(line.steps, []).append(line)
-    for name, those in groups.items():
-        cells = [f"{line.median_error:.1%} ({line.worst_error:.1%})" for line in those]
-        shown.add_row(name, str(those[0].count), *cells)
+    for name, group in groups.items():
+        cells = [f"{line.median_error:.1%} ({line.worst_error:.1%})" for line in group]
+        shown.add_row(name, str(group[0].count), *cells)
     out.print(shown)
     conditions = measured_steps().conditions
     out.print(f"{conditions['engine']}; {conditions['gpu']}; {conditions['model']}", style="dim", markup=False)
@@ -247,9 +245,9 @@ def _show_errors(out: Console, title: str, lines: Sequence[ErrorLine]) -> None:
     shown = render.table(
         title, [("median (90th percentile)", "left"), ("rows", "right"), *((source, "right") for source in sources)]
     )
-    for name, those in groups.items():
-        cells = [f"{line.median_error:.1%} ({line.p90_error:.0%})" for line in those]
-        shown.add_row(name, f"{those[0].rows:,}", *cells)
+    for name, group in groups.items():
+        cells = [f"{line.median_error:.1%} ({line.p90_error:.0%})" for line in group]
+        shown.add_row(name, f"{group[0].rows:,}", *cells)
     out.print(shown)
 
 
@@ -257,8 +255,8 @@ def _show_refusals(out: Console, report: ServedReport, *, total: int) -> None:
     priced, moe = len(report.rows), sum(row.is_moe for row in report.rows)
     out.print(
         f"priced {priced:,} of {total:,} rows, {moe:,} of {report.moe_rows:,} MoE rows ({moe / report.moe_rows:.0%}); "
-        "each under an engine time that saw nothing of its model on its GPU (the datasheet roofline has none); "
-        "conflicting: one configuration measured more than once, over 25% apart",
+        "each with an engine time fitted without its model on its GPU (the datasheet roofline has none); "
+        "conflicting: repeated measurements of one configuration that differ by more than 25%",
         style="dim",
     )
     for reason, count in sorted(report.refused.items(), key=lambda item: -item[1]):
@@ -271,10 +269,10 @@ def _peer(out: Console, report: ServedReport, rows: Sequence[ServedRow], *, want
     from specmargin.validation.report import peer_report
 
     compared = peer_report(report, rows, aiconfigurator(), wanted=wanted, seed=seed, track=_track)
-    _show_errors(out, "Beside AIConfigurator, on the same MoE rows", compared.lines)
+    _show_errors(out, "AIConfigurator on the same MoE rows", compared.lines)
     out.print(
-        f"{compared.sampled} rows drawn in turn from every family, GPU and engine (seed {seed}); "
-        f"AIConfigurator could not price {compared.refused_by_peer}, we could not price {compared.refused_by_us}",
+        f"{compared.sampled} rows drawn evenly from every family, GPU and engine (seed {seed}); "
+        f"AIConfigurator could not price {compared.refused_by_peer}, Specmargin {compared.refused_by_us}",
         style="dim",
     )
     out.print()
@@ -286,4 +284,4 @@ def _draw(out: Console, report: ServedReport, path: Path) -> None:
     from specmargin.figures.validation import predicted_against_measured
 
     save(predicted_against_measured(report).chart(), path)
-    out.print(f"drawn: {path}", markup=False)
+    out.print(f"Wrote {path}", markup=False)

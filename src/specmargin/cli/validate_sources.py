@@ -26,7 +26,7 @@ _SHOWN = (0, 1, 3, 7)
 
 
 def compare_sources(
-    given: Sequence[str], *, model: str | None, gpu: str, figure: Path | None, force: bool, json: bool
+    sources: Sequence[str], *, model: str | None, gpu: str, figure: Path | None, force: bool, json: bool
 ) -> None:
     with needs_extra("measure"):
         from specmargin.validation.sources import common_grid, step_errors
@@ -34,14 +34,14 @@ def compare_sources(
         from specmargin.figures.files import check_target
 
         check_target(figure, force=force)
-    for name in given:
-        _check_known(name)
-    names = [*given, *(["laws"] if len(given) == 1 else [])]
+    for name in sources:
+        _check_source(name)
+    names = [*sources, *(["laws"] if len(sources) == 1 else [])]
     measured = {name: file for name in names if (file := measured_file(name)) is not None}
     if model is None and not measured:
-        raise InputError(f"validate {' '.join(given)}: neither is a measurement, so say --model (and --gpu)")
-    wanted = model or next(iter(measured.values())).model.name
-    scenarios = {name: _scenario(wanted, gpu, name) for name in [*names, "datasheet"]}
+        raise InputError(f"validate {' '.join(sources)}: neither is a measurement, so give --model (and --gpu)")
+    model = model or next(iter(measured.values())).model.name
+    scenarios = {name: _scenario(model, gpu, name) for name in [*names, "datasheet"]}
     steps = {name: step_errors(file, scenarios[name].architecture, scenarios) for name, file in measured.items()}
     grid = common_grid(scenarios, _BATCHES, _DEPTH)
     if figure is not None:
@@ -49,19 +49,19 @@ def compare_sources(
     if json:
         render.json_out(_payload(steps, grid))
     else:
-        _show(steps, grid, names, wanted)
+        _show(steps, grid, names, model)
 
 
-def _check_known(name: str) -> None:
-    """A misspelt part is no price source."""
-    known = [*KINDS, *measured_names()]
-    if name.partition(":")[0] not in known and not Path(name.partition(":")[0]).exists():
+def _check_source(name: str) -> None:
+    """Refuse misspelt parts, which would otherwise be read as price sources."""
+    bundled = [*KINDS, *measured_names()]
+    if name.partition(":")[0] not in bundled and not Path(name.partition(":")[0]).exists():
         parts = "kernels, steps, served"
-        raise InputError(f"validate: {name!r} is neither a part ({parts}) nor prices ({', '.join(known)}, or a FILE)")
+        raise InputError(f"validate: {name!r} is neither a part ({parts}) nor prices ({', '.join(bundled)}, or a FILE)")
 
 
 def _scenario(model: str, gpu: str, prices: str) -> Scenario:
-    """Drafts for nothing, so that only the price of steps differs."""
+    """With a free drafter, so that only the price of steps differs."""
     request = ScenarioRequest(model=model, gpu=gpu, prices=prices, drafter="free", acceptance="0.7", context=520)
     return scenario_of(request)[1]
 
@@ -73,9 +73,9 @@ def _show(steps: Mapping[str, list[StepErrors]], grid: CommonGrid, names: Sequen
         columns = [("steps", "left"), ("points", "right"), *((source, "right") for source in sources)]
         shown = render.table(f"{model}, steps measured in {file}: median (worst) error", columns)
         for kind in dict.fromkeys(line.kind for line in lines):
-            those = [line for line in lines if line.kind == kind]
-            cells = [f"{line.median_error:.1%} ({line.worst_error:.0%})" for line in those]
-            shown.add_row(kind, str(those[0].points), *cells)
+            group = [line for line in lines if line.kind == kind]
+            cells = [f"{line.median_error:.1%} ({line.worst_error:.0%})" for line in group]
+            shown.add_row(kind, str(group[0].points), *cells)
         out.print(shown)
     _show_grid(out, grid, names)
 
@@ -83,8 +83,10 @@ def _show(steps: Mapping[str, list[StepErrors]], grid: CommonGrid, names: Sequen
 def _show_grid(out: Console, grid: CommonGrid, names: Sequence[str]) -> None:
     first, second = names
     columns = [("batch", "right"), *((f"depth {d}", "right") for d in _SHOWN)]
-    columns += [(f"{first} drafts", "right"), (f"{second} drafts", "right")]
-    shown = render.table(f"Step of {first} over {second}; what each would draft at 0.7 a token, free", columns)
+    columns += [(f"{first} depth", "right"), (f"{second} depth", "right")]
+    shown = render.table(
+        f"Step time of {first} over {second}; best depth of each at acceptance 0.7, free drafter", columns
+    )
     ratio = grid.seconds[first] / grid.seconds[second]
     for index, batch in enumerate(grid.batches):
         cells = [f"{ratio[index, depth]:.2f}" for depth in _SHOWN]
@@ -105,7 +107,7 @@ def _payload(steps: Mapping[str, list[StepErrors]], grid: CommonGrid) -> dict[st
 
 def _draw(measured: Mapping[str, PriceFile], scenarios: Mapping[str, Scenario], path: Path) -> None:
     if not measured:
-        raise InputError(f"{path}: there are no measured steps to draw; name a file of `specmargin measure vllm`")
+        raise InputError(f"{path}: no measured steps to draw; name a file of `specmargin measure vllm`")
     from specmargin.figures.files import save
     from specmargin.figures.measured import residual_figure
 

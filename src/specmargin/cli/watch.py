@@ -28,27 +28,26 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def watch(
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="Of the vLLM server, such as http://localhost:8000.")
+        str | None, typer.Argument(metavar="[URL]", help="Address of the vLLM server, such as http://localhost:8000.")
     ] = None,
-    interval: Annotated[float, typer.Option("--interval", help="Seconds from one reading to the next.")] = 2.0,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds between readings.")] = 2.0,
     count: Annotated[
-        int | None, typer.Option("--count", help="End after so many readings. Default: until Ctrl-C.", min=1)
+        int | None, typer.Option("--count", help="Stop after this many readings. Default: until Ctrl-C.", min=1)
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One reading, of all since the server's start.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one reading since the server's start.")] = False,
     engine: Annotated[
         str | None, typer.Option("--engine", help="Only this engine of a data-parallel server (0, 1, …).")
     ] = None,
     dashboard: Annotated[
-        Path | None, typer.Option("--dashboard", help="Write a ready Grafana dashboard to this file instead.")
+        Path | None, typer.Option("--dashboard", help="Write a Grafana dashboard to this file instead.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the dashboard file.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """A running vLLM server with our plug-in, live: what it decides, what that brings, and what goes wrong.
+    """Monitor a running vLLM server with the plug-in: decisions, goodput and faults.
 
-    Reads the server's own /metrics, and nothing else. The first reading counts from the server's start; each later
-    one says what happened since the one before. With --json one reading is printed and nothing waits (more with
-    --count).
+    Reads only the server's /metrics. The first reading covers the time since the server's start, each later one the
+    time since the previous reading. --json prints one reading without waiting (more with --count).
 
     Examples:
 
@@ -62,7 +61,7 @@ def watch(
         _write_dashboard(dashboard, url, force=force)
         return
     if url is None:
-        raise EngineError("which server? give its address, such as http://localhost:8000 (or --dashboard FILE)")
+        raise EngineError("give the address of the server, such as http://localhost:8000 (or --dashboard FILE)")
     if not (0.1 <= interval <= 3600.0) or math.isnan(interval):
         raise EngineError(f"--interval must lie in 0.1..3600 seconds, got {interval:g}")
     readings = 1 if once else count
@@ -75,7 +74,7 @@ def watch(
 
 
 def _looks(server: Server, every_seconds: float, count: int | None, engine: str | None) -> Iterator[Look]:
-    """A server that does not answer at first is an error; one that goes away may come back, unless we are to end."""
+    """A server that does not answer the first reading is an error; a later failure is one only at the last reading."""
     now, before, fault = server.read(), None, None
     for number in itertools.count(1):
         yield Look(url=server.url, now=now, before=before, engines=_engines(now, engine), fault=fault)
@@ -84,7 +83,7 @@ def _looks(server: Server, every_seconds: float, count: int | None, engine: str 
         time.sleep(every_seconds)
         try:
             now, before, fault = server.read(), now, None
-        except EngineError as error:  # gone, or it answers without our numbers: a server that starts anew
+        except EngineError as error:  # unreachable, or restarting and still without the plug-in's metrics
             fault = str(error)
     if fault is not None:
         raise EngineError(fault)
@@ -94,9 +93,9 @@ def _engines(reading: ServerReading, wanted: str | None) -> tuple[str, ...]:
     if wanted is None:
         return tuple(reading.engines)
     if wanted not in reading.engines:
-        known = ", ".join(reading.engines)
+        names = ", ".join(reading.engines)
         raise EngineError(
-            f"--engine: there is no engine {wanted!r}{nearest_names(wanted, reading.engines)}; it has {known}"
+            f"--engine: there is no engine {wanted!r}{nearest_names(wanted, reading.engines)}; it has {names}"
         )
     return (wanted,)
 
@@ -120,7 +119,7 @@ def _show(looks: Iterator[Look]) -> None:
 
 def _write_dashboard(path: Path, url: str | None, *, force: bool) -> None:
     if url is not None:
-        raise EngineError("--dashboard writes a file and asks no server: leave out the address")
+        raise EngineError("--dashboard writes a file and reads no server: leave out the address")
     text = resources.files("specmargin.live").joinpath("grafana.json").read_text(encoding="utf-8")
     write_text(path, text, force=force)
-    typer.echo(f"Wrote {path}: import it in Grafana (Dashboards, New, Import) and choose your Prometheus.")
+    typer.echo(f"Wrote {path}: import it in Grafana (Dashboards, New, Import) and choose your Prometheus data source.")

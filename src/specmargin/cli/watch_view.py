@@ -1,4 +1,4 @@
-"""What `specmargin watch` shows of an engine: two columns, the last interval and all since the start."""
+"""Output of `specmargin watch`: per engine the last interval and the time since its start."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from specmargin.live.reading import Interval, ServerReading, interval
 from specmargin.live.settings_schema import Mode
 
 _BAR = 32  # columns of a full bar
-_DOES = {
-    Mode.OBSERVE: "observe mode, changes nothing",
+_MODES = {
+    Mode.OBSERVE: "observe mode, no effect on the engine",
     Mode.SCHEDULE: "schedule mode, deciding",
     Mode.ADAPTIVE: "adaptive mode, deciding",
 }
@@ -25,7 +25,7 @@ _DOES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The last reading that came, the one before it, and why a newer one did not come."""
+    """The last successful reading, the one before it, and the error of a newer attempt."""
 
     url: str
     now: ServerReading
@@ -34,13 +34,13 @@ class Look:
     fault: str | None = None
 
 
-# --- for people ---
+# --- terminal ---
 
 
 def view(look: Look) -> RenderableType:
     parts: list[RenderableType] = []
     if look.fault is not None:
-        parts.append(Text(f"{look.fault}; asking again. Below, the last reading.", style="red"))
+        parts.append(Text(f"{look.fault}; retrying. Below: the last reading.", style="red"))
     for engine in look.engines:
         last, whole = interval(engine, look.now, look.before), interval(engine, look.now, None)
         headline = Text(_headline(look.url, engine, last), style="bold")
@@ -50,18 +50,16 @@ def view(look: Look) -> RenderableType:
 
 def _headline(url: str, engine: str, last: Interval) -> str:
     since = "since its start" if last.seconds is None else f"last {last.seconds:.1f} s"
-    again = ", restarted meanwhile" if last.restarted else ""
-    return f"{url.removesuffix('/metrics')}, engine {engine}: {_does(last)}; {since}{again}"
+    restarted = ", restarted since" if last.restarted else ""
+    return f"{url.removesuffix('/metrics')}, engine {engine}: {_state(last)}; {since}{restarted}"
 
 
-def _does(last: Interval) -> str:
+def _state(last: Interval) -> str:
     if not last.now.values.get("enabled", 1.0):
         configuration = last.now.faults.get("configuration")
-        return (
-            "off, its configuration could not be taken" if configuration else "off after faults, vLLM goes on by itself"
-        )
+        return "disabled, invalid configuration" if configuration else "disabled after faults, vLLM runs without it"
     mode = mode_of(last)
-    return "on" if mode is None else _DOES[mode]
+    return "on" if mode is None else _MODES[mode]
 
 
 def mode_of(last: Interval) -> Mode | None:
@@ -73,15 +71,15 @@ def _numbers(last: Interval, whole: Interval) -> Table:
     first = last.seconds is None
     headings = ("since its start",) if first else ("now", "since its start")
     shown = render.table("", [("", "left"), *((heading, "left") for heading in headings)])
-    for name, of_last, of_whole in _rows(last, whole):
-        cells = (of_whole or of_last,) if first else (of_last, of_whole)
+    for name, recent, total in _rows(last, whole):
+        cells = (total or recent,) if first else (recent, total)
         if any(cells):
             shown.add_row(name, *(escape(cell) for cell in cells))
     return shown
 
 
 def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
-    """Name, of the interval, since the start; what is only known now has nothing in the last place."""
+    """Name, value in the interval, value since the start (empty for gauges)."""
     values = last.now.values
     return [
         ("sequences", f"{values.get('sequences', 0.0):.0f}", ""),
@@ -89,7 +87,7 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
         ("steps", _steps(last), _steps(whole)),
         ("verify positions", _positions(last), _positions(whole)),
         ("drafts accepted", _accepted(last), _accepted(whole)),
-        ("the same by vLLM", _percent(last.vllm_accepted_share), _percent(whole.vllm_accepted_share)),
+        ("accepted (vLLM)", _percent(last.vllm_accepted_share), _percent(whole.vllm_accepted_share)),
         ("tokens committed", _committed(last), _committed(whole)),
         ("goodput", _goodput(values), ""),
         ("gate", _gate(values), ""),
@@ -104,37 +102,37 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
 
 
 def _gate(values: Mapping[str, float]) -> str:
-    return "" if "gating" not in values else "by confidence" if values["gating"] else "drafts verified whole"
+    return "" if "gating" not in values else "by confidence" if values["gating"] else "full drafts verified"
 
 
 def _requests(own: Mapping[str, float]) -> str:
     return f"{own.get('running', 0.0):.0f} running, {own.get('waiting', 0.0):.0f} waiting" if own else ""
 
 
-def _steps(of: Interval) -> str:
-    seconds = of.share("step_seconds_total", "steps_total")
+def _steps(period: Interval) -> str:
+    seconds = period.share("step_seconds_total", "steps_total")
     if seconds is None:
         return "none"
-    rate = of.per_second("steps_total")
-    amount = f"{of.counted['steps_total']:,.0f}" if rate is None else f"{rate:,.1f} a second"
+    rate = period.per_second("steps_total")
+    amount = f"{period.counted['steps_total']:,.0f}" if rate is None else f"{rate:,.1f} per second"
     return f"{amount}, {render.seconds(seconds)} each"
 
 
-def _positions(of: Interval) -> str:
-    step, token = (of.share("verify_positions_total", name) for name in ("steps_total", "committed_tokens_total"))
-    return "" if step is None or token is None else f"{step:.1f} a step, {token:.2f} a committed token"
+def _positions(period: Interval) -> str:
+    step, token = (period.share("verify_positions_total", name) for name in ("steps_total", "committed_tokens_total"))
+    return "" if step is None or token is None else f"{step:.1f} per step, {token:.2f} per committed token"
 
 
-def _accepted(of: Interval) -> str:
-    share = of.share("accepted_tokens_total", "draft_tokens_total")
+def _accepted(period: Interval) -> str:
+    share = period.share("accepted_tokens_total", "draft_tokens_total")
     if share is None:
-        return "nothing drafted" if of.counted.get("steps_total") else ""
+        return "nothing drafted" if period.counted.get("steps_total") else ""
     return _percent(share)
 
 
-def _committed(of: Interval) -> str:
-    rate = of.per_second("committed_tokens_total")
-    return f"{of.counted.get('committed_tokens_total', 0.0):,.0f}" if rate is None else f"{rate:,.0f} a second"
+def _committed(period: Interval) -> str:
+    rate = period.per_second("committed_tokens_total")
+    return f"{period.counted.get('committed_tokens_total', 0.0):,.0f}" if rate is None else f"{rate:,.0f} per second"
 
 
 def _goodput(values: Mapping[str, float]) -> str:
@@ -142,7 +140,7 @@ def _goodput(values: Mapping[str, float]) -> str:
     if not measured:
         return ""
     expectation = f", {expected:,.0f} expected ({measured / expected - 1.0:+.0%})" if expected else ""
-    return f"{measured:,.0f} tokens a second{expectation}"
+    return f"{measured:,.0f} tokens per second{expectation}"
 
 
 def _calibration(values: Mapping[str, float]) -> str:
@@ -152,18 +150,18 @@ def _calibration(values: Mapping[str, float]) -> str:
     return f"{values.get('calibration_error', 0.0):.3f} ({expected:.0%} expected, {measured:.0%} accepted)"
 
 
-def _decisions(of: Interval) -> str:
-    share = of.share("decision_seconds_total", "step_seconds_total")
+def _decisions(period: Interval) -> str:
+    share = period.share("decision_seconds_total", "step_seconds_total")
     return "" if share is None else f"{share:.2%} of the time"
 
 
-def _captured(of: Interval) -> str:
-    rounds, dropped = of.counted.get("captured_rounds_total", 0.0), of.counted.get("capture_dropped_total", 0.0)
-    return f"{rounds:,.0f} rounds" + (f", {dropped:,.0f} left out" if dropped else "") if rounds or dropped else ""
+def _captured(period: Interval) -> str:
+    rounds, dropped = period.counted.get("captured_rounds_total", 0.0), period.counted.get("capture_dropped_total", 0.0)
+    return f"{rounds:,.0f} rounds" + (f", {dropped:,.0f} dropped" if dropped else "") if rounds or dropped else ""
 
 
-def _ignored(of: Interval) -> str:
-    return _number(of.counted.get("ignored_signals_total"), ",.0f")
+def _ignored(period: Interval) -> str:
+    return _number(period.counted.get("ignored_signals_total"), ",.0f")
 
 
 def _faults(faults: Mapping[str, float]) -> str:
@@ -190,12 +188,12 @@ def _depths(last: Interval) -> Table:
 
 
 def _bar(share: float) -> str:
-    """Eighths of a column; what happened at all is seen."""
+    """In eighths of a column; any share above zero is visible."""
     eighths = max(round(share * _BAR * 8), 1 if share else 0)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
 
 
-# --- for programs ---
+# --- JSON ---
 
 
 def payload(look: Look) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the page's controls offer, and the numbers that stand beside them."""
+"""Options of the page's controls, and the numbers shown next to them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def catalog() -> dict[str, Any]:
     }
 
 
-def _model(found: Architecture) -> dict[str, Any]:
-    pools = found.pools
+def _model(architecture: Architecture) -> dict[str, Any]:
+    pools = architecture.pools
     return {
-        "name": found.name,
-        "billions": round(found.parameters / 1e9, 1),
+        "name": architecture.name,
+        "billions": round(architecture.parameters / 1e9, 1),
         "experts": pools[0].experts if pools else None,
         "experts_per_token": pools[0].experts_per_token if pools else None,
-        "mtp": found.draft_head is not None,
-        "max_context": found.max_context,
+        "mtp": architecture.draft_head is not None,
+        "max_context": architecture.max_context,
     }
 
 
@@ -62,8 +62,8 @@ def _gpu(name: str) -> dict[str, Any]:
     }
 
 
-def here(view: View) -> dict[str, Any]:
-    """The row at the marked batch, and what the controls need to know of this model."""
+def marked_row(view: View) -> dict[str, Any]:
+    """The plan at the marked batch, and the model's limits for the controls."""
     scenario, row = view.scenario, view.row
     architecture = scenario.architecture
     return {
@@ -91,7 +91,7 @@ def here(view: View) -> dict[str, Any]:
 
 
 def enough_gpus(view: View, error: InputError) -> int | None:
-    """The smallest usual number of GPUs on which the scenario would do, where too few are what is wrong."""
+    """The smallest common number of GPUs that fits the scenario, if the error is too few GPUs."""
     if not isinstance(error, ParallelismError):
         return None
     for gpus in (2, 4, 8, 16, 32):

@@ -1,4 +1,4 @@
-"""Every figure of the page by name: what it is drawn from, when it applies, and whether it is quick."""
+"""Every figure of the page by name: its inputs, when it applies, and whether it is fast."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from specmargin.acceptance.calibration import Tokens
     from specmargin.policies.study.ladder import LadderRow
 
-Thing = TypeVar("Thing")
+Value = TypeVar("Value")
 _POSITIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
 
 
 class DoesNotApplyError(InputError):
-    """There is nothing to draw, and why."""
+    """The figure does not apply to this scenario; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     name: str
-    title: str  # until it is drawn
+    title: str  # before it is drawn
     section: str
     draw: Callable[[View], Figure]
-    slow: bool = False  # over a tenth of a second: drawn after the others, when it comes into sight
-    wait: str = ""  # so long that the reader is asked first
+    slow: bool = False  # over 0.1 s: drawn after the others, when scrolled into view
+    wait: str = ""  # duration to confirm before drawing
 
 
 def figure(name: str, view: View) -> Figure:
@@ -72,7 +72,7 @@ def _ledger(view: View) -> Figure:
 
 def _crossover(view: View) -> Figure:
     if view.rivals is None:
-        raise DoesNotApplyError("there are no two drafters to compare")
+        raise DoesNotApplyError("this model has no two drafters to compare")
     first, second = (view.with_drafter(kind).pricer for kind in view.rivals)
     return crossover.crossover_figure(first, second, max_depth=view.max_depth, graph_limit=view.graph_limit)
 
@@ -117,20 +117,20 @@ def _overlap(view: View) -> Figure:
 
 
 def _by_lag(view: View) -> list[float]:
-    """Where a capture was dropped all its lags, else the one that every profile knows."""
+    """All lags of a dropped capture, else the first lag, which every profile has."""
     local, k = view.local_routing, _pool(view).experts_per_token
     if view.routing_file is not None:
         from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
 
-        found = next(iter(read_routing(view.routing_file.path).categories.values()))
-        return [sum(by_layer) / len(by_layer) / k for by_layer in found.overlap_by_lag][:7]
+        category = next(iter(read_routing(view.routing_file.path).categories.values()))
+        return [sum(by_layer) / len(by_layer) / k for by_layer in category.overlap_by_lag][:7]
     return [] if local is None else [float(local.neighbour_overlap_by_layer.mean()) / k]
 
 
 # --- acceptance ---
 
 
-def _of(view: View) -> str:
+def _drafter_name(view: View) -> str:
     return f"{view.bank.name}" if view.bank is not None else f"{view.scenario.drafter.name}"
 
 
@@ -140,11 +140,11 @@ def _histogram(view: View) -> Figure:
     if rounds is None:
         depth = max(view.max_depth, 1)
         return acceptance.histogram_figure(
-            acceptance.of_curve(view.scenario.survival, depth), of=_of(view), source=source
+            acceptance.accepted_shares(view.scenario.survival, depth), drafter=_drafter_name(view), source=source
         )
     from specmargin.acceptance.estimate import accepted_histogram  # noqa: PLC0415 (an extra)
 
-    return acceptance.histogram_figure(accepted_histogram(rounds).tolist(), of=_of(view), source=source)
+    return acceptance.histogram_figure(accepted_histogram(rounds).tolist(), drafter=_drafter_name(view), source=source)
 
 
 def _survival(view: View) -> Figure:
@@ -154,12 +154,12 @@ def _survival(view: View) -> Figure:
     elif view.bank is not None:
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415
 
-        curves = {name: found.survival for name, found in read_acceptance(view.bank.path).categories.items()}
+        curves = {name: category.survival for name, category in read_acceptance(view.bank.path).categories.items()}
     named = {
         view.scenario.drafter.name if name == "all" and len(curves) == 1 else name: c for name, c in curves.items()
     }
     return acceptance.survival_figure(
-        named, of=_of(view), source=acceptance_source(view.scenario), hurdle=view.row.hurdle
+        named, drafter=_drafter_name(view), source=acceptance_source(view.scenario), hurdle=view.row.hurdle
     )
 
 
@@ -181,9 +181,11 @@ def _reliability(view: View) -> Figure:
     from specmargin.acceptance.calibration import Raw  # noqa: PLC0415
 
     rounds = _with_confidence(view)
-    judge, calibrated = _held_out(_Same(rounds))
+    judge, calibrated = _held_out(_ById(rounds))
     sides = {"raw": Raw().probability(judge), "calibrated": calibrated}
-    return acceptance.reliability_figure(sides, judge.accepted, of=_of(view), source=acceptance_source(view.scenario))
+    return acceptance.reliability_figure(
+        sides, judge.accepted, drafter=_drafter_name(view), source=acceptance_source(view.scenario)
+    )
 
 
 def _joint(view: View) -> Figure:
@@ -192,69 +194,75 @@ def _joint(view: View) -> Figure:
 
     rounds = _with_confidence(view)
     return acceptance.joint_figure(
-        joint_table(rounds, survival_of(rounds, Raw())), of=_of(view), source=acceptance_source(view.scenario)
+        joint_table(rounds, survival_of(rounds, Raw())),
+        drafter=_drafter_name(view),
+        source=acceptance_source(view.scenario),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Same(Generic[Thing]):
-    """A key for caches: the very same thing."""
+class _ById(Generic[Value]):
+    """A cache key that compares a value by identity."""
 
-    thing: Thing
+    value: Value
 
     def __hash__(self) -> int:
-        return id(self.thing)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.thing is self.thing
+        return isinstance(other, _ById) and other.value is self.value
 
 
 @made_once(maxsize=4)
-def _held_out(bank: _Same[Rounds]) -> tuple[Tokens, FloatArray]:
-    """Half of the requests to learn from, the others to judge: their tokens, and the calibrated probability of each."""
+def _held_out(bank: _ById[Rounds]) -> tuple[Tokens, FloatArray]:
+    """Tokens of the held-out half of the requests, and their probabilities calibrated on the other half."""
     import numpy as np  # noqa: PLC0415
 
     from specmargin.acceptance.calibration import Logistic, tokens_of  # noqa: PLC0415
 
-    rounds = bank.thing
+    rounds = bank.value
     requests = np.unique(rounds.prompt_by_round)
     if requests.size < 2:
-        raise DoesNotApplyError("needs a bank of two requests or more, to learn from one half and judge on the other")
+        raise DoesNotApplyError(
+            "needs a bank of at least two requests, to calibrate on one half and evaluate on the other"
+        )
     half = np.random.default_rng(0).permutation(requests)[: requests.size // 2]
     tokens = tokens_of(rounds)
-    ours = np.isin(rounds.prompt_by_round, half)[tokens.round]
-    judge = tokens.chosen(~ours)
-    return judge, Logistic.fit(tokens.chosen(ours), depths=rounds.depth).probability(judge)
+    in_half = np.isin(rounds.prompt_by_round, half)[tokens.round]
+    judge = tokens.chosen(~in_half)
+    return judge, Logistic.fit(tokens.chosen(in_half), depths=rounds.depth).probability(judge)
 
 
 # --- policies, design, evidence ---
 
 _CONCURRENCIES = (1, 4, 16, 64, 256)
-_SEQUENCES = 1500  # played a concurrency: a quarter of what `profile acceptance --ladder` plays
+_SEQUENCES = 1500  # per concurrency: a quarter of `profile acceptance --ladder`
 
 
 def _ladder(view: View) -> Figure:
-    rows = _ladder_rows(_Same(_with_confidence(view)), view.pricer)
+    rows = _ladder_rows(_ById(_with_confidence(view)), view.pricer)
     title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
     return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
 
 
 @made_once(maxsize=8)
-def _ladder_rows(bank: _Same[Rounds], pricer: Pricer) -> list[LadderRow]:
+def _ladder_rows(bank: _ById[Rounds], pricer: Pricer) -> list[LadderRow]:
     """Every policy on the same batches of the bank, at the prices of the scenario."""
     from specmargin.policies.study.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
-    from specmargin.policies.study.ladder import ladder as played  # noqa: PLC0415
+    from specmargin.policies.study.ladder import ladder as replay_policies  # noqa: PLC0415
     from specmargin.policies.tables import scenario_table  # noqa: PLC0415
 
-    prices = scenario_table(pricer.with_graph_limit(None), max_batch=max(_CONCURRENCIES), max_depth=bank.thing.depth)
-    return list(played(Contest.of(bank.thing, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES))
+    prices = scenario_table(pricer.with_graph_limit(None), max_batch=max(_CONCURRENCIES), max_depth=bank.value.depth)
+    return list(
+        replay_policies(Contest.of(bank.value, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES)
+    )
 
 
 def _design(view: View) -> Figure:
     _pool(view)
     if view.routing_file is not None:
         raise DoesNotApplyError(
-            "variants of a model need routing curves that scale: choose a bundled profile or uniform"
+            "variants need routing that scales to other experts: choose a bundled profile or uniform"
         )
     space = Space(
         hold=Hold.ACTIVE, experts=[64, 128, 256, 512], experts_per_token=[2, 4, 8, 16], shared_shares=(0.0, 0.25, 0.5)
@@ -264,7 +272,7 @@ def _design(view: View) -> Figure:
 
 @made_once(maxsize=1)
 def _steps() -> Figure:
-    """The same whatever the controls say: it is about the prices themselves."""
+    """Independent of the controls: it validates the prices."""
     from specmargin.validation.steps import measured_steps, predicted_seconds  # noqa: PLC0415 (SciPy, an extra)
 
     steps = measured_steps()
@@ -276,20 +284,20 @@ def _steps() -> Figure:
 GALLERY: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry(name="speedup", title="How deep to draft, and what it gains", section="Where it pays", draw=_speedup),
+        Entry(name="speedup", title="Best draft depth and speed-up by batch", section="Where it pays", draw=_speedup),
         Entry(name="ledger", title="The price of one more draft token", section="Where it pays", draw=_ledger),
-        Entry(name="context", title="Speed-up over batch and context", section="Where it pays", draw=_context),
+        Entry(name="context", title="Speed-up by batch and context", section="Where it pays", draw=_context),
         Entry(name="pareto", title="Goodput against the speed of one sequence", section="Where it pays", draw=_pareto),
-        Entry(name="crossover", title="Two drafters against each other", section="Where it pays", draw=_crossover),
-        Entry(name="roofline", title="Where a token stops being free", section="Experts", draw=_roofline),
-        Entry(name="coverage", title="Experts that positions touch", section="Experts", draw=_coverage),
-        Entry(name="popularity", title="Some experts are asked more than others", section="Experts", draw=_popularity),
-        Entry(name="overlap", title="Neighbours share experts", section="Experts", draw=_overlap),
-        Entry(name="histogram", title="How many draft tokens a round keeps", section="Acceptance", draw=_histogram),
-        Entry(name="survival", title="How far drafts survive", section="Acceptance", draw=_survival),
+        Entry(name="crossover", title="Two drafters compared", section="Where it pays", draw=_crossover),
+        Entry(name="roofline", title="Arithmetic intensity by positions", section="Experts", draw=_roofline),
+        Entry(name="coverage", title="Distinct experts by positions", section="Experts", draw=_coverage),
+        Entry(name="popularity", title="Popularity of experts", section="Experts", draw=_popularity),
+        Entry(name="overlap", title="Expert overlap of neighbours", section="Experts", draw=_overlap),
+        Entry(name="histogram", title="Accepted draft tokens per round", section="Acceptance", draw=_histogram),
+        Entry(name="survival", title="Survival by draft depth", section="Acceptance", draw=_survival),
         Entry(
             name="reliability",
-            title="What the drafter says, and what happens",
+            title="Reliability of the drafter's confidence",
             section="Acceptance",
             draw=_reliability,
             slow=True,
@@ -311,7 +319,7 @@ GALLERY: dict[str, Entry] = {
         ),
         Entry(
             name="ladder",
-            title="What policies gain over the best fixed depth",
+            title="Gain of policies over the best fixed depth",
             section="Policies",
             draw=_ladder,
             slow=True,
@@ -323,7 +331,7 @@ GALLERY: dict[str, Entry] = {
         Entry(
             name="validation",
             title="Predicted against measured, whole steps",
-            section="How right it is",
+            section="Validation",
             draw=lambda _: _steps(),
             slow=True,
         ),

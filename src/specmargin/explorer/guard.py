@@ -1,4 +1,4 @@
-"""Who may talk to the page: this machine by default, others with a token; and what a browser may do with it."""
+"""Access control of the page: loopback by default, other machines with a token; and security headers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """ASGI middleware. `hosts`: names that the page answers to; a page of another site that resolves its name to us
-    (DNS rebinding) says its own name and is refused. `token`: needed where others can reach the port."""
+    """ASGI middleware. `hosts`: host names that the server accepts; a page of another site that resolves to this
+    server (DNS rebinding) sends its own name and is refused. `token`: required where other machines reach the port."""
 
     app: ASGIApp
     hosts: frozenset[str]
@@ -60,29 +60,27 @@ class Guard:
         headers = Headers(scope=scope)
         host = _name(headers.get("host", ""))
         if self.hosts and host not in self.hosts:
-            return _error(
-                421, f"this server does not answer to the name {host[:80]!r}; open it by the address it printed"
-            )
+            return _error(421, f"unknown host name {host[:80]!r}; use the address that `specmargin explore` printed")
         origin = headers.get("origin")
         if origin is not None and _name(origin.partition("://")[2]) != host:
-            return _error(403, "a page of another site may not talk to this server")
+            return _error(403, "requests from pages of other sites are refused")
         return None if self.token is None else self._token_refusal(scope, headers, self.token)
 
     def _token_refusal(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        given = headers.get("authorization", "").removeprefix("Bearer ")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
         cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        if _same(given, token) or (cookie is not None and _same(cookie.value, token)):
+        if _equal(bearer, token) or (cookie is not None and _equal(cookie.value, token)):
             return None
-        asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if not _same(asked, token):
+        parameter = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        if not _equal(parameter, token):
             return _error(401, "this server needs its token: open the address that `specmargin explore` printed")
-        welcome = RedirectResponse(scope["path"], status_code=303)  # and the token leaves the address bar
-        welcome.set_cookie(COOKIE, token, httponly=True, samesite="strict")
-        return welcome
+        redirect = RedirectResponse(scope["path"], status_code=303)  # removes the token from the address bar
+        redirect.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return redirect
 
 
 def allowed_hosts(host: str) -> frozenset[str]:
-    """Names that a browser may use for an address we listen on; any, where we listen on all of them."""
+    """Names that a browser may use for the listening address; empty (any name) when listening on all addresses."""
     if host in ("0.0.0.0", "::"):
         return frozenset()
     return frozenset(_LOOPBACK | {host}) if is_loopback(host) else frozenset({host, f"[{host}]"})
@@ -95,8 +93,9 @@ def _name(host: str) -> str:
     return host.rpartition(":")[0] if ":" in host else host
 
 
-def _same(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
+def _equal(candidate: str, token: str) -> bool:
+    """In constant time."""
+    return hmac.compare_digest(candidate.encode(), token.encode())
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""The same as one file to send to a colleague: no script, no network, light and dark by the reader's own setting."""
+"""The report: one HTML file without scripts or network requests, light or dark by the reader's setting."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _COLUMNS = {
 
 
 def page(view: View, *, advance: Callable[[], None] = lambda: None) -> str:
-    """The whole document. `advance` is called for every figure that is drawn."""
-    told = story.paragraphs(view)
+    """The whole document. `advance` is called after each figure."""
+    paragraphs = story.paragraphs(view)
     drawn = {name: _drawn(name, view, advance) for name in GALLERY}
     plan = view.plan
     parts = [
         f"<h1>{_text(plan['model'])} on {_text(plan['gpu'])}</h1>",
         f'<p class="verdict">{_text(plan["verdict"])}</p>',
-        _setting(view),
+        _facts(view),
         _flags(plan, view.engine.title),
         _table(plan["rows"]),
         f"<h2>{story.TITLE}</h2><p>{_text(story.LEAD)}</p>",
         *(
             f"<section><h3>{_text(p.heading)}</h3><p>{_text(p.text)}</p>{drawn.pop(p.figure, '')}</section>"
-            for p in told
+            for p in paragraphs
         ),
-        "<h2>More</h2>",
+        "<h2>More figures</h2>",
         *drawn.values(),
         _sources(plan["sources"]),
-        f"<footer>Specmargin {__version__}. Every number here is from the cost model that "
-        "<code>specmargin plan</code> uses.</footer>",
+        f"<footer>Specmargin {__version__}. All numbers are from the cost model of "
+        "<code>specmargin plan</code>.</footer>",
     ]
     return _DOCUMENT.format(
         title=_text(f"{plan['model']} on {plan['gpu']}: does speculation pay?"), style=_style(), body="\n".join(parts)
@@ -58,26 +58,26 @@ def page(view: View, *, advance: Callable[[], None] = lambda: None) -> str:
 
 def _drawn(name: str, view: View, advance: Callable[[], None]) -> str:
     try:
-        found = figure(name, view)
+        shown = figure(name, view)
     except DoesNotApplyError:
         return ""
     finally:
         advance()
-    drawings = "".join(f'<div class="{theme.name}">{_svg(found, theme)}</div>' for theme in (LIGHT, DARK))
-    label = _text(f"{found.title}. {found.takeaway}")
+    drawings = "".join(f'<div class="{theme.name}">{_svg(shown, theme)}</div>' for theme in (LIGHT, DARK))
+    label = _text(f"{shown.title}. {shown.takeaway}")
     return f'<figure role="img" aria-label="{label}">{drawings}</figure>'
 
 
-def _svg(found: Figure, theme: Theme) -> str:
-    """Clip paths and gradients are named per drawing: two drawings in one page must not share names."""
-    text = str(rendered(found.chart(theme), "svg"))
-    prefix = f"{found.name}-{theme.name}-"
+def _svg(figure: Figure, theme: Theme) -> str:
+    """Ids get a prefix per drawing, because drawings in one page must not share them."""
+    text = str(rendered(figure.chart(theme), "svg"))
+    prefix = f"{figure.name}-{theme.name}-"
     text = re.sub(r'id="([^"]+)"', rf'id="{prefix}\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", text)
     return re.sub(r'href="#([^"]+)"', rf'href="#{prefix}\1"', text)
 
 
-def _setting(view: View) -> str:
+def _facts(view: View) -> str:
     plan = view.plan
     facts = {
         "GPUs": f"{plan['gpus']} × {plan['gpu']} ({plan['parallel']})",
@@ -95,7 +95,7 @@ def _setting(view: View) -> str:
 def _flags(plan: dict[str, Any], engine: str) -> str:
     text = "\n".join(part for part in (plan["config"], plan["config_file"]) if part)
     notes = "".join(f"<li>{_text(note)}</li>" for note in plan["config_notes"])
-    shown = f"<pre>{_text(text)}</pre>" if text else "<p>Nothing to set: leave speculation off.</p>"
+    shown = f"<pre>{_text(text)}</pre>" if text else "<p>Nothing to configure: leave speculation disabled.</p>"
     return f"<h2>For {_text(engine)}</h2>{shown}<ul>{notes}</ul>"
 
 
@@ -113,7 +113,7 @@ def _cells(row: dict[str, Any]) -> Iterator[str]:
 
 def _sources(sources: dict[str, str]) -> str:
     rows = "".join(f"<li><b>{_text(name)}</b>: {_text(source)}</li>" for name, source in sources.items())
-    return f"<h2>Where the numbers come from</h2><ul>{rows}</ul>"
+    return f"<h2>Sources</h2><ul>{rows}</ul>"
 
 
 def _text(value: object) -> str:

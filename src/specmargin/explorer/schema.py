@@ -1,4 +1,4 @@
-"""What the page may ask for, checked at the door. Names only, never paths: a page must not read files by name."""
+"""Queries of the page, validated on entry. Names only, never paths: a page must not read files by name."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Text = Annotated[str, Field(max_length=200)]
 
 
 def _either(names: tuple[str, ...]) -> dict[str, Any]:
-    """For the schema: one of these names, or a file that was dropped."""
+    """JSON schema: one of these names, or an uploaded file."""
     return {"pattern": f"^({'|'.join(map(re.escape, names))}|upload:[0-9a-f]{{16}})$"}
 
 
-def _or_nothing(**schema: Any) -> dict[str, Any]:
+def _nullable(**schema: Any) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
 
 
@@ -50,36 +50,36 @@ class Query(ReportRequest):
     prices: Annotated[
         Text | None,
         Field(
-            description="datasheet, laws or tables; default: the best there is.",
-            json_schema_extra=_or_nothing(enum=list(PRICES)),
+            description="datasheet, laws or tables; default: the most accurate available.",
+            json_schema_extra=_nullable(enum=list(PRICES)),
         ),
     ] = None
-    engine_time: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=engine_time_names()))] = None
+    engine_time: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=engine_time_names()))] = None
     drafter: Annotated[
         Text | None,
         Field(
             description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.",
-            json_schema_extra=_or_nothing(enum=[kind for kind in DRAFTERS if kind != "model"]),
+            json_schema_extra=_nullable(enum=[kind for kind in DRAFTERS if kind != "model"]),
         ),
     ] = None
     acceptance: Annotated[
         Text | None,
         Field(
             description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.",
-            json_schema_extra=_or_nothing(pattern=r"^(0\.[0-9]{1,3}|mtp|dflash|eagle|upload:[0-9a-f]{16})$"),
+            json_schema_extra=_nullable(pattern=r"^(0\.[0-9]{1,3}|mtp|dflash|eagle|upload:[0-9a-f]{16})$"),
         ),
     ] = None
     routing: Annotated[
         Text | None,
         Field(
             description="uniform, a bundled name[:category] or upload:ID[:category].",
-            json_schema_extra=_or_nothing(enum=["uniform", *BUNDLED]),
+            json_schema_extra=_nullable(enum=["uniform", *BUNDLED]),
         ),
     ] = None
-    weights: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8", "nvfp4", "mxfp4"]))] = None
-    kv_cache: Annotated[Text | None, Field(json_schema_extra=_or_nothing(enum=["bf16", "fp8"]))] = None
+    weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=["bf16", "fp8", "nvfp4", "mxfp4"]))] = None
+    kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=["bf16", "fp8"]))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    layer: Annotated[int | None, Field(ge=0, le=1000, description="One MoE layer in the figures of routing.")] = None
+    layer: Annotated[int | None, Field(ge=0, le=1000, description="MoE layer shown in the routing figures.")] = None
 
     @field_validator("model")
     @classmethod
@@ -94,8 +94,8 @@ class Query(ReportRequest):
     @classmethod
     def _gpu(cls, value: str) -> str:
         try:
-            known = value.isascii() and "." not in value and "/" not in value and "\\" not in value
-            return find_device(value).name if known and not value.endswith("toml") else _refuse_gpu(value)
+            is_name = value.isascii() and "." not in value and "/" not in value and "\\" not in value
+            return find_device(value).name if is_name and not value.endswith("toml") else _refuse_gpu(value)
         except InputError:
             return _refuse_gpu(value)
 
@@ -161,14 +161,14 @@ def _refuse_gpu(value: str) -> str:
     raise ValueError(f"{value!r} is not a bundled GPU{nearest_names(value, device_names())}")
 
 
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, known)}; known: {', '.join(known)}")
+def _one_of(what: str, value: str, names: tuple[str, ...]) -> str:
+    if value not in names:
+        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, names)}; known: {', '.join(names)}")
     return value
 
 
 def _checked(find: Any) -> str:
-    """Our own complaints as Pydantic wants them."""
+    """Turn an `InputError` into the `ValueError` that Pydantic reports."""
     try:
         return str(find())
     except InputError as error:
@@ -176,10 +176,10 @@ def _checked(find: Any) -> str:
 
 
 class ViewQuery(Query):
-    """A scenario, which figures to draw, and which chart structures the page has already."""
+    """A scenario, the figures to draw, and the chart structures that the page has already."""
 
-    show: Annotated[str, Field(max_length=400, description="Names of figures, with commas.")] = ""
-    have: Annotated[str, Field(max_length=4000, description="Keys of structures that need not be sent.")] = ""
+    show: Annotated[str, Field(max_length=400, description="Comma-separated names of figures.")] = ""
+    have: Annotated[str, Field(max_length=4000, description="Keys of structures that the page has already.")] = ""
 
 
 class FigureQuery(Query):
@@ -187,7 +187,7 @@ class FigureQuery(Query):
 
 
 class Failure(BaseModel):
-    """Every error looks like this."""
+    """The body of every error."""
 
     error: str
     field: str | None = None

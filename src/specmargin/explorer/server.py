@@ -1,4 +1,4 @@
-"""The application: pages, the API that they ask, and downloads. Every error is a sentence in JSON."""
+"""The application: pages, their API, and downloads. Every error is one sentence in JSON."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _STATIC = files("specmargin.explorer") / "static"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _DRAWN = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
 _FAILURES: dict[int | str, dict[str, Any]] = {
-    400: {"model": Failure, "description": "Asked for something that cannot be answered, and why."},
-    404: {"model": Failure, "description": "There is no such thing."},
-    422: {"model": Failure, "description": "A field that is not understood."},
+    400: {"model": Failure, "description": "The request cannot be answered; the error says why."},
+    404: {"model": Failure, "description": "Not found."},
+    422: {"model": Failure, "description": "Invalid field."},
 }
-Asked = Annotated[Query, InQuery()]
+ScenarioQuery = Annotated[Query, InQuery()]
 FigureName = Annotated[str, InPath(max_length=40)]
 
 
@@ -54,7 +54,7 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for part in (vega_bundle, _warm_up):  # while the browser opens
+        for part in (vega_bundle, _warm_up):  # in the background while the browser starts
             Thread(target=part, daemon=True).start()
         yield
         files.close()
@@ -78,14 +78,14 @@ def make_app(
 
 
 def _warm_up() -> None:
-    """What the first page waits for: the default scenario with its first figures."""
+    """Precompute what the first page needs: the default scenario and its first figures."""
     choices.catalog()
     files = Uploads()
-    seen = view_of(ViewQuery(), files)
-    choices.here(seen)
-    _json(seen.plan)
+    default_view = view_of(ViewQuery(), files)
+    choices.marked_row(default_view)
+    _json(default_view.plan)
     for entry in list(gallery.GALLERY.values())[:4]:
-        _shown(entry.name, seen, set())
+        _figure_payload(entry.name, default_view, set())
     files.close()
 
 
@@ -97,7 +97,7 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        loc = first["loc"][1:]  # without where it was in the request
+        loc = first["loc"][1:]  # without the part of the request
         return _failure(422, complaint({**first, "loc": loc}), ".".join(map(str, loc)) or None)
 
     @app.exception_handler(HTTPException)
@@ -122,9 +122,9 @@ _BUNDLE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript
 
 @made_once(maxsize=1)
 def vega_bundle() -> bytes:
-    """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws our files.
+    """Vega, Vega-Lite and Vega-Embed with its expression interpreter, from the package that also draws files.
 
-    Bundling takes a second and a half and never lets another thread run, so another process does it.
+    Bundling takes 1.5 s and holds the interpreter lock, so it runs in another process.
     """
     return subprocess.run([sys.executable, "-c", _BUNDLE, _GLOBAL], stdout=subprocess.PIPE, check=True).stdout
 
@@ -145,12 +145,12 @@ def _pages(app: FastAPI) -> None:
     @app.get("/static/{name}", include_in_schema=False)
     def static(name: str) -> Response:
         if name not in _static_names():
-            raise HTTPException(404, f"there is no {name[:60]!r} here")
+            raise HTTPException(404, f"no static file {name[:60]!r}")
         return page(name)
 
     @app.get("/static/lib/vega.js", include_in_schema=False)
     def vega() -> Response:
-        # Equal for one version of the server: a browser may keep it.
+        # Constant per version of the server, so a browser may cache it.
         return Response(vega_bundle(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
 
     @app.get("/favicon.ico", include_in_schema=False)
@@ -169,11 +169,11 @@ def _static_names() -> frozenset[str]:
 def _numbers(app: FastAPI, uploads: Uploads) -> None:
     @app.get("/api/catalog")
     def catalog() -> dict[str, Any]:
-        """Everything that can be chosen, and the look of charts."""
+        """All options of the controls, and the chart themes."""
         return choices.catalog()
 
     @app.get("/api/plan")
-    def plan(query: Asked) -> dict[str, Any]:
+    def plan(query: ScenarioQuery) -> dict[str, Any]:
         """What `specmargin plan --json` prints."""
         return view_of(query, uploads).plan
 
@@ -181,39 +181,39 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
     def view(query: Annotated[ViewQuery, InQuery()]) -> Response:
         """The plan, and figures as tables of rows; the structure of a chart only where the page lacks it.
 
-        A scenario that makes no sense is an answer here, not an error: `refused` says why, `gpus` how many would do.
+        A scenario that cannot be priced is not an HTTP error: `refused` says why, `gpus` how many GPUs would suffice.
         """
         began = time.perf_counter()
-        seen = view_of(query, uploads)
+        current = view_of(query, uploads)
         have = set(query.have.split("|"))
         try:
-            body: dict[str, Any] = {"plan": seen.plan, "here": choices.here(seen)}
+            body: dict[str, Any] = {"plan": current.plan, "here": choices.marked_row(current)}
         except InputError as error:
-            return _json({"refused": str(error), "gpus": choices.enough_gpus(seen, error)})
-        body["figures"] = [_shown(name, seen, have) for name in query.show.split(",") if name]
+            return _json({"refused": str(error), "gpus": choices.enough_gpus(current, error)})
+        body["figures"] = [_figure_payload(name, current, have) for name in query.show.split(",") if name]
         return _json(body | {"seconds": round(time.perf_counter() - began, 4)})
 
     @app.get("/api/story")
-    def paragraphs(query: Asked) -> Response:
-        """The argument with the numbers of this scenario; each paragraph names its figure."""
+    def paragraphs(query: ScenarioQuery) -> Response:
+        """The explanation with the numbers of this scenario; each paragraph names its figure."""
         return _json(
             {"lead": story.LEAD, "paragraphs": [vars(part) for part in story.paragraphs(view_of(query, uploads))]}
         )
 
 
-def _shown(name: str, view: View, have: set[str]) -> dict[str, Any]:
+def _figure_payload(name: str, view: View, have: set[str]) -> dict[str, Any]:
     try:
-        found = gallery.figure(name, view)
+        figure = gallery.figure(name, view)
     except gallery.DoesNotApplyError as error:
         return {"name": name, "reason": str(error)}
     return {
         "name": name,
-        "title": found.title,
-        "takeaway": found.takeaway,
-        "source": found.source,
-        "key": found.key,
-        "tables": found.tables,
-        "structure": None if found.key in have else found.structure,
+        "title": figure.title,
+        "takeaway": figure.takeaway,
+        "source": figure.source,
+        "key": figure.key,
+        "tables": figure.tables,
+        "structure": None if figure.key in have else figure.structure,
     }
 
 
@@ -233,20 +233,20 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
         ending: Literal["json", "csv", "svg", "png", "html"],
         query: Annotated[FigureQuery, InQuery()],
     ) -> Response:
-        """One figure as a Vega-Lite specification, its rows, a drawing, or a page of its own."""
+        """One figure as Vega-Lite JSON, CSV rows, an image, or an HTML page."""
         if name not in gallery.GALLERY:
             raise HTTPException(404, f"no figure {name!r}; known: {', '.join(gallery.GALLERY)}")
-        found = gallery.figure(name, view_of(query, uploads))
+        drawn = gallery.figure(name, view_of(query, uploads))
         if ending == "csv":
-            return _attached(_csv(found), "text/csv; charset=utf-8", f"{name}.csv")
-        chart = found.chart(THEMES[query.theme])
+            return _attached(_csv(drawn), "text/csv; charset=utf-8", f"{name}.csv")
+        chart = drawn.chart(THEMES[query.theme])
         if ending == "json":
             return _attached(json.dumps(chart.to_dict()), "application/json", f"{name}.json")
         return _attached(rendered(chart, ending), _DRAWN[ending], f"{name}.{ending}")
 
     @app.get("/api/report", response_class=Response, responses={200: {"content": {"text/html": {}}}})
-    def whole(query: Asked) -> Response:
-        """The story and all figures as one file without scripts."""
+    def whole(query: ScenarioQuery) -> Response:
+        """The explanation and all figures as one HTML file without scripts."""
         return _attached(report.page(view_of(query, uploads)), "text/html; charset=utf-8", "report.html")
 
 
@@ -255,7 +255,7 @@ def _contents() -> dict[str, Any]:
 
 
 def _attached(body: str | bytes, media_type: str, name: str) -> Response:
-    """Always a download: nothing that is made of an upload is shown as a page of this server."""
+    """Always a download: content derived from an upload is never rendered as a page of this server."""
     return Response(body, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
@@ -285,8 +285,8 @@ def _uploads(app: FastAPI, uploads: Uploads) -> None:
         name: Annotated[str, InQuery(max_length=200)] = "file",
         beside: Annotated[str | None, InQuery(pattern="^[0-9a-f]{16}$")] = None,
     ) -> Uploaded:
-        """A dropped file: the id stands for it in links (`upload:ID`)."""
-        found = await uploads.receive(kind, name, request.stream(), beside)
+        """Upload a file; links refer to it by id (`upload:ID`)."""
+        stored = await uploads.receive(kind, name, request.stream(), beside)
         return Uploaded(
-            id=found.id, kind=found.kind, name=found.name, summary=found.summary, categories=list(found.categories)
+            id=stored.id, kind=stored.kind, name=stored.name, summary=stored.summary, categories=list(stored.categories)
         )

@@ -1,4 +1,4 @@
-"""Files dropped on the page: limited in size, read as data, kept under names of our own in a folder of our own."""
+"""Uploaded files: limited in size, read as data only, and stored under generated names in a temporary folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS: dict[Kind, int] = {
     "speculator": 64 << 20,
     "routing": 64 << 20,
 }  # bytes
-MOST_KEPT = 32
+MAX_UPLOADS = 32
 MOST_ROUNDS = 2_000_000
 _PLAIN = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -35,38 +35,38 @@ class TooLargeError(InputError):
 class Upload:
     id: str
     kind: Kind
-    name: str  # for people
-    path: Path  # for us
+    name: str  # display name
+    path: Path  # where it is stored
     summary: str
     categories: tuple[str, ...] = ()
 
 
 class Uploads:
-    """By content: the same file has the same id, so that a link works again once the file is dropped again."""
+    """Keyed by content: the same file has the same id, so that a link works again after a new upload."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="specmargin-"))
-        self._kept: OrderedDict[str, Upload] = OrderedDict()
+        self._uploads: OrderedDict[str, Upload] = OrderedDict()
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def find(self, key: str, kind: Kind) -> Upload:
-        found = self._kept.get(key)
-        if found is None:
-            raise InputError(f"the {kind} file of this link is not here (id {key}): drop it on the page again")
-        if found.kind != kind:
-            raise InputError(f"{found.name} is a file of kind {found.kind}, not {kind}")
-        self._kept.move_to_end(key)
-        return found
+        upload = self._uploads.get(key)
+        if upload is None:
+            raise InputError(f"the {kind} file of this link is not on the server (id {key}): drop it on the page again")
+        if upload.kind != kind:
+            raise InputError(f"{upload.name} is a file of kind {upload.kind}, not {kind}")
+        self._uploads.move_to_end(key)
+        return upload
 
     async def receive(self, kind: Kind, name: str, chunks: AsyncIterator[bytes], beside: str | None = None) -> Upload:
-        """Count while it arrives, and keep nothing that cannot be read."""
+        """Enforce the size limit while receiving, and store only files that can be read."""
         body = bytearray()
         async for chunk in chunks:
             body += chunk
             if len(body) > LIMITS[kind]:
-                raise TooLargeError(f"{shown(name)}: a {kind} file may have {LIMITS[kind] >> 20} MB, this one has more")
+                raise TooLargeError(f"{shown(name)}: a {kind} file may have at most {LIMITS[kind] >> 20} MB")
         return self.add(kind, name, bytes(body), beside)
 
     def add(self, kind: Kind, name: str, body: bytes, beside: str | None = None) -> Upload:
@@ -79,32 +79,32 @@ class Uploads:
         folder.mkdir(exist_ok=True)
         try:
             if bank is None:
-                found = _READERS[kind](key, name, _written(kind, folder, name, body))
+                upload = _READERS[kind](key, name, _written(kind, folder, name, body))
             else:
-                found = _joined_bank(key, folder / "bank", bank.path, body)
+                upload = _joined_bank(key, folder / "bank", bank.path, body)
         except SpecmarginError as error:
             message = _without_path(str(error), folder, name)
             if new:
                 shutil.rmtree(folder, ignore_errors=True)
             raise InputError(message) from None
-        self._keep(found)
-        return found
+        self._store(upload)
+        return upload
 
     def _bank(self, beside: str | None) -> Upload:
         if beside is None:
             raise InputError("speculator.parquet belongs to an acceptance.parquet: drop both together")
         return self.find(beside, "acceptance")
 
-    def _keep(self, found: Upload) -> None:
-        self._kept[found.id] = found
-        self._kept.move_to_end(found.id)
-        while len(self._kept) > MOST_KEPT:
-            old, _ = self._kept.popitem(last=False)
+    def _store(self, upload: Upload) -> None:
+        self._uploads[upload.id] = upload
+        self._uploads.move_to_end(upload.id)
+        while len(self._uploads) > MAX_UPLOADS:
+            old, _ = self._uploads.popitem(last=False)
             shutil.rmtree(self._folder / old, ignore_errors=True)
 
 
 def shown(name: str) -> str:
-    """A name that is safe to show and to make a folder of."""
+    """A name that is safe to display and to use as a folder name."""
     plain = _PLAIN.sub("-", name.replace("\\", "/").rsplit("/", 1)[-1]).strip("-.")[:60]
     return plain or "file"
 
@@ -114,7 +114,7 @@ def _written(kind: Kind, folder: Path, name: str, body: bytes) -> Path:
     if kind == "acceptance":
         path = folder / "bank" / ("acceptance.parquet" if ending == ".parquet" else f"bank{ending}")
         if ending not in (".parquet", ".csv", ".jsonl", ".json"):
-            raise InputError(f"{shown(name)}: a bank is .parquet, .csv or .jsonl, a profile of one .json")
+            raise InputError(f"{shown(name)}: a bank must be .parquet, .csv or .jsonl, its profile .json")
     elif kind == "config":
         stem = shown(name).removesuffix(".json").removesuffix(".config") or "model"
         path = folder / ("dropped-model" if stem == "config" else stem) / "config.json"
@@ -133,21 +133,21 @@ def _joined_bank(key: str, folder: Path, accepted: Path, confidences: bytes) -> 
 
 
 def _without_path(message: str, folder: Path, name: str) -> str:
-    """Where a file lies on this machine is nobody's business, and no help."""
+    """Replace server paths, which must not be disclosed, by the name of the upload."""
     for part in sorted((str(p) for p in folder.rglob("*")), key=len, reverse=True):
         message = message.replace(part, shown(name))
     return message.replace(str(folder), shown(name))
 
 
 def _config(key: str, name: str, path: Path) -> Upload:
-    found = load_architecture(path)
-    billions = found.parameters / 1e9
+    architecture = load_architecture(path)
+    billions = architecture.parameters / 1e9
     pool = (
-        f", {found.pools[0].experts_per_token} of {found.pools[0].experts} experts a token"
-        if found.is_moe
+        f", {architecture.pools[0].experts_per_token} of {architecture.pools[0].experts} experts per token"
+        if architecture.is_moe
         else ", dense"
     )
-    summary = f"{found.name}: {billions:,.1f} B parameters{pool}"
+    summary = f"{architecture.name}: {billions:,.1f} B parameters{pool}"
     return Upload(id=key, kind="config", name=shown(name), path=path.parent, summary=summary)
 
 
@@ -170,15 +170,15 @@ def _acceptance(key: str, name: str, path: Path) -> Upload:
 
     _check_rows(path)
     rounds = read_bank([path])
-    said = "with confidences" if rounds.has_confidence else "without confidences"
-    summary = f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {said}"
+    confidences = "with confidences" if rounds.has_confidence else "without confidences"
+    summary = f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {confidences}"
     return Upload(
         id=key, kind="acceptance", name=shown(name), path=path, summary=summary, categories=tuple(rounds.categories)
     )
 
 
 def _check_rows(path: Path) -> None:
-    """A small Parquet file may unpack to a large table."""
+    """Limit the rows: a small Parquet file may decompress to a large table."""
     if path.suffix != ".parquet":
         return
     import polars as pl  # noqa: PLC0415 (an extra)
@@ -194,10 +194,10 @@ def _check_rows(path: Path) -> None:
 def _routing(key: str, name: str, path: Path) -> Upload:
     from specmargin.routing.schema import read_routing  # noqa: PLC0415
 
-    found = read_routing(path)
-    summary = f"routing of {found.experts_per_token} of {found.experts} experts in {found.layers} layers"
+    profile = read_routing(path)
+    summary = f"routing of {profile.experts_per_token} of {profile.experts} experts in {profile.layers} layers"
     return Upload(
-        id=key, kind="routing", name=shown(name), path=path, summary=summary, categories=tuple(found.categories)
+        id=key, kind="routing", name=shown(name), path=path, summary=summary, categories=tuple(profile.categories)
     )
 
 

@@ -1,4 +1,4 @@
-"""From a query to all that figures and words are made of; what a control leaves alone is not worked out again."""
+"""From a query to the inputs of figures and texts; results that a control does not affect are cached."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from specmargin.routing.local import LocalRouting
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
 
-_KEPT = 48
+_CACHED = 48
 
 
 @dataclass(frozen=True)
 class View:
-    """One scenario, worked out as far as somebody asks."""
+    """One scenario, evaluated lazily."""
 
     request: ReportRequest
     layer: int | None = None
@@ -44,7 +44,7 @@ class View:
 
     @property
     def batch(self) -> int:
-        """That figures mark."""
+        """The batch marked in figures."""
         return self.request.batch
 
     @property
@@ -83,22 +83,22 @@ class View:
 
     @cached_property
     def row(self) -> PlanRow:
-        """The plan at the batch that figures mark."""
-        known = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
-        if known is not None:
-            return known
+        """The plan at the marked batch."""
+        planned = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
+        if planned is not None:
+            return planned
         return plan_rows(self.pricer, [self.batch], max_depth=self.max_depth, graph_limit=self.graph_limit)[0]
 
     @property
     def local_routing(self) -> LocalRouting | None:
-        """Popularity and locality, of one layer where one is chosen."""
+        """Popularity and locality, of one layer if one is chosen."""
         pools = self.scenario.architecture.pools
         local = self.scenario.routing.local(pools[0]) if pools else None
         return local if local is None or self.layer is None else one_layer(local, self.layer)
 
     @cached_property
     def rounds(self) -> Rounds | None:
-        """The bank that was dropped, where it is one with rounds."""
+        """The rounds of the uploaded bank; none for a profile."""
         if self.bank is None or self.bank.path.suffix == ".json":
             return None
         return read_rounds(self.bank)
@@ -115,12 +115,12 @@ class View:
 
 
 def one_layer(local: LocalRouting, layer: int) -> LocalRouting:
-    at = slice(min(layer, local.layers - 1), min(layer, local.layers - 1) + 1)
+    chosen = slice(min(layer, local.layers - 1), min(layer, local.layers - 1) + 1)
     return replace(
         local,
-        popularity_by_layer_expert=local.popularity_by_layer_expert[at],
-        log_miss_by_run_layer_expert=local.log_miss_by_run_layer_expert[:, at],
-        neighbour_overlap_by_layer=local.neighbour_overlap_by_layer[at],
+        popularity_by_layer_expert=local.popularity_by_layer_expert[chosen],
+        log_miss_by_run_layer_expert=local.log_miss_by_run_layer_expert[:, chosen],
+        neighbour_overlap_by_layer=local.neighbour_overlap_by_layer[chosen],
     )
 
 
@@ -129,30 +129,30 @@ def view_of(query: Query, uploads: Uploads) -> View:
     routing_file, routing = _uploaded(query.routing, "routing", uploads)
     _, model = _uploaded(query.model, "config", uploads)
     files = {"model": model or query.model, "acceptance": acceptance, "routing": routing}
-    given = {name: getattr(query, name) for name in ReportRequest.model_fields} | files
-    request = ReportRequest.model_construct(**given)  # checked at the door already
+    fields = {name: getattr(query, name) for name in ReportRequest.model_fields} | files
+    request = ReportRequest.model_construct(**fields)  # validated by `Query` already
     return View(request=request, layer=query.layer, bank=bank, routing_file=routing_file)
 
 
 def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
     """The file behind `upload:ID[:CATEGORY]`, and the text with its path in place of the id."""
-    named = UPLOAD.fullmatch(text) if text is not None else None
-    if named is None:
+    match = UPLOAD.fullmatch(text) if text is not None else None
+    if match is None:
         return None, text
-    upload = uploads.find(named.group(1), kind)
-    category = f":{named.group(2)}" if named.group(2) else ""
+    upload = uploads.find(match.group(1), kind)
+    category = f":{match.group(2)}" if match.group(2) else ""
     return upload, f"{upload.path}{category}"
 
 
-@made_once(maxsize=_KEPT)
+@made_once(maxsize=_CACHED)
 def _base(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
     choice, scenario = scenario_of(request)
     return choice, Pricer(scenario)
 
 
-@made_once(maxsize=_KEPT)
+@made_once(maxsize=_CACHED)
 def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
-    """Requests that differ in acceptance or context share what was priced."""
+    """Cached; requests that differ only in acceptance or context share their prices."""
     choice, base = _base(request.model_copy(update={"acceptance": None, "context": 0}))
     pricer = base.with_context(float(request.context))
     pricer.check_memory()
@@ -163,7 +163,7 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
     return choice, pricer.with_survival(survival)
 
 
-@made_once(maxsize=_KEPT)
+@made_once(maxsize=_CACHED)
 def _answer(request: ScenarioRequest, max_depth: int) -> Answer:
     choice, pricer = pricer_of(request)
     return answer(choice, pricer, PlanRequest.model_construct(**request.model_dump(), depth=max_depth))

@@ -1,4 +1,4 @@
-"""What drafts are worth: accepted tokens, survival, and how far a drafter's confidence can be believed."""
+"""Accepted tokens, survival, and calibration of a drafter's confidence."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _BINS = 15
 _MOST_CATEGORIES = 6
 
 
-def histogram_figure(share_by_accepted: Sequence[float], *, of: str, source: str) -> Figure:
+def histogram_figure(share_by_accepted: Sequence[float], *, drafter: str, source: str) -> Figure:
     """Share of rounds by accepted draft tokens."""
     mean = float(np.dot(np.arange(len(share_by_accepted)), share_by_accepted))
     nothing, everything = share_by_accepted[0], share_by_accepted[-1]
     deepest = len(share_by_accepted) - 1
     return Figure(
         name="histogram",
-        title="How many draft tokens a round keeps",
+        title="Accepted draft tokens per round",
         takeaway=(
-            f"{of}: {mean:.2f} of {deepest} draft tokens are accepted on average, but hardly a round is average: "
-            f"{nothing:.0%} keep none and {everything:.0%} keep all. That spread is what adaptive policies live on."
+            f"{drafter}: {mean:.2f} of {deepest} draft tokens are accepted on average, with a wide spread: "
+            f"{nothing:.0%} of rounds keep none and {everything:.0%} keep all. Adaptive policies exploit this spread."
         ),
         source=source,
         tables={
@@ -36,8 +36,8 @@ def histogram_figure(share_by_accepted: Sequence[float], *, of: str, source: str
     )
 
 
-def of_curve(survival: Survival, depth: int) -> list[float]:
-    """The shares that a survival curve implies: S_d − S_{d+1}."""
+def accepted_shares(survival: Survival, depth: int) -> list[float]:
+    """Share of rounds by accepted tokens that a survival curve implies: S_d − S_{d+1}."""
     curve = np.concatenate([[1.0], survival.at(depth), [0.0]])
     return [float(value) for value in curve[:-1] - curve[1:]]
 
@@ -64,10 +64,10 @@ def _draw_histogram() -> alt.LayerChart:
 
 
 def survival_figure(
-    curves: Mapping[str, Sequence[float]], *, of: str, source: str, hurdle: float | None = None
+    curves: Mapping[str, Sequence[float]], *, drafter: str, source: str, hurdle: float | None = None
 ) -> Figure:
-    """Survival by depth, one line a category; the hurdle at the batch looked at, where it is known."""
-    names = _shown(curves)
+    """Survival by depth, one line per category, and the hurdle at the marked batch where given."""
+    names = _shown_categories(curves)
     rows = [
         {"depth": depth, "survival": rounded(value), "series": name}
         for name in names
@@ -76,15 +76,15 @@ def survival_figure(
     ends = {name: (float(len(curves[name])), float(curves[name][-1])) for name in names}
     best, worst = (pick(names, key=lambda name: curves[name][-1]) for pick in (max, min))
     between = (
-        f"; at depth {len(curves[best])} {best} keeps {curves[best][-1]:.0%} of drafts, {worst} {curves[worst][-1]:.0%}"
+        f"; survival to depth {len(curves[best])}: {curves[best][-1]:.0%} ({best}), {curves[worst][-1]:.0%} ({worst})"
         if best != worst
         else f", all of {len(curves[best])} with {curves[best][-1]:.0%}"
     )
     cleared = "" if hurdle is None else f" The hurdle here is {hurdle:.2f}."
     return Figure(
         name="survival",
-        title="How far drafts survive",
-        takeaway=f"{of}: the first token is accepted with {curves[names[0]][0]:.0%}{between}.{cleared}",
+        title="Survival by draft depth",
+        takeaway=f"{drafter}: the first token is accepted with {curves[names[0]][0]:.0%}{between}.{cleared}",
         source=source,
         tables={
             "curves": rows,
@@ -98,8 +98,8 @@ def survival_figure(
     )
 
 
-def _shown(curves: Mapping[str, Sequence[float]]) -> list[str]:
-    """All together first, then the categories that differ most."""
+def _shown_categories(curves: Mapping[str, Sequence[float]]) -> list[str]:
+    """`all` first, then the categories with the highest and lowest survival."""
     others = sorted((name for name in curves if name != "all"), key=lambda name: -curves[name][-1])
     if len(others) >= _MOST_CATEGORIES:
         half = (_MOST_CATEGORIES - 1) // 2
@@ -128,20 +128,20 @@ def _draw_survival(names: tuple[str, ...]) -> alt.LayerChart:
 # --- confidence ---
 
 
-def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, of: str, source: str) -> Figure:
-    """Share accepted against the probability that was said, in bins of equal size, for each way of saying it."""
+def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, drafter: str, source: str) -> Figure:
+    """Share accepted against predicted probability, in bins of equal size, one line per predictor."""
     rows: list[dict[str, Any]] = []
     errors: dict[str, float] = {}
-    for name, said in sides.items():
-        parts = [part for part in np.array_split(np.argsort(said, kind="stable"), _BINS) if part.size]
-        points = [(float(said[part].mean()), float(accepted[part].mean()), part.size) for part in parts]
+    for name, predicted in sides.items():
+        parts = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if part.size]
+        points = [(float(predicted[part].mean()), float(accepted[part].mean()), part.size) for part in parts]
         errors[name] = sum(abs(x - y) * size for x, y, size in points) / accepted.size
         rows += [{"said": rounded(x), "kept": rounded(y), "series": name, "tokens": size} for x, y, size in points]
     words = ", ".join(f"{name} {error:.1%}" for name, error in errors.items())
     return Figure(
         name="reliability",
-        title="What the drafter says, and what happens",
-        takeaway=f"{of}: expected calibration error {words}, on requests that the calibration did not see.",
+        title="Reliability of the drafter's confidence",
+        takeaway=f"{drafter}: expected calibration error {words}, on held-out requests.",
         source=source,
         tables={"points": rows, "even": [{"said": 0.0, "kept": 0.0}, {"said": 1.0, "kept": 1.0}]},
         draw=_draw_reliability,
@@ -151,7 +151,7 @@ def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, 
 
 def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1])
-    x = alt.X("said:Q", title="probability said", axis=alt.Axis(format="%", tickCount=5), scale=scale)
+    x = alt.X("said:Q", title="predicted probability", axis=alt.Axis(format="%", tickCount=5), scale=scale)
     y = alt.Y("kept:Q", title="share accepted", axis=alt.Axis(format="%", tickCount=5), scale=scale)
     legend = alt.Legend(title=None, orient="top-left")
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
@@ -168,12 +168,12 @@ def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
     return alt.LayerChart(layer=[even, lines, points])
 
 
-def joint_figure(share_by_accepted_predicted: FloatArray, *, of: str, source: str) -> Figure:
-    """Share of rounds by what was predicted and what was accepted."""
+def joint_figure(share_by_accepted_predicted: FloatArray, *, drafter: str, source: str) -> Figure:
+    """Share of rounds by predicted and accepted tokens."""
     joint = np.asarray(share_by_accepted_predicted)
     right = float(np.trace(joint))
     near = right + float(np.trace(joint, 1) + np.trace(joint, -1))
-    high = 0.38 * float(joint.max())  # from there on a cell is dark enough for light ink
+    high = 0.38 * float(joint.max())  # above it, cells are dark enough for light text
     rows = [
         {
             "accepted": str(accepted),
@@ -189,8 +189,8 @@ def joint_figure(share_by_accepted_predicted: FloatArray, *, of: str, source: st
         name="joint",
         title="Predicted against accepted, round by round",
         takeaway=(
-            f"{of}: confidence foresees the number of accepted tokens exactly in {right:.0%} of rounds and to "
-            f"within one in {near:.0%}. What it does not foresee no gate can use."
+            f"{drafter}: confidence predicts the number of accepted tokens exactly in {right:.0%} of rounds and "
+            f"within one in {near:.0%}."
         ),
         source=source,
         tables={"cells": rows},

@@ -1,4 +1,4 @@
-"""Two drafters against each other, over depth and batch."""
+"""Two drafters compared by depth and batch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from specmargin.figures.figure import Figure, rounded, table
 from specmargin.figures.payoff import MAP_BATCHES, fitting
 from specmargin.figures.words import price_source
 
-_EVEN = 0.02  # of goodput: closer than that nobody wins
-_REACH = 1.5  # ratio at which colours are full
+_EVEN = 0.02  # relative goodput difference that counts as even
+_REACH = 1.5  # ratio at the ends of the colour scale
 
 
 def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """Goodput of the second drafter over the first's, at the same batch and depth; each with its own acceptance."""
     batches = fitting(first, MAP_BATCHES)
     deep = min(deepest(side.scenario, max_depth) for side in (first, second))
-    ours, theirs = first.grid(batches, deep), second.grid(batches, deep)
-    ratio = theirs.goodput / ours.goodput
-    allowed = allowed_depths(ours, graph_limit)
+    first_grid, second_grid = first.grid(batches, deep), second.grid(batches, deep)
+    ratio = second_grid.goodput / first_grid.goodput
+    allowed = allowed_depths(first_grid, graph_limit)
     names = (first.scenario.drafter.name, second.scenario.drafter.name)
     rows = [
         {
@@ -39,12 +39,12 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph
         if allowed[i, depth]
     ]
     kinds = dict.fromkeys(str(side.scenario.survival.source.kind) for side in (first, second))
-    best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (ours, theirs)]
+    best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (first_grid, second_grid)]
     return Figure(
         name="crossover",
-        title=f"{names[0]} against {names[1]}",
+        title=f"{names[0]} compared with {names[1]}",
         takeaway=_words(first.scenario, batches, best[1] / best[0], names),
-        source=f"{price_source(first)}; acceptance: each its own ({' and '.join(kinds)})",
+        source=f"{price_source(first)}; acceptance per drafter ({' and '.join(kinds)})",
         tables={"cells": rows},
         draw=_draw,
         shape=(names, deep),

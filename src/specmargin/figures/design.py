@@ -1,4 +1,4 @@
-"""The design space: what other experts would make of speculation."""
+"""The design space: goodput of the model with other experts."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from specmargin.modes import Hold
 from specmargin.sources import weakest
 
 _CELL = 54  # pixels
-_LEAST_SPAN = 1.25  # so that a few percent do not look like a difference
-_PALE = 1.6  # power by which colours reach beyond the data: dark ink stays readable on all of them
+_LEAST_SPAN = 1.25  # of the colour scale, so that differences of a few percent stay pale
+_PALE = 1.6  # power by which the colour scale exceeds the data, so that dark text stays readable
 _TICKS = (0.25, 0.35, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 _EQUAL = {Hold.ACTIVE: "active", Hold.TOTAL: "active and total"}
 
 
-def design_figure(found: Design) -> Figure:
-    """Experts over experts a token, a panel for each shared share; speculative goodput over the model as it is."""
-    scenario, hold = found.scenario, found.space.hold
-    cells = sorted((_cell(found, row) for row in found.rows), key=lambda cell: cell["shared"])
+def design_figure(design: Design) -> Figure:
+    """Goodput relative to the unchanged model, by experts and experts per token, one panel per shared share."""
+    scenario, hold = design.scenario, design.space.hold
+    cells = sorted((_cell(design, row) for row in design.rows), key=lambda cell: cell["shared"])
     furthest = max(_LEAST_SPAN, *(max(cell["relative"], 1.0 / cell["relative"]) for cell in cells))
-    small = "speed-up over no speculation" if hold is Hold.ACTIVE else "shared share of the width that a token uses"
-    best = max(found.fitting or found.rows, key=lambda row: row.goodput_tokens_per_second)
-    over = best.goodput_tokens_per_second / found.base.goodput_tokens_per_second
+    small = "speed-up over no speculation" if hold is Hold.ACTIVE else "shared share of the active width"
+    best = max(design.fitting or design.rows, key=lambda row: row.goodput_tokens_per_second)
+    over = best.goodput_tokens_per_second / design.base.goodput_tokens_per_second
     return Figure(
         name="design",
         title=f"{scenario.architecture.name} with other experts",
         takeaway=(
-            f"Batch {found.batch}, {scenario.drafter.name}, {scenario.device.title}, equal {_EQUAL[hold]} parameters: "
-            f"{best.shape.experts_per_token} of {best.shape.experts} would serve {over:.2f} times the tokens. Large: "
-            f"goodput over the model as it is; small: {small}; in brackets: does not fit; empty: no "
-            f"width in steps of {STEP} keeps the parameters equal. Quality is not predicted."
+            f"Batch {design.batch}, {scenario.drafter.name}, {scenario.device.title}, equal {_EQUAL[hold]} parameters: "
+            f"{best.shape.experts_per_token} of {best.shape.experts} has {over:.2f}× the goodput. Large: goodput "
+            f"relative to the unchanged model; small: {small}; parentheses: does not fit; empty: no width in "
+            f"steps of {STEP} keeps the parameters equal. Quality is not predicted."
         ),
-        source=f"Specmargin, {scenario.prices.name} prices; weakest input: {weakest(found.sources.values())}",
+        source=f"Specmargin, {scenario.prices.name} prices; weakest input: {weakest(design.sources.values())}",
         tables={"cells": cells},
         draw=_draw,
         shape=(
@@ -47,26 +47,26 @@ def design_figure(found: Design) -> Figure:
     )
 
 
-def _cell(found: Design, row: DesignRow) -> dict[str, Any]:
-    relative = round(row.goodput_tokens_per_second / found.base.goodput_tokens_per_second, 3)
+def _cell(design: Design, row: DesignRow) -> dict[str, Any]:
+    relative = round(row.goodput_tokens_per_second / design.base.goodput_tokens_per_second, 3)
     share = row.shape.shared_share
     return {
         "experts": row.shape.experts,
         "per_token": row.shape.experts_per_token,
         "relative": relative,
         "large": f"{relative:.2f}" if row.fits else f"({relative:.2f})",
-        "small": f"{row.speedup:.2f}×" if found.space.hold is Hold.ACTIVE else f"{share:.0%}",
+        "small": f"{row.speedup:.2f}×" if design.space.hold is Hold.ACTIVE else f"{share:.0%}",
         "shared": round(share, 3),
         "width": row.shape.width,
         "parameters": row.parameters,
         "fits": row.fits,
-        "panel": _panel(found, row),
+        "panel": _panel(design, row),
     }
 
 
-def _panel(found: Design, row: DesignRow) -> str:
-    """The share that was asked for, which steps of width meet only nearly."""
-    shares = found.space.shared_shares
+def _panel(design: Design, row: DesignRow) -> str:
+    """The requested share nearest to the variant's, which is rounded to steps of width."""
+    shares = design.space.shared_shares
     if not shares:
         return ""
     nearest = min(shares, key=lambda share: abs(share - row.shape.shared_share))
@@ -76,14 +76,14 @@ def _panel(found: Design, row: DesignRow) -> str:
 def _draw(
     panels: tuple[str, ...], per_token: tuple[int, ...], experts: tuple[int, ...], reach: float
 ) -> alt.HConcatChart:
-    return alt.HConcatChart(hconcat=[_one(name, per_token, experts, reach) for name in panels])
+    return alt.HConcatChart(hconcat=[_draw_panel(name, per_token, experts, reach) for name in panels])
 
 
-def _one(name: str, per_token: tuple[int, ...], experts: tuple[int, ...], reach: float) -> alt.LayerChart:
+def _draw_panel(name: str, per_token: tuple[int, ...], experts: tuple[int, ...], reach: float) -> alt.LayerChart:
     plain = alt.Axis(labelAngle=0, grid=False)
     base = table("cells").transform_filter(f"datum.panel === '{name}'")
     base = base.encode(
-        x=alt.X("per_token:O", title="experts a token", scale=alt.Scale(domain=list(per_token)), axis=plain),
+        x=alt.X("per_token:O", title="experts per token", scale=alt.Scale(domain=list(per_token)), axis=plain),
         y=alt.Y("experts:O", title="experts", scale=alt.Scale(domain=list(experts)), axis=plain),
     )
     colour = alt.Color(

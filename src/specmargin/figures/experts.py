@@ -1,4 +1,4 @@
-"""Which experts positions touch: how many, how popular they are, and how much neighbours share."""
+"""Experts touched by positions: distinct experts, popularity, and overlap of neighbours."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from specmargin.figures.words import short
 from specmargin.routing.local import LocalRouting
 from specmargin.sources import Source
 
-_CURVES = {"uniform": "uniform", "width": "width: strangers", "skew": "popularity alone", "depth": "depth: one run"}
-_DASHES = {"uniform": [2, 2], "width: strangers": [1, 0], "popularity alone": [6, 3], "depth: one run": [1, 0]}
+_CURVES = {"uniform": "uniform", "width": "width: independent", "skew": "popularity only", "depth": "depth: one run"}
+_DASHES = {"uniform": [2, 2], "width: independent": [1, 0], "popularity only": [6, 3], "depth: one run": [1, 0]}
 
 
 def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], source: Source) -> Figure:
@@ -30,11 +30,11 @@ def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], so
     sixteen = min(rows, key=lambda row: abs(row["positions"] - 16))
     return Figure(
         name="coverage",
-        title="Experts that positions touch",
+        title="Distinct experts by positions",
         takeaway=(
-            f"{model}, routing {routing}: {sixteen['positions']} positions touch {sixteen['uniform']:.0f} experts of a "
-            f"layer if routing were uniform, {sixteen['width']:.0f} as strangers and {sixteen['depth']:.0f} as one "
-            f"run: neighbours pick the same experts."
+            f"{model}, routing {routing}: {sixteen['positions']} positions touch {sixteen['uniform']:.0f} experts per "
+            f"layer under uniform routing, {sixteen['width']:.0f} as independent tokens and {sixteen['depth']:.0f} as "
+            f"one run: neighbours choose similar experts."
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={"curves": values, "labels": end_labels(ends, x="positions", y="experts", gap=0.24, log=True)},
@@ -46,7 +46,7 @@ def _draw_coverage() -> alt.LayerChart:
     names = list(_CURVES.values())
     scale = alt.Scale(type="log", base=2, nice=False)
     x = alt.X("positions:Q", scale=scale, axis=powers(13), title="positions")
-    y = alt.Y("experts:Q", scale=scale, axis=powers(13), title="distinct experts of a layer")
+    y = alt.Y("experts:Q", scale=scale, axis=powers(13), title="distinct experts per layer")
     colour = alt.Color("series:N", scale=alt.Scale(domain=names), legend=None)
     dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=[_DASHES[n] for n in names]), legend=None)
     tooltip = [alt.Tooltip("series:N", title=" "), "positions:Q", alt.Tooltip("experts:Q", format=".1f")]
@@ -70,11 +70,11 @@ def popularity_figure(model: str, pool: ExpertPool, local: LocalRouting | None, 
     top = float(np.median(ranked[:, : max(pool.experts // 10, 1)].sum(axis=1)) / pool.experts_per_token)
     return Figure(
         name="popularity",
-        title="Some experts are asked more than others",
+        title="Popularity of experts",
         takeaway=(
-            f"{model}: a tenth of the {pool.experts} experts takes {top:.0%} of the choices in the median layer "
-            f"(10% if routing were uniform); the most popular is in {middle[0]:.0%} of positions, an even share "
-            f"would be {even:.1%}."
+            f"{model}: the most popular tenth of {pool.experts} experts gets {top:.0%} of choices in the median layer "
+            f"(10% under uniform routing); the most popular expert is chosen by {middle[0]:.0%} of positions, "
+            f"{even:.1%} under uniform routing."
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={
@@ -123,23 +123,23 @@ _LOADED_UP_TO = 8
 def overlap_figure(
     model: str, pool: ExpertPool, local: LocalRouting | None, by_lag: Sequence[float], source: Source
 ) -> Figure:
-    """Experts that two positions of a run share, by how far apart they are, and how many the run had loaded already."""
+    """Share of experts that two positions of a run have in common by distance, and that the run has loaded already."""
     k = pool.experts_per_token
     even = k / pool.experts
-    strangers, loaded = even, []
+    independent, loaded = even, []
     if local is not None:
-        strangers = float((local.popularity_by_layer_expert**2).sum(axis=1).mean() / k)
+        independent = float((local.popularity_by_layer_expert**2).sum(axis=1).mean() / k)
         curve = local.depth_curve_by_layer(np.arange(1, _LOADED_UP_TO + 1)).mean(axis=1)
         loaded = [1.0 - float(curve[i] - curve[i - 1]) / k for i in range(1, _LOADED_UP_TO)]
     first = by_lag[0] if by_lag else even
-    levels = {f"uniform {even:.1%}": even} | ({} if local is None else {f"strangers {strangers:.1%}": strangers})
-    already = f"; its eighth position finds {loaded[-1]:.0%} of its experts loaded by the run" if loaded else ""
+    levels = {f"uniform {even:.1%}": even} | ({} if local is None else {f"independent {independent:.1%}": independent})
+    already = f"; for its eighth position, the run has loaded {loaded[-1]:.0%} of the experts" if loaded else ""
     return Figure(
         name="overlap",
-        title="Neighbours share experts",
+        title="Expert overlap of neighbours",
         takeaway=(
-            f"{model}: a position shares {first:.0%} of its {k} experts with the one before it{already}. Two strangers "
-            f"share {strangers:.1%}, uniform draws {even:.1%}."
+            f"{model}: a position shares {first:.0%} of its {k} experts with the one before it{already}. Two "
+            f"independent tokens share {independent:.1%}, {even:.1%} under uniform routing."
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={

@@ -1,7 +1,7 @@
-"""A figure: rows by table, the words around them, and the function that draws them.
+"""A figure: rows by table, its texts, and the function that draws them.
 
-The chart's structure depends on `shape` alone and never on the rows. So a page builds it once and then only sends rows,
-while a file gets everything together: title, what to take away, chart and source line.
+The chart's structure depends on `shape` alone and never on the rows. A page builds it once and then only receives rows;
+a file gets title, takeaway, chart and source line together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHARACTERS = 96  # of a subtitle's line
 class Figure:
     name: str
     title: str
-    takeaway: str  # what the reader should see, with the numbers
+    takeaway: str  # the conclusion, with numbers
     source: str
     tables: Mapping[str, Sequence[Row]]
     draw: Draw
@@ -59,7 +59,7 @@ class Figure:
 
     @property
     def structure(self) -> dict[str, Any]:
-        """The Vega-Lite specification without data, title and look: equal for equal `key`s."""
+        """The Vega-Lite specification without data, title and theme: equal for equal `key`s."""
         return _structure(self.draw, self.shape)
 
     @property
@@ -67,18 +67,18 @@ class Figure:
         return ":".join([self.name, *map(str, self.shape)])
 
     def table_rows(self) -> list[dict[str, Any]]:
-        """All rows of all tables, as a download has them."""
+        """All rows of all tables, for a download."""
         return [{"table": name, **row} for name, rows in self.tables.items() for row in rows]
 
 
 def _balanced(text: str, width: int) -> list[str]:
-    """As few lines as `width` allows, as equal as they can be: no last word on a line of its own."""
+    """As few lines as `width` allows, of equal length: no single word on the last line."""
     lines = textwrap.wrap(text, width)
     for narrower in range(width - 1, width // 2, -1):
-        found = textwrap.wrap(text, narrower)
-        if len(found) > len(lines):
+        wrapped = textwrap.wrap(text, narrower)
+        if len(wrapped) > len(lines):
             break
-        lines = found
+        lines = wrapped
     return lines
 
 
@@ -110,18 +110,18 @@ def end_labels(
 ) -> list[dict[str, Any]]:
     """Labels at the ends of lines, moved apart where they would touch: `gap` in units of y (of log2 y if `log`)."""
     order = sorted(ends, key=lambda name: ends[name][1])
-    places = np.array([ends[name][1] for name in order], dtype=np.float64)
-    at = np.log2(np.maximum(places, 1e-12)) if log else places
+    values = np.array([ends[name][1] for name in order], dtype=np.float64)
+    heights = np.log2(np.maximum(values, 1e-12)) if log else values
     for _ in range(8):
         for low in range(len(order) - 1):
-            short = gap - (at[low + 1] - at[low])
+            short = gap - (heights[low + 1] - heights[low])
             if short > 0:
-                at[low] -= short / 2
-                at[low + 1] += short / 2
-    final = 2.0**at if log else at
+                heights[low] -= short / 2
+                heights[low + 1] += short / 2
+    final = 2.0**heights if log else heights
     return [{x: ends[name][0], y: float(final[i]), "series": name} for i, name in enumerate(order)]
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """For rows that travel: four significant digits are more than anybody sees."""
+    """Round to significant digits: four exceed the resolution of a chart and keep rows small."""
     return float(f"{float(value):.{digits}g}")

@@ -1,4 +1,4 @@
-"""A chart into a file: the format is the file's ending, and nothing is fetched from anywhere."""
+"""Write a chart to a file. The suffix selects the format; nothing is fetched from the network."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ENDINGS = (".png", ".svg", ".html", ".json")
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Before any work is done: an ending that we can draw, in a folder that exists, over nothing."""
+    """Check before any work is done: a supported suffix, an existing folder, and no file overwritten."""
     if path.suffix not in ENDINGS:
-        raise InputError(f"{path}: a figure ends in {', '.join(ENDINGS)}")
+        raise InputError(f"{path}: the name of a figure must end in {', '.join(ENDINGS)}")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     check_new(path, force=force)
@@ -29,19 +29,19 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def save(chart: alt.TopLevelMixin, path: Path) -> None:
-    found = rendered(chart, path.suffix.removeprefix("."))
-    if isinstance(found, str):
-        path.write_text(found, encoding="utf-8")
+    content = rendered(chart, path.suffix.removeprefix("."))
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
     else:
-        path.write_bytes(found)
+        path.write_bytes(content)
 
 
 def rendered(chart: alt.TopLevelMixin, ending: str) -> str | bytes:
-    """PNG at twice the size, SVG, a page that carries its own scripts, or the specification itself."""
+    """PNG at twice the size, SVG, a self-contained HTML page, or the Vega-Lite specification."""
     import vl_convert  # noqa: PLC0415 (an extra)
 
     spec = chart.to_dict()
-    if "style" not in spec.get("config", {}):  # a chart without a look gets ours
+    if "style" not in spec.get("config", {}):  # a chart without a theme gets the default one
         spec["config"] = config(LIGHT)
     match ending:
         case "png":

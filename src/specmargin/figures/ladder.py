@@ -1,4 +1,4 @@
-"""What policies gain, by concurrency."""
+"""Gain of policies by concurrency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specmargin.figures.figure import Figure, powers, rounded, table
 if TYPE_CHECKING:
     from specmargin.policies.study.ladder import LadderRow
 
-# Drawn in this order, with the dash that tells them apart where colour does not.
+# In drawing order, with a dash pattern that distinguishes policies without colour.
 SHOWN = {
     "ours": [1, 0],
     "vLLM adaptive verification": [6, 2],
@@ -28,18 +28,18 @@ _COLUMNS = 2
 def ladder_figure(
     rows: Sequence[tuple[str, LadderRow]], *, source: str = "Specmargin; a bank of draft rounds"
 ) -> Figure:
-    """One panel for each set of prices; zero is the best fixed depth in hindsight."""
+    """One panel per set of prices; zero is the best fixed depth in hindsight."""
     titles = tuple(dict.fromkeys(title for title, _ in rows))
     first = [row for title, row in rows if title == titles[0] and row.policy == "ours"]
     return Figure(
         name="ladder",
-        title="What policies gain over the best fixed depth",
+        title="Gain of policies over the best fixed depth",
         takeaway=(
-            f"{titles[0]}: our gate gains {first[0].gain:+.1%} at {first[0].concurrency} and {first[-1].gain:+.1%} at "
-            f"{first[-1].concurrency} sequences over the best depth in hindsight. The same batches of a bank for "
-            f"every policy."
+            f"{titles[0]}: the gate of Specmargin gains {first[0].gain:+.1%} at {first[0].concurrency} and "
+            f"{first[-1].gain:+.1%} at {first[-1].concurrency} sequences over the best fixed depth in hindsight. "
+            f"Every policy replays the same batches of a bank."
         ),
-        source=f"{source}, fitted on half of its requests and played on the others",
+        source=f"{source}, fitted on half of its requests and replayed on the other half",
         tables={
             "gains": [
                 {

@@ -1,4 +1,4 @@
-"""What one more position costs, and who charges for it."""
+"""The price of one more position, by component."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specmargin.figures.words import price_source, setting
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, IntArray, Step
 
-# Twelve lines of a ledger are more than a reader tells apart: six kinds.
+# The components of a ledger in six kinds, as many as colours can distinguish.
 KINDS = {
     "routed experts": (Component.ROUTED_EXPERTS, Component.ROUTER),
     "attention": (Component.ATTENTION, Component.ATTENTION_PROJECTIONS),
@@ -32,7 +32,7 @@ _KIND_OF = {component: kind for kind, components in KINDS.items() for component 
 def ledger_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
     """The price of one more draft position in committed tokens, by kind of work, at the best depth of each batch.
 
-    Seconds times the goodput they are taken from: the survival that the token must have to be worth them.
+    Seconds times current goodput: the survival that the token needs to be worth verifying.
     """
     batches = fitting(pricer, MAP_BATCHES)
     deep = deepest(pricer.scenario, max_depth)
@@ -45,7 +45,7 @@ def ledger_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None
     return Figure(
         name="ledger",
         title="The price of one more draft token",
-        takeaway=_words(pricer.scenario, batches, seconds, goodput),
+        takeaway=_takeaway(pricer.scenario, batches, seconds, goodput),
         source=price_source(pricer),
         tables={
             "rows": [
@@ -80,16 +80,16 @@ def _marginal_by_kind(pricer: Pricer, batches: Sequence[int], depths: IntArray) 
     return seconds
 
 
-def _words(scenario: Scenario, batches: Sequence[int], seconds: dict[str, FloatArray], goodput: FloatArray) -> str:
+def _takeaway(scenario: Scenario, batches: Sequence[int], seconds: dict[str, FloatArray], goodput: FloatArray) -> str:
     total = np.sum(list(seconds.values()), axis=0)
 
-    def at(i: int) -> str:
+    def price(i: int) -> str:
         most = max(seconds, key=lambda kind: float(seconds[kind][i]))
         return f"{total[i] * 1e6:,.0f} µs at batch {batches[i]} (mostly {most}), or {total[i] * goodput[i]:.2f} tokens"
 
     return (
-        f"{setting(scenario)}: verifying one more token takes {at(0)}; {at(-1)}. "
-        "Height: the survival it must reach, drafting aside. Tick: the survival it has."
+        f"{setting(scenario)}: verifying one more token takes {price(0)}; {price(-1)}. "
+        "Height: the survival it needs, drafting excluded. Tick: the survival it has."
     )
 
 
@@ -98,9 +98,9 @@ def _draw(kinds: tuple[str, ...]) -> alt.LayerChart:
         "batch:O",
         title="sequences decoding together (batch)",
         axis=alt.Axis(labelAngle=0),
-        scale=alt.Scale(paddingInner=0.35),  # batches that fit, from the rows: a new context then needs no new chart
+        scale=alt.Scale(paddingInner=0.35),  # domain from the rows: a new context then needs no new chart
     )
-    # More than one token nobody can earn: a price beyond is cut off, its number stands above.
+    # Survival never exceeds one: higher prices are clipped, with their number above the bar.
     scale = alt.Scale(domain=[0.0, 1.0], clamp=True)
     y = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", stack="zero", scale=scale)
     colour = alt.Color(

@@ -1,4 +1,4 @@
-"""Measured steps: what a fit leaves over, and how the price of batch and depth differs between dense and MoE."""
+"""Measured steps: residuals of fits, and step time by batch and depth for dense and MoE models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 300, 240
 
 
 def residual_figure(file: PriceFile, model: Architecture, scenarios: Mapping[str, Scenario]) -> alt.HConcatChart:
-    """One panel a source: predicted over measured, by the time that was measured."""
+    """Predicted over measured step time by measured time, one panel per source."""
     rows, steps = measured_rows(file, model)
     ratios = {name: priced_seconds(scenario, steps) / steps.seconds for name, scenario in scenarios.items()}
     low = min(0.8, *(float(r.min()) for r in ratios.values())) * 0.97
@@ -40,7 +40,7 @@ def residual_figure(file: PriceFile, model: Architecture, scenarios: Mapping[str
         panels.append(_residual_panel(name, values, (low, high)))
     title = alt.TitleParams(
         f"{file.model.name}: predicted over measured step time",
-        subtitle=f"{file.conditions['engine']}, {file.conditions['machine']}; dashed: 12% off",
+        subtitle=f"{file.conditions['engine']}, {file.conditions['machine']}; dashed: ±12%",
     )
     styled: alt.HConcatChart = alt.HConcatChart(hconcat=panels, title=title).configure_title(anchor="start")
     return styled
@@ -78,13 +78,13 @@ def _level(level: float, dash: Sequence[float]) -> alt.Chart:
 
 
 def relative_figure(files: Mapping[str, PriceFile]) -> alt.HConcatChart:
-    """One panel a model: step time relative to plain decoding at batch 1, by batch, one line a depth."""
-    found = {title: _relative_rows(file) for title, file in files.items()}
-    highest = max(value["relative"] for values in found.values() for value in values) * 1.1
-    panels = [_relative_panel(title, values, highest) for title, values in found.items()]
+    """Step time relative to plain decoding at batch 1, by batch: one panel per model, one line per depth."""
+    rows_by_title = {title: _relative_rows(file) for title, file in files.items()}
+    highest = max(value["relative"] for values in rows_by_title.values() for value in values) * 1.1
+    panels = [_relative_panel(title, values, highest) for title, values in rows_by_title.items()]
     title = alt.TitleParams(
         "Measured step time relative to plain decoding of one sequence",
-        subtitle="forced drafts of strangers, context about 550, full graphs; vLLM 0.26 on an H200, dummy weights",
+        subtitle="forced drafts of independent tokens, context about 550, full graphs; vLLM 0.26, H200, dummy weights",
     )
     styled: alt.HConcatChart = alt.HConcatChart(hconcat=panels, title=title).configure_title(anchor="start")
     return styled

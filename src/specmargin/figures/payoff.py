@@ -1,4 +1,4 @@
-"""Where speculation pays: speed-up and depth over batch and context, and against the time between tokens."""
+"""Where speculation pays: speed-up and depth by batch and context, and goodput against time between tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def fitting(pricer: Pricer, batches: Sequence[int]) -> list[int]:
     return fit if len(fit) > 1 else list(batches[:2])
 
 
-def _chosen(pricer: Pricer, batches: Sequence[int], max_depth: int, graph_limit: int | None) -> tuple[Grid, IntArray]:
+def _best_fitting_depths(
+    pricer: Pricer, batches: Sequence[int], max_depth: int, graph_limit: int | None
+) -> tuple[Grid, IntArray]:
     """The grid, and the best depth of those that fit in memory."""
     grid = pricer.grid(batches, deepest(pricer.scenario, max_depth))
     chosen = best_depths(grid, graph_limit)
@@ -40,9 +42,9 @@ def _chosen(pricer: Pricer, batches: Sequence[int], max_depth: int, graph_limit:
 
 
 def speedup_figure(pricer: Pricer, *, batch: int, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
-    """The best depth at each batch and what it gains; every fixed depth behind it; a mark at `batch`."""
+    """The best depth per batch and its speed-up, with every fixed depth as a thin line and a mark at `batch`."""
     batches = fitting(pricer, BATCHES)
-    grid, chosen = _chosen(pricer, batches, max_depth, graph_limit)
+    grid, chosen = _best_fitting_depths(pricer, batches, max_depth, graph_limit)
     gains = np.where(allowed_depths(grid, graph_limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
     best = gains[np.arange(len(batches)), chosen]
     fixed = [
@@ -62,8 +64,8 @@ def speedup_figure(pricer: Pricer, *, batch: int, max_depth: int = 8, graph_limi
     ]
     return Figure(
         name="speedup",
-        title="How deep to draft, and what it gains",
-        takeaway=_speedup_words(pricer.scenario, batches, best, chosen),
+        title="Best draft depth and speed-up by batch",
+        takeaway=_speedup_takeaway(pricer.scenario, batches, best, chosen),
         source=price_source(pricer),
         tables={
             "best": rows,
@@ -76,7 +78,7 @@ def speedup_figure(pricer: Pricer, *, batch: int, max_depth: int = 8, graph_limi
     )
 
 
-def _speedup_words(scenario: Scenario, batches: Sequence[int], best: FloatArray, chosen: IntArray) -> str:
+def _speedup_takeaway(scenario: Scenario, batches: Sequence[int], best: FloatArray, chosen: IntArray) -> str:
     top = int(np.nanargmax(best))
     if best[top] <= 1.0:
         return f"{setting(scenario)}: no depth pays at any batch."
@@ -116,8 +118,8 @@ def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | Non
     contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
     deep = deepest(pricer.scenario, max_depth)
     batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
-    where = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
-    grid = pricer.grid(batches, deep, where)
+    context_by_cell = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
+    grid = pricer.grid(batches, deep, context_by_cell)
     chosen = best_depths(grid, graph_limit)
     gain = grid.goodput[np.arange(batches.size), chosen] / grid.no_spec_goodput
     largest = {tokens: _largest(pricer, tokens) for tokens in contexts}
@@ -131,13 +133,13 @@ def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | Non
             "text": f"{value:.2f}" if depth else "–",
             "high": bool(value > _HIGH),
         }
-        for size, tokens, depth, value in zip(batches, where, chosen, gain, strict=True)
+        for size, tokens, depth, value in zip(batches, context_by_cell, chosen, gain, strict=True)
         if size <= largest[int(tokens)]
     ]
     return Figure(
         name="context",
-        title="Speed-up over batch and context",
-        takeaway=_context_words(pricer.scenario, rows),
+        title="Speed-up by batch and context",
+        takeaway=_context_takeaway(pricer.scenario, rows),
         source=price_source(pricer),
         tables={"cells": rows},
         draw=_draw_context,
@@ -145,21 +147,21 @@ def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | Non
     )
 
 
-_HIGH = 1.93  # speed-ups from which on a cell is dark enough for light ink
+_HIGH = 1.93  # speed-up above which cells are dark enough for light text
 
 
 def _largest(pricer: Pricer, tokens: int) -> int:
     return pricer.with_context(float(tokens)).no_spec_largest_batch
 
 
-def _context_words(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
+def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
     if not rows:
         return f"{machine(scenario)}: no sequence fits in memory."
     best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
     return (
         f"{machine(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
         f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each at its best depth. "
-        "Dash: off is best. Empty: the sequences do not fit."
+        "Dash: no drafting is best. Empty: does not fit in memory."
     )
 
 
@@ -190,14 +192,17 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
 
 
 def pareto_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
-    """Goodput a GPU against the speed one user sees, with and without speculation, one point a batch."""
+    """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
     batches = fitting(pricer, BATCHES)
-    grid, chosen = _chosen(pricer, batches, max_depth, graph_limit)
-    at = np.arange(len(batches))
+    grid, chosen = _best_fitting_depths(pricer, batches, max_depth, graph_limit)
+    rows_of_grid = np.arange(len(batches))
     gpus = pricer.scenario.layout.gpus
     sides = {
         "no speculation": (grid.no_spec_goodput / gpus, grid.no_spec_seconds),
-        f"with {pricer.scenario.drafter.name}": (grid.goodput[at, chosen] / gpus, grid.tpot_seconds[at, chosen]),
+        f"with {pricer.scenario.drafter.name}": (
+            grid.goodput[rows_of_grid, chosen] / gpus,
+            grid.tpot_seconds[rows_of_grid, chosen],
+        ),
     }
     rows = [
         {
@@ -215,7 +220,7 @@ def pareto_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None
     return Figure(
         name="pareto",
         title="Goodput against the speed of one sequence",
-        takeaway=_pareto_words(pricer.scenario, sides),
+        takeaway=_pareto_takeaway(pricer.scenario, sides),
         source=price_source(pricer),
         tables={
             "points": rows,
@@ -227,33 +232,31 @@ def pareto_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None
     )
 
 
-def _pareto_words(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatArray]]) -> str:
+def _pareto_takeaway(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatArray]]) -> str:
     (no_spec, no_spec_tpot), (fast, fast_tpot) = sides.values()
     middle = len(no_spec) // 2
-    wanted = 1.0 / no_spec_tpot[middle]  # tokens a second that one user has without speculation, at a middling batch
+    wanted = 1.0 / no_spec_tpot[middle]  # tokens per second of one user without speculation, at the middle batch
     reached = float(np.interp(-wanted, -1.0 / fast_tpot, fast))
     return (
-        f"{setting(scenario)}: at {wanted:.0f} tokens a second for each user a GPU serves {no_spec[middle]:,.0f} "
-        f"tokens a second without speculation and {reached:,.0f} with it. Numbers beside points: batch."
+        f"{setting(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {no_spec[middle]:,.0f} tokens/s "
+        f"without speculation and {reached:,.0f} with it. Numbers beside points: batch."
     )
 
 
 def _draw_pareto(names: tuple[str, ...]) -> alt.LayerChart:
     x = alt.X(
         "speed:Q",
-        title="tokens a second for one sequence (1 / TPOT)",
+        title="tokens/s per sequence (1 / TPOT)",
         scale=alt.Scale(type="log", nice=False, padding=14),
     )
-    y = alt.Y(
-        "goodput:Q", title="committed tokens a second and GPU", scale=alt.Scale(type="log", nice=False, padding=16)
-    )
+    y = alt.Y("goodput:Q", title="committed tokens/s per GPU", scale=alt.Scale(type="log", nice=False, padding=16))
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
     dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(names), range=[[5, 3], [1, 0]]), legend=None)
     tooltip = [
         alt.Tooltip("series:N", title=" "),
         "batch:Q",
         alt.Tooltip("goodput:Q", title="tokens/s/GPU", format=",.0f"),
-        alt.Tooltip("tpot:Q", title="ms a token", format=".2f"),
+        alt.Tooltip("tpot:Q", title="ms/token", format=".2f"),
     ]
     lines = table("points").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, order="batch:Q")
     points = table("points").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)

@@ -1,4 +1,4 @@
-"""Arithmetic intensity of a feed-forward layer: why tokens are free on a dense model and taxed on a mixture."""
+"""Arithmetic intensity of a feed-forward layer: why extra tokens are free on a dense model but not on an MoE."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from specmargin.figures.words import short
 from specmargin.step import FloatArray, Step
 
 _TOKENS = 2.0 ** np.arange(0, 15.01, 0.25)
-_COVERED = 0.95  # of the experts: from here on a mixture reads all its weights anyway
+_COVERED = 0.95  # of the experts: beyond it an MoE layer reads nearly all its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intensity:
-    """FLOPs a byte of one layer's feed-forward part, by positions of a step, and where compute takes over."""
+    """FLOPs per byte of one layer's feed-forward part by positions per step, and the ridge of the device."""
 
     positions: FloatArray
     dense: FloatArray
     mixture: FloatArray | None
-    ridge: float  # FLOPs a byte at which the device is balanced, in the arithmetic of these weights
+    ridge: float  # FLOPs per byte at which the device is balanced, in the arithmetic of these weights
     arithmetic: str
     covered_positions: float | None  # at which nearly all experts are touched
 
@@ -39,30 +39,30 @@ class Intensity:
 
 
 def crossing(positions: FloatArray, intensity: FloatArray, ridge: float) -> float:
-    """Positions at which the intensity reaches the ridge; beyond the last point in proportion, as it grows there."""
+    """Positions at which the intensity reaches the ridge; extrapolated in proportion beyond the last point."""
     if intensity[-1] < ridge:
         return float(positions[-1] * ridge / intensity[-1])
     return float(np.exp(np.interp(np.log(ridge), np.log(intensity), np.log(positions))))
 
 
 def intensity(scenario: Scenario) -> Intensity:
-    """Of the layers that route, with what they always read; of a dense model its feed-forward layers."""
+    """Of an MoE layer with its always-on matrices, or of a dense feed-forward layer."""
     groups = scenario.architecture.expert_groups
     if not groups:
         dense = next(group.layer.dense for group in scenario.architecture.groups if group.layer.dense)
-        return _of_dense(scenario, dense)
-    return _of_mixture(scenario, groups[0][1])
+        return _dense_intensity(scenario, dense)
+    return _moe_intensity(scenario, groups[0][1])
 
 
-def _rate(scenario: Scenario, matrices: tuple[Matrix, ...]) -> tuple[float, str]:
+def _ridge(scenario: Scenario, matrices: tuple[Matrix, ...]) -> tuple[float, str]:
     arithmetic = matrices[0].precision.arithmetic
     device = scenario.device
     return device.rate(arithmetic) / device.bandwidth_bytes_per_second, str(arithmetic)
 
 
-def _of_dense(scenario: Scenario, matrices: tuple[Matrix, ...]) -> Intensity:
+def _dense_intensity(scenario: Scenario, matrices: tuple[Matrix, ...]) -> Intensity:
     flops = sum(matrix.flops_per_position() for matrix in matrices)
-    ridge, arithmetic = _rate(scenario, matrices)
+    ridge, arithmetic = _ridge(scenario, matrices)
     return Intensity(
         positions=_TOKENS,
         dense=_TOKENS * flops / total_bytes(matrices),
@@ -73,14 +73,14 @@ def _of_dense(scenario: Scenario, matrices: tuple[Matrix, ...]) -> Intensity:
     )
 
 
-def _of_mixture(scenario: Scenario, block: ExpertBlock) -> Intensity:
+def _moe_intensity(scenario: Scenario, block: ExpertBlock) -> Intensity:
     pool = block.pool
     shared = tuple(matrix for matrix in block.always_on)
     flops = pool.experts_per_token * sum(m.flops_per_position() for m in block.expert)
     flops += sum(m.flops_per_position() for m in shared)
     expert_bytes, shared_bytes = total_bytes(block.expert), total_bytes(shared)
     distinct = scenario.routing.mean(pool, Step.uniform(batch=_TOKENS))
-    ridge, arithmetic = _rate(scenario, block.expert)
+    ridge, arithmetic = _ridge(scenario, block.expert)
     covered = distinct >= _COVERED * pool.experts
     return Intensity(
         positions=_TOKENS,
@@ -93,36 +93,36 @@ def _of_mixture(scenario: Scenario, block: ExpertBlock) -> Intensity:
 
 
 def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
-    found = intensity(scenario)
+    layer = intensity(scenario)
     name = scenario.architecture.name
-    lines = {"dense, same size": found.dense}
-    if found.mixture is not None:
-        lines["mixture of experts"] = found.mixture
+    lines = {"dense, same size": layer.dense}
+    if layer.mixture is not None:
+        lines["mixture of experts"] = layer.mixture
     else:
-        lines = {"dense": found.dense}
+        lines = {"dense": layer.dense}
     rows = [
         {"positions": rounded(x, 5), "intensity": rounded(values[i]), "series": series}
         for series, values in lines.items()
-        for i, x in enumerate(found.positions)
+        for i, x in enumerate(layer.positions)
     ]
     ends = {series: (float(_TOKENS[-1]), float(values[-1])) for series, values in lines.items()}
     return Figure(
         name="roofline",
-        title="Where a token stops being free",
-        takeaway=_words(name, scenario, found),
+        title="Arithmetic intensity by positions",
+        takeaway=_takeaway(name, scenario, layer),
         source=f"Specmargin; {short(scenario.device.source, 70)}; shapes {short(scenario.architecture.source, 90)}",
         tables={
             "lines": rows,
             "labels": end_labels(ends, x="positions", y="intensity", gap=0.9, log=True),
             "ridge": [
                 {
-                    "intensity": rounded(found.ridge),
+                    "intensity": rounded(layer.ridge),
                     "positions": 1.0,
-                    "text": f"{scenario.device.name}: {found.ridge:,.0f} FLOPs a byte ({found.arithmetic})",
+                    "text": f"{scenario.device.name}: {layer.ridge:,.0f} FLOPs/byte ({layer.arithmetic})",
                 }
             ],
-            "knees": _knees(found),
-            "bands": _bands(found),
+            "knees": _knees(layer),
+            "bands": _bands(layer),
             "here": [{"positions": batch}],
         },
         draw=_draw,
@@ -130,49 +130,49 @@ def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
     )
 
 
-def _knees(found: Intensity) -> list[dict[str, Any]]:
-    knees = {"dense": found.dense_knee} | ({} if found.mixture_knee is None else {"mixture": found.mixture_knee})
+def _knees(layer: Intensity) -> list[dict[str, Any]]:
+    knees = {"dense": layer.dense_knee} | ({} if layer.mixture_knee is None else {"mixture": layer.mixture_knee})
     return [
-        {"positions": rounded(at), "intensity": rounded(found.ridge), "text": f"{at:,.0f}"}
-        for at in knees.values()
-        if at <= _TOKENS[-1]
+        {"positions": rounded(knee), "intensity": rounded(layer.ridge), "text": f"{knee:,.0f}"}
+        for knee in knees.values()
+        if knee <= _TOKENS[-1]
     ]
 
 
-def _bands(found: Intensity) -> list[dict[str, Any]]:
+def _bands(layer: Intensity) -> list[dict[str, Any]]:
     last = float(_TOKENS[-1])
-    if found.mixture_knee is None:
-        return [{"from": 1.0, "to": min(found.dense_knee, last), "kind": "free", "text": "free tokens"}]
-    covered = found.covered_positions or last
-    bands = [{"from": 1.0, "to": covered, "kind": "tax", "text": "each token brings experts"}]
-    if found.mixture_knee > covered:
-        bands.append({"from": covered, "to": min(found.mixture_knee, last), "kind": "free", "text": "free tokens"})
+    if layer.mixture_knee is None:
+        return [{"from": 1.0, "to": min(layer.dense_knee, last), "kind": "free", "text": "free tokens"}]
+    covered = layer.covered_positions or last
+    bands = [{"from": 1.0, "to": covered, "kind": "tax", "text": "each token reads more experts"}]
+    if layer.mixture_knee > covered:
+        bands.append({"from": covered, "to": min(layer.mixture_knee, last), "kind": "free", "text": "free tokens"})
     return bands
 
 
-def _words(name: str, scenario: Scenario, found: Intensity) -> str:
-    dense = f"{found.dense_knee:,.0f} positions"
-    if found.mixture_knee is None or found.mixture is None:
+def _takeaway(name: str, scenario: Scenario, layer: Intensity) -> str:
+    dense = f"{layer.dense_knee:,.0f} positions"
+    if layer.mixture_knee is None or layer.mixture is None:
         return (
-            f"{name} is dense: up to {dense} a step its feed-forward layers wait for memory, and a draft token "
-            f"is computed in that time on a {scenario.device.name}."
+            f"{name} is dense: up to {dense} per step its feed-forward layers are memory-bound on a "
+            f"{scenario.device.name}, so extra draft tokens add no time."
         )
     covered = (
-        f"until about {found.covered_positions:,.0f} positions touch 95% of the experts"
-        if found.covered_positions
+        f"until about {layer.covered_positions:,.0f} positions touch 95% of the experts"
+        if layer.covered_positions
         else "at every batch shown"
     )
     return (
-        f"A dense layer of the size that {name} uses a token would compute for free up to {dense}; the mixture reads "
-        f"more experts for every token {covered}, and is bound by memory up to {found.mixture_knee:,.0f} positions."
+        f"A dense layer of {name}'s active size would be memory-bound up to {dense}; the MoE layer reads "
+        f"more experts per token {covered}, and is memory-bound up to {layer.mixture_knee:,.0f} positions."
     )
 
 
 def _draw(names: tuple[str, ...]) -> alt.LayerChart:
     scale = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("positions:Q", title="positions in a step", scale=scale, axis=powers(16))
+    x = alt.X("positions:Q", title="positions per step", scale=scale, axis=powers(16))
     y = alt.Y(
-        "intensity:Q", title="FLOPs a byte read", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=5)
+        "intensity:Q", title="FLOPs per byte read", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=5)
     )
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
     dash = alt.StrokeDash(
@@ -182,14 +182,14 @@ def _draw(names: tuple[str, ...]) -> alt.LayerChart:
         table("bands")
         .transform_filter(f"datum.kind == '{kind}'")
         .mark_rect(style=style, stroke=None)
-        .encode(x=alt.X("from:Q", scale=scale, title="positions in a step"), x2="to:Q")
+        .encode(x=alt.X("from:Q", scale=scale, title="positions per step"), x2="to:Q")
         for kind, style in (("tax", "tax-band"), ("free", "band"))
     ]
     names_of_bands = (
         table("bands")
         .transform_calculate(middle="sqrt(datum.from * datum.to)")
         .mark_text(style="band-label", baseline="top")
-        .encode(x=alt.X("middle:Q", scale=scale, title="positions in a step"), y=alt.value(6), text="text:N")
+        .encode(x=alt.X("middle:Q", scale=scale, title="positions per step"), y=alt.value(6), text="text:N")
     )
     ridge = table("ridge").mark_rule(style="reference").encode(y=y)
     ridge_labels = [

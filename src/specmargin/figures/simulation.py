@@ -1,4 +1,4 @@
-"""A simulated service: its day, policies side by side, and what latency buys goodput. Plain records in, charts out."""
+"""Simulated serving: load over time, policies side by side, goodput against latency. From plain records to charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def day_figure(
     below = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
     load = _line(values, x, "batch", ["sequences", "decoding"], "area-one")
     depth = _line(values, x, "depth", ["draft tokens", "verified"], "line-three", form="~g")
-    speed = _line(values, x, "tokens_per_second", ["tokens a", "busy second"], "line-two")
+    speed = _line(values, x, "tokens_per_second", ["tokens/s", "while busy"], "line-two")
     busy = _line(values, below, "busy_share", ["busy"], "area-quiet", form=".0%")
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
     return alt.VConcatChart(vconcat=[load, depth, speed, busy], title=heading, spacing=8)
@@ -42,7 +42,7 @@ def _line(
 ) -> alt.Chart:
     chart = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=90)
     marked = chart.mark_area(style=style) if style.startswith("area") else chart.mark_line(style=style)
-    found: alt.Chart = marked.encode(
+    encoded: alt.Chart = marked.encode(
         x=x,
         y=alt.Y(
             f"{name}:Q",
@@ -52,11 +52,11 @@ def _line(
         ),
         tooltip=[alt.Tooltip("hour:Q", format=".2f"), alt.Tooltip(f"{name}:Q", format=".3~g")],
     )
-    return found
+    return encoded
 
 
 def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
-    """Goodput against the time between tokens, a line a policy over its loads. A record: `policy, load,
+    """Goodput against the time between tokens, one line per policy over its loads. A record: `policy, load,
     goodput_tokens_per_second, tpot_seconds` (the median)."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
     values = [
@@ -72,7 +72,7 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
         x=alt.X("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=False, nice=True)),
         y=alt.Y(
             "goodput:Q",
-            title="goodput, tokens a second",
+            title="goodput, tokens/s",
             axis=alt.Axis(labelExpr="format(datum.value, '~s')"),
             scale=alt.Scale(zero=True),
         ),
@@ -87,14 +87,14 @@ def pareto_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> 
 
 
 _PANELS = (
-    ("busy_tokens_per_second", "tokens a busy second", ",.0f", 1.0),
+    ("busy_tokens_per_second", "tokens/s while busy", ",.0f", 1.0),
     ("tpot_p50_seconds", "median time between tokens, ms", ",.3r", 1e3),
     ("ttft_p50_seconds", "median time to the first token, ms", ",.3r", 1e3),
 )
 
 
 def policies_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.HConcatChart:
-    """Policies side by side, a panel a measure, best at the top. A record: `policy` and the keys of the panels."""
+    """Policies side by side, one panel per metric, best at the top. A record: `policy` and the keys of the panels."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
     panels = [_bars(rows, names, *panel) for panel in _PANELS if all(panel[0] in row for row in rows)]
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
@@ -103,7 +103,9 @@ def policies_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -
 
 def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: str, scale: float) -> alt.LayerChart:
     values = [{"policy": row["policy"], "value": scale * float(row[key])} for row in rows if row[key] is not None]
-    best_first = sorted(values, key=lambda value: value["value"], reverse=scale == 1.0)  # tokens up, times down
+    best_first = sorted(
+        values, key=lambda value: value["value"], reverse=scale == 1.0
+    )  # higher throughput and lower times first
     most = max((value["value"] for value in values), default=1.0)
     base = alt.Chart(alt.InlineData(values=values), width=220, height=alt.Step(24)).encode(
         y=alt.Y("policy:N", sort=[value["policy"] for value in best_first], title=None, axis=alt.Axis(labelLimit=140)),
@@ -120,7 +122,7 @@ def _bars(rows: Sequence[Record], names: list[str], key: str, title: str, form: 
 def compared_figure(
     title: str, rows: Sequence[Record], hourly: Sequence[Record], *, subtitle: str = ""
 ) -> alt.VConcatChart:
-    """Policies side by side, and below, hour by hour, how fast they are."""
+    """Policies side by side, and their median time between tokens by hour below."""
     bars, lines = policies_figure("", rows), hours_figure("", hourly)
     heading = alt.TitleParams(title, subtitle=[subtitle] if subtitle else [], anchor="start")
     apart = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))  # or the bars' missing legend hides the lines'
@@ -128,7 +130,7 @@ def compared_figure(
 
 
 def hours_figure(title: str, rows: Sequence[Record], *, subtitle: str = "") -> alt.LayerChart:
-    """Median time between tokens by hour, a line a policy. A record: `policy, hour, tpot_p50`."""
+    """Median time between tokens by hour, one line per policy. A record: `policy, hour, tpot_p50`."""
     names = list(dict.fromkeys(str(row["policy"]) for row in rows))
     values = [{"policy": r["policy"], "hour": int(r["hour"]), "tpot": 1e3 * float(r["tpot_p50"])} for r in rows]
     base = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=300).encode(

@@ -1,7 +1,7 @@
-"""One look for all figures, light and dark, as Vega-Lite configuration: charts themselves name no colour.
+"""One theme for all figures, light and dark, as Vega-Lite configuration: charts themselves name no colours.
 
-Series differ in lightness as well as in hue, so that they stay apart in greyscale and for colour-blind readers; lines
-are labelled where they end, and dashes repeat what colour says.
+Series differ in lightness as well as in hue, so that they are distinguishable in greyscale and for colour-blind
+readers; lines are labelled at their ends, and dashes repeat the colour coding.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class Theme:
     name: str
     paper: str
     ink: str
-    quiet: str  # second voice: subtitles, axes, fixed depths
+    quiet: str  # secondary: subtitles, axes, fixed depths
     faint: str  # grid lines
     accent: str
     series: tuple[str, ...]
-    heat: tuple[str, ...]  # little to much
-    sides: tuple[str, ...]  # one wins, even, the other wins
-    on_low: str  # ink on the first colours of `heat`
+    heat: tuple[str, ...]  # low to high
+    sides: tuple[str, ...]  # first ahead, even, second ahead
+    on_low: str  # text on the low colours of `heat`
     on_high: str
 
 
@@ -125,7 +125,7 @@ def _axis(theme: Theme) -> dict[str, Any]:
 
 
 def _styles(theme: Theme) -> dict[str, Any]:
-    """Named marks of our charts."""
+    """Named mark styles."""
     return {
         "label": {"fontSize": 12, "align": "left", "baseline": "middle", "dx": 7},
         "note": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},

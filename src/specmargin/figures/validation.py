@@ -22,21 +22,21 @@ _BEYOND = ((1.0, ()), (1.25, (4, 3)), (0.8, (4, 3)))
 
 
 def predicted_against_measured(report: ServedReport) -> Figure:
-    """One panel a source, both axes in milliseconds a token on one scale; on the diagonal a prediction is right."""
+    """Time per token in milliseconds, one panel per source; exact predictions lie on the diagonal."""
     sources = list(report.predicted_seconds)
     values = [value for source in sources for value in (report.measured_seconds, report.predicted_seconds[source])]
     low, high = min(v.min() for v in values) * 1e3 * 0.9, max(v.max() for v in values) * 1e3 * 1.1
     rows = [row for source in sources for row in _rows(report, source)]
     errors = {source: _median([row for row in rows if row["prices"] == source]) for source in sources}
-    said = ", ".join(f"{source} {error:.0%}" for source, error in errors.items())
+    error_text = ", ".join(f"{source} {error:.0%}" for source, error in errors.items())
     return Figure(
         name="served",
         title="Served MoE rows: time between tokens, predicted against measured",
         takeaway=(
-            f"Median error: {said}. Tables and laws with an engine time that saw nothing of the row's model on its "
-            f"GPU. On the line a prediction is right; dashed: 25% off."
+            f"Median error: {error_text}. Tables and laws use an engine time fitted without the row's model on its "
+            f"GPU. Solid line: exact; dashed: 25% off."
         ),
-        source=f"served measurements that others made ({len(rows) // len(sources):,} rows); specmargin validate served",
+        source=f"third-party served measurements ({len(rows) // len(sources):,} rows); specmargin validate served",
         tables={"rows": rows} | _lines(low, high),
         draw=_draw_served,
         shape=(
@@ -63,7 +63,7 @@ def _draw_served(panels: tuple[tuple[str, str], ...], low: float, high: float) -
 
 
 def _panel(source: str, title: str, low: float, high: float) -> alt.LayerChart:
-    x, y = _axes("ms a token", low, high)
+    x, y = _axes("ms/token", low, high)
     points = (
         table("rows")
         .transform_filter(f"datum.prices === '{source}'")
@@ -113,7 +113,7 @@ def _rows(report: ServedReport, source: str) -> list[dict[str, Any]]:
 
 
 def steps_figure(steps: MeasuredSteps, predicted: Mapping[str, FloatArray]) -> Figure:
-    """Whole verify steps of a real engine: each source of prices against what was measured."""
+    """Verify steps of vLLM: predictions of each price source against measurements."""
     inside = steps.captured
     values = np.concatenate([steps.seconds[inside], *(seconds[inside] for seconds in predicted.values())]) * 1e3
     low, high = float(values.min()) * 0.85, float(values.max()) * 1.15
@@ -129,15 +129,15 @@ def steps_figure(steps: MeasuredSteps, predicted: Mapping[str, FloatArray]) -> F
         for i in np.flatnonzero(inside)
     ]
     errors = {name: np.median(np.abs(s[inside] / steps.seconds[inside] - 1.0)) for name, s in predicted.items()}
-    said = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
+    error_text = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
     return Figure(
         name="validation",
         title="Predicted against measured, whole steps",
         takeaway=(
-            f"Qwen3-30B-A3B on an H200 under vLLM, depth 0 to 7, {int(inside.sum())} steps: median error {said}. "
-            f"The engine time is the bundled one, which saw none of these steps; dashed: 25% off."
+            f"Qwen3-30B-A3B on an H200 under vLLM, depth 0 to 7, {int(inside.sum())} steps: median error {error_text}. "
+            f"The bundled engine time was not fitted to these steps; dashed: 25% off."
         ),
-        source=f"our own measurement, {steps.conditions['engine']}; specmargin validate steps",
+        source=f"Specmargin measurement, {steps.conditions['engine']}; specmargin validate steps",
         tables={"rows": rows} | _lines(low, high),
         draw=_draw_steps,
         shape=(tuple(predicted), rounded(low), rounded(high)),
@@ -145,7 +145,7 @@ def steps_figure(steps: MeasuredSteps, predicted: Mapping[str, FloatArray]) -> F
 
 
 def _draw_steps(names: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
-    x, y = _axes("ms a step", low, high)
+    x, y = _axes("ms/step", low, high)
     legend = alt.Legend(title=None, orient="top-left")
     colour = alt.Color("prices:N", scale=alt.Scale(domain=list(names)), legend=legend)
     shape = alt.Shape(

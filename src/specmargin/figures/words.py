@@ -1,4 +1,4 @@
-"""Words that several figures share."""
+"""Texts shared by several figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine(scenario: Scenario) -> str:
 
 
 def price_source(pricer: Pricer) -> str:
-    """Which prices, and the weakest source among their inputs."""
+    """The prices, and the weakest source among their inputs."""
     weak = short(weakest(pricer.sources.values()))
     return f"Specmargin, {pricer.scenario.prices.name} prices; weakest input: {weak}"
 
@@ -34,6 +34,6 @@ def acceptance_source(scenario: Scenario) -> str:
 
 
 def short(source: Source, most: int = 150) -> str:
-    """A source that fits on a line or two."""
+    """A source cut to at most `most` characters."""
     text = str(source)
     return text if len(text) <= most else f"{text[: most - 1].rsplit(' ', 1)[0]} …"

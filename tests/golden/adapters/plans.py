@@ -207,12 +207,12 @@ def _fewest_gpus(model: str, gpu: str, options: str) -> int:
     return _GPUS[-1]
 
 
-def _whole(found: Answer) -> WholePlan:
-    plan = found.plan
+def _whole(answer: Answer) -> WholePlan:
+    plan = answer.plan
     return WholePlan(
-        schedule=_ranges(found.config.schedule),
-        config=_text(found.config.text, found.config.file_text),
-        scheduled_speedup=found.scheduled_speedups,
+        schedule=_ranges(answer.config.schedule),
+        config=_text(answer.config.text, answer.config.file_text),
+        scheduled_speedup=answer.scheduled_speedups,
         pays_at_batches=_pairs(plan.paying),
         pays_without_graph_limit=_pairs(plan.graph_free_paying),
         stops_at_context=plan.stops_at_context,

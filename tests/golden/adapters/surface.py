@@ -95,13 +95,17 @@ def _measured(folder: Path, kind: str, model: str, name: str, *, head: Callable[
 
 
 def _measure_vllm(folder: Path) -> Any:
-    known = dict.fromkeys(("vllm", "torch", "python", "attention", "weights", "dtype", "host", "date"), "-")
-    known |= dict.fromkeys(("gpu", "driver", "cuda"), "-")
+    unknown_facts = dict.fromkeys(("vllm", "torch", "python", "attention", "weights", "dtype", "host", "date"), "-")
+    unknown_facts |= dict.fromkeys(("gpu", "driver", "cuda"), "-")
     more = {"graph_mode": "full_and_piecewise", "capture_sizes": [1, 512], "async_scheduling": False}
     name = "vllm-0.26-h200-qwen3-4b.prices.json"
     with patch("specmargin.measure.fit._RESAMPLES", 3):
         return _measured(
-            folder, "vllm", "qwen3-4b", name, head=lambda _: {"record": "engine", "run": "none", **known, **more}
+            folder,
+            "vllm",
+            "qwen3-4b",
+            name,
+            head=lambda _: {"record": "engine", "run": "none", **unknown_facts, **more},
         )
 
 
@@ -232,11 +236,11 @@ def metric_names(folder: Path) -> dict[str, Any]:
         from specmargin.live.vllm.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
 
         families: list[Any] = list(BoardCollector(folder).collect())
-    found = {
+    metrics = {
         f"{family.name}{'_total' if family.kind == 'counter' else ''}": f"{family.kind}, by {', '.join(family.labels)}"
         for family in families
     }
-    return {"metrics": found, "fault kinds": sorted(FAULTS)}
+    return {"metrics": metrics, "fault kinds": sorted(FAULTS)}
 
 
 # --- files ---

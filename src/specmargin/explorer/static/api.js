@@ -1,4 +1,4 @@
-// Asking Python. Every error of the server is {error, field}; ours are sentences too.
+// Requests to the server. Every error of the server is {error, field}.
 
 export class Refused extends Error {
   constructor(message, field = null, gpus = null) {
@@ -20,7 +20,7 @@ export async function ask(path, query = "", options = {}) {
   return body;
 }
 
-// One request at a time; of all that come meanwhile only the last is made.
+// One call at a time; calls that arrive meanwhile are merged into one.
 export function oneAtATime(work) {
   let running = false, waiting = false;
   return async function run() {

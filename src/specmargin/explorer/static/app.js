@@ -1,4 +1,4 @@
-// The explorer: one state, one request for all that is in sight, one redraw.
+// The explorer: one state, one request for all visible figures, one redraw.
 
 import { ask, oneAtATime, Refused } from "/static/api.js";
 import * as cards from "/static/cards.js";
@@ -11,8 +11,8 @@ import { DEFAULTS, parse, pinnedIn, query, remember } from "/static/state.js";
 let state = parse(location.search);
 let pinned = pinnedIn(location.search);
 let catalog = null;
-let here = null;
-let lastGood = null; // what is shown, to go back to when the server refuses
+let markedRow = null;
+let lastGood = null; // the state shown, restored when the server refuses a new one
 let began = 0;
 let lastMoved = null;
 
@@ -35,27 +35,27 @@ async function round(slow) {
   const now = stamp();
   if (!slow && now !== lastGood?.stamp) cards.askAgain();
   if (!names.length && (slow || now === lastGood?.stamp)) return;
-  const asked = { show: names.join(","), have: cards.have() };
+  const figures = { show: names.join(","), have: cards.have() };
   if (slow) names.forEach(cards.fade);
-  const answers = Promise.all([state, pinned].map((one) => (one ? ask("/api/view", query(one, asked)) : null)));
-  const [mine, theirs] = await (slow ? answers : underWay(answers));
-  if (now !== stamp()) return; // the reader moved on; the next round draws that
-  for (const answer of [mine, theirs]) if (answer?.refused) throw new Refused(answer.refused, null, answer.gpus);
-  here = mine.here;
+  const answers = Promise.all([state, pinned].map((scenario) => (scenario ? ask("/api/view", query(scenario, figures)) : null)));
+  const [current, other] = await (slow ? answers : underWay(answers));
+  if (now !== stamp()) return; // the state changed meanwhile; the next round draws it
+  for (const answer of [current, other]) if (answer?.refused) throw new Refused(answer.refused, null, answer.gpus);
+  markedRow = current.here;
   if (now !== lastGood?.stamp) {
     lastGood = { stamp: now, state: { ...state } };
     complain(null);
-    showPlan(mine.plan);
-    showPinned(theirs?.plan);
-    controls.show(state, catalog, here);
+    showPlan(current.plan);
+    showPinned(other?.plan);
+    controls.show(state, catalog, markedRow);
   }
   await load();
-  await Promise.all(mine.figures.map((figure, i) => {
-    const pair = theirs ? [{ label: nameOf(pinned), figure: theirs.figures[i] }, { label: nameOf(state), figure }] : [{ figure }];
+  await Promise.all(current.figures.map((figure, i) => {
+    const pair = other ? [{ label: nameOf(pinned), figure: other.figures[i] }, { label: nameOf(state), figure }] : [{ figure }];
     cards.cards().get(figure.name).stamp = now;
     return cards.show(figure.name, pair, links(figure.name));
   }));
-  if (!slow) measured(mine.seconds);
+  if (!slow) measured(current.seconds);
 }
 
 function measured(seconds) {
@@ -66,16 +66,16 @@ function measured(seconds) {
 
 function refuse(error) {
   if (!(error instanceof Refused)) throw error;
-  if (error.gpus && lastMoved !== "gpus") { // a larger model: as many GPUs as it needs, and say so
+  if (error.gpus && lastMoved !== "gpus") { // a larger model: choose as many GPUs as it needs
     controls.hint(`Too large for ${state.gpus} × ${state.gpu}: set to ${error.gpus} of them.`);
     go({ ...state, gpus: String(error.gpus) });
     return;
   }
   complain(error.message);
   if (!lastGood) { byId("sentence").textContent = "Nothing to show for this scenario."; return; }
-  state = { ...lastGood.state }; // nothing changes: the controls go back to what is shown
+  state = { ...lastGood.state }; // restore the controls to the state shown
   remember(state, pinned);
-  controls.show(state, catalog, here);
+  controls.show(state, catalog, markedRow);
 }
 
 const nameOf = (one) => [one.model.startsWith("upload:") ? "dropped model" : one.model, one.gpus === "1" ? one.gpu : `${one.gpus} × ${one.gpu}`,
@@ -93,18 +93,18 @@ function links(name) {
 function showPlan(plan) {
   byId("sentence").textContent = plan.verdict;
   const facts = [
-    [`speed-up at batch ${here.batch}`, times(here.speedup), here.fits ? null : "does not fit in memory"],
-    ["draft", here.depth || "off", `of ${here.drafter}`],
-    ["tokens a second", whole(here.goodput_tokens_per_second), `${whole(here.no_spec_tokens_per_second)} without`],
-    ["ms a token", (here.tpot_seconds * 1e3).toFixed(2), null],
-    ["hurdle", here.hurdle.toFixed(2), "survival that pays"],
-    ["break-even", here.break_even_acceptance === null ? "never" : here.break_even_acceptance.toFixed(2), "acceptance a token"],
-    ["experts touched", here.distinct_experts === null ? "dense" : whole(here.distinct_experts), here.experts && `of ${here.experts} a layer`],
-    ["bound by", here.bound_by.split(":")[0], here.bound_by.split(": ")[1]],
+    [`speed-up at batch ${markedRow.batch}`, times(markedRow.speedup), markedRow.fits ? null : "does not fit in memory"],
+    ["draft", markedRow.depth || "off", `of ${markedRow.drafter}`],
+    ["tokens/s", whole(markedRow.goodput_tokens_per_second), `${whole(markedRow.no_spec_tokens_per_second)} without`],
+    ["ms/token", (markedRow.tpot_seconds * 1e3).toFixed(2), null],
+    ["hurdle", markedRow.hurdle.toFixed(2), "survival needed"],
+    ["break-even", markedRow.break_even_acceptance === null ? "never" : markedRow.break_even_acceptance.toFixed(2), "per-token acceptance"],
+    ["experts touched", markedRow.distinct_experts === null ? "dense" : whole(markedRow.distinct_experts), markedRow.experts && `of ${markedRow.experts} per layer`],
+    ["bound by", markedRow.bound_by.split(":")[0], markedRow.bound_by.split(": ")[1]],
   ];
   byId("numbers").replaceChildren(...facts.map(([name, value, small]) =>
     element("div", {}, element("dt", {}, name), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
-  byId("flags").textContent = [plan.config, plan.config_file].filter(Boolean).join("\n") || "Nothing to set: leave speculation off.";
+  byId("flags").textContent = [plan.config, plan.config_file].filter(Boolean).join("\n") || "Nothing to configure: leave speculation disabled.";
   byId("notes").replaceChildren(...[...plan.config_notes, ...plan.warnings].map((note) => element("li", {}, note)));
   byId("sources").replaceChildren(...Object.entries(plan.sources).map(([name, source]) => element("li", {}, element("b", {}, `${name}: `), source)));
   byId("json").href = `/api/plan?${query(state)}`;
@@ -137,7 +137,7 @@ function showPinned(plan) {
   byId("pinned-sentence").textContent = plan.verdict;
 }
 
-// --- what the reader does ---
+// --- user actions ---
 
 function go(next, nextPinned = pinned) {
   began = performance.now();
@@ -151,23 +151,23 @@ async function take(files) {
   try {
     complain(null);
     const fields = { config: "model", acceptance: "acceptance", routing: "routing" };
-    const found = await send(files);
+    const uploads = await send(files);
     const next = { ...state };
-    for (const file of found) next[fields[file.kind]] = `upload:${file.id}`;
-    if (found.some((file) => file.kind === "config")) Object.assign(next, { drafter: "", layer: "" });
-    controls.hint(found.map((file) => file.summary).join("; "));
+    for (const file of uploads) next[fields[file.kind]] = `upload:${file.id}`;
+    if (uploads.some((file) => file.kind === "config")) Object.assign(next, { drafter: "", layer: "" });
+    controls.hint(uploads.map((file) => file.summary).join("; "));
     await go(next);
   } catch (error) {
     refuse(error);
   }
 }
 
-async function copy(text, said) {
+async function copy(text, confirmation) {
   try {
     await navigator.clipboard.writeText(text);
-    byId("done").textContent = said;
+    byId("done").textContent = confirmation;
   } catch {
-    byId("done").textContent = "The browser does not let us copy; select the text instead.";
+    byId("done").textContent = "The browser does not allow copying; select the text instead.";
   }
   setTimeout(() => { byId("done").textContent = ""; }, 2500);
 }
@@ -191,7 +191,7 @@ function wire() {
 }
 
 async function start() {
-  load(); // meanwhile
+  load(); // in the background
   try {
     catalog = await ask("/api/catalog");
   } catch (error) {

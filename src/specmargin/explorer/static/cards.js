@@ -1,4 +1,4 @@
-// Cards of figures: made once from the catalog, drawn when they are in sight, and given what the server says.
+// Cards of figures: created once from the catalog, and drawn when visible.
 
 import { draw } from "/static/charts.js";
 import { byId, element } from "/static/dom.js";
@@ -21,13 +21,13 @@ export function make(catalog, onSight) {
   }, { rootMargin: "120px" });
   const sections = Map.groupBy(catalog.figures, (figure) => figure.section);
   for (const [title, figures] of sections) {
-    const made = figures.map((figure) => card(figure, onSight));
-    made.forEach((one) => watcher.observe(one));
-    byId("figures").append(element("h2", { class: "section" }, title), element("div", { class: "grid" }, ...made));
+    const elements = figures.map((figure) => card(figure, onSight));
+    elements.forEach((node) => watcher.observe(node));
+    byId("figures").append(element("h2", { class: "section" }, title), element("div", { class: "grid" }, ...elements));
   }
 }
 
-// What takes long is drawn only when the reader says so, and again only when asked again.
+// Figures that take long are drawn only on request, and again only on a new request.
 export function askAgain() {
   for (const one of CARDS.values()) if (one.wait) one.offer();
 }
@@ -42,40 +42,40 @@ function card({ name, title, slow, wait }, onSight) {
     links: element("p"),
     numbers: element("details", { hidden: true }, element("summary", {}, "Numbers")),
   };
-  if (slow) parts.panes.append(element("div", { class: "pane" }, element("p", { class: "nothing" }, "Working it out …")));
-  const made = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title` },
+  if (slow) parts.panes.append(element("div", { class: "pane" }, element("p", { class: "nothing" }, "Computing …")));
+  const node = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title` },
     parts.title, parts.takeaway, parts.panes, element("footer", {}, parts.source, parts.links, parts.numbers));
   parts.numbers.addEventListener("toggle", () => { if (parts.numbers.open) tabulate(parts.numbers, CARDS.get(name).shown); });
-  const one = { ...parts, name, slow, wait, waits: Boolean(wait), element: made, shown: null, stamp: "" };
+  const one = { ...parts, name, slow, wait, waits: Boolean(wait), element: node, shown: null, stamp: "" };
   CARDS.set(name, one);
   if (wait) {
-    const button = element("button", { type: "button" }, `Work it out (${wait})`);
-    button.addEventListener("click", () => { one.waits = false; button.disabled = true; button.textContent = "Working it out …"; onSight(); });
+    const button = element("button", { type: "button" }, `Compute (${wait})`);
+    button.addEventListener("click", () => { one.waits = false; button.disabled = true; button.textContent = "Computing …"; onSight(); });
     one.offer = () => {
       Object.assign(one, { waits: true, stamp: "" });
       button.disabled = false;
-      button.textContent = `Work it out (${wait})`;
+      button.textContent = `Compute (${wait})`;
       parts.panes.replaceChildren(element("div", { class: "pane" }, element("p", { class: "nothing" }, button)));
     };
     one.offer();
   }
-  return made;
+  return node;
 }
 
-// What is drawn is of another scenario while the one of this is worked out.
+// Marks charts of the previous scenario while the new one is computed.
 export function fade(name) {
   for (const chart of CARDS.get(name).panes.querySelectorAll(".chart")) chart.classList.add("stale");
 }
 
 // `sides`: one figure, or the pinned one and this one, each {label, figure}.
 export async function show(name, sides, links) {
-  const { title, takeaway, panes, source, links: place, numbers } = CARDS.get(name);
+  const { title, takeaway, panes, source, links: linkList, numbers } = CARDS.get(name);
   const { figure } = sides.at(-1);
   CARDS.get(name).shown = figure;
   title.textContent = figure.title ?? title.textContent;
   takeaway.textContent = figure.takeaway ?? "";
   source.textContent = figure.source ? `Source: ${figure.source}` : "";
-  place.replaceChildren(...(figure.reason ? [] : links));
+  linkList.replaceChildren(...(figure.reason ? [] : links));
   numbers.hidden = Boolean(figure.reason);
   if (numbers.open) tabulate(numbers, figure);
   while (panes.children.length > sides.length) panes.lastChild.remove();
@@ -102,14 +102,14 @@ async function showPane(pane, { label, figure }, named) {
   chart.classList.remove("stale");
 }
 
-function tabulate(place, figure) {
+function tabulate(details, figure) {
   if (!figure?.tables) return;
-  const made = Object.entries(figure.tables).filter(([, rows]) => rows.length && Object.keys(rows[0]).length > 1).map(([name, rows]) => {
+  const tables = Object.entries(figure.tables).filter(([, rows]) => rows.length && Object.keys(rows[0]).length > 1).map(([name, rows]) => {
     const columns = Object.keys(rows[0]).filter((column) => column !== "high");
     const head = element("tr", {}, ...columns.map((column) => element("th", { scope: "col" }, column)));
     const body = rows.map((row) => element("tr", {}, ...columns.map((column) => element("td", {}, String(row[column])))));
     const table = element("table", {}, element("caption", { class: "quiet" }, name), element("thead", {}, head), element("tbody", {}, ...body));
     return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${figure.title}: ${name}` }, table);
   });
-  place.replaceChildren(place.querySelector("summary"), ...made);
+  details.replaceChildren(details.querySelector("summary"), ...tables);
 }

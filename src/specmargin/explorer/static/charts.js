@@ -1,9 +1,9 @@
-// Drawing: a chart is built once for each structure, and then only given new rows.
+// Drawing: a chart is built once per structure, and then only gets new rows.
 
-let vega = null; // the libraries, asked for once
+let vega = null; // promise of the libraries, loaded once
 let themes = {};
 
-export function useThemes(found) { themes = found; }
+export function useThemes(byName) { themes = byName; }
 
 export function load() {
   vega ??= import("/static/lib/vega.js").then(() => window.vegaEmbed);
@@ -12,7 +12,7 @@ export function load() {
 
 const themeName = () => document.documentElement.dataset.theme ?? "light";
 
-// `pane` is an element; what was drawn in it is kept on it.
+// `pane` is an element; its drawn chart is stored on it.
 export async function draw(pane, figure) {
   const key = `${figure.key}|${themeName()}`;
   if (pane.drawn?.key === key) {
@@ -25,17 +25,17 @@ export async function draw(pane, figure) {
   pane.drawn?.view.finalize();
   const result = await embed(pane, specification(figure, pane), {
     actions: false,
-    ast: true, // expressions are interpreted: no eval, as our content policy demands
+    ast: true, // expressions are interpreted: no eval, as the content security policy demands
     renderer: "svg",
-    logLevel: 1, // errors; an empty table is none
+    logLevel: 1, // errors only
     defaultStyle: false,
     tooltip: { disableDefaultStyle: true, theme: "custom" },
   });
-  pane.querySelector("svg")?.setAttribute("aria-hidden", "true"); // the pane itself is the image, with words for it
+  pane.querySelector("svg")?.setAttribute("aria-hidden", "true"); // the pane itself is the labelled image
   pane.drawn = { key, view: result.view };
 }
 
-// On a small screen smaller type, and legends below the drawing.
+// Small screens: smaller type, and legends below the drawing.
 function fitted(config, width) {
   if (width > 520) return config;
   const small = (style, fontSize) => ({ ...config.style[style], fontSize });
@@ -50,7 +50,7 @@ function fitted(config, width) {
   };
 }
 
-// There, legends of three columns have two.
+// Small screens: at most two legend columns.
 const narrowed = (structure, width) => (width > 520 ? structure
   : JSON.parse(JSON.stringify(structure), (key, value) => (key === "columns" ? Math.min(value, 2) : value)));
 

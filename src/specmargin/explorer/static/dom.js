@@ -1,35 +1,35 @@
-// The few helpers that both pages need.
+// Helpers of both pages.
 
 export const byId = (id) => document.getElementById(id);
 
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") made.className = value;
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+    if (name === "class") node.className = value;
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  made.append(...children.filter((child) => child !== null));
-  return made;
+  node.append(...children.filter((child) => child !== null));
+  return node;
 }
 
 export function fill(select, groups, chosen) {
-  const nodes = groups.map(([label, options]) => {
-    const made = options.map(([value, text]) => element("option", { value }, text ?? value));
-    return label ? element("optgroup", { label }, ...made) : made;
+  const children = groups.map(([label, options]) => {
+    const nodes = options.map(([value, text]) => element("option", { value }, text ?? value));
+    return label ? element("optgroup", { label }, ...nodes) : nodes;
   });
-  select.replaceChildren(...nodes.flat());
+  select.replaceChildren(...children.flat());
   select.value = chosen;
   return select.value === chosen;
 }
 
 export function complain(message) {
-  const place = byId("error");
-  place.hidden = !message;
-  place.textContent = message ?? "";
+  const alert = byId("error");
+  alert.hidden = !message;
+  alert.textContent = message ?? "";
 }
 
-// What takes longer than a blink is said to be under way, at once and until it is there.
+// Marks the page as busy while work takes longer than 120 ms.
 export async function underWay(work) {
   const main = document.querySelector("main");
   const timer = setTimeout(() => main.setAttribute("aria-busy", "true"), 120);

@@ -1,20 +1,20 @@
-// Files of the reader: by button or dropped. The server says what they are; nothing changes when it refuses.
+// Uploads, by button or dropped. Nothing changes when the server refuses a file.
 
 import { ask, Refused } from "/static/api.js";
 
-const KEPT = new Map(); // id -> what the server said
+const UPLOADS = new Map(); // id -> description by the server
 
-export const uploaded = (kind) => [...KEPT.values()].filter((file) => file.kind === kind);
+export const uploaded = (kind) => [...UPLOADS.values()].filter((file) => file.kind === kind);
 
 export async function send(files) {
   const sent = [];
   const order = [...files].sort((a, b) => Number(a.name.startsWith("speculator")) - Number(b.name.startsWith("speculator")));
   for (const file of order) {
-    const bank = sent.find((found) => found.kind === "acceptance");
-    const found = await post(kindOf(file.name), file, bank?.id);
-    KEPT.set(found.id, found);
-    if (bank && found.kind === "acceptance") sent.splice(sent.indexOf(bank), 1);
-    sent.push(found);
+    const bank = sent.find((upload) => upload.kind === "acceptance");
+    const upload = await post(kindOf(file.name), file, bank?.id);
+    UPLOADS.set(upload.id, upload);
+    if (bank && upload.kind === "acceptance") sent.splice(sent.indexOf(bank), 1);
+    sent.push(upload);
   }
   return sent;
 }

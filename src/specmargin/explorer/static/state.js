@@ -7,15 +7,15 @@ export const DEFAULTS = { model: "qwen3.6-35b-a3b", gpu: "h200", gpus: "1", para
 export const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024];
 
 export function parse(text) {
-  const given = new URLSearchParams(text);
+  const parameters = new URLSearchParams(text);
   const state = { ...DEFAULTS };
-  for (const name of FIELDS) if (given.get(name)) state[name] = given.get(name);
+  for (const name of FIELDS) if (parameters.get(name)) state[name] = parameters.get(name);
   return state;
 }
 
 export function pinnedIn(text) {
-  const found = new URLSearchParams(text).get("vs");
-  return found === null ? null : parse(found);
+  const pinned = new URLSearchParams(text).get("vs");
+  return pinned === null ? null : parse(pinned);
 }
 
 export function query(state, more = {}) {

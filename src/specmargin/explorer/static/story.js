@@ -1,4 +1,4 @@
-// The story: paragraphs with the reader's numbers, each with its figure, drawn live.
+// The story: paragraphs with the numbers of the scenario, each with its figure.
 
 import { ask, oneAtATime, Refused } from "/static/api.js";
 import { draw, load, useThemes } from "/static/charts.js";
@@ -13,12 +13,12 @@ const form = byId("controls");
 const refresh = oneAtATime(async () => {
   try {
     const text = query(state);
-    const told = await underWay(ask("/api/story", text));
-    const names = [...new Set(told.paragraphs.map((part) => part.figure))];
-    byId("lead").textContent = told.lead;
-    told.paragraphs.forEach(place);
+    const story = await underWay(ask("/api/story", text));
+    const names = [...new Set(story.paragraphs.map((part) => part.figure))];
+    byId("lead").textContent = story.lead;
+    story.paragraphs.forEach(showParagraph);
     for (const section of [...byId("paragraphs").children]) {
-      if (!told.paragraphs.some((part) => section.id === `part-${part.id}`)) section.remove();
+      if (!story.paragraphs.some((part) => section.id === `part-${part.id}`)) section.remove();
     }
     const have = [...structures.keys()].join("|");
     const { figures } = await underWay(ask("/api/view", query(state, { show: names.join(","), have })));
@@ -32,7 +32,7 @@ const refresh = oneAtATime(async () => {
   }
 });
 
-function place(part, index) {
+function showParagraph(part, index) {
   let section = byId(`part-${part.id}`);
   if (!section) {
     section = element("section", { id: `part-${part.id}` }, element("h2", {}, part.heading), element("p", {}),
@@ -40,8 +40,8 @@ function place(part, index) {
         element("div", { class: "chart", role: "img" }), element("footer", {}, element("p"))));
   }
   section.querySelector("p").textContent = part.text;
-  const at = byId("paragraphs").children[index];
-  if (at !== section) byId("paragraphs").insertBefore(section, at ?? null);
+  const next = byId("paragraphs").children[index];
+  if (next !== section) byId("paragraphs").insertBefore(section, next ?? null);
 }
 
 async function show(figure) {

@@ -1,4 +1,4 @@
-// Light or dark: the system's, unless the reader chose. A classic script, so that it is set before anything is painted.
+// Light or dark: the system's setting unless the reader chose. A classic script, so that it runs before the first paint.
 (() => {
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
