@@ -241,7 +241,7 @@ def test_the_story_speaks_of_the_readers_model(open_page: Open) -> None:
     page = open_page("/story?model=gpt-oss-20b&prices=laws")
     page.wait_for_selector("#part-verdict .chart svg")
     assert page.locator("#paragraphs section").count() == 8
-    assert "gpt-oss-20b asks 4 of 32 experts" in page.inner_text("#part-tax")
+    assert "gpt-oss-20b uses 4 of 32 experts" in page.inner_text("#part-tax")
     page.select_option("[name=model]", "qwen3.6-27b")
     page.wait_for_selector("#part-verdict p:has-text('qwen3.6-27b')")
     assert page.locator("#part-tax").count() == 0  # a dense model pays no expert tax

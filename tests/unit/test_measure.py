@@ -282,7 +282,7 @@ def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monk
 
     records = Records(path=tmp_path / "x.rows.jsonl")
     begin = time.monotonic()
-    with pytest.raises(InputError, match="interrupted; 0 rows are kept"), _interruptible(records):
+    with pytest.raises(InputError, match="interrupted; 0 rows are saved"), _interruptible(records):
         order = Order(model="m", surface=SURFACE, engine_args={})
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=interrupt)
     assert time.monotonic() - begin < 20

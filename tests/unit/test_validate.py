@@ -26,7 +26,7 @@ def test_steps_alone() -> None:
 
 def test_kernels_name_their_misses() -> None:
     shown = run("validate", "kernels").stdout
-    assert "miss (rows: median ≤ 3%" in shown
+    assert "miss the target (rows: median ≤ 3%" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -34,7 +34,7 @@ def test_kernels_name_their_misses() -> None:
     ("arguments", "message"),
     [
         (("steps", "--plot", "out.png"), "add `served`"),
-        (("served", "--plot", "out.gif"), "a figure ends in .png"),
+        (("served", "--plot", "out.gif"), "the name of a figure must end in .png"),
         (("served", "--plot", "nowhere/out.png"), "the folder nowhere does not exist"),
         (("everything",), "'everything'"),
     ],

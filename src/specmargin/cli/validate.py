@@ -20,6 +20,7 @@ from specmargin.prices.kernels import store
 if TYPE_CHECKING:
     from specmargin.validation.kernels import KernelLine
     from specmargin.validation.report import ErrorLine, PeerReport, ServedReport
+    from specmargin.validation.rounds import RoundLine
     from specmargin.validation.served import ServedRow
     from specmargin.validation.steps import StepLine
     from specmargin.validation.tpot import Wrapper
@@ -30,6 +31,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 class Part(StrEnum):
     KERNELS = "kernels"
     STEPS = "steps"
+    ROUNDS = "rounds"
     SERVED = "served"
 
 
@@ -38,9 +40,10 @@ def validate(
     parts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[kernels|steps|served|PRICES]...",
-            help="kernels: held-out kernel rows. steps: verify steps of a real engine. served: served rows. Or one or "
-            "two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
+            metavar="[kernels|steps|rounds|served|PRICES]...",
+            help="kernels: held-out kernel rows. steps: verify steps of a real engine. rounds: whole rounds, drafting "
+            "included. served: served rows. Or one or two price sources to compare: a FILE of `specmargin measure`, a "
+            "bundled one, tables, laws, datasheet.",
         ),
     ] = None,
     peer: Annotated[
@@ -64,10 +67,10 @@ def validate(
 ) -> None:
     """Compare predictions with measurements: tables, laws and datasheet roofline, and AIConfigurator.
 
-    Measurements: third-party kernels and served rows (from aiconfigurator-core), and verify steps of vLLM on an H200.
+    Measurements: third-party kernels and served rows (from aiconfigurator-core); steps and rounds of vLLM on an H200.
     Fitted prices are evaluated on held-out data. Examples:
 
-      specmargin validate                          all three parts, about a minute
+      specmargin validate                          all four parts, about a minute
 
       specmargin validate served --peer 200        with AIConfigurator's own estimate of the same rows
 
@@ -86,6 +89,8 @@ def validate(
         payload["kernels"] = _kernels(out)
     if Part.STEPS in chosen:
         payload["steps"] = _steps(out)
+    if Part.ROUNDS in chosen:
+        payload |= _rounds(out)
     if Part.SERVED in chosen:
         payload |= _served(out, peer=peer, seed=seed, figure=figure)
     if json:
@@ -205,6 +210,39 @@ def _steps(out: Console) -> list[dict[str, Any]]:
     out.print(f"{conditions['engine']}; {conditions['gpu']}; {conditions['model']}", style="dim", markup=False)
     out.print()
     return [asdict(line) for line in lines]
+
+
+# --- whole rounds ---
+
+
+def _rounds(out: Console) -> dict[str, Any]:
+    from specmargin.validation.rounds import TERMS, conditions, fitted_engine_time, round_lines
+
+    lines = list(round_lines())
+    sources = list(dict.fromkeys(line.source for line in lines))
+    columns = [("rounds within the graph limit", "left"), ("rounds", "right")]
+    shown = render.table(
+        "vLLM 0.32: median (worst) error of whole rounds", [*columns, *((source, "right") for source in sources)]
+    )
+    groups: dict[str, list[RoundLine]] = {}
+    for line in lines:
+        groups.setdefault(line.rounds, []).append(line)
+    for name, group in groups.items():
+        cells = [f"{line.median_error:.1%} ({line.worst_error:.1%})" for line in group]
+        shown.add_row(name, str(group[0].count), *cells)
+    out.print(shown)
+    terms = {source: {name: getattr(fitted_engine_time(source), name) for name in TERMS} for source in sources}
+    shown = render.table(
+        "Engine time beside the kernels, fitted to these rounds",
+        [("term", "left"), *((source, "right") for source in sources)],
+    )
+    for name in TERMS:
+        title = name.removesuffix("_seconds").replace("_", " ")
+        shown.add_row(title, *(render.seconds(terms[source][name]) for source in sources))
+    out.print(shown)
+    out.print(conditions(), style="dim", markup=False)
+    out.print()
+    return {"rounds": [asdict(line) for line in lines], "round_terms": terms}
 
 
 # --- served rows ---

@@ -42,7 +42,7 @@ class Memo:
             kv=scenario.kv_precision,
             count_experts=count,
             scope=scenario.scope,
-            layer_seconds=scenario.engine_time.layer_seconds,
+            engine_time=scenario.engine_time,
             measured=scenario.draft_time,
         )
         return cls(count_experts=count, drafting=drafting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import numpy as np
@@ -126,7 +126,7 @@ class DraftPricing:
     kv: Precision
     count_experts: ExpertCounter
     scope: Scope = EVERYTHING
-    layer_seconds: float = 0.0  # fixed time per layer, of the drafter's layers too
+    engine_time: EngineTime = field(default_factory=EngineTime)  # time per layer and per pass are charged
     measured: DraftTime | None = None
 
     def seconds(self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray) -> FloatArray:
@@ -142,7 +142,8 @@ class DraftPricing:
                 return self.seconds(drafter.inner, batch=batch, depth=depth, context=context)
             case HeadDrafter() if drafter.head.block is not None:
                 block = np.full(batch.shape, drafter.head.block - 1.0)
-                return np.where(depth > 0, self._pass(drafter, batch, block, context).total_seconds, 0.0)
+                one_pass = self._pass(drafter, batch, block, context).total_seconds
+                return np.where(depth > 0, one_pass + self.engine_time.draft_seconds(np.ones(())), 0.0)
             case HeadDrafter() | ModelDrafter():
                 return self._autoregressive(drafter, batch, depth, context)
             case _:
@@ -159,10 +160,18 @@ class DraftPricing:
             seconds = self.measured.seconds(size, np.asarray(float(depth)))
             return StepPrice(components=(fixed_line(Component.ENGINE, seconds, self.measured.source),))
         if isinstance(drafter, HeadDrafter) and drafter.head.block is not None:
-            return self._pass(drafter, size, np.asarray(drafter.head.block - 1.0), ctx)
+            return self._with_engine_time(self._pass(drafter, size, np.asarray(drafter.head.block - 1.0), ctx), 1)
         first = self._pass(drafter, size, np.asarray(float(depth if self.scope.draft_catch_up else 0)), ctx)
         later = self._pass(drafter, size, np.asarray(0.0), ctx)
-        return _add_passes(first, later, depth - 1)
+        return self._with_engine_time(_add_passes(first, later, depth - 1), depth)
+
+    def _with_engine_time(self, kernels: StepPrice, passes: int) -> StepPrice:
+        seconds = self.engine_time.draft_seconds(np.asarray(float(passes)))
+        if not seconds:
+            return kernels
+        return StepPrice(
+            components=(*kernels.components, fixed_line(Component.ENGINE, seconds, self.engine_time.source))
+        )
 
     def _autoregressive(
         self, drafter: HeadDrafter | ModelDrafter, batch: FloatArray, depth: FloatArray, context: FloatArray
@@ -171,14 +180,15 @@ class DraftPricing:
         first_run = depth if self.scope.draft_catch_up else np.zeros_like(depth)
         first = self._pass(drafter, batch, first_run, context).total_seconds
         later = self._pass(drafter, batch, np.zeros(batch.shape), context).total_seconds
-        return np.where(depth > 0, first + np.maximum(depth - 1.0, 0.0) * later, 0.0)
+        passes = first + np.maximum(depth - 1.0, 0.0) * later
+        return np.where(depth > 0, passes + self.engine_time.draft_seconds(depth), 0.0)
 
     def _pass(
         self, drafter: HeadDrafter | ModelDrafter, batch: FloatArray, depth: FloatArray, context: FloatArray
     ) -> StepPrice:
         step = Step.uniform(batch=batch, depth=depth, context=context)
         works, layers = self._works(drafter, step)
-        engine = EngineTime(layer_seconds=self.layer_seconds)
+        engine = EngineTime(layer_seconds=self.engine_time.layer_seconds)
         return ledger(self.model, works, step=step, engine=engine, layers=layers)
 
     def _works(self, drafter: HeadDrafter | ModelDrafter, step: Step) -> tuple[list[Work], int]:

@@ -51,7 +51,9 @@ class PriceModel(Protocol):
 class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
 
-    `verify_step_seconds` is the extra time of a step that verifies drafts (rejection sampling and its preparation).
+    `verify_step_seconds` and `verify_sequence_seconds` are the extra time of a step that verifies drafts (rejection
+    sampling, metadata, host work). `draft_pass_seconds` is the engine's time per pass of the drafter, and
+    `first_pass_seconds` what the first pass after a verify step takes beyond the others.
     `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
     `graph_limit` positions run without a CUDA graph and take `eager_layer_seconds` longer per layer. With piecewise
     graphs, no step is shorter than the host's launch time, `floor_layer_seconds` per layer. An engine that captured
@@ -63,6 +65,9 @@ class EngineTime:
     position_seconds: float = 0.0
     layer_seconds: float = 0.0
     verify_step_seconds: float = 0.0
+    verify_sequence_seconds: float = 0.0
+    first_pass_seconds: float = 0.0
+    draft_pass_seconds: float = 0.0
     off_step_seconds: float = 0.0
     off_sequence_seconds: float = 0.0
     graph_limit: int | None = None  # positions of the largest CUDA graph; None: a graph for every step
@@ -78,7 +83,12 @@ class EngineTime:
 
     def seconds(self, step: Step) -> FloatArray:
         plain = self.step_seconds + self.sequence_seconds * step.sequences + self.position_seconds * step.positions
-        return plain + self.verify_step_seconds * (step.positions > step.sequences)
+        verifying = self.verify_step_seconds + self.verify_sequence_seconds * step.sequences
+        return plain + verifying * (step.positions > step.sequences)
+
+    def draft_seconds(self, passes: FloatArray) -> FloatArray:
+        """The engine's time for so many passes of the drafter, beside their kernels."""
+        return np.where(passes > 0, self.first_pass_seconds + self.draft_pass_seconds * passes, 0.0)
 
     def off_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
         """What speculation that is configured but off adds to a step that otherwise takes `rest` seconds."""
@@ -100,6 +110,9 @@ _TIMES = (
     "position_seconds",
     "layer_seconds",
     "verify_step_seconds",
+    "verify_sequence_seconds",
+    "first_pass_seconds",
+    "draft_pass_seconds",
     "off_step_seconds",
     "off_sequence_seconds",
     "eager_layer_seconds",
