@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -181,6 +181,22 @@ def test_every_policy_is_registered() -> None:
     """The help reads the names from a module without NumPy; the simulator builds the policies."""
     assert POLICIES[:3] == ("none", "off", "fixed:K")
     assert set(POLICIES[3:]) == set(MAKERS)
+
+
+def test_the_page_checks_every_text_field() -> None:
+    """A text may name a file, and the page must not read files by name: `Query` limits and checks each of them."""
+    texts = [name for name, field in ReportRequest.model_fields.items() if {str, Path} & _parts(field.annotation)]
+    assert texts
+    validated = {
+        name for entry in Query.__pydantic_decorators__.field_validators.values() for name in entry.info.fields
+    }
+    assert set(texts) <= Query.__annotations__.keys() & validated
+
+
+def _parts(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of: `str | None` has str."""
+    inner = [_parts(part) for part in get_args(annotation)]
+    return {annotation}.union(*inner)
 
 
 def test_files_and_the_page_ask_for_the_same() -> None:
