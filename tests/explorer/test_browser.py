@@ -335,10 +335,10 @@ def test_no_serious_accessibility_violation(open_page: Open, axe_source: str, pa
     page.wait_for_selector("svg .mark-group")
     page.wait_for_timeout(500)
     page.evaluate(axe_source + "; 0")
-    found = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    audit = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
     serious = [
         f"{fault['id']}: {node['target']} {node['failureSummary']}"
-        for fault in found["violations"]
+        for fault in audit["violations"]
         if fault["impact"] in ("serious", "critical")
         for node in fault["nodes"]
     ]

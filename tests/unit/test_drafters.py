@@ -220,8 +220,8 @@ def test_cohere_curve_has_their_acceptance_length() -> None:
 
 def test_forms_of_acceptance() -> None:
     choice = find_drafter("mtp", QWEN)
-    assert find_acceptance("0.8", choice, QWEN, max_depth=8).at(3) == pytest.approx([0.8, 0.64, 0.512])
-    assert find_acceptance("0.78,0.58,0.44", choice, QWEN, max_depth=8).at(2) == pytest.approx([0.78, 0.58])
+    assert find_acceptance("0.8", choice, QWEN, max_depth=8).up_to(3) == pytest.approx([0.8, 0.64, 0.512])
+    assert find_acceptance("0.78,0.58,0.44", choice, QWEN, max_depth=8).up_to(2) == pytest.approx([0.78, 0.58])
     assert find_acceptance("length:2.3@4", choice, QWEN, max_depth=8).accepted_by_depth(4)[-1] == pytest.approx(2.3)
 
 

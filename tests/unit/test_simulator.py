@@ -306,7 +306,7 @@ def test_drawn_rounds_have_the_means_of_the_curve() -> None:
     bank = drawn_rounds({"all": curve}, 6)
     for depth in range(1, 7):
         mean_accepted = np.minimum(bank.accepted, depth).mean()
-        assert mean_accepted == pytest.approx(float(curve.at(depth).sum()), abs=1e-3)
+        assert mean_accepted == pytest.approx(float(curve.up_to(depth).sum()), abs=1e-3)
 
 
 def test_every_policy_runs_in_the_simulator() -> None:

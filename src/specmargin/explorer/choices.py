@@ -78,7 +78,7 @@ def marked_row(view: View) -> dict[str, Any]:
         "experts": architecture.pools[0].experts if architecture.pools else None,
         "bound_by": f"{row.bound_component}: {row.bound_resource}",
         "fits": row.fits,
-        "survival": [round(float(value), 4) for value in scenario.survival.at(max(view.max_depth, 1))],
+        "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
         "drafter": scenario.drafter.name,
         "drafters": [choice.kind for choice in available_drafters(architecture)],
         "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
