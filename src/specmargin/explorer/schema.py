@@ -67,7 +67,9 @@ class Query(ReportRequest):
         Text | None,
         Field(
             description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.",
-            json_schema_extra=_nullable(pattern=r"^(0\.[0-9]{1,3}|mtp|dflash|eagle|upload:[0-9a-f]{16})$"),
+            json_schema_extra=_nullable(
+                pattern=rf"^(0\.[0-9]{{1,3}}|{'|'.join(acceptance_names())}|upload:[0-9a-f]{{16}})$"
+            ),
         ),
     ] = None
     routing: Annotated[
