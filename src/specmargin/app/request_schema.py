@@ -1,7 +1,7 @@
 """The request for a scenario. One field is an option of the command line, a key of a scenario file, a parameter of
 the web page's address and an argument in Python; its description is the help text of all of them.
 
-Adding an option that all verbs share means adding a field to `ScenarioRequest` and using it in `app/scenarios.py`.
+Adding an option that all scenarios share begins with a field of `ScenarioRequest`; docs/map.md lists the rest.
 """
 
 from __future__ import annotations
