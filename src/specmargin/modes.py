@@ -1,7 +1,11 @@
-"""The values of closed options. Nothing here imports NumPy, so that `--help` is fast."""
+"""The values of closed options, and the names of drafters, engines and policies.
+
+Nothing here imports NumPy, so that `--help`, which lists these names, is fast.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -33,3 +37,48 @@ class Hold(StrEnum):
 
     ACTIVE = "active"  # parameters of the experts that a token uses, shared experts included
     TOTAL = "total"  # these, and the parameters of all experts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterKind:
+    """A kind of drafter, as `--drafter` takes it."""
+
+    name: str
+    detail: str = ""  # what follows the name, as the help shows it: "[:CONFIG]" may, ":MODEL" must; "": nothing
+    ranked: bool = False  # tried by `--drafter all`
+
+    @property
+    def needs_detail(self) -> bool:
+        return self.detail.startswith(":")
+
+
+#: `catalog/drafters.py` builds each kind, and `catalog/acceptance.toml` has its default acceptance.
+DRAFTERS = {
+    kind.name: kind
+    for kind in (
+        DrafterKind(name="mtp", ranked=True),
+        DrafterKind(name="eagle", detail="[:CONFIG]", ranked=True),
+        DrafterKind(name="dflash", detail="[:CONFIG]", ranked=True),
+        DrafterKind(name="ssd", detail="[:INNER@HIT]"),
+        DrafterKind(name="model", detail=":MODEL"),
+        DrafterKind(name="ngram", ranked=True),
+        DrafterKind(name="free"),
+    )
+}
+#: `formats/` writes the configuration of each.
+ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
+#: `simulator/policies.py` builds each.
+POLICIES = (
+    "none",
+    "off",
+    "fixed:K",
+    "schedule",
+    "one-width",
+    "gate",
+    "controller",
+    "oracle",
+    "vllm-adaptive",
+    "sglang",
+    "turbospec",
+    "cascade",
+)

@@ -23,7 +23,8 @@ from specmargin.errors import CatalogError
 from specmargin.formats import ENGINES, find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest
 from specmargin.formats.sglang import graph_batch_sizes
-from specmargin.modes import Parallel
+from specmargin.modes import DRAFTERS, Parallel
+from specmargin.modes import ENGINES as ENGINE_NAMES
 
 BATCHES = 300
 
@@ -190,11 +191,11 @@ def test_nothing_is_configured_where_nothing_pays(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@pytest.mark.parametrize("kind", ["mtp", "eagle", "dflash", "model", "ngram"])
+@pytest.mark.parametrize("kind", [kind for kind in DRAFTERS if kind not in ("ssd", "free")])
 def test_every_drafter_can_be_written(engine: str, kind: str) -> None:
     config = ENGINES[engine].write(_request(_table(FALLING), kind=kind))
     assert READERS[engine](config, 1) == config.schedule.depth_at(1)
-    needs_model = kind in ("eagle", "dflash", "model")
+    needs_model = bool(DRAFTERS[kind].detail)
     assert ("<your " in config.text) is needs_model  # a blank to fill in, never a flag left out
     named = ENGINES[engine].write(_request(_table(FALLING), kind=kind, drafter_model="some/head"))
     assert "<your " not in named.text
@@ -206,6 +207,12 @@ def test_what_no_engine_does_is_not_written(engine: str) -> None:
         config = ENGINES[engine].write(_request(_table(FALLING), **change))
         assert config.text == ""
         assert "no setting to write" in config.notes[0]
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_drafter_without_a_setting_is_refused(engine: str) -> None:
+    with pytest.raises(CatalogError, match=r"^no .* setting is known for --drafter suffix$"):
+        ENGINES[engine].write(_request(_table(FALLING), kind="suffix"))
 
 
 def test_sglang_mentions_depth_zero_only_where_there_is_one() -> None:
@@ -229,6 +236,11 @@ def test_merging_keeps_within_the_gain() -> None:
         for batch in range(1, BATCHES + 1):
             assert table.relative[batch - 1, schedule.depth_at(batch)] >= 1.0 - min_gain - 1e-12
     assert len(make_schedule(table, min_gain=0.3).ranges) < len(make_schedule(table, min_gain=0.0).ranges)
+
+
+def test_every_engine_is_named_in_the_help_and_has_a_reader() -> None:
+    assert tuple(ENGINES) == ENGINE_NAMES
+    assert set(READERS) == set(ENGINES)
 
 
 def test_engine_names() -> None:

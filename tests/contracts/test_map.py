@@ -11,11 +11,13 @@ from tests.conftest import ROOT
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "update_map.py"))
 SOURCE, first_sentence = SCRIPT["SOURCE"], SCRIPT["first_sentence"]
-WALK, _, LISTED = SCRIPT["PAGE"].read_text(encoding="utf-8").partition(SCRIPT["HEADING"])
-PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w./]*)`", WALK)))
+WRITTEN, _, LISTED = SCRIPT["PAGE"].read_text(encoding="utf-8").partition(SCRIPT["HEADING"])
+WALK, _, CHECKLISTS = WRITTEN.partition("## Where to add a thing\n")
+PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w./]*)`", WRITTEN)))
 
 
 def test_the_walk_is_short() -> None:
+    assert CHECKLISTS
     assert len(WALK.splitlines()) <= 60
 
 

@@ -6,8 +6,10 @@ An option either can change the answer, which is shown here by an example, or is
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,9 +24,13 @@ from specmargin.app.verbs_schema import (
     ReportRequest,
     SimulateRequest,
 )
+from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from specmargin.explorer.schema import Query
+from specmargin.formats import ENGINES
+from specmargin.modes import DRAFTERS, POLICIES
+from specmargin.simulator.policies import MAKERS
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {
@@ -154,6 +160,43 @@ def test_every_verb_has_every_option_and_explains_it(verb: str, capsys: pytest.C
     for option in options.values():
         if not option.shown.argument:
             assert (_flag(option.field) in text) is not option.unused, option.field
+
+
+@pytest.mark.parametrize(
+    ("verb", "field", "names"),
+    [
+        ("plan", "drafter", DRAFTERS),
+        ("plan", "engine", ENGINES),
+        ("plan", "engine_time", engine_time_names()),
+        ("simulate", "policy", POLICIES),
+    ],
+)
+def test_help_lists_every_name(verb: str, field: str, names: Iterable[str]) -> None:
+    text = REQUESTS[verb].model_fields[field].description or ""
+    listed = set(re.findall(r"[\w:.-]*\w", text))
+    assert [name for name in names if not listed & {name, f"{name}:MODEL"}] == []
+
+
+def test_every_policy_is_registered() -> None:
+    """The help reads the names from a module without NumPy; the simulator builds the policies."""
+    assert POLICIES[:3] == ("none", "off", "fixed:K")
+    assert set(POLICIES[3:]) == set(MAKERS)
+
+
+def test_the_page_checks_every_text_field() -> None:
+    """A text may name a file, and the page must not read files by name: `Query` limits and checks each of them."""
+    texts = [name for name, field in ReportRequest.model_fields.items() if {str, Path} & _parts(field.annotation)]
+    assert texts
+    validated = {
+        name for entry in Query.__pydantic_decorators__.field_validators.values() for name in entry.info.fields
+    }
+    assert set(texts) <= Query.__annotations__.keys() & validated
+
+
+def _parts(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of: `str | None` has str."""
+    inner = [_parts(part) for part in get_args(annotation)]
+    return {annotation}.union(*inner)
 
 
 def test_files_and_the_page_ask_for_the_same() -> None:

@@ -14,6 +14,7 @@ from specmargin.catalog.lookup import find_model
 from specmargin.cli.main import run
 from specmargin.explorer.gallery import GALLERY
 from specmargin.explorer.guard import POLICY
+from specmargin.explorer.schema import Query
 from specmargin.explorer.uploads import LIMITS
 from tests.explorer.conftest import running
 
@@ -245,6 +246,15 @@ def test_headers_are_strict(client: httpx.Client) -> None:
         assert reply.headers["content-security-policy"] == POLICY
         assert reply.headers["x-content-type-options"] == "nosniff"
     assert "unsafe" not in POLICY
+
+
+def test_the_page_knows_every_field(client: httpx.Client) -> None:
+    """What the page takes from its address, and the values that it leaves out of it."""
+    fields, defaults = (
+        json.loads(line.partition(" = ")[2].rstrip(";")) for line in client.get("/static/fields.js").text.splitlines()
+    )
+    assert fields == list(Query.model_fields)
+    assert Query.model_validate(defaults) == Query()
 
 
 def test_static_files_are_only_ours(client: httpx.Client) -> None:

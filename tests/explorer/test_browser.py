@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -99,6 +100,36 @@ def test_numbers_on_the_page_are_those_of_plan_json(open_page: Open) -> None:
     here = next(row for row in expected["rows"] if row["batch"] == 8)
     assert page.inner_text("#numbers div:nth-child(1) dd") == f"{here['speedup']:.2f}×"
     assert page.inner_text("#numbers div:nth-child(5) dd").startswith(f"{here['hurdle']:.2f}")
+
+
+def test_the_page_keeps_every_field_of_its_address(open_page: Open) -> None:
+    """Also fields without a control, through changes, the pinned scenario and the links to other pages."""
+    address = "prices=laws&memory_utilization=0.7&kv_cache=fp8&step_ms=3"
+    page = ready(open_page(f"/?{address}&vs=memory_utilization%3D0.8&unknown=1"))
+    expected = planned(
+        "qwen3.6-35b-a3b",
+        "--gpu",
+        "h200",
+        "--prices",
+        "laws",
+        "--memory-utilization",
+        "0.7",
+        "--kv-cache",
+        "fp8",
+        "--step-ms",
+        "3",
+    )
+    assert sentence(page) == expected["verdict"]
+    after(page, lambda: page.select_option("[name=drafter]", "eagle"))
+    kept = parse_qs(urlsplit(page.url).query)
+    assert kept | {"memory_utilization": ["0.7"], "kv_cache": ["fp8"], "step_ms": ["3"]} == kept
+    assert kept["vs"] == ["memory_utilization=0.8"]
+    assert "unknown" not in kept
+    for link in ("#json", "#report", "#to-story"):
+        assert "memory_utilization=0.7" in str(page.get_attribute(link, "href"))
+    story = open_page(f"/story?{address}")
+    story.wait_for_selector("#paragraphs svg")
+    assert "memory_utilization=0.7" in str(story.get_attribute("#to-explore", "href"))
 
 
 def test_a_model_too_large_gets_the_gpus_it_needs(open_page: Open) -> None:
@@ -304,10 +335,10 @@ def test_no_serious_accessibility_violation(open_page: Open, axe_source: str, pa
     page.wait_for_selector("svg .mark-group")
     page.wait_for_timeout(500)
     page.evaluate(axe_source + "; 0")
-    found = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    audit = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
     serious = [
         f"{fault['id']}: {node['target']} {node['failureSummary']}"
-        for fault in found["violations"]
+        for fault in audit["violations"]
         if fault["impact"] in ("serious", "critical")
         for node in fault["nodes"]
     ]

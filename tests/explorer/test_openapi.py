@@ -23,8 +23,8 @@ EXAMPLES = {
 @pytest.fixture(scope="module")
 def operations(server: str) -> dict[str, Any]:
     schema = schemathesis.openapi.from_url(f"{server}/api/openapi.json")
-    found = [result.ok() for result in schema.get_all_operations()]
-    return {operation.path: operation for operation in found}
+    operations = [result.ok() for result in schema.get_all_operations()]
+    return {operation.path: operation for operation in operations}
 
 
 @pytest.mark.parametrize("path", EXAMPLES)

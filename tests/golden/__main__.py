@@ -13,8 +13,8 @@ from tests.golden.parts import Part, in_parallel, left_over, parts
 
 
 def main() -> None:
-    with in_parallel(list(parts())) as found:
-        computed = [found(name) for name in parts()]
+    with in_parallel(list(parts())) as part_named:
+        computed = [part_named(name) for name in parts()]
     changes = [change for part in computed for change in part.changes(NOISE)]
     changes += left_over()
     print(summary(changes))
@@ -41,11 +41,11 @@ def _joined(computed: Iterable[Part]) -> Iterable[Table]:
 
 
 def _documents(computed: Iterable[Part]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for part in computed:
         for name, document in part.documents.items():
-            found[name] = found.get(name, {}) | document
-    return found
+            merged[name] = merged.get(name, {}) | document
+    return merged
 
 
 def _over_tolerance(changes: Iterable[Change]) -> str:

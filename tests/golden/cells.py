@@ -106,14 +106,14 @@ KEY = ("model", "gpu", "engine", "prices", "options")
 
 
 def _matrix() -> Iterator[Cell]:
-    for at, (model, options) in enumerate(MODELS.items()):
-        for gpu_at, gpu in enumerate(GPUS):
-            for engine_at, engine in enumerate(ENGINES):
-                for prices_at, prices in enumerate(PRICES):
+    for model_index, (model, options) in enumerate(MODELS.items()):
+        for gpu_index, gpu in enumerate(GPUS):
+            for engine_index, engine in enumerate(ENGINES):
+                for prices_index, prices in enumerate(PRICES):
                     # A whole plan takes as long as four others: every model on every other GPU has one, with engines
                     # and prices in turn.
-                    turn = (at + gpu_at + 3 * engine_at + 4 * prices_at) % 12 == 0
-                    whole = turn and (at + gpu_at // 2) % 2 == 0
+                    turn = (model_index + gpu_index + 3 * engine_index + 4 * prices_index) % 12 == 0
+                    whole = turn and (model_index + gpu_index // 2) % 2 == 0
                     yield Cell(model=model, gpu=gpu, engine=engine, prices=prices, options=options, whole=whole)
 
 
@@ -128,8 +128,8 @@ def _spread() -> Iterator[Cell]:
 
 
 def _others() -> Iterator[Cell]:
-    for at, (model, gpu, engine, prices, options) in enumerate(OTHERS):
-        whole = at % 2 == 0 and "--placement" not in options  # busiest ranks at every context would take seconds
+    for index, (model, gpu, engine, prices, options) in enumerate(OTHERS):
+        whole = index % 2 == 0 and "--placement" not in options  # busiest ranks at every context would take seconds
         yield Cell(model=model, gpu=gpu, engine=engine, prices=prices, options=options, whole=whole)
 
 

@@ -92,8 +92,8 @@ def metrics() -> Any:
 
 
 def schemas() -> Any:
-    found = {name: without_words(schema) for name, schema in surface.json_schemas().items()}
-    return found | {"laws": key_paths(surface.bundled_laws())}
+    schemas_by_name = {name: without_words(schema) for name, schema in surface.json_schemas().items()}
+    return schemas_by_name | {"laws": key_paths(surface.bundled_laws())}
 
 
 def tables() -> Any:

@@ -51,9 +51,9 @@ def test_the_same_is_the_same() -> None:
 
 def test_a_number_that_moved_is_named_with_its_place() -> None:
     after = steps({"verify_seconds": [1e-3, 2e-3, 3.03e-3]})
-    (found,) = changed(steps({}), after)
-    assert found.relative == pytest.approx(0.01, rel=1e-3)
-    text = summary([found])
+    (change,) = changed(steps({}), after)
+    assert change.relative == pytest.approx(0.01, rel=1e-3)
+    text = summary([change])
     assert "steps, verify_seconds: 1 row moved, by at most 1.000%, median 1.000%" in text
     assert "qwen3-8b h200 vllm laws batch 8 depth 2: 0.003 → 0.00303 (+1.000%)" in text
 
@@ -97,8 +97,8 @@ def test_a_depth_that_changed_is_caught_unless_it_is_a_tie() -> None:
 
 
 def test_what_is_said_of_the_best_depth_is_excused_with_it_only() -> None:
-    found = changed(steps({}), steps({"best_depth": 2, "hurdle": 0.3, "plain_seconds": 2e-3}))
-    assert {change.column: change.tie for change in found} == {
+    changes = changed(steps({}), steps({"best_depth": 2, "hurdle": 0.3, "plain_seconds": 2e-3}))
+    assert {change.column: change.tie for change in changes} == {
         "best_depth": True,
         "hurdle": True,
         "plain_seconds": False,
@@ -114,17 +114,17 @@ def test_schedules_are_ties_where_their_depths_are(schedule: str, tie: bool) -> 
         predictions.as_table("cells", [CELL | {"outcome": "priced", "schedule": text, "config": text}])
         for text in ("1-8:1", schedule)
     )
-    found = changed(before, after)
-    assert {change.column: change.tie for change in found} == {"schedule": tie, "config": tie}
+    changes = changed(before, after)
+    assert {change.column: change.tie for change in changes} == {"schedule": tie, "config": tie}
 
 
 def test_a_decision_that_changed_is_caught() -> None:
     decided = {"controller": "gated", "step": 3, "draft_depth": 2, "draft_lengths": None, "verify_depths": [2, 1]}
     before = rounds.as_table("decisions", [decided])
     for change in ({"draft_depth": 1}, {"verify_depths": [2, 2]}, {"verify_depths": [2]}):
-        (found,) = compare_tables(before, rounds.as_table("decisions", [decided | change]))
-        assert found.row == "gated step 3"
-        assert found.column in change
+        (moved,) = compare_tables(before, rounds.as_table("decisions", [decided | change]))
+        assert moved.row == "gated step 3"
+        assert moved.column in change
 
 
 def test_a_column_that_came_or_went_is_caught() -> None:
@@ -146,19 +146,21 @@ def test_keys_that_are_new_gone_or_of_another_type_are_caught() -> None:
         ([{}], "rows[].batch: 'int' → nothing"),
         ([{"batch": "1"}], "rows[].batch: 'int' → 'str'"),
     ):
-        (found,) = compare_documents("verbs", before, {"plan": key_paths({"rows": rows})})
-        assert (found.column, str(found)) == ("plan", caught)
+        (change,) = compare_documents("verbs", before, {"plan": key_paths({"rows": rows})})
+        assert (change.column, str(change)) == ("plan", caught)
 
 
 def test_keys_that_are_data_are_one() -> None:
-    found = key_paths({"sources": {"model": "a", "device": "b"}, "by": {"1": 2.0, "8": None}, "schema": "x/1"})
-    assert found == {"by": "object", "by.*": "float", "schema": "x/1", "sources": "object", "sources.*": "str"}
+    paths = key_paths({"sources": {"model": "a", "device": "b"}, "by": {"1": 2.0, "8": None}, "schema": "x/1"})
+    assert paths == {"by": "object", "by.*": "float", "schema": "x/1", "sources": "object", "sources.*": "str"}
 
 
 def test_schemas_keep_their_structure_and_lose_their_words() -> None:
     definitions = {"Inner": {"title": "Inner", "type": "object", "properties": {"title": {"type": "string"}}}}
-    found = without_words({"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/Inner", "description": "?"}}})
-    assert found == {"properties": {"a": {"type": "object", "properties": {"title": {"type": "string"}}}}}
+    structure = without_words(
+        {"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/Inner", "description": "?"}}}
+    )
+    assert structure == {"properties": {"a": {"type": "object", "properties": {"title": {"type": "string"}}}}}
 
 
 # --- writing ---
@@ -194,8 +196,8 @@ def test_rows_that_nobody_asks_for_are_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(files, "DATA", tmp_path)
     files.write_table(predictions.as_table("cells", [CELL | {"outcome": "priced"}]))
     assert files.left_over("cells", KEY, [tuple(CELL.values())]) == []
-    (found,) = files.left_over("cells", KEY, [])
-    assert str(found) == "qwen3-8b h200 vllm laws: recorded → nothing"
+    (change,) = files.left_over("cells", KEY, [])
+    assert str(change) == "qwen3-8b h200 vllm laws: recorded → nothing"
 
 
 def test_frames_are_compared_by_key_and_not_by_order() -> None:

@@ -16,7 +16,7 @@ ADVICE = "if this is intended, run `python -m tests.golden` and commit what it w
 
 
 @pytest.fixture(scope="session")
-def found(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Part]]:
+def part_named(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Part]]:
     """Parts of the tests that run. On all cores, unless pytest itself does that already."""
     named = [getattr(item, "callspec", None) for item in request.session.items]
     wanted = [call.params["part"] for call in named if call is not None and "part" in call.params]
@@ -28,9 +28,9 @@ def found(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Part]]:
 
 
 @pytest.mark.parametrize("part", list(parts()))
-def test_nothing_moved(part: str, found: Callable[[str], Part]) -> None:
+def test_nothing_moved(part: str, part_named: Callable[[str], Part]) -> None:
     """Numbers to 0.1%, all else exactly, but for ties, which are printed."""
-    changes = found(part).changes()
+    changes = part_named(part).changes()
     ties = [change for change in changes if change.tie]
     if ties:
         print(f"accepted, because rounding decides:\n{summary(ties)}")

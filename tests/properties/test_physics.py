@@ -180,7 +180,7 @@ def test_a_mean_length_comes_back(alpha: float, depth: int) -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(1, 20))
 def test_survival_goes_on_past_what_is_known(values: list[float], depth: int) -> None:
     curve = Survival(by_depth=np.sort(np.asarray(values))[::-1], source=assumed("test"))
-    extended = curve.at(depth)
+    extended = curve.up_to(depth)
     assert extended.size == depth
     assert np.all(np.diff(extended) <= 1e-12)
     assert np.all((extended >= 0) & (extended <= 1))

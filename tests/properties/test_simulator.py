@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specmargin.modes import POLICIES as NAMES
 from specmargin.policies.kernel.prices import locate, ragged_parts
 from specmargin.prices.model import EngineTime
 from specmargin.simulator.engine import EngineSettings, kv_budget
@@ -23,7 +24,7 @@ from specmargin.simulator.workload import Arrivals, ClosedLoop, LognormalLength,
 from specmargin.step import Step
 from tests.simulations import serving
 
-POLICIES = ("none", "off", "fixed:1", "fixed:4", "schedule", "gate", "controller", "one-width", "cascade", "oracle")
+POLICIES = ("fixed:1", *(name.replace(":K", ":4") for name in NAMES))
 
 
 @cache

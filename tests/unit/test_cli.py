@@ -12,6 +12,7 @@ import pytest
 
 from specmargin.app.request_schema import parse_numbers
 from specmargin.cli.main import VERBS
+from specmargin.modes import ENGINES
 
 
 def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -85,7 +86,7 @@ def test_plan_from_a_request_rate_and_as_money() -> None:
     assert row["gpu_hours_per_million_tokens"] == pytest.approx(1e6 / row["goodput_tokens_per_second"] / 3600)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_plan_writes_every_engine(engine: str, tmp_path: Path) -> None:
     file = tmp_path / "setting.txt"
     run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--engine", engine, "-o", str(file))

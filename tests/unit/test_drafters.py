@@ -10,6 +10,7 @@ import pytest
 
 from specmargin.architecture.types import total_parameters
 from specmargin.catalog.drafters import (
+    DraftChoice,
     acceptance_names,
     available_drafters,
     bundled_acceptance,
@@ -19,7 +20,15 @@ from specmargin.catalog.drafters import (
 from specmargin.catalog.lookup import bundled_model, model_names
 from specmargin.errors import AcceptanceError, CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
-from specmargin.prices.drafters import FREE, HeadDrafter, OverlappedDrafter, drafter_weight_bytes, round_seconds
+from specmargin.modes import DRAFTERS, DrafterKind
+from specmargin.prices.drafters import (
+    FREE,
+    NGRAM,
+    HeadDrafter,
+    OverlappedDrafter,
+    drafter_weight_bytes,
+    round_seconds,
+)
 from specmargin.step import FloatArray
 from tests.scenarios import pricer
 
@@ -95,6 +104,23 @@ def test_kinds_and_defaults() -> None:
     assert [choice.kind for choice in available_drafters(QWEN)] == ["mtp", "eagle", "dflash", "ngram"]
     assert [choice.kind for choice in available_drafters(bundled_model("qwen3-8b"))] == ["eagle", "dflash", "ngram"]
     assert find_drafter("eagle3", QWEN).kind == "eagle"
+
+
+@pytest.mark.parametrize("kind", sorted(DRAFTERS))
+def test_every_kind_is_built_and_has_an_acceptance(kind: str) -> None:
+    choice = find_drafter(f"{kind}:qwen3-0.6b" if DRAFTERS[kind].needs_detail else kind, QWEN)
+    assert 0 < find_acceptance(None, choice, QWEN, max_depth=8).first_acceptance < 1
+    assert (choice.drafter is FREE) is (kind == "free")
+
+
+def test_a_kind_that_is_only_named_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DRAFTERS, "suffix", DrafterKind(name="suffix", detail="[:FILE]"))
+    for spec in ("suffix", "suffix:anything"):
+        with pytest.raises(CatalogError, match="--drafter suffix has no price"):
+            find_drafter(spec, QWEN)
+    choice = DraftChoice(kind="suffix", model="", drafter=NGRAM)
+    with pytest.raises(CatalogError, match="no default acceptance of --drafter suffix is bundled"):
+        find_acceptance(None, choice, QWEN, max_depth=8)
 
 
 def test_eagle_and_dflash_heads_from_their_own_configurations(tmp_path: Path) -> None:
@@ -194,8 +220,8 @@ def test_cohere_curve_has_their_acceptance_length() -> None:
 
 def test_forms_of_acceptance() -> None:
     choice = find_drafter("mtp", QWEN)
-    assert find_acceptance("0.8", choice, QWEN, max_depth=8).at(3) == pytest.approx([0.8, 0.64, 0.512])
-    assert find_acceptance("0.78,0.58,0.44", choice, QWEN, max_depth=8).at(2) == pytest.approx([0.78, 0.58])
+    assert find_acceptance("0.8", choice, QWEN, max_depth=8).up_to(3) == pytest.approx([0.8, 0.64, 0.512])
+    assert find_acceptance("0.78,0.58,0.44", choice, QWEN, max_depth=8).up_to(2) == pytest.approx([0.78, 0.58])
     assert find_acceptance("length:2.3@4", choice, QWEN, max_depth=8).accepted_by_depth(4)[-1] == pytest.approx(2.3)
 
 

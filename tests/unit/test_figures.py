@@ -43,11 +43,11 @@ def named(spec: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_figure_has_words_tables_and_a_chart(name: str) -> None:
-    found = figure(name, view())
-    assert found.title and found.takeaway.endswith(".") and found.source
-    assert named(found.structure) == set(found.tables)
-    for spec in (found.chart(LIGHT).to_dict(), found.chart(DARK).to_dict()):
-        assert spec["datasets"].keys() >= found.tables.keys()
+    made = figure(name, view())
+    assert made.title and made.takeaway.endswith(".") and made.source
+    assert named(made.structure) == set(made.tables)
+    for spec in (made.chart(LIGHT).to_dict(), made.chart(DARK).to_dict()):
+        assert spec["datasets"].keys() >= made.tables.keys()
         assert "Source: " in " ".join(str(part) for part in _texts(spec))
 
 
@@ -73,10 +73,10 @@ def test_charts_name_no_colour_of_their_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIMULATED)
 def test_simulated_days_are_drawn_in_the_common_look(name: str) -> None:
-    found = figure(name, view())
-    assert "median time between tokens" in found.takeaway
-    assert str(rendered(found.chart(DARK), "svg")).startswith("<svg")
-    assert not any(f'"{part}": "#' in json.dumps(found.structure) for part in ("color", "fill", "stroke"))
+    made = figure(name, view())
+    assert "median time between tokens" in made.takeaway
+    assert str(rendered(made.chart(DARK), "svg")).startswith("<svg")
+    assert not any(f'"{part}": "#' in json.dumps(made.structure) for part in ("color", "fill", "stroke"))
 
 
 @pytest.mark.parametrize("name", NEED_A_BANK)
@@ -163,18 +163,18 @@ def test_labels_are_moved_apart_in_order() -> None:
 def test_knees_of_the_economics_post() -> None:
     """DeepSeek-V4-Flash on a B200 datasheet: an MoE layer turns compute-bound at about 10,950 tokens: the whole pool
     and the shared expert at 0.53 bytes against seven experts' arithmetic, (256+1)·0.53·1125/(2·7)."""
-    found = intensity(scenario("deepseek-v4-flash", "b200", routing=UNIFORM))
-    assert found.ridge == pytest.approx(1125.0)
-    assert found.mixture_knee == pytest.approx(10_950, rel=0.02)
+    curves = intensity(scenario("deepseek-v4-flash", "b200", routing=UNIFORM))
+    assert curves.ridge == pytest.approx(1125.0)
+    assert curves.mixture_knee == pytest.approx(10_950, rel=0.02)
     # Six experts at 0.53 bytes and the shared one at 1 byte, as the checkpoint has them.
-    assert found.dense_knee == pytest.approx((6 * 0.53 + 1.0) / 7 * 1125 / 2, rel=0.02)
+    assert curves.dense_knee == pytest.approx((6 * 0.53 + 1.0) / 7 * 1125 / 2, rel=0.02)
 
 
 def test_knees_lie_where_intensity_meets_the_ridge() -> None:
-    found = intensity(scenario("qwen3.6-35b-a3b", "h200"))
-    assert found.mixture is not None and found.mixture_knee is not None
-    assert found.dense_knee < found.mixture_knee
-    assert np.interp(found.dense_knee, found.positions, found.dense) == pytest.approx(found.ridge, rel=0.02)
+    curves = intensity(scenario("qwen3.6-35b-a3b", "h200"))
+    assert curves.mixture is not None and curves.mixture_knee is not None
+    assert curves.dense_knee < curves.mixture_knee
+    assert np.interp(curves.dense_knee, curves.positions, curves.dense) == pytest.approx(curves.ridge, rel=0.02)
     assert crossing(np.array([1.0, 2.0]), np.array([1.0, 2.0]), 8.0) == pytest.approx(8.0)
 
 
@@ -197,9 +197,9 @@ def test_the_histogram_of_a_curve_is_a_distribution() -> None:
 
 
 def test_a_figure_is_drawn_from_any_rows() -> None:
-    found = figure("speedup", view())
+    made = figure("speedup", view())
     other = Figure(
-        **{field: getattr(found, field) for field in ("name", "title", "takeaway", "source", "draw", "shape")},
-        tables={name: [] for name in found.tables},
+        **{field: getattr(made, field) for field in ("name", "title", "takeaway", "source", "draw", "shape")},
+        tables={name: [] for name in made.tables},
     )
     assert str(rendered(other.chart(), "svg")).startswith("<svg")

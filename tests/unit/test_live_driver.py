@@ -126,6 +126,18 @@ def test_observing_changes_nothing(data: st.DataObject) -> None:
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
 
 
+@pytest.mark.parametrize(
+    ("depth", "answer"), [(2, 2), (np.int64(2), 2), (np.uint8(3), 3), (2.0, None), (True, None), (np.int64(-1), None)]
+)
+def test_a_depth_is_an_integer_of_python_or_numpy(depth: Any, answer: int | None) -> None:
+    driver = bare(FixedDepth(depth=depth))
+    driver.add("a", None)
+    chosen = driver.draft_depth(["a"])
+    assert chosen == answer
+    assert chosen is None or type(chosen) is int
+    assert driver.guard.faults == ({} if answer is not None else {"depth decision": 1})
+
+
 def test_observing_counts_what_it_would_have_done() -> None:
     driver = bare(FixedDepth(depth=2), Mode.OBSERVE)
     driver.add("a", None)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from specmargin.errors import EngineError, InputError
 from specmargin.live.board import METRICS, Reading
 from specmargin.live.polling import Server, UnreachableError
 from specmargin.live.reading import ServerReading, interval, parse_metrics, server_reading
+from specmargin.live.settings_schema import Mode
 
 GAUGES = {"sequences": 8, "goodput_tokens_per_second": 1240, "expected_goodput_tokens_per_second": 1300, "hurdle": 0.21}
 GAUGES |= {"expected_acceptance": 0.7, "measured_acceptance": 0.66, "calibration_error": 0.04, "enabled": 1, "mode": 2}
@@ -220,9 +222,9 @@ def test_a_server_that_is_not_there() -> None:
     with serving(lambda _: None) as url:
         pass
     with pytest.raises(UnreachableError, match=r"no response \(connection refused\)"):
-        Server.at(url).read()
+        Server.from_address(url).read()
     with serving(lambda _: (200, "")) as url, pytest.raises(EngineError, match=r"returned 404 .*is this vLLM's port"):
-        Server.at(f"{url}/elsewhere").read()
+        Server.from_address(f"{url}/elsewhere").read()
 
 
 def test_a_server_that_never_answers() -> None:
@@ -234,7 +236,7 @@ def test_a_server_that_never_answers() -> None:
 
     with serving(wait) as url:
         with pytest.raises(UnreachableError, match="timed out"):
-            Server.at(url, timeout_seconds=0.1).read()
+            Server.from_address(url, timeout_seconds=0.1).read()
         silent.set()
 
 
@@ -333,6 +335,15 @@ def test_the_dashboard_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(InputError, match="--force"):
         run("watch", ["--dashboard", str(file)])
     assert run("watch", ["--dashboard", str(file), "--force"]) == 0
+
+
+def test_the_dashboard_names_every_mode() -> None:
+    board = json.loads(resources.files("specmargin.live").joinpath("grafana.json").read_text(encoding="utf-8"))
+    (panel,) = [
+        panel for panel in board["panels"] if any("specmargin_mode" in target["expr"] for target in panel["targets"])
+    ]
+    options = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
+    assert {code: value["text"] for code, value in options.items()} == {str(i): str(m) for i, m in enumerate(Mode)}
 
 
 def test_the_dashboard_shows_every_metric(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Survival:
             low, high = (middle, high) if total < accepted_length else (low, middle)
         return cls.constant((low + high) / 2, source, depth)
 
-    def at(self, depth: int) -> FloatArray:
+    def up_to(self, depth: int) -> FloatArray:
         """S_1..S_depth, extended geometrically past the last given depth."""
         given = self.by_depth[:depth]
         missing = depth - given.size
@@ -75,7 +75,7 @@ class Survival:
 
     def accepted_by_depth(self, depth: int) -> FloatArray:
         """Mean accepted draft tokens at depth 0..`depth`: 0, S_1, S_1 + S_2, …"""
-        return np.concatenate([[0.0], np.cumsum(self.at(depth))])
+        return np.concatenate([[0.0], np.cumsum(self.up_to(depth))])
 
 
 def break_even_acceptance(cost_ratio: ArrayLike, depth: ArrayLike) -> FloatArray:

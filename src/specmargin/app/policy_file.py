@@ -29,7 +29,7 @@ def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch:
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     file = make_policy(
         table=table,
-        survival=scenario.survival.at(depth),
+        survival=scenario.survival.up_to(depth),
         schedule=schedule or [(1, max_batch, 0)],
         model=scenario.architecture.name,
         drafter=best.choice.kind,

@@ -1,13 +1,13 @@
 """The request for a scenario. One field is an option of the command line, a key of a scenario file, a parameter of
 the web page's address and an argument in Python; its description is the help text of all of them.
 
-Adding an option that all verbs share means adding a field to `ScenarioRequest` and using it in `app/scenarios.py`.
+Adding an option that all scenarios share begins with a field of `ScenarioRequest`; docs/map.md lists the rest.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args
 from pydantic import BeforeValidator, Field, ValidationError
 
 from specmargin.errors import ScenarioError
-from specmargin.modes import Parallel, Placement, RooflineForm
+from specmargin.modes import DRAFTERS, ENGINES, Parallel, Placement, RooflineForm
 from specmargin.schema import StrictModel, first_complaint
 
 MAX_BATCH = 65_536
@@ -101,9 +101,16 @@ Numbers = Annotated[tuple[int, ...], BeforeValidator(parse_numbers)]
 
 # --- the scenario ---
 
+
+def listing(names: Iterable[str]) -> str:
+    """The names as a help text lists them: `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 DrafterField = Annotated[
     str | None,
-    Field(description="mtp, eagle[:CONFIG], dflash[:CONFIG], ssd[:INNER@HIT], model:MODEL, ngram or free."),
+    Field(description=f"{listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
     DRAFTS.as_("KIND", "mtp where the model has a head, else eagle"),
 ]
 ContextField = Annotated[
@@ -188,7 +195,7 @@ class ScenarioRequest(Request):
     context: ContextField = 1024
     engine: Annotated[
         str,
-        Field(description="Engine whose kernels and overhead are priced: vllm, sglang, trtllm, llamacpp."),
+        Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
         PRICES.as_("NAME"),
     ] = "vllm"
     prices: Annotated[

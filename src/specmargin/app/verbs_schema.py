@@ -24,7 +24,7 @@ from specmargin.app.request_schema import (
     listed,
     parse_shares,
 )
-from specmargin.modes import Hold
+from specmargin.modes import POLICIES, Hold
 
 _NO_ACCEPTANCE = "no price depends on acceptance"
 _NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
@@ -188,10 +188,7 @@ class SimulateRequest(ScenarioRequest):
     gpu: Annotated[str, Field(description="A bundled device, or your own as FILE.toml."), MODEL.as_("GPU")] = ""
     policy: Annotated[
         str,
-        Field(
-            description="none, off, fixed:K, schedule, gate, controller, one-width, oracle, vllm-adaptive, sglang, "
-            "turbospec, cascade; separate several with commas to compare them."
-        ),
+        Field(description=f"{', '.join(POLICIES)}; separate several with commas to compare them."),
         QUESTION.as_("NAMES"),
     ] = "controller,none"
     qps: Annotated[float | None, Field(description="Requests per second (Poisson)."), LOAD.as_("RATE")] = None

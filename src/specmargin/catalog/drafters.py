@@ -21,13 +21,13 @@ from specmargin.architecture.quantization import unquantized
 from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, Split, grouped
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
+from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.sources import Source, SourceKind, assumed, published
 
 if TYPE_CHECKING:
     from specmargin.acceptance.schema import AcceptanceFile
 
-KINDS = ("mtp", "eagle", "dflash", "ssd", "model", "ngram", "free")
 _SSD_HIT_RATE = 0.8
 _ALL = "all"  # the category of all rounds
 # Profiles written by `specmargin profile acceptance`, with the target and the drafter that were captured.
@@ -62,12 +62,13 @@ class DraftChoice:
 
 
 def find_drafter(spec: str, target: Architecture) -> DraftChoice:
-    """`mtp`, `eagle[:CONFIG]`, `dflash[:CONFIG]`, `ssd[:INNER[@HIT]]`, `model:MODEL`, `ngram` or `free`."""
+    """The drafter of `KIND` or `KIND:DETAIL`; `modes.DRAFTERS` lists the kinds."""
     kind, _, detail = spec.partition(":")
     kind = {"eagle3": "eagle"}.get(kind.lower(), kind.lower())
-    if kind not in KINDS:
-        raise CatalogError(f"unknown drafter {spec!r}{nearest_names(kind, KINDS)}; known: {', '.join(KINDS)}, all")
-    if detail and kind in ("mtp", "ngram", "free"):
+    if kind not in DRAFTERS:
+        hint = nearest_names(kind, DRAFTERS)
+        raise CatalogError(f"unknown drafter {spec!r}{hint}; known: {', '.join(DRAFTERS)}, all")
+    if detail and not DRAFTERS[kind].detail:
         raise CatalogError(f"--drafter {kind} takes nothing after the colon, got {detail!r}")
     match kind:
         case "mtp":
@@ -84,14 +85,18 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
             return _overlapped(detail, target)
         case "model":
             return _draft_model(detail)
+        case "ngram":
+            return DraftChoice(kind=kind, model="", drafter=NGRAM)
+        case "free":
+            return DraftChoice(kind=kind, model="", drafter=FREE)
         case _:
-            return DraftChoice(kind=kind, model="", drafter=NGRAM if kind == "ngram" else FREE)
+            raise CatalogError(f"--drafter {kind} has no price: catalog/drafters.py does not build it")
 
 
 def available_drafters(target: Architecture) -> list[DraftChoice]:
-    """Every kind that needs no further input: those that `--drafter all` ranks."""
-    kinds = ["eagle", "dflash", "ngram"]
-    return [find_drafter(kind, target) for kind in (["mtp", *kinds] if target.draft_head else kinds)]
+    """The kinds that `--drafter all` ranks, without `mtp` for a model that has no MTP head."""
+    kinds = [kind.name for kind in DRAFTERS.values() if kind.ranked]
+    return [find_drafter(kind, target) for kind in kinds if kind != "mtp" or target.draft_head is not None]
 
 
 def _draft_model(spec: str) -> DraftChoice:
@@ -301,6 +306,8 @@ def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture,
     if text is not None and text.lower() not in _acceptance_tables():
         return parse_acceptance(text, max_depth=max_depth)
     name = choice.kind if text is None else text.lower()
+    if name not in _acceptance_tables():
+        raise CatalogError(f"no default acceptance of --drafter {name} is bundled; give --acceptance")
     curve = bundled_acceptance(name)
     measured_on = _acceptance_tables()[name].get("model")
     if curve.source.kind is SourceKind.PUBLISHED and measured_on != target.name:

@@ -65,7 +65,7 @@ def watch(
     if not (0.1 <= interval <= 3600.0) or math.isnan(interval):
         raise EngineError(f"--interval must lie in 0.1..3600 seconds, got {interval:g}")
     readings = 1 if once else count
-    looks = _looks(Server.at(url), interval, 1 if json and readings is None else readings, engine)
+    looks = _looks(Server.from_address(url), interval, 1 if json and readings is None else readings, engine)
     with suppress(KeyboardInterrupt):
         if json:
             _print_json(looks)

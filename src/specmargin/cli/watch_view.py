@@ -16,11 +16,6 @@ from specmargin.live.reading import Interval, ServerReading, interval
 from specmargin.live.settings_schema import Mode
 
 _BAR = 32  # columns of a full bar
-_MODES = {
-    Mode.OBSERVE: "observe mode, no effect on the engine",
-    Mode.SCHEDULE: "schedule mode, deciding",
-    Mode.ADAPTIVE: "adaptive mode, deciding",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,9 @@ def _state(last: Interval) -> str:
         configuration = last.now.faults.get("configuration")
         return "disabled, invalid configuration" if configuration else "disabled after faults, vLLM runs without it"
     mode = mode_of(last)
-    return "on" if mode is None else _MODES[mode]
+    if mode is None:
+        return "on"
+    return f"{mode} mode, {'no effect on the engine' if mode is Mode.OBSERVE else 'deciding'}"
 
 
 def mode_of(last: Interval) -> Mode | None:

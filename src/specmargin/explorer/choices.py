@@ -6,7 +6,6 @@ from typing import Any
 
 from specmargin.architecture.types import Architecture
 from specmargin.caching import made_once
-from specmargin.catalog.drafters import KINDS as DRAFTERS
 from specmargin.catalog.drafters import acceptance_names, available_drafters
 from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
 from specmargin.catalog.prices import KINDS as PRICES
@@ -17,7 +16,7 @@ from specmargin.explorer.gallery import GALLERY
 from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
-from specmargin.modes import Parallel
+from specmargin.modes import DRAFTERS, Parallel
 from specmargin.prices.kernels import store
 
 
@@ -29,7 +28,7 @@ def catalog() -> dict[str, Any]:
         "engines": [{"name": name, "title": engine.title} for name, engine in ENGINES.items()],
         "parallel": [str(kind) for kind in Parallel],
         "prices": [kind for kind in PRICES if kind != "tables" or store.available()],
-        "drafters": [kind for kind in DRAFTERS if kind != "model"],
+        "drafters": [kind.name for kind in DRAFTERS.values() if not kind.needs_detail],
         "acceptance": list(acceptance_names()),
         "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
         "figures": [
@@ -79,7 +78,7 @@ def marked_row(view: View) -> dict[str, Any]:
         "experts": architecture.pools[0].experts if architecture.pools else None,
         "bound_by": f"{row.bound_component}: {row.bound_resource}",
         "fits": row.fits,
-        "survival": [round(float(value), 4) for value in scenario.survival.at(max(view.max_depth, 1))],
+        "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
         "drafter": scenario.drafter.name,
         "drafters": [choice.kind for choice in available_drafters(architecture)],
         "moe_layers": sum(group.count for group, _ in architecture.expert_groups),

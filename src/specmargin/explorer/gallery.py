@@ -148,7 +148,7 @@ def _histogram(view: View) -> Figure:
 
 
 def _survival(view: View) -> Figure:
-    curves = {"all": view.scenario.survival.at(max(view.max_depth, 1)).tolist()}
+    curves = {"all": view.scenario.survival.up_to(max(view.max_depth, 1)).tolist()}
     if view.rounds is not None:
         curves = _by_category(view.rounds)
     elif view.bank is not None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from specmargin.app.request_schema import listing
 from specmargin.app.verbs_schema import ReportRequest
 from specmargin.architecture.precision import precision_named
-from specmargin.catalog.drafters import KINDS as DRAFTERS
 from specmargin.catalog.drafters import acceptance_names
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.catalog.lookup import device_names, find_device, model_names
@@ -18,6 +18,7 @@ from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer.uploads import Kind
 from specmargin.formats import ENGINES, find_engine
+from specmargin.modes import DRAFTERS
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
 _CURVE = re.compile(r"(length:)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
@@ -58,15 +59,17 @@ class Query(ReportRequest):
     drafter: Annotated[
         Text | None,
         Field(
-            description="mtp, eagle, dflash, ssd, model:NAME, ngram or free.",
-            json_schema_extra=_nullable(enum=[kind for kind in DRAFTERS if kind != "model"]),
+            description=f"{listing(DRAFTERS)}; model:NAME with a bundled model.",
+            json_schema_extra=_nullable(enum=[kind.name for kind in DRAFTERS.values() if not kind.needs_detail]),
         ),
     ] = None
     acceptance: Annotated[
         Text | None,
         Field(
             description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.",
-            json_schema_extra=_nullable(pattern=r"^(0\.[0-9]{1,3}|mtp|dflash|eagle|upload:[0-9a-f]{16})$"),
+            json_schema_extra=_nullable(
+                pattern=rf"^(0\.[0-9]{{1,3}}|{'|'.join(acceptance_names())}|upload:[0-9a-f]{{16}})$"
+            ),
         ),
     ] = None
     routing: Annotated[
@@ -120,7 +123,7 @@ class Query(ReportRequest):
         if value is None:
             return None
         kind, _, detail = value.partition(":")
-        _one_of("drafter", kind, DRAFTERS)
+        _one_of("drafter", kind, tuple(DRAFTERS))
         inner, _, rate = detail.partition("@")
         fine = not detail or (kind == "model" and detail in model_names())
         fine = fine or (

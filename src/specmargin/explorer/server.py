@@ -142,6 +142,10 @@ def _pages(app: FastAPI) -> None:
     def story_page() -> Response:
         return page("story.html")
 
+    @app.get("/static/fields.js", include_in_schema=False)
+    def fields() -> Response:
+        return Response(_fields_script(), media_type=f"{_TYPES['js']}; charset=utf-8")
+
     @app.get("/static/{name}", include_in_schema=False)
     def static(name: str) -> Response:
         if name not in _static_names():
@@ -156,6 +160,14 @@ def _pages(app: FastAPI) -> None:
     @app.get("/favicon.ico", include_in_schema=False)
     def icon() -> Response:
         return page("icon.svg")
+
+
+@lru_cache(maxsize=1)
+def _fields_script() -> str:
+    """The fields of a scenario in the page's address, and their defaults as text: those of `Query`."""
+    fields = Query.model_fields
+    defaults = {name: str(field.default) for name, field in fields.items() if field.default is not None}
+    return f"export const FIELDS = {json.dumps(list(fields))};\nexport const DEFAULTS = {json.dumps(defaults)};\n"
 
 
 @lru_cache(maxsize=1)

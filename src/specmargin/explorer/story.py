@@ -190,7 +190,7 @@ def _datasheet_comparison(view: View) -> str:
 
 def _hurdle(view: View) -> Paragraph:
     row, survival = view.row, view.scenario.survival
-    reached = float(survival.at(row.depth + 1)[row.depth])
+    reached = float(survival.up_to(row.depth + 1)[row.depth])
     even = row.break_even_acceptance
     needs = (
         f"drafts of {row.break_even_depth} break even at a per-token acceptance of {even:.2f}"
@@ -210,7 +210,7 @@ def _policies(view: View) -> Paragraph:
     depth = max(view.max_depth, 1)
     grid = view.pricer.grid([1], depth)
     best = float(grid.goodput[0].max())
-    curve = np.concatenate([[1.0], view.scenario.survival.at(depth), [0.0]])
+    curve = np.concatenate([[1.0], view.scenario.survival.up_to(depth), [0.0]])
     share = curve[:-1] - curve[1:]
     oracle = float((share * np.arange(1, depth + 2)).sum() / (share * grid.round_seconds[0]).sum())
     text = (

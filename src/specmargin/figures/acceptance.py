@@ -38,7 +38,7 @@ def histogram_figure(share_by_accepted: Sequence[float], *, drafter: str, source
 
 def accepted_shares(survival: Survival, depth: int) -> list[float]:
     """Share of rounds by accepted tokens that a survival curve implies: S_d − S_{d+1}."""
-    curve = np.concatenate([[1.0], survival.at(depth), [0.0]])
+    curve = np.concatenate([[1.0], survival.up_to(depth), [0.0]])
     return [float(value) for value in curve[:-1] - curve[1:]]
 
 

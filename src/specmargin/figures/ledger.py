@@ -41,7 +41,7 @@ def ledger_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None
     goodput = grid.goodput[np.arange(len(batches)), chosen]
     seconds = _marginal_by_kind(pricer, batches, chosen)
     total = np.sum(list(seconds.values()), axis=0)
-    survival = pricer.scenario.survival.at(deep + 1)[chosen]
+    survival = pricer.scenario.survival.up_to(deep + 1)[chosen]
     return Figure(
         name="ledger",
         title="The price of one more draft token",

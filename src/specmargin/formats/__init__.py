@@ -7,10 +7,7 @@ from specmargin.formats import llamacpp, sglang, trtllm, vllm
 from specmargin.formats.base import EngineFormat
 
 ENGINES: dict[str, EngineFormat] = {
-    "vllm": vllm.FORMAT,
-    "sglang": sglang.FORMAT,
-    "trtllm": trtllm.FORMAT,
-    "llamacpp": llamacpp.FORMAT,
+    form.name: form for form in (vllm.FORMAT, sglang.FORMAT, trtllm.FORMAT, llamacpp.FORMAT)
 }
 _ALIASES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llamacpp"}
 

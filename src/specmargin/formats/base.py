@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule
+from specmargin.errors import CatalogError
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
@@ -77,3 +78,10 @@ _PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>",
 def drafter_model(request: ScheduleRequest) -> str:
     """The drafter's model as the engine takes it; "" for drafters without a model of their own."""
     return request.drafter_model or _PLACEHOLDERS.get(request.drafter_kind, "")
+
+
+def drafter_method(request: ScheduleRequest, methods: Mapping[str, str], engine: str) -> str:
+    """The engine's name for the kind of drafter."""
+    if request.drafter_kind not in methods:
+        raise CatalogError(f"no {engine} setting is known for --drafter {request.drafter_kind}")
+    return methods[request.drafter_kind]

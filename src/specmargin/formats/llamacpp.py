@@ -13,6 +13,7 @@ from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
     ScheduleRequest,
+    drafter_method,
     drafter_model,
     empty_config,
     fixed_schedule,
@@ -34,14 +35,14 @@ def write(request: ScheduleRequest) -> EngineConfig:
     if empty is not None:
         return empty
     note = "llama.cpp has one draft length for all batches: the best on average over the plan's batches"
-    kind, depth = request.drafter_kind, schedule.max_depth
-    if kind == "ngram":  # n-gram drafts have their own length option, and no confidence
-        text = f"--spec-type {_TYPES[kind]} --spec-ngram-simple-size-m {depth}"
+    method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
+    if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
+        text = f"--spec-type {method} --spec-ngram-simple-size-m {depth}"
     else:
         model = drafter_model(request)
         path = f" --spec-draft-model {shlex.quote(model)}" if model else ""
         threshold = f"--spec-draft-p-min {min(request.hurdle, 0.99):.2f}"
-        text = f"--spec-type {_TYPES[kind]}{path} --spec-draft-n-max {depth} {threshold}"
+        text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
     return EngineConfig(text=text, schedule=schedule, notes=(note,))
 
 

@@ -16,6 +16,7 @@ from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
     ScheduleRequest,
+    drafter_method,
     drafter_model,
     empty_config,
     fixed_schedule,
@@ -62,8 +63,9 @@ def write(request: ScheduleRequest) -> EngineConfig:
 def _flags(request: ScheduleRequest, steps: int) -> str:
     model = drafter_model(request)
     path = f" --speculative-draft-model-path {shlex.quote(model)}" if model else ""
+    algorithm = drafter_method(request, _ALGORITHMS, "SGLang")
     return (
-        f"--speculative-algorithm {_ALGORITHMS[request.drafter_kind]}{path} --speculative-num-steps {steps} "
+        f"--speculative-algorithm {algorithm}{path} --speculative-num-steps {steps} "
         f"--speculative-eagle-topk 1 --speculative-num-draft-tokens {steps + 1}"
     )
 

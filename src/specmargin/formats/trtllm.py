@@ -13,7 +13,14 @@ import json
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
-from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_model, empty_config
+from specmargin.formats.base import (
+    EngineConfig,
+    EngineFormat,
+    ScheduleRequest,
+    drafter_method,
+    drafter_model,
+    empty_config,
+)
 
 _TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
 
@@ -28,7 +35,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
     model = drafter_model(request)
     lines = [
         "speculative_config:",
-        f"  decoding_type: {_TYPES[request.drafter_kind]}",
+        f"  decoding_type: {drafter_method(request, _TYPES, 'TensorRT-LLM')}",
         *([f"  speculative_model: {json.dumps(model)}"] if model else []),
         f"  max_draft_len: {schedule.max_depth}",
         "  draft_len_schedule:",

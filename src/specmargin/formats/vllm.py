@@ -15,6 +15,7 @@ from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
     ScheduleRequest,
+    drafter_method,
     drafter_model,
     empty_config,
     fixed_schedule,
@@ -41,7 +42,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
-    settings: dict[str, Any] = {"method": _METHODS[request.drafter_kind]}
+    settings: dict[str, Any] = {"method": drafter_method(request, _METHODS, "vLLM")}
     if drafter_model(request):
         settings["model"] = drafter_model(request)
     settings["num_speculative_tokens"] = schedule.max_depth

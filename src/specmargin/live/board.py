@@ -15,6 +15,7 @@ import numpy as np
 
 from specmargin.errors import EngineError
 from specmargin.live.guard import Guard
+from specmargin.live.settings_schema import Mode
 
 DEPTHS = 33  # 0..32; deeper drafts count as 32
 FAULTS = (
@@ -46,7 +47,7 @@ METRICS = tuple(
     Metric(name=name, help=text)
     for name, text in (
         ("enabled", "1 while Specmargin decides, 0 after it disabled itself"),
-        ("mode", "0: observe, 1: schedule, 2: adaptive"),
+        ("mode", ", ".join(f"{code}: {mode}" for code, mode in enumerate(Mode))),
         ("steps_total", "Steps with decoding sequences"),
         ("step_seconds_total", "Seconds of these steps, by the engine core's clock"),
         ("decision_seconds_total", "Seconds spent in Specmargin's decisions and bookkeeping"),
@@ -70,19 +71,14 @@ METRICS = tuple(
     )
 )
 _INDEX = {metric.name: 1 + i for i, metric in enumerate(METRICS)}
-_STEPS, _SECONDS, _POSITIONS, _DRAFTED, _ACCEPTED, _COMMITTED, _SEQUENCES, _DECISIONS = (
-    _INDEX[name]
-    for name in (
-        "steps_total",
-        "step_seconds_total",
-        "verify_positions_total",
-        "draft_tokens_total",
-        "accepted_tokens_total",
-        "committed_tokens_total",
-        "sequences",
-        "decision_seconds_total",
-    )
-)
+_STEPS = _INDEX["steps_total"]
+_SECONDS = _INDEX["step_seconds_total"]
+_POSITIONS = _INDEX["verify_positions_total"]
+_DRAFTED = _INDEX["draft_tokens_total"]
+_ACCEPTED = _INDEX["accepted_tokens_total"]
+_COMMITTED = _INDEX["committed_tokens_total"]
+_SEQUENCES = _INDEX["sequences"]
+_DECISIONS = _INDEX["decision_seconds_total"]
 _FIRST_DEPTH = 1 + len(METRICS)
 _FIRST_FAULT = _FIRST_DEPTH + DEPTHS
 _SIZE = _FIRST_FAULT + len(FAULTS)
@@ -112,6 +108,7 @@ class Board:
         self._values[_INDEX[name]] += value
 
     def smooth(self, name: str, value: float, forgetting: float) -> None:
+        """A moving average. A value of exactly 0 counts as not set yet: the next one replaces it."""
         before = self[name]
         self.put(name, value if before == 0.0 else forgetting * before + (1.0 - forgetting) * value)
 

@@ -279,9 +279,13 @@ def _capture_rounds(
 def _checked_decision(policy: Policy, batch: int) -> Decision:
     """The policy's decision, checked: the policy may come from outside."""
     decision: object = policy.draft(batch)
-    if not isinstance(decision, Decision) or type(decision.depth) is not int or decision.depth < 0:
-        raise EngineError(f"the policy returned an invalid decision: {decision!r}")
-    return decision
+    if isinstance(decision, Decision):
+        depth: object = decision.depth
+        if type(depth) is int and depth >= 0:
+            return decision
+        if isinstance(depth, np.integer) and depth >= 0:
+            return decision._replace(depth=int(depth))  # the engine gets a plain int
+    raise EngineError(f"the policy returned an invalid decision: {decision!r}")
 
 
 def _checked_depths(chosen: object, drafted: Sequence[int]) -> list[int]:

@@ -27,7 +27,7 @@ class Server:
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
-    def at(cls, address: str, timeout_seconds: float = 5.0) -> Server:
+    def from_address(cls, address: str, timeout_seconds: float = 5.0) -> Server:
         """`http://HOST:PORT`, with or without `/metrics`."""
         parts = _parts(address)
         if parts is None:

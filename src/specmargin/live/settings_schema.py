@@ -37,6 +37,8 @@ Ranges = Annotated[list[Range], AfterValidator(_check_ranges)]
 
 
 class Mode(StrEnum):
+    """What the plug-in does. The metric `mode` is the position in this list, so new modes go to its end."""
+
     OBSERVE = "observe"
     SCHEDULE = "schedule"
     ADAPTIVE = "adaptive"

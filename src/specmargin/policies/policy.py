@@ -54,17 +54,23 @@ class Outlook(NamedTuple):
 
 
 class Policy(Protocol):
-    """The same object runs in the replay, in the simulator and inside an engine."""
+    """The same object runs in the replay, in the simulator and inside an engine.
+
+    A live engine (`live/driver.py`) checks what it gets: depths are integers, of Python or NumPy, and not negative;
+    verify depths are an integer array that exceeds no draft. Anything else counts as a fault, and the engine keeps its
+    own depth for that step.
+    """
 
     @property
     def name(self) -> str: ...
 
     def draft(self, batch: int) -> Decision:
-        """Before drafting."""
+        """Before drafting; its depth must be an integer, not a float or a bool."""
 
     def draft_lengths(self, decision: Decision, survival: FloatArray) -> IntArray:
         """Where each sequence stops drafting, in an engine that can end single drafts between two passes.
 
+        The simulator can; a live engine cannot, and never calls it.
         `survival`: (sequences, depth); that of a token may be read only after drafting it."""
 
     def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
@@ -80,7 +86,9 @@ class Policy(Protocol):
         """What it expects at this batch and depth; None if it has no expectation."""
 
     def kernel(self) -> Kernel | None:
-        """Its compiled form; None for a policy in Python only."""
+        """Its compiled form, which the simulator runs without calling the methods above; it has no effect live.
+
+        None for a policy in Python only: the simulator then calls these methods in every step, which is slower."""
 
 
 class WholeDrafts:

@@ -113,8 +113,10 @@ class DraftTime:
                 return self.method == "draft_model"
             case HeadDrafter():
                 return self.method not in ("draft_model", "ngram")
-            case _:
+            case CostlessDrafter() | OverlappedDrafter():
                 return False
+            case _:
+                assert_never(drafter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +300,10 @@ def _add_passes(first: StepPrice, later: StepPrice, times: int) -> StepPrice:
 
 def round_seconds(drafter: Drafter, verify: FloatArray, draft: FloatArray) -> FloatArray:
     """A round: draft and verify one after the other, or overlapped."""
-    if isinstance(drafter, OverlappedDrafter):
-        return np.maximum(verify, draft) + (1.0 - drafter.hit_rate) * draft
-    return verify + draft
+    match drafter:
+        case OverlappedDrafter():
+            return np.maximum(verify, draft) + (1.0 - drafter.hit_rate) * draft
+        case CostlessDrafter() | HeadDrafter() | ModelDrafter():
+            return verify + draft
+        case _:
+            assert_never(drafter)

@@ -12,6 +12,7 @@ import numpy as np
 from specmargin.caching import IdentityCache
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
+from specmargin.modes import POLICIES
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
@@ -84,7 +85,7 @@ def _vllm(inputs: PolicyInputs) -> Policy:
     return VllmAdaptive(table=by_token_count(inputs.table()), depth=inputs.max_depth)
 
 
-_MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
+MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
     "schedule": _schedule,
     "one-width": _one_width,
     "gate": _gate,
@@ -95,28 +96,27 @@ _MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
     "turbospec": lambda inputs: TurboSpec(table=by_token_count(inputs.table())),
     "cascade": lambda inputs: Cascade(max_depth=inputs.max_depth),
 }
-NAMES = ("none", "off", "fixed:K", *_MAKERS)
 
 
 def check_policy(name: str, max_depth: int) -> int | None:
     """Draft tokens for which the policy's engine reserves room; None: no speculation. Raises for an unknown name."""
     if name == "none":
         return None
-    if name in _MAKERS or name == "off":
+    if name in MAKERS or name == "off":
         return max_depth
     kind, _, depth = name.partition(":")
     if kind == "fixed" and depth.isascii() and depth.isdigit():
         if not 0 <= int(depth) <= max_depth:
             raise ScenarioError(f"policy {name}: the depth must lie in 0..{max_depth}")
         return int(depth)
-    raise CatalogError(f"unknown policy {name!r}{nearest_names(kind, NAMES)}; known: {', '.join(NAMES)}")
+    raise CatalogError(f"unknown policy {name!r}{nearest_names(kind, POLICIES)}; known: {', '.join(POLICIES)}")
 
 
 def find_policy(name: str, inputs: PolicyInputs) -> PolicyChoice:
     held_depth = check_policy(name, inputs.max_depth)
-    if name in _MAKERS:
+    if name in MAKERS:
         return PolicyChoice(
-            name=name, policy=_MAKERS[name](inputs), held_depth=held_depth, sees_outcomes=name == "oracle"
+            name=name, policy=MAKERS[name](inputs), held_depth=held_depth, sees_outcomes=name == "oracle"
         )
     depth = int(name.partition(":")[2]) if name.startswith("fixed:") else 0
     return PolicyChoice(name=name, policy=FixedDepth(depth=depth), held_depth=held_depth)

@@ -88,7 +88,7 @@ def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, r
     generator = np.random.default_rng([seed, 7])
     accepted, survival = [], []
     for curve in curves.values():
-        curve_survival = curve.at(depth)
+        curve_survival = curve.up_to(depth)
         quantile = (generator.permutation(rounds) + 0.5) / rounds
         accepted.append((quantile[:, np.newaxis] < curve_survival).sum(axis=1))
         survival.append(np.broadcast_to(curve_survival, (rounds, depth)))

@@ -83,7 +83,7 @@ def policy_of(drafter: str, sample: FloatArray, *, max_batch: int, max_depth: in
     pricer = Pricer(scenario)
     made = make_policy(
         table=scenario_table(pricer, max_batch=max_batch, max_depth=max_depth),
-        survival=scenario.survival.at(max_depth),
+        survival=scenario.survival.up_to(max_depth),
         schedule=[(1, max_batch, 1)],
         model=scenario.architecture.name,
         drafter=drafter,

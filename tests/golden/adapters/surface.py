@@ -110,7 +110,9 @@ def _measure_vllm(folder: Path) -> Any:
 
 
 def _measure_gpu(folder: Path) -> Any:
-    return _measured(folder, "gpu", "qwen3-30b-a3b", "kernels-h200.json", head=lambda found: {"record": "gpu", **found})
+    return _measured(
+        folder, "gpu", "qwen3-30b-a3b", "kernels-h200.json", head=lambda header: {"record": "gpu", **header}
+    )
 
 
 def _ladder(folder: Path) -> Any:
@@ -224,7 +226,7 @@ def _prometheus() -> Iterator[None]:
     vars(modules["core"]).update(CounterMetricFamily=_Counter, GaugeMetricFamily=_Family, Metric=object)
     vars(modules["multiprocess"]).update(MultiProcessCollector=object)
     vars(modules["registry"]).update(Collector=object)
-    named = {"prometheus_client": root} | {f"prometheus_client.{name}": found for name, found in modules.items()}
+    named = {"prometheus_client": root} | {f"prometheus_client.{name}": module for name, module in modules.items()}
     with patch.dict(sys.modules, named):
         yield
 

@@ -5,8 +5,9 @@ import * as cards from "/static/cards.js";
 import { load, useThemes } from "/static/charts.js";
 import * as controls from "/static/controls.js";
 import { byId, complain, element, times, underWay, whole } from "/static/dom.js";
+import { DEFAULTS } from "/static/fields.js";
 import { onDrop, send } from "/static/files.js";
-import { DEFAULTS, parse, pinnedIn, query, remember } from "/static/state.js";
+import { parse, pinnedIn, query, remember } from "/static/state.js";
 
 let state = parse(location.search);
 let pinned = pinnedIn(location.search);

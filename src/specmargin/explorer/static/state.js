@@ -1,9 +1,7 @@
 // A scenario is the page's address: every state is a link. Defaults are left out.
 
-const FIELDS = ["model", "gpu", "gpus", "parallel", "engine", "prices", "drafter", "acceptance", "routing", "layer",
-  "context", "batch", "depth"];
-export const DEFAULTS = { model: "qwen3.6-35b-a3b", gpu: "h200", gpus: "1", parallel: "tp", engine: "vllm",
-  context: "1024", batch: "16", depth: "8" };
+import { DEFAULTS, FIELDS } from "/static/fields.js"; // written by the server: every field of a request
+
 export const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024];
 
 export function parse(text) {
