@@ -2,8 +2,12 @@
 
     python scripts/fit_engine_time.py            # needs: pip install 'specmargin[silicon]' scipy
 
-Two sources: served measurements of aiconfigurator-core (many models, GPUs and hosts; no speculation), and the verify
-steps in the catalog, of one engine on one slow host. Fit the laws first: engine time is what they leave unexplained.
+Three sources: whole rounds of vLLM 0.32 on an H200, with and without speculation (`validation/rounds.py`); served
+measurements of aiconfigurator-core (many models, GPUs and hosts; no speculation); and verify steps of vLLM 0.26 on one
+slow host. Fit the laws first: engine time is what they leave unexplained.
+
+SGLang and TensorRT-LLM have no measured rounds here. Their plain steps are fitted to served rows; what a speculative
+round adds is taken from vLLM, from synchronous scheduling where the engine gives up overlapped scheduling to speculate.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from rich.progress import track
 
 from specmargin.prices.model import EngineTime
 from specmargin.validation.engine_time import EngineFit, engine_fits
+from specmargin.validation.rounds import TERMS, Rounds, eager_layer_seconds, fitted_engine_time, measured_rounds
 from specmargin.validation.served import served_rows
 from specmargin.validation.steps import MeasuredTime, measured_engine_time, piecewise_engine_time
 from specmargin.validation.tpot import predict
@@ -29,10 +34,16 @@ def main() -> None:
     for prices in ("laws", "tables"):
         predictions = predict(rows, prices, progress=lambda part: track(part, description="served rows"))
         slow = measured_engine_time(prices)
-        entries += [_served(fit, prices, slow.time) for fit in engine_fits(predictions.rows)]
+        rounds, sync = fitted_engine_time(prices), fitted_engine_time(prices, measured_rounds(async_scheduling=False))
+        eager = eager_layer_seconds(prices, rounds)
+        entries.append(_rounds("vllm", prices, rounds, eager, "async scheduling", measured_rounds()))
+        entries.append(
+            _rounds("vllm:sync", prices, sync, eager, "synchronous scheduling", measured_rounds(async_scheduling=False))
+        )
+        entries += [_served(fit, prices, rounds, sync) for fit in engine_fits(predictions.rows)]
         entries.append(_measured("vllm:slow-host", prices, slow.time, _slow_host_detail(slow)))
         pieces = piecewise_engine_time(slow.time)
-        floor = f"graphs of pieces: no step under {pieces.floor_layer_seconds * 1e3:.2f} ms a layer; else "
+        floor = f"piecewise graphs: no step under {pieces.floor_layer_seconds * 1e3:.2f} ms per layer; else "
         entries.append(_measured("vllm:piecewise", prices, pieces, floor + _slow_host_detail(slow)))
     body = ",\n".join("    " + json.dumps(entry, ensure_ascii=False) for entry in entries)
     TARGET.write_text(
@@ -40,38 +51,76 @@ def main() -> None:
     )
 
 
-def _served(fit: EngineFit, prices: str, slow: EngineTime) -> dict[str, Any]:
-    low, high = fit.lowest, fit.highest
+def _rounds(
+    name: str, prices: str, time: EngineTime, eager: float, scheduling: str, engines: list[Rounds]
+) -> dict[str, Any]:
+    count = sum(int(engine.captured.sum()) for engine in engines)
+    models = len({engine.model for engine in engines})
     detail = (
-        f"{fit.engine}: {_micro(fit.layer_seconds)} a layer ({low[2] * 1e6:.0f} to {high[2] * 1e6:.0f}), "
-        f"{_micro(fit.sequence_seconds)} a sequence ({low[1] * 1e6:.0f} to {high[1] * 1e6:.0f}), "
-        f"{_micro(fit.step_seconds)} a step, fitted to {fit.rows} served measurements "
-        f"(ranges: any one model on one GPU left out); {_eager_detail(fit, slow)}"
+        f"vLLM 0.32, second model runner, {scheduling}, full graphs: {_micro(time.step_seconds)} per step, "
+        f"{_micro(time.sequence_seconds)} per sequence, {_micro(time.verify_step_seconds)} per verify step, "
+        f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.draft_pass_seconds)} per draft "
+        f"pass; off {_micro(time.off_step_seconds)} per step and {_micro(time.off_sequence_seconds)} per sequence; "
+        f"fitted to {count} rounds of {models} {'model' if models == 1 else 'models'} on an H200 (specmargin validate "
+        f"rounds); without a graph {eager * 1e3:.2f} ms per layer"
+    )
+    values = {term: _rounded(getattr(time, term)) for term in TERMS}
+    return {
+        "name": name,
+        "prices": prices,
+        **values,
+        "layer_seconds": 0.0,
+        "eager_layer_seconds": _rounded(eager),
+        "kind": "measured",
+        "detail": detail,
+    }
+
+
+def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -> dict[str, Any]:
+    low, high = fit.lowest, fit.highest
+    terms, round_detail = _round_terms(fit.engine, rounds, sync)
+    detail = (
+        f"{fit.engine}: {_micro(fit.layer_seconds)} per layer ({low[2] * 1e6:.0f} to {high[2] * 1e6:.0f}), "
+        f"{_micro(fit.sequence_seconds)} per sequence ({low[1] * 1e6:.0f} to {high[1] * 1e6:.0f}), "
+        f"{_micro(fit.step_seconds)} per step, fitted to {fit.rows} served measurements "
+        f"(ranges: any one model on one GPU left out); {round_detail}; steps without a graph not measured"
     )
     return {
-        "name": fit.engine,
+        "name": "vllm:0.24" if fit.engine == "vllm" else fit.engine,
         "prices": prices,
         "step_seconds": _rounded(fit.step_seconds),
         "sequence_seconds": _rounded(fit.sequence_seconds),
         "layer_seconds": _rounded(fit.layer_seconds),
-        "eager_layer_seconds": _rounded(slow.eager_layer_seconds) if fit.engine == "vllm" else 0.0,
+        **{name: _rounded(value) for name, value in terms.items()},
+        "eager_layer_seconds": 0.0,
         "kind": "silicon",
         "detail": detail,
     }
 
 
-def _eager_detail(fit: EngineFit, slow: EngineTime) -> str:
-    """Served rows do not contain the cost of a step without a graph."""
-    if fit.engine == "vllm":
-        return f"without a graph {slow.eager_layer_seconds * 1e3:.2f} ms a layer, measured on one slow host"
-    return "steps without a graph not measured"
+def _round_terms(engine: str, rounds: EngineTime, sync: EngineTime) -> tuple[dict[str, float], str]:
+    """What a speculative round adds to a plain step, where no round of the engine was measured."""
+    if engine == "trtllm":
+        terms = {name: getattr(rounds, name) for name in _ROUND_TERMS}
+        return terms, "rounds assumed as in vLLM 0.32 with async scheduling"
+    # Plain steps overlap with scheduling, rounds do not: SGLang v0.5.6 server_args.py disables the overlap scheduler
+    # with speculation unless SpecV2 is enabled; vLLM's async scheduling excluded speculation in the same releases.
+    terms = {
+        "verify_step_seconds": sync.step_seconds + sync.verify_step_seconds - rounds.step_seconds,
+        "verify_sequence_seconds": sync.sequence_seconds + sync.verify_sequence_seconds - rounds.sequence_seconds,
+        "draft_pass_seconds": rounds.draft_pass_seconds,
+    }
+    return terms, "rounds assumed as in vLLM 0.32 with synchronous scheduling, which speculation forces"
+
+
+_ROUND_TERMS = ("verify_step_seconds", "verify_sequence_seconds", "draft_pass_seconds")
 
 
 def _slow_host_detail(measured: MeasuredTime) -> str:
     time, step, sequence = measured.time, measured.step_range, measured.sequence_range
     return (
-        f"{time.step_seconds * 1e3:.1f} ms a step ({step[0] * 1e3:.1f} to {step[1] * 1e3:.1f}) and "
-        f"{time.sequence_seconds * 1e6:.0f} µs a sequence ({sequence[0] * 1e6:.0f} to {sequence[1] * 1e6:.0f}), "
+        f"{time.step_seconds * 1e3:.1f} ms per step ({step[0] * 1e3:.1f} to {step[1] * 1e3:.1f}) and "
+        f"{time.sequence_seconds * 1e6:.0f} µs per sequence ({sequence[0] * 1e6:.0f} to {sequence[1] * 1e6:.0f}), "
         "fitted to verify steps of vLLM 0.26.0 on an H200 behind a slow virtual CPU (ranges: any one batch left out)"
     )
 

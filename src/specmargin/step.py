@@ -107,6 +107,11 @@ class Step:
     def wanted_positions(self) -> FloatArray:
         return self.total(self.wanted_by_class)
 
+    @cached_property
+    def verified_sequences(self) -> FloatArray:
+        """Sequences with drafts to verify. Prompts have none."""
+        return self.total(np.asarray(self.wanted_by_class > 1.0, dtype=np.float64))
+
     def joined(self, other: Step) -> Step:
         """Both in one step, such as decoding sequences and the prefill of a prompt."""
         prompts, other_prompts = (

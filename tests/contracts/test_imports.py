@@ -42,7 +42,17 @@ NARROWER = {
     "live": {"acceptance", "policies"},
     "measure": {"architecture", "hardware", "prices"},
     "simulator": {"architecture", "hardware", "routing", "acceptance", "prices", "decisions", "policies"},
-    "validation": {"architecture", "hardware", "catalog", "routing", "acceptance", "prices", "measure", "decisions"},
+    "validation": {
+        "architecture",
+        "hardware",
+        "catalog",
+        "routing",
+        "acceptance",
+        "prices",
+        "measure",
+        "decisions",
+        "app",
+    },
     "figures": set(ORDER[: ORDER.index("figures")]) - {"app", "catalog", "formats", "live", "simulator"},
 }
 ALLOWED = {name: NARROWER.get(name, set(ORDER[:index])) for index, name in enumerate(ORDER)}

@@ -75,6 +75,9 @@ OTHER: dict[str, dict[str, str]] = {
     "sequence_ms": {"sequence_ms": "0.5"},
     "position_us": {"position_us": "20"},
     "layer_us": {"layer_us": "90"},
+    "verify_ms": {"verify_ms": "3"},
+    "verify_sequence_ms": {"verify_sequence_ms": "0.5"},
+    "draft_pass_ms": {"draft_pass_ms": "2"},
     "off_ms": {"acceptance": "0.001", "off_ms": "2"},
 }
 

@@ -62,10 +62,11 @@ def test_negative_times_are_refused() -> None:
 
 @pytest.mark.parametrize("prices", ["laws", "tables"])
 def test_the_catalog_has_every_engine_with_its_uncertainty(prices: str) -> None:
-    for name in ("vllm", "sglang", "trtllm"):
-        engine_time = find_engine_time(None, engine=name, prices=prices)
+    for name in ("vllm:0.24", "sglang", "trtllm"):
+        engine_time = find_engine_time(name, engine="vllm", prices=prices)
         assert "served measurements" in engine_time.source.detail
         assert "left out" in engine_time.source.detail
+    assert "rounds of 3 models on an H200" in find_engine_time(None, engine="vllm", prices=prices).source.detail
     slow = find_engine_time("vllm:slow-host", engine="vllm", prices=prices)
     assert slow.step_seconds == pytest.approx(2.2e-3, rel=0.15)
     assert "any one batch left out" in slow.source.detail
@@ -75,6 +76,39 @@ def test_no_engine_time_is_assumed_beside_a_roofline_or_an_engine_that_nobody_me
     assert find_engine_time(None, engine="vllm", prices="datasheet") is NO_ENGINE_TIME
     assert find_engine_time(None, engine="llamacpp", prices="tables") is NO_ENGINE_TIME
     assert str(NO_ENGINE_TIME.source).startswith("assumed")
+
+
+@pytest.mark.parametrize("prices", ["laws", "tables"])
+def test_async_scheduling_hides_host_time(prices: str) -> None:
+    """Measured on the same machine: synchronous rounds wait more than a millisecond for the host."""
+    hidden, shown = (find_engine_time(name, engine="vllm", prices=prices) for name in ("vllm", "vllm:sync"))
+    assert shown.step_seconds - hidden.step_seconds > 1e-3
+    assert shown.sequence_seconds > 5 * hidden.sequence_seconds
+
+
+def test_a_speculative_round_has_terms_of_its_own() -> None:
+    """8 sequences: 1 ms for verifying, 0.1 ms for each sequence, 0.2 ms for each draft pass and 0.5 for the first."""
+    time = EngineTime(
+        verify_step_seconds=1e-3, verify_sequence_seconds=1e-4, draft_pass_seconds=2e-4, first_pass_seconds=5e-4
+    )
+    timed, bare = (pricer("qwen3.6-35b-a3b", drafter="mtp", engine_time=t) for t in (time, EngineTime()))
+    with_terms, kernels = timed.grid([8], 3), bare.grid([8], 3)
+    verify = with_terms.verify_seconds - kernels.verify_seconds
+    draft = with_terms.draft_seconds - kernels.draft_seconds
+    assert verify[0] == pytest.approx([0.0, 1.8e-3, 1.8e-3, 1.8e-3], abs=1e-12)
+    assert draft[0] == pytest.approx([0.0, 7e-4, 9e-4, 11e-4], abs=1e-12)
+    with_time, without = timed.draft_ledger(8, 3), bare.draft_ledger(8, 3)
+    assert with_time is not None
+    assert without is not None
+    assert float(with_time.total_seconds - without.total_seconds) == pytest.approx(11e-4)
+
+
+def test_prompts_verify_nothing() -> None:
+    time = EngineTime(verify_step_seconds=1e-3, verify_sequence_seconds=1e-4)
+    prompts = Step.prompts(count=2, tokens=64)
+    assert float(time.seconds(prompts)) == 0.0
+    together = prompts.joined(Step.uniform(batch=3, depth=1, context=100.0))
+    assert float(time.seconds(together)) == pytest.approx(1.3e-3)
 
 
 def test_names_are_suggested() -> None:

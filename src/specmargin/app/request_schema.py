@@ -215,7 +215,8 @@ class ScenarioRequest(Request):
     engine_time: Annotated[
         str | None,
         Field(
-            description="Engine time outside the kernels: none, vllm, sglang, trtllm, vllm:slow-host, vllm:piecewise."
+            description="Engine time outside the kernels: none, vllm (0.32), sglang, trtllm, vllm:sync (synchronous "
+            "scheduling), vllm:0.24 (older releases), vllm:slow-host, vllm:piecewise."
         ),
         PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices"),
     ] = None
@@ -237,6 +238,21 @@ class ScenarioRequest(Request):
     ] = None
     layer_us: Annotated[
         float | None, Field(ge=0, lt=1e9, description="Fixed kernel time per layer, in µs."), PRICES.as_("µS")
+    ] = None
+    verify_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per step that verifies drafts, beyond a plain step, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    verify_sequence_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per verified sequence, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    draft_pass_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per pass of the drafter, in ms."),
+        PRICES.as_("MS"),
     ] = None
     off_ms: Annotated[
         float | None,

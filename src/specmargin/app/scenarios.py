@@ -26,6 +26,9 @@ _ENGINE_TIMES = {
     "sequence_seconds": ("sequence_ms", 1e-3),
     "position_seconds": ("position_us", 1e-6),
     "layer_seconds": ("layer_us", 1e-6),
+    "verify_step_seconds": ("verify_ms", 1e-3),
+    "verify_sequence_seconds": ("verify_sequence_ms", 1e-3),
+    "draft_pass_seconds": ("draft_pass_ms", 1e-3),
     "off_step_seconds": ("off_ms", 1e-3),
 }
 

@@ -150,6 +150,7 @@ class CoverageRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": _NO_ACCEPTANCE,
         "drafter": "the experts of the target do not depend on the drafter",
+        "draft_pass_ms": "drafting is not priced here",
         "off_ms": _NO_OFF_TIME,
         "memory_utilization": "memory is not checked here",
     }

@@ -40,10 +40,10 @@ def validate(
     parts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[kernels|steps|rounds|served|PRICES]...",
+            metavar="[kernels|steps|rounds|served|speedups FILE.csv|PRICES]...",
             help="kernels: held-out kernel rows. steps: verify steps of a real engine. rounds: whole rounds, drafting "
-            "included. served: served rows. Or one or two price sources to compare: a FILE of `specmargin measure`, a "
-            "bundled one, tables, laws, datasheet.",
+            "included. served: served rows. speedups FILE.csv: measured speed-ups, published or yours. Or one or two "
+            "price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
         ),
     ] = None,
     peer: Annotated[
@@ -76,8 +76,14 @@ def validate(
 
       specmargin validate served --plot out.png
 
+      specmargin validate speedups mine.csv        speed-ups that you measured (columns: docs/speedups.md)
+
       specmargin validate mine.json laws           your own measurement against the bundled laws
     """
+    if parts and parts[0] == "speedups":
+        from specmargin.cli.validate_speedups import validate_speedups
+
+        return validate_speedups(parts[1:], figure=figure, force=force, json=json)
     sources = [name for name in parts or () if name not in list(Part)]
     if sources:
         return _compare_sources(parts or [], sources, model=model, gpu=gpu, figure=figure, force=force, json=json)

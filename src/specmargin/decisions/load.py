@@ -96,9 +96,14 @@ def _settle_at(
     return point, max_rate
 
 
+def prefill_seconds(pricer: Pricer, tokens: int) -> float:
+    """Seconds of one prompt. Ranks with sequences of their own read one each."""
+    step = Step.prompts(tokens=tokens)
+    return float(pricer.verify(step).total_seconds) / pricer.scenario.layout.sequence_ranks
+
+
 def _prefill_share(pricer: Pricer, load: Load) -> float:
-    step = Step.prompts(tokens=load.input_tokens)
-    seconds = float(pricer.verify(step).total_seconds) / pricer.scenario.layout.sequence_ranks
+    seconds = prefill_seconds(pricer, load.input_tokens)
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(

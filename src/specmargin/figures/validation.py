@@ -13,6 +13,7 @@ from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     from specmargin.validation.report import ServedReport
+    from specmargin.validation.speedups import SpeedupReport
     from specmargin.validation.steps import MeasuredSteps
 
 _ENGINES = ("vllm", "sglang", "trtllm")
@@ -154,3 +155,53 @@ def _draw_steps(names: tuple[str, ...], low: float, high: float) -> alt.LayerCha
     tooltip = ["prices:N", "batch:Q", "depth:Q", "measured:Q", "predicted:Q"]
     points = table("rows").mark_point(size=32, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
     return alt.LayerChart(layer=[*_diagonals(x, y), points])
+
+
+# --- published speed-ups ---
+
+
+def speedups_figure(report: SpeedupReport) -> Figure:
+    """Speed-ups of speculation, predicted with the measured accept length, one colour per source."""
+    rows: list[dict[str, Any]] = [
+        {
+            "source": row.point.source,
+            "model": row.point.model,
+            "gpu": row.point.gpu,
+            "engine": row.point.engine,
+            "depth": row.point.depth,
+            "batch": row.point.batch,
+            "measured": round(row.point.speedup, 4),
+            "predicted": round(row.speedup, 4),
+        }
+        for row in report.predicted
+    ]
+    values = [row[side] for row in rows for side in ("measured", "predicted")]
+    low, high = min(values) * 0.9, max(values) * 1.1
+    error = _median(rows)
+    return Figure(
+        name="speedups",
+        title="Speed-up of speculation: predicted against measured",
+        takeaway=f"Median error {error:.1%} on {len(rows)} measurements. Solid line: exact; dashed: 25% off.",
+        source="specmargin validate speedups",
+        tables={"rows": rows} | _lines(low, high),
+        draw=_draw_speedups,
+        shape=(tuple(sorted({row["source"] for row in rows})), rounded(low), rounded(high)),
+    )
+
+
+def _draw_speedups(sources: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(values=[0.5, 1, 1.5, 2, 3, 4], format="~r")
+    x = alt.X("measured:Q", scale=scale, axis=axis, title="measured speed-up")
+    y = alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted speed-up")
+    points = (
+        table("rows")
+        .mark_point(size=30, opacity=0.7)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("source:N", scale=alt.Scale(domain=list(sources)), title="source"),
+            tooltip=["source:N", "model:N", "gpu:N", "engine:N", "depth:Q", "batch:Q", "measured:Q", "predicted:Q"],
+        )
+    )
+    return alt.LayerChart(layer=[*_diagonals(x, y), points], width=420, height=420)

@@ -83,8 +83,8 @@ class EngineTime:
 
     def seconds(self, step: Step) -> FloatArray:
         plain = self.step_seconds + self.sequence_seconds * step.sequences + self.position_seconds * step.positions
-        verifying = self.verify_step_seconds + self.verify_sequence_seconds * step.sequences
-        return plain + verifying * (step.positions > step.sequences)
+        verified = step.verified_sequences
+        return plain + self.verify_step_seconds * (verified > 0.0) + self.verify_sequence_seconds * verified
 
     def draft_seconds(self, passes: FloatArray) -> FloatArray:
         """The engine's time for so many passes of the drafter, beside their kernels."""

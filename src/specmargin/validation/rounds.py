@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
 from typing import Any
@@ -164,6 +164,17 @@ def fitted_engine_time(prices: str, rounds: list[Rounds] | None = None) -> Engin
     values = {name: 0.0 if term < 1e-4 else float(term) * 1e-3 for name, term in zip(TERMS, fit.x, strict=True)}
     source = Source(kind=SourceKind.MEASURED, detail=f"{_document()['engine']}; {_document()['gpu']}")
     return EngineTime(**values, graph_limit=GRAPH_LIMIT, source=source)
+
+
+def eager_layer_seconds(prices: str, time: EngineTime) -> float:
+    """Extra time per layer of rounds beyond the graph limit: the median of the mixtures, whose layers launch most."""
+    extra = []
+    for engine in measured_rounds():
+        model = bundled_model(engine.model)
+        beyond = ~engine.captured & model.is_moe
+        predicted = predicted_seconds(engine, prices, replace(time, graph_limit=None))
+        extra.append((engine.seconds - predicted)[beyond] / model.layers)
+    return float(np.median(np.concatenate(extra)))
 
 
 def _features(rounds: Rounds) -> FloatArray:

@@ -1,0 +1,127 @@
+"""`specmargin validate speedups FILE.csv`: measured speed-ups against predictions and simple rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from specmargin.cli import render
+from specmargin.errors import InputError, needs_extra
+
+if TYPE_CHECKING:
+    from specmargin.validation.speedups import PredictedPoint, SpeedupLine, SpeedupReport
+
+_SHOWN_ROWS = 20
+
+
+def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool, json: bool) -> None:
+    with needs_extra("validate"):
+        from specmargin.validation.points_schema import read_points
+        from specmargin.validation.speedups import losses, predict, speedup_lines
+    if len(files) != 1:
+        raise InputError("validate speedups needs one FILE.csv with measured speed-ups (columns: docs/speedups.md)")
+    if figure is not None:
+        from specmargin.figures.files import check_target
+
+        check_target(figure, force=force)
+    path = Path(files[0])
+    points = read_points(path)
+    with render.progress("speed-ups", len(points)) as advance:
+        report = predict(points, path.parent, advance)
+    if not report.predicted:
+        raise InputError(f"{path}: no row could be predicted; the first: {next(iter(report.refused.values()))}")
+    lines = speedup_lines(report)
+    if figure is not None:
+        from specmargin.figures.files import save
+        from specmargin.figures.validation import speedups_figure
+
+        save(speedups_figure(report).chart(), figure)
+    if json:
+        render.json_out(_payload(report, lines))
+    else:
+        _show(render.console(), report, lines, losses(report))
+        if figure is not None:
+            print(f"Wrote {figure}")
+
+
+def _show(out: Console, report: SpeedupReport, lines: Sequence[SpeedupLine], lost: Sequence[PredictedPoint]) -> None:
+    rules = list(dict.fromkeys(line.rule for line in lines))
+    everything = {line.rule: line for line in lines if line.group == "all rows"}
+    columns = [("all rows", "left"), ("rows", "right"), ("median error", "right"), ("bias", "right")]
+    columns += [("90th percentile", "right"), ("rank correlation", "right"), ("right calls", "right")]
+    shown = render.table("Speed-up of speculation, predicted with the measured accept length", columns)
+    for rule, line in everything.items():
+        rank = "" if line.rank_correlation is None else f"{line.rank_correlation:.2f}"
+        cells = (
+            f"{line.median_error:.1%}",
+            f"{line.bias:+.1%}",
+            f"{line.p90_error:.0%}",
+            rank,
+            f"{line.right_calls:.0%}",
+        )
+        shown.add_row(rule, str(line.rows), *cells)
+    out.print(shown)
+    out.print()
+    groups = list(dict.fromkeys(line.group for line in lines if line.group != "all rows"))
+    shown = render.table(
+        "Median error (bias) by group", [("group", "left"), ("rows", "right"), *((rule, "right") for rule in rules)]
+    )
+    by_key = {(line.group, line.rule): line for line in lines}
+    for group in groups:
+        errors = [_cell(by_key[group, rule]) for rule in rules]
+        shown.add_row(group, str(by_key[group, rules[0]].rows), *errors)
+    out.print(shown)
+    _show_losses(out, lost)
+    for name, reason in report.refused.items():
+        out.print(f"not predicted: {name}: {reason}", style="dim", markup=False)
+
+
+def _cell(line: SpeedupLine) -> str:
+    return "" if math.isnan(line.median_error) else f"{line.median_error:.1%} ({line.bias:+.0%})"
+
+
+def _show_losses(out: Console, lost: Sequence[PredictedPoint]) -> None:
+    if not lost:
+        return
+    out.print()
+    columns = [("row", "left"), ("source", "left"), ("model", "left"), ("batch", "right"), ("depth", "right")]
+    shown = render.table(
+        "Rows where speculation lost, or was predicted to", [*columns, ("measured", "right"), ("predicted", "right")]
+    )
+    for row in lost[:_SHOWN_ROWS]:
+        point = row.point
+        numbers = (str(point.batch), str(point.depth), f"{point.speedup:.2f}×", f"{row.speedup:.2f}×")
+        shown.add_row(point.id, point.source, Path(point.model).name, *numbers)
+    out.print(shown)
+    if len(lost) > _SHOWN_ROWS:
+        out.print(f"and {len(lost) - _SHOWN_ROWS} more (--json lists all)", style="dim")
+
+
+def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine]) -> dict[str, Any]:
+    return {
+        "schema": "specmargin.validate-speedups/1",
+        "lines": [
+            {
+                name: None if isinstance(value, float) and math.isnan(value) else value
+                for name, value in asdict(line).items()
+            }
+            for line in lines
+        ],
+        "rows": [
+            {
+                "id": row.point.id,
+                "source": row.point.source,
+                "measured": row.point.speedup,
+                "predicted": row.speedup,
+                "datasheet": row.datasheet_speedup,
+                "prices": row.prices,
+            }
+            for row in report.predicted
+        ],
+        "not_predicted": report.refused,
+    }

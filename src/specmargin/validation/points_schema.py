@@ -1,0 +1,63 @@
+"""The file of measured speed-ups that `specmargin validate speedups` reads: one row per measurement (CSV)."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from specmargin.errors import InputError
+from specmargin.schema import StrictModel, first_complaint
+
+
+class Point(StrictModel):
+    """One measured speed-up: a row of the file. Other columns are ignored, and an empty cell takes the default."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str
+    source: str  # whose measurement it is
+    model: str
+    gpu: str
+    engine: str
+    drafter: str
+    depth: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    accept_length: float = Field(ge=1.0)  # tokens per round, including the bonus token
+    speedup: float = Field(gt=0.0)
+    gpus: int = Field(default=1, ge=1)
+    parallel: str = "tp"
+    weights: str | None = None
+    kv_cache: str | None = None
+    isl: int | None = Field(default=None, ge=1)
+    osl: int | None = Field(default=None, ge=1)
+    context: float = Field(default=1024.0, ge=0.0)
+    prefill_inside: bool = False
+
+    @property
+    def waiting_prompts(self) -> int:
+        """Prompts that a request waits for: its own, where prefill is inside the figure, and one of each other user.
+
+        Without stated lengths prefill cannot be predicted: decoding alone.
+        """
+        if self.isl is None or self.osl is None:
+            return 0
+        return self.batch if self.prefill_inside else self.batch - 1
+
+
+def read_points(path: Path) -> list[Point]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
+    if not rows:
+        raise InputError(f"{path}: has no rows; columns are described in docs/speedups.md")
+    points = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            points.append(Point.model_validate({name: value for name, value in row.items() if value}))
+        except ValidationError as error:
+            raise InputError(f"{path}, line {line}: {first_complaint(error)}") from None
+    return points

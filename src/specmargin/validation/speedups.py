@@ -1,0 +1,190 @@
+"""Speed-ups that others measured and published, or your own, against predictions and against simple rules.
+
+A row is a scenario (model, GPUs, engine, drafter, depth, batch, context) with its measured accept length and its
+measured speed-up over no speculation. It is predicted with its own accept length, so that only prices are judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from specmargin.app.request_schema import ScenarioRequest, read_request
+from specmargin.app.scenarios import scenario_of
+from specmargin.decisions.load import prefill_seconds
+from specmargin.decisions.pricer import Pricer
+from specmargin.errors import SpecmarginError
+from specmargin.step import FloatArray
+from specmargin.validation.points_schema import Point
+
+# --- predictions ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedPoint:
+    point: Point
+    speedup: float
+    datasheet_speedup: float  # the bare datasheet, without engine time
+    is_moe: bool
+    prices: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupReport:
+    predicted: tuple[PredictedPoint, ...]
+    refused: dict[str, str]  # by id: why the row could not be asked
+
+
+def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], object] = int) -> SpeedupReport:
+    """Every point that can be asked. Models and GPUs are names, or paths relative to `folder`."""
+    predicted, refused = [], {}
+    pricers: dict[tuple[Any, ...], Pricer] = {}
+    for point in points:
+        try:
+            predicted.append(_predict_point(point, folder, pricers))
+        except SpecmarginError as error:
+            refused[point.id] = str(error)
+        advance(1)
+    return SpeedupReport(predicted=tuple(predicted), refused=refused)
+
+
+def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer]) -> PredictedPoint:
+    pricer = _pricer(point, folder, pricers, prices=None)
+    datasheet = _pricer(point, folder, pricers, prices="datasheet")
+    return PredictedPoint(
+        point=point,
+        speedup=_speedup(pricer, point),
+        datasheet_speedup=_speedup(datasheet, point),
+        is_moe=pricer.scenario.architecture.is_moe,
+        prices=pricer.scenario.prices.name,
+    )
+
+
+def _speedup(pricer: Pricer, point: Point) -> float:
+    grid = pricer.grid([point.batch], point.depth)
+    plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth])
+    waiting = 0.0
+    if point.isl is not None and point.osl is not None:
+        waiting = point.waiting_prompts * prefill_seconds(pricer, point.isl) / point.osl
+    return (plain + waiting) / (spec / point.accept_length + waiting)
+
+
+def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], *, prices: str | None) -> Pricer:
+    drafter, colon, detail = point.drafter.partition(":")
+    asked: dict[str, Any] = {
+        "model": _local(point.model, folder),
+        "gpu": _local(point.gpu, folder),
+        "gpus": point.gpus,
+        "parallel": point.parallel,
+        "engine": point.engine,
+        "drafter": f"{drafter}{colon}{_local(detail, folder) if detail else ''}",
+        "context": round(point.context),
+        "acceptance": "0",  # the row has its own accept length
+        "weights": point.weights,
+        "kv_cache": point.kv_cache,
+        "prices": prices,
+    }
+    key = tuple(asked.values())
+    if key not in pricers:
+        given = {name: value for name, value in asked.items() if value}
+        pricers[key] = Pricer(scenario_of(read_request(ScenarioRequest, given))[1])
+    return pricers[key]
+
+
+def _local(name: str, folder: Path) -> str:
+    return str(folder / name) if (folder / name).exists() else name
+
+
+# --- errors ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupLine:
+    """Errors of one rule on one group of rows."""
+
+    group: str
+    rule: str
+    rows: int
+    median_error: float
+    bias: float  # median of predicted over measured, less 1
+    p90_error: float
+    rank_correlation: float | None  # None for fewer than five rows
+    right_calls: float  # share of rows for which "pays" or "does not pay" is right
+
+
+def speedup_lines(report: SpeedupReport) -> list[SpeedupLine]:
+    rows = report.predicted
+    groups: dict[str, list[int]] = {"all rows": list(range(len(rows)))}
+    for index, row in enumerate(rows):
+        for group in _groups(row):
+            groups.setdefault(group, []).append(index)
+    rules = _rules(rows)
+    measured = np.array([row.point.speedup for row in rows])
+    return [
+        _line(group, rule, predicted[members], measured[members])
+        for group, members in sorted(groups.items(), key=lambda item: (item[0] != "all rows", item[0]))
+        for rule, predicted in rules.items()
+    ]
+
+
+def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:
+    """Specmargin, and three rules that anybody can apply to the same rows."""
+    length = np.array([row.point.accept_length for row in rows])
+    measured = np.array([row.point.speedup for row in rows])
+    source = np.array([row.point.source for row in rows])
+    scaled = np.full(length.shape, np.nan)
+    for name in np.unique(source):
+        others = source != name
+        if others.any():
+            scaled[~others] = length[~others] * np.median(measured[others] / length[others])
+    return {
+        "specmargin": np.array([row.speedup for row in rows]),
+        "accept length": length,
+        "constant × accept length": scaled,  # the constant comes from the other sources
+        "datasheet": np.array([row.datasheet_speedup for row in rows]),
+    }
+
+
+def _groups(row: PredictedPoint) -> Iterable[str]:
+    point = row.point
+    yield f"source {point.source}"
+    yield "MoE" if row.is_moe else "dense"
+    yield f"engine {point.engine}"
+    yield f"drafter {point.drafter.partition(':')[0]}"
+    yield f"prices {row.prices}"
+    yield "batch 1" if point.batch == 1 else "batch 2 to 16" if point.batch <= 16 else "batch over 16"
+
+
+def _line(group: str, rule: str, predicted: FloatArray, measured: FloatArray) -> SpeedupLine:
+    usable = np.isfinite(predicted)
+    error = predicted[usable] / measured[usable] - 1.0
+    rank = float(spearmanr(predicted[usable], measured[usable]).statistic) if _ranks(predicted[usable]) else None
+    return SpeedupLine(
+        group=group,
+        rule=rule,
+        rows=int(usable.sum()),
+        median_error=float(np.median(np.abs(error))) if usable.any() else float("nan"),
+        bias=float(np.median(error)) if usable.any() else float("nan"),
+        p90_error=float(np.quantile(np.abs(error), 0.9)) if usable.any() else float("nan"),
+        rank_correlation=rank,
+        right_calls=float(((predicted[usable] > 1.0) == (measured[usable] > 1.0)).mean()) if usable.any() else 0.0,
+    )
+
+
+def _ranks(predicted: FloatArray) -> bool:
+    return predicted.size >= 5 and np.unique(predicted).size > 1
+
+
+def losses(report: SpeedupReport) -> list[PredictedPoint]:
+    """Rows where speculation lost, or was predicted to lose."""
+    return [row for row in report.predicted if row.point.speedup < 1.0 or row.speedup < 1.0]
+
+
+def refusal_counts(report: SpeedupReport) -> Counter[str]:
+    return Counter(report.refused.values())
