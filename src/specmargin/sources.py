@@ -13,6 +13,7 @@ class SourceKind(StrEnum):
     MEASURED = "measured"  # on the user's engine or GPU, or by this project
     SILICON = "silicon"  # public measurements of production kernels
     PUBLISHED = "published"  # a number printed in a paper, post or model card
+    SCALED = "scaled"  # measurements of another GPU, scaled by the ratios of datasheets
     DATASHEET = "datasheet"  # a vendor's peak
     ASSUMED = "assumed"  # a default without evidence
 

@@ -37,7 +37,7 @@ def test_errors_of_all_rows(lines: dict[tuple[str, str], SpeedupLine]) -> None:
     """Before rounds were measured: 18.5%, bias +18.3%, 90th percentile 47%."""
     line = lines["all rows", "specmargin"]
     assert line.median_error <= 0.08
-    assert abs(line.bias) <= 0.06
+    assert abs(line.bias) <= 0.03
     assert line.p90_error <= 0.30
     assert lines["MoE", "specmargin"].median_error <= 0.09
 
@@ -47,6 +47,14 @@ def test_simple_rules_are_beaten(lines: dict[tuple[str, str], SpeedupLine]) -> N
     for rule in ("accept length", "constant × accept length", "datasheet"):
         assert ours.median_error < lines["all rows", rule].median_error
         assert ours.p90_error < lines["all rows", rule].p90_error
+        assert (ours.rank_correlation or 0.0) >= (lines["all rows", rule].rank_correlation or 0.0)
+
+
+def test_errors_without_two_sources_of_consumer_cards(report: SpeedupReport) -> None:
+    """S21 contradicts another measurement on the same cards; S39 is a community table of llama.cpp."""
+    chosen = [row for row in report.predicted if row.point.source not in ("S21", "S39")]
+    errors = sorted(abs(row.speedup / row.point.speedup - 1.0) for row in chosen)
+    assert errors[round(0.9 * len(errors))] <= 0.25
 
 
 def test_few_gains_are_called_losses(report: SpeedupReport) -> None:

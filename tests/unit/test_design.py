@@ -10,7 +10,7 @@ import pytest
 from specmargin.architecture.types import total_parameters
 from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
 from specmargin.catalog.lookup import find_model, model_names
-from specmargin.catalog.routing_profiles import scaled_routing
+from specmargin.catalog.routing_profiles import assumed_routing
 from specmargin.decisions.design import STEP, TOLERANCE, Space, design_row, explore
 from specmargin.decisions.plan import make_plan
 from specmargin.errors import ArchitectureError, ScenarioError
@@ -128,7 +128,7 @@ def test_models_that_cannot_be_reshaped() -> None:
 
 
 def test_the_routing_of_one_model_says_nothing_of_its_variants() -> None:
-    curves = scaled_routing()
+    curves = assumed_routing()
     own = ModelRouting(own=curves.local(find_model("qwen3.6-35b-a3b").pools[0]), others=curves)
     with pytest.raises(ScenarioError, match="knows the experts of one model"):
         explore(pricer(routing=own), ACTIVE, batch=1, max_depth=4)

@@ -67,7 +67,7 @@ def test_names() -> None:
 
 def test_a_model_without_a_capture_gets_scaled_curves_and_the_label_says_so() -> None:
     routing = find_routing(None, find_model("qwen3-30b-a3b"))
-    assert str(routing.source).startswith("assumed: routing as in qwen3.6-35b-a3b")
+    assert str(routing.source).startswith("assumed: halfway between the routing of qwen3.6-35b-a3b")
     pool = ExpertPool(experts=128, experts_per_token=8)
     one, many = Step.uniform(batch=1), Step.uniform(batch=1000)
     assert routing.mean(pool, one) == pytest.approx(8.0)
@@ -80,3 +80,16 @@ def test_the_counter_sees_the_busiest_rank() -> None:
     assert alone.distinct_by_group[0] == pytest.approx(8 * (1 - 0.75**3))
     assert alone.pairs_by_group[0] == 6
     assert alone.distinct_by_group[0] / 4 < spread.distinct_by_group[0] <= 2
+
+
+def test_a_model_without_a_capture_lies_between_the_scaled_curves_and_uniform() -> None:
+    model = find_model("glm-4.5-air")
+    pool, step = model.pools[0], Step.uniform(batch=np.array([1.0, 8.0, 64.0]), depth=3)
+    curves, prior, uniform = (
+        find_routing(spec, model).mean(pool, step) for spec in ("qwen3.6-35b-a3b", None, "uniform")
+    )
+    assert (curves < prior).all()
+    assert (prior < uniform).all()
+    assert find_routing("assumed", model) is find_routing(None, model)
+    one = Step.uniform(batch=1, depth=0)
+    assert float(find_routing(None, model).mean(pool, one)) == pytest.approx(pool.experts_per_token)

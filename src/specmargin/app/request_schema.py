@@ -202,10 +202,10 @@ class ScenarioRequest(Request):
         str | None,
         Field(
             description="datasheet (a roofline), laws (fitted to measured kernels), tables (the measured kernels; "
-            "needs the extra silicon), FILE.json with your own laws or measured steps (`specmargin measure`), or a "
-            "bundled measurement."
+            "needs the extra silicon), scaled (laws of the nearest measured GPU, by datasheet ratios), FILE.json with "
+            "your own laws or measured steps (`specmargin measure`), or a bundled measurement."
         ),
-        PRICES.as_("SOURCE", "tables if installed, else laws"),
+        PRICES.as_("SOURCE", "tables if installed, else laws; scaled for a GPU without measurements"),
     ] = None
     form: Annotated[
         RooflineForm,

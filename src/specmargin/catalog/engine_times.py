@@ -33,8 +33,9 @@ def engine_time_names() -> list[str]:
 
 def find_engine_time(name: str | None, *, engine: str, prices: str) -> EngineTime:
     """None: the engine's own with measured prices; no engine time with a datasheet roofline, which is a lower bound."""
+    fitted_beside = "laws" if prices == "scaled" else prices
     if name is None:
-        return _entries().get((engine, prices), NO_ENGINE_TIME)
+        return _entries().get((engine, fitted_beside), NO_ENGINE_TIME)
     if name == "none":
         return NO_ENGINE_TIME
     names = engine_time_names()

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from specmargin.catalog.lookup import bundled_device
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
+from specmargin.prices.kernels.scaling import nearest_device, scaled_book
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
 from specmargin.prices.roofline import Roofline
 
-KINDS = ("datasheet", "laws", "tables")
+KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _ENDING = ".prices.json"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
@@ -36,6 +39,22 @@ def law_book(device: Device) -> LawBook | None:
     return book if book.laws else None
 
 
+@cache
+def measured_devices() -> tuple[Device, ...]:
+    """Devices with bundled laws."""
+    return tuple(bundled_device(name) for name in dict.fromkeys(entry["gpu"] for entry in _laws()["laws"]))
+
+
+def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ()) -> PriceModel | None:
+    """Laws of the nearest measured device (none of `without`), scaled to this one; None where none is near."""
+    measured = nearest_device(device, [other for other in measured_devices() if other.name not in without])
+    book = None if measured is None else law_book(measured)
+    if measured is None or book is None:
+        return None
+    fallback = Roofline(device=device, form=RooflineForm.PER_COMPONENT)
+    return SiliconPrices(name="scaled", engine=engine, book=scaled_book(book, measured, device), fallback=fallback)
+
+
 def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
     """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
     datasheet = Roofline(device=device, form=form)
@@ -45,15 +64,25 @@ def find_prices(spec: str | None, device: Device, engine: str, form: RooflineFor
         raise CatalogError(f"--form {form} needs --prices datasheet")
     if spec is not None and spec not in KINDS:
         return _measured(spec) or _from_file(Path(spec), device, engine, datasheet)
-    book = law_book(device)
+    book = None if spec == "scaled" else law_book(device)
     if book is None:
-        if spec is None:
-            return datasheet
-        raise CatalogError(f"there are no measured {spec} for {device.name}; use --prices datasheet")
+        return _unmeasured(spec, device, engine, datasheet)
     if spec == "tables" or (spec is None and store.available()):
         refinement = _refinement(device)
         return SiliconPrices(name="tables", engine=engine, book=book, fallback=datasheet, refinement=refinement)
     return SiliconPrices(name="laws", engine=engine, book=book, fallback=datasheet)
+
+
+def _unmeasured(spec: str | None, device: Device, engine: str, datasheet: Roofline) -> PriceModel:
+    """For a device without laws. Laws are of vLLM, SGLang and TensorRT-LLM: llama.cpp has other kernels and formats."""
+    scaled = None if spec is None and engine == "llamacpp" else scaled_prices(device, engine)
+    if scaled is not None and spec in (None, "scaled"):
+        return scaled
+    if spec is None:
+        return datasheet
+    if spec == "scaled":
+        raise CatalogError(f"no measured GPU is near {device.name}; use --prices datasheet")
+    raise CatalogError(f"there are no measured {spec} for {device.name}; use --prices scaled or datasheet")
 
 
 def measured_names() -> list[str]:

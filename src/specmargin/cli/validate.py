@@ -32,6 +32,7 @@ class Part(StrEnum):
     KERNELS = "kernels"
     STEPS = "steps"
     ROUNDS = "rounds"
+    SCALED = "scaled"
     SERVED = "served"
 
 
@@ -40,10 +41,11 @@ def validate(
     parts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[kernels|steps|rounds|served|speedups FILE.csv|PRICES]...",
+            metavar="[kernels|steps|rounds|scaled|served|speedups FILE.csv|PRICES]...",
             help="kernels: held-out kernel rows. steps: verify steps of a real engine. rounds: whole rounds, drafting "
-            "included. served: served rows. speedups FILE.csv: measured speed-ups, published or yours. Or one or two "
-            "price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
+            "included. scaled: laws of one GPU scaled to another. served: served rows. speedups FILE.csv: measured "
+            "speed-ups, published or yours. Or one or two price sources to compare: a FILE of `specmargin measure`, a "
+            "bundled one, tables, laws, datasheet.",
         ),
     ] = None,
     peer: Annotated[
@@ -70,7 +72,7 @@ def validate(
     Measurements: third-party kernels and served rows (from aiconfigurator-core); steps and rounds of vLLM on an H200.
     Fitted prices are evaluated on held-out data. Examples:
 
-      specmargin validate                          all four parts, about a minute
+      specmargin validate                          all five parts, about a minute
 
       specmargin validate served --peer 200        with AIConfigurator's own estimate of the same rows
 
@@ -97,6 +99,8 @@ def validate(
         payload["steps"] = _steps(out)
     if Part.ROUNDS in chosen:
         payload |= _rounds(out)
+    if Part.SCALED in chosen:
+        payload["scaled"] = _scaled(out)
     if Part.SERVED in chosen:
         payload |= _served(out, peer=peer, seed=seed, figure=figure)
     if json:
@@ -249,6 +253,33 @@ def _rounds(out: Console) -> dict[str, Any]:
     out.print(conditions(), style="dim", markup=False)
     out.print()
     return {"rounds": [asdict(line) for line in lines], "round_terms": terms}
+
+
+# --- scaled laws ---
+
+
+def _scaled(out: Console) -> list[dict[str, Any]]:
+    from specmargin.validation.scaling import scaling_lines
+
+    lines = list(scaling_lines())
+    columns = [("gpu", "left"), ("scaled from", "left"), ("steps", "right"), ("median", "right"), ("p90", "right")]
+    columns += [("verify over plain", "right"), ("datasheet", "right"), ("verify over plain", "right")]
+    shown = render.table("GPUs priced by the laws of another one: error against their own laws", columns)
+    for line in lines:
+        shown.add_row(
+            line.gpu,
+            line.scaled_from,
+            str(line.steps),
+            f"{line.median_error:.1%}",
+            f"{line.p90_error:.0%}",
+            f"{line.ratio_error:.1%}",
+            f"{line.datasheet_error:.1%}",
+            f"{line.datasheet_ratio_error:.1%}",
+        )
+    out.print(shown)
+    out.print("GPUs with the same die are not used for each other.", style="dim")
+    out.print()
+    return [asdict(line) for line in lines]
 
 
 # --- served rows ---

@@ -56,7 +56,7 @@ def _check_source(name: str) -> None:
     """Refuse misspelt parts, which would otherwise be read as price sources."""
     bundled = [*KINDS, *measured_names()]
     if name.partition(":")[0] not in bundled and not Path(name.partition(":")[0]).exists():
-        parts = "kernels, steps, rounds, served, speedups"
+        parts = "kernels, steps, rounds, scaled, served, speedups"
         raise InputError(f"validate: {name!r} is neither a part ({parts}) nor prices ({', '.join(bundled)}, or a FILE)")
 
 

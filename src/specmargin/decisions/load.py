@@ -9,7 +9,7 @@ import numpy as np
 from specmargin.decisions.grid import Grid, best_depths
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
-from specmargin.step import IntArray, Step
+from specmargin.step import IntArray
 
 _LARGEST_BATCH = 8192
 
@@ -96,14 +96,8 @@ def _settle_at(
     return point, max_rate
 
 
-def prefill_seconds(pricer: Pricer, tokens: int) -> float:
-    """Seconds of one prompt. Ranks with sequences of their own read one each."""
-    step = Step.prompts(tokens=tokens)
-    return float(pricer.verify(step).total_seconds) / pricer.scenario.layout.sequence_ranks
-
-
 def _prefill_share(pricer: Pricer, load: Load) -> float:
-    seconds = prefill_seconds(pricer, load.input_tokens)
+    seconds = pricer.prefill_seconds(load.input_tokens)
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(

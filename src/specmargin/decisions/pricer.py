@@ -169,6 +169,13 @@ class Pricer:
             self.scenario.drafter, batch=batch, depth=depth, context=self.scenario.context
         )
 
+    def prefill_seconds(self, tokens: int, *, speculating: bool = False) -> float:
+        """Seconds of one prompt, and of the drafter reading it. Ranks with sequences of their own read one each."""
+        seconds = float(self.verify(Step.prompts(tokens=tokens)).total_seconds)
+        if speculating:
+            seconds += self._memo.drafting.prefill_seconds(self.scenario.drafter, tokens)
+        return seconds / self.scenario.layout.sequence_ranks
+
     def off_seconds(self, batch: FloatArray, context: ArrayLike, no_spec_seconds: FloatArray) -> FloatArray:
         """Seconds that speculation adds per step while configured but off, to steps of an engine without it."""
         step = Step.uniform(batch=batch, depth=0, context=context).divided(self.scenario.layout.sequence_ranks)

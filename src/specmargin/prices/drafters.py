@@ -151,6 +151,23 @@ class DraftPricing:
             case _:
                 assert_never(drafter)
 
+    def prefill_seconds(self, drafter: Drafter, tokens: int) -> float:
+        """Seconds in which the drafter reads a prompt: it needs the KV of every token, too."""
+        match drafter:
+            case CostlessDrafter():
+                return 0.0
+            case OverlappedDrafter():
+                return self.prefill_seconds(drafter.inner, tokens)
+            case HeadDrafter():
+                reading: HeadDrafter | ModelDrafter = replace(drafter, head=replace(drafter.head, block=None))
+            case ModelDrafter():
+                reading = drafter
+            case _:
+                assert_never(drafter)
+        step = Step.prompts(tokens=tokens)
+        works, layers = self._works(reading, step)
+        return float(ledger(self.model, works, step=step, engine=EngineTime(), layers=layers).total_seconds)
+
     def ledger(self, drafter: Drafter, *, batch: int, depth: int, context: float) -> StepPrice | None:
         """Drafting by component, summed over its passes; None where drafting is free."""
         if isinstance(drafter, OverlappedDrafter):

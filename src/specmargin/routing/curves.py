@@ -8,7 +8,7 @@ Experts have no ids, so such a profile counts experts but cannot be mixed or pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -44,6 +44,21 @@ class CurveRouting:
                 captured_run=self.captured_run,
             )
         return self._by_pool[pool]
+
+    def towards_uniform(self, weight: float, *, name: str, source: Source) -> CurveRouting:
+        """Between these curves (0) and uniform routing (1), in popularity and in locality.
+
+        Uniform routing has rate 0, and a run of q counts as q independent positions: m(2) = 2, growth 1.
+        """
+        return replace(
+            self,
+            name=name,
+            source=source,
+            rate_by_layer=(1.0 - weight) * self.rate_by_layer,
+            second_by_layer=self.second_by_layer ** (1.0 - weight) * 2.0**weight,
+            growth_by_layer=(1.0 - weight) * self.growth_by_layer + weight,
+            _by_pool={},
+        )
 
     def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
         return self.local(pool).mean(pool, step)

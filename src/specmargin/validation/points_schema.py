@@ -34,6 +34,7 @@ class Point(StrictModel):
     osl: int | None = Field(default=None, ge=1)
     context: float = Field(default=1024.0, ge=0.0)
     prefill_inside: bool = False
+    engine_time: str | None = None  # as the option; None: that of the engine
 
     @property
     def waiting_prompts(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 
 from specmargin.app.request_schema import ScenarioRequest, read_request
 from specmargin.app.scenarios import scenario_of
-from specmargin.decisions.load import prefill_seconds
+from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import SpecmarginError
 from specmargin.step import FloatArray
@@ -30,7 +30,7 @@ from specmargin.validation.points_schema import Point
 class PredictedPoint:
     point: Point
     speedup: float
-    datasheet_speedup: float  # the bare datasheet, without engine time
+    datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     is_moe: bool
     prices: str
 
@@ -69,10 +69,12 @@ def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pr
 def _speedup(pricer: Pricer, point: Point) -> float:
     grid = pricer.grid([point.batch], point.depth)
     plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth])
-    waiting = 0.0
-    if point.isl is not None and point.osl is not None:
-        waiting = point.waiting_prompts * prefill_seconds(pricer, point.isl) / point.osl
-    return (plain + waiting) / (spec / point.accept_length + waiting)
+    if point.isl is None or point.osl is None:
+        return point.accept_length * plain / spec
+    prompts = point.waiting_prompts / point.osl  # per output token
+    before = plain + prompts * pricer.prefill_seconds(point.isl)
+    after = spec / point.accept_length + prompts * pricer.prefill_seconds(point.isl, speculating=True)
+    return before / after
 
 
 def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], *, prices: str | None) -> Pricer:
@@ -89,11 +91,15 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
         "weights": point.weights,
         "kv_cache": point.kv_cache,
         "prices": prices,
+        "engine_time": point.engine_time if prices is None else None,
     }
     key = tuple(asked.values())
     if key not in pricers:
-        given = {name: value for name, value in asked.items() if value}
-        pricers[key] = Pricer(scenario_of(read_request(ScenarioRequest, given))[1])
+        given = {name: value for name, value in asked.items() if value is not None}
+        scenario = scenario_of(read_request(ScenarioRequest, given))[1]
+        if prices is not None and scenario.routing.name == ASSUMED:  # a baseline without what these rows settled
+            scenario = replace(scenario, routing=find_routing(SCALED, scenario.architecture))
+        pricers[key] = Pricer(scenario)
     return pricers[key]
 
 

@@ -87,9 +87,7 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         architecture=architecture,
         device=device,
         prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
-        routing=find_routing(
-            None, architecture
-        ),  # as `plan` does; uniform routing has a larger median error (11.7%, not 11.2%)
+        routing=find_routing(None, architecture),  # as `plan` does
         drafter=FREE,
         survival=parse_acceptance("0", max_depth=1),
         layout=row.layout,

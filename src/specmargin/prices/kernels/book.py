@@ -20,6 +20,7 @@ class LawEntry:
     dtype: str
     engine: str
     origin: str  # release of the measurements, and the GPU
+    source_kind: SourceKind = SourceKind.SILICON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class LawBook:
     curves: Mapping[tuple[str, str, str, str], Curve]
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fallback: LawBook | None = None  # for what is not in this one
+    scaled_to: str = ""  # the device that these laws were scaled to; "" for the measured one
     _order: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -54,7 +56,12 @@ class LawBook:
 
     @property
     def origin(self) -> str:
-        return f"{self.release}, {self.gpu}"
+        scaled = f" scaled to {self.scaled_to} by datasheet" if self.scaled_to else ""
+        return f"{self.release}, {self.gpu}{scaled}"
+
+    @property
+    def source_kind(self) -> SourceKind:
+        return SourceKind.SCALED if self.scaled_to else SourceKind.SILICON
 
     def engines(self, first: str) -> list[str]:
         """Engines with laws on this GPU, `first` in front."""
@@ -104,7 +111,7 @@ class LawBook:
             curve = self.curves.get((candidate, kind, "bfloat16", str(ranks)))
             if curve is not None:
                 detail = f"{self.origin}, curve of {curve.evidence}"
-                return curve, Source(kind=SourceKind.SILICON, detail=detail)
+                return curve, Source(kind=self.source_kind, detail=detail)
         return None if self.fallback is None else self.fallback.collective(engine, kind, ranks)
 
     def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> LawEntry | None:
@@ -119,7 +126,9 @@ class LawBook:
         for variant in variants:
             law = self.laws.get((candidate, operation, dtype, variant))
             if law is not None:
-                return LawEntry(law=law, dtype=dtype, engine=candidate, origin=self.origin)
+                return LawEntry(
+                    law=law, dtype=dtype, engine=candidate, origin=self.origin, source_kind=self.source_kind
+                )
         return None if self.fallback is None else self.fallback._first_variant(candidate, operation, dtype, variants)
 
 

@@ -31,7 +31,7 @@ from specmargin.prices.kernels.terms import expert_terms_of_work, fused, gemm_sh
 from specmargin.prices.model import WorkPrice
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Collective, Work
-from specmargin.sources import Source, SourceKind, weakest
+from specmargin.sources import Source, weakest
 from specmargin.step import FloatArray, Step
 
 
@@ -58,7 +58,7 @@ class Refinement(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiliconPrices:
-    name: str  # laws or tables
+    name: str  # laws, tables or scaled
     engine: str
     book: LawBook
     fallback: Roofline
@@ -230,7 +230,7 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     memory, compute = entry.law.parts(terms)
     scale = count * correction.factor
     detail = correction.label or f"law of {entry.law.evidence}"
-    source = Source(kind=SourceKind.SILICON, detail=f"{entry.origin}, {detail}{remark}")
+    source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{remark}")
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),
