@@ -10,7 +10,7 @@ import pytest
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from specmargin.validation.points_schema import Point, read_points
-from specmargin.validation.speedups import PredictedPoint, SpeedupReport, speedup_lines
+from specmargin.validation.speedups import PredictedPoint, SpeedupReport, ranges, speedup_lines
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
 
@@ -69,6 +69,21 @@ def test_the_constant_comes_from_other_sources() -> None:
     assert lines["source two", "constant × accept length"].bias == pytest.approx(-0.5)
     assert lines["source two", "specmargin"].median_error == pytest.approx(0.1)
     assert lines["all rows", "specmargin"].right_calls == 1.0
+
+
+def test_a_range_comes_from_the_other_sources() -> None:
+    """Source one is exact, source two measures 10% more and 10% less than predicted."""
+    rows = (
+        predicted("a", "one", length=2.0, measured=2.0, speedup=2.0),
+        predicted("b", "two", length=2.0, measured=1.1, speedup=1.0),
+        predicted("c", "two", length=2.0, measured=0.9, speedup=1.0),
+    )
+    spread = ranges(SpeedupReport(predicted=rows, refused={}))
+    assert spread is not None
+    assert spread.low.tolist() == pytest.approx([1.8, 1.0, 1.0])
+    assert spread.high.tolist() == pytest.approx([2.2, 1.0, 1.0])
+    assert spread.inside.tolist() == [True, False, False]
+    assert ranges(SpeedupReport(predicted=rows[1:], refused={})) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from specmargin.cli import render
 from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
-    from specmargin.validation.speedups import PredictedPoint, SpeedupLine, SpeedupReport
+    from specmargin.validation.speedups import PredictedPoint, Ranges, SpeedupLine, SpeedupReport
 
 _SHOWN_ROWS = 20
 
@@ -22,7 +22,7 @@ _SHOWN_ROWS = 20
 def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool, json: bool) -> None:
     with needs_extra("validate"):
         from specmargin.validation.points_schema import read_points
-        from specmargin.validation.speedups import losses, predict, speedup_lines
+        from specmargin.validation.speedups import losses, predict, ranges, speedup_lines
     if len(files) != 1:
         raise InputError("validate speedups needs one FILE.csv with measured speed-ups (columns: docs/speedups.md)")
     if figure is not None:
@@ -35,16 +35,18 @@ def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool,
         report = predict(points, path.parent, advance)
     if not report.predicted:
         raise InputError(f"{path}: no row could be predicted; the first: {next(iter(report.refused.values()))}")
-    lines = speedup_lines(report)
+    lines, spread = speedup_lines(report), ranges(report)
     if figure is not None:
         from specmargin.figures.files import save
         from specmargin.figures.validation import speedups_figure
 
         save(speedups_figure(report).chart(), figure)
     if json:
-        render.json_out(_payload(report, lines))
+        render.json_out(_payload(report, lines, spread))
     else:
-        _show(render.console(), report, lines, losses(report))
+        out = render.console()
+        _show(out, report, lines, losses(report))
+        _show_ranges(out, report, spread)
         if figure is not None:
             print(f"Wrote {figure}")
 
@@ -81,6 +83,22 @@ def _show(out: Console, report: SpeedupReport, lines: Sequence[SpeedupLine], los
         out.print(f"not predicted: {name}: {reason}", style="dim", markup=False)
 
 
+def _show_ranges(out: Console, report: SpeedupReport, spread: Ranges | None) -> None:
+    if spread is None:
+        return
+    by_source: dict[str, list[bool]] = {}
+    for row, inside in zip(report.predicted, spread.inside, strict=True):
+        by_source.setdefault(row.point.source, []).append(bool(inside))
+    shares = ", ".join(f"{name} {sum(held) / len(held):.0%}" for name, held in sorted(by_source.items()))
+    out.print()
+    out.print(
+        f"80% range, each from the errors of the other sources: holds {spread.inside.mean():.0%} of the rows, median "
+        f"of high over low {spread.median_width:.2f}; by source: {shares}",
+        style="dim",
+        markup=False,
+    )
+
+
 def _cell(line: SpeedupLine) -> str:
     return "" if math.isnan(line.median_error) else f"{line.median_error:.1%} ({line.bias:+.0%})"
 
@@ -102,7 +120,7 @@ def _show_losses(out: Console, lost: Sequence[PredictedPoint]) -> None:
         out.print(f"and {len(lost) - _SHOWN_ROWS} more (--json lists all)", style="dim")
 
 
-def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine]) -> dict[str, Any]:
+def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine], spread: Ranges | None) -> dict[str, Any]:
     return {
         "schema": "specmargin.validate-speedups/1",
         "lines": [
@@ -118,10 +136,13 @@ def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine]) -> dict[str, A
                 "source": row.point.source,
                 "measured": row.point.speedup,
                 "predicted": row.speedup,
+                "speedup_low": None if spread is None else float(spread.low[index]),
+                "speedup_high": None if spread is None else float(spread.high[index]),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
             }
-            for row in report.predicted
+            for index, row in enumerate(report.predicted)
         ],
+        "range_coverage": None if spread is None else float(spread.inside.mean()),
         "not_predicted": report.refused,
     }

@@ -20,7 +20,7 @@ from specmargin.app.scenarios import scenario_of
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import SpecmarginError
-from specmargin.step import FloatArray
+from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.points_schema import Point
 
 # --- predictions ---
@@ -187,10 +187,52 @@ def _ranks(predicted: FloatArray) -> bool:
     return predicted.size >= 5 and np.unique(predicted).size > 1
 
 
+# --- ranges ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """80% ranges of the predicted speed-ups, each from the errors of the other sources."""
+
+    low: FloatArray
+    high: FloatArray
+    inside: BoolArray
+
+    @property
+    def median_width(self) -> float:
+        """Median of high over low."""
+        return float(np.median(self.high / self.low))
+
+
+def ranges(report: SpeedupReport) -> Ranges | None:
+    """None where all rows are of one source. A source of n rows counts √n: rows of one source err alike."""
+    rows = report.predicted
+    source = np.array([row.point.source for row in rows])
+    if np.unique(source).size < 2:
+        return None
+    predicted, measured = (
+        np.array(values) for values in zip(*((row.speedup, row.point.speedup) for row in rows), strict=True)
+    )
+    error = np.log(measured / predicted)
+    low, high = np.zeros(error.shape), np.zeros(error.shape)
+    for name in np.unique(source):
+        own, others = source == name, source != name
+        rows_by_source = Counter(source[others].tolist())
+        weight = np.array([rows_by_source[other] ** -0.5 for other in source[others].tolist()])
+        low[own], high[own] = (_weighted_quantile(error[others], weight, share) for share in (0.1, 0.9))
+    low, high = predicted * np.exp(low), predicted * np.exp(high)
+    return Ranges(low=low, high=high, inside=np.asarray((low <= measured) & (measured <= high)))
+
+
+def _weighted_quantile(values: FloatArray, weight: FloatArray, share: float) -> float:
+    order = np.argsort(values)
+    cumulative = np.cumsum(weight[order]) / weight.sum()
+    return float(values[order][min(int(np.searchsorted(cumulative, share)), values.size - 1)])
+
+
+# --- rows to look at ---
+
+
 def losses(report: SpeedupReport) -> list[PredictedPoint]:
     """Rows where speculation lost, or was predicted to lose."""
     return [row for row in report.predicted if row.point.speedup < 1.0 or row.speedup < 1.0]
-
-
-def refusal_counts(report: SpeedupReport) -> Counter[str]:
-    return Counter(report.refused.values())
