@@ -17,6 +17,8 @@ from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.kernels.scaling import nearest_device, scaled_book
+from specmargin.prices.llamacpp import LlamaCppPrices
+from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
@@ -57,6 +59,13 @@ def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ())
 
 def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
     """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
+    prices = _find_kernels(spec, device, engine, form)
+    if engine != "llamacpp" or form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
+        return prices
+    return LlamaCppPrices(inner=prices)
+
+
+def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
     datasheet = Roofline(device=device, form=form)
     if spec == "datasheet" or (spec is None and form is not RooflineForm.PER_COMPONENT):
         return datasheet
