@@ -62,7 +62,7 @@ class running:  # noqa: N801 (reads as what it does)
 
 @pytest.fixture(scope="session")
 def client(server: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server, timeout=60.0) as made:
+    with httpx.Client(base_url=server, timeout=300.0) as made:
         yield made
 
 

@@ -33,7 +33,7 @@ def test_the_api_keeps_its_schema(operations: dict[str, Any], path: str) -> None
     @given(case=operations[path].as_strategy())
     @settings(max_examples=EXAMPLES[path], suppress_health_check=list(HealthCheck), deadline=None)
     def check(case: Any) -> None:
-        case.call_and_validate(timeout=60, excluded_checks=[schemathesis.checks.positive_data_acceptance])
+        case.call_and_validate(timeout=300, excluded_checks=[schemathesis.checks.positive_data_acceptance])
 
     check()
 

@@ -70,7 +70,7 @@ def test_the_default_is_the_best_available(monkeypatch: pytest.MonkeyPatch) -> N
     assert prices_of(None).name == "tables"
     monkeypatch.setattr(store, "available", lambda: False)
     assert prices_of(None).name == "laws"
-    assert prices_of(None, gpu="mi300x").name == "datasheet"  # there are no published kernel measurements of this one
+    assert prices_of(None, gpu="mi300x").name == "scaled"  # there are no published kernel measurements of this one
 
 
 def test_own_engine_then_another_then_the_datasheet() -> None:
