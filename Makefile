@@ -14,9 +14,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-# One core for the engine: on a busy machine its threads would wait for each other.
+# Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed
-	$(LIVE)/bin/python -m pytest tests/live
+	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile tests/live
 
 bench-live: $(LIVE)/.installed
 	$(LIVE)/bin/python benchmarks/live_swing.py

@@ -24,7 +24,7 @@ TORCH = "torch==2.13.0"
 EXCLUDED = {"torch", "torchvision", "torchaudio", "torchcodec"}
 #: Requirements of Specmargin inside the engine, and of the live tests.
 SPECMARGIN_NEEDS = ("numba", "scipy", "polars")
-TESTS = ("pytest", "pytest-timeout", "hypothesis")
+TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 
 
 def main(arguments: Sequence[str]) -> None:
