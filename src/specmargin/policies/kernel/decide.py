@@ -217,12 +217,18 @@ def choose_verify(
     batch, width, deepest = survival.shape[0], survival.shape[1], believed.shape[1]
     if not (gated and is_gating(kernel, batch)):
         return WHOLE, 0.0, 0.0, 0.0
+    probabilities = True
     for i in range(batch):
         for d in range(width):
-            if not 0.0 <= survival[i, d] <= 1.0:  # also NaN
-                return UNUSABLE, 0.0, 0.0, 0.0
-        for d in range(deepest):
-            believed[i, d] = survival[i, d] if d < width else 0.0
+            probabilities &= 0.0 <= survival[i, d] <= 1.0  # False for NaN
+    if not probabilities:
+        return UNUSABLE, 0.0, 0.0, 0.0
+    shared = min(width, deepest)
+    for i in range(batch):
+        for d in range(shared):
+            believed[i, d] = survival[i, d]
+        for d in range(shared, deepest):
+            believed[i, d] = 0.0
     shift_survival(believed[:batch], kernel.learned.shift[0])
     rate = rules.rate_by_batch[min(batch, rules.rate_by_batch.size - 1)]
     ragged_gate(rules.table, believed[:batch], drafted, rate, scratch)
