@@ -16,7 +16,7 @@ test: $(VENV)/.installed-dev
 
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed
-	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile tests/live
+	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 bench-live: $(LIVE)/.installed
 	$(LIVE)/bin/python benchmarks/live_swing.py

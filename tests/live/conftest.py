@@ -27,6 +27,7 @@ from benchmarks.live.models import Pair, find_pair
 from tests.conftest import ROOT
 
 DEPTH = 5
+LONGEST_FILES = ("test_measure", "test_soak", "test_server", "test_parallel", "test_recipe")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "live" in Path(str(item.fspath)).parts:
                 item.add_marker(skip)
+    else:  # the longest files first, so that two workers end at about the same time
+        items.sort(key=lambda item: item.path.stem not in LONGEST_FILES)
 
 
 @pytest.fixture(scope="session")
