@@ -10,7 +10,6 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import le
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,7 +23,8 @@ from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
-from specmargin.policies.policy import Decision, Outcome, Policy, Schedule
+from specmargin.policies.kernel.decide import Expectation
+from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, Schedule
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
 _GAUGE_FORGETTING = 0.9  # per update, of gauges that are updated less often
@@ -67,8 +67,8 @@ class Driver:
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: Drafts = field(default_factory=Drafts)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
-    _pending: Decision = field(default_factory=partial(Decision, 0))  # of the pending drafts
-    _next: _Planned = field(default_factory=lambda: _Planned(decision=Decision(0)))
+    _pending: Decision = NOT_DECIDED  # of the pending drafts
+    _next: _Planned = field(default_factory=lambda: _Planned(decision=NOT_DECIDED))
     _unlearned: list[_FinishedStep] = field(default_factory=list)
     _since_learned: int = 0
     _steps: int = 0
@@ -145,7 +145,8 @@ class Driver:
         depths = _checked_depths(decision.verify_depths, drafted)
         if decision.expected is not None:
             seconds = self._drafts.seconds + perf_counter() - started
-            decision = decision._replace(expected=decision.expected._replace(seconds=seconds))
+            expected = Expectation(*decision.expected[:-1], seconds)  # `_replace` takes a microsecond, twice
+            decision = Decision(decision.depth, decision.gated, decision.verify_depths, expected, decision.ignored)
         self._next.decision = decision
         self._gates += 1
         if self._gates % _GAUGE_STEPS == 1:
@@ -162,7 +163,7 @@ class Driver:
         if self.policy is None or not request_ids:
             self._planned.append(self._next)
             return None
-        self._pending = Decision(0)  # if the decision fails, the engine drafts at its own depth
+        self._pending = NOT_DECIDED  # if the decision fails, the engine drafts at its own depth
         depth = self.guard.call("depth decision", None, self._draft_depth, self.policy, request_ids)
         self._next.depth = -1 if depth is None else depth
         self._planned.append(self._next)
@@ -189,7 +190,7 @@ class Driver:
 
     def done(self, step: StepDone, drafted: int) -> None:
         """A step is finished. `drafted`: how deep it drafted at its end."""
-        planned = self._planned.popleft() if self._planned else _Planned(decision=Decision(0))
+        planned = self._planned.popleft() if self._planned else _Planned(decision=NOT_DECIDED)
         if step.request_ids:
             self._unlearned.append(_FinishedStep(step, drafted, planned, self._drafts))
         self._since_learned += 1

@@ -15,11 +15,11 @@ import numpy as np
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Expectation, Handle, Kernel, Tuning
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.policy import Compiled, Outcome, Outlook
+from specmargin.policies.policy import Compiled, Outcome, Outlook, as_int64
 from specmargin.policies.rules import controller_kernel
 from specmargin.policies.study.lookahead import LookAhead
 from specmargin.records import rows_of
-from specmargin.step import FloatArray, IntArray
+from specmargin.step import FloatArray
 
 _LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 
@@ -79,11 +79,12 @@ class Controller(Compiled):
         batch, seconds = verified.size, float(outcome.seconds)
         timed = 0.0 < seconds < _LONGEST_SECONDS or math.isnan(seconds)
         shaped = drafted.shape == verified.shape == accepted.shape == (batch,)
-        counts = {drafted.dtype.kind, verified.dtype.kind, accepted.dtype.kind} <= {"i", "u"}
-        if not (timed and shaped and counts and 0 < batch <= self.table.max_batch):
+        kinds = drafted.dtype.kind + verified.dtype.kind + accepted.dtype.kind
+        whole_numbers = not kinds.strip("iu")
+        if not (timed and shaped and whole_numbers and 0 < batch <= self._max_batch):
             return False
         expected = outcome.decision.expected or self._nothing
-        rounds = _as_int64(drafted), _as_int64(verified), _as_int64(accepted)
+        rounds = as_int64(drafted), as_int64(verified), as_int64(accepted)
         return bool(decide.observe_by_handle(self._handle, *rounds, seconds, expected))
 
     def mean_survival(self) -> FloatArray:
@@ -105,8 +106,3 @@ class Controller(Compiled):
         lower = min(depth, seconds.size - 2)
         hurdle = (seconds[lower + 1] - seconds[lower]) / size * goodput[lower]
         return Outlook(float(goodput[depth]), float(hurdle))
-
-
-def _as_int64(values: IntArray) -> IntArray:
-    """The one integer type that the kernel is compiled for."""
-    return np.ascontiguousarray(values, dtype=np.int64)

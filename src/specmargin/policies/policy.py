@@ -35,6 +35,9 @@ class Decision(NamedTuple):
     ignored: int = 0  # signals that could not be used
 
 
+NOT_DECIDED = Decision(0)  # before the first decision, and where one failed
+
+
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """One step, by sequence, and its seconds; NaN if the time cannot be used (the step had prompts too)."""
@@ -172,6 +175,21 @@ class OneWidthGate(WholeDrafts):
         return decision._replace(verify_depths=np.minimum(drafted, best))
 
 
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+
+
+def as_int64(values: IntArray) -> IntArray:
+    """The one integer type that kernels are compiled for. Looking is quicker than converting what needs none."""
+    fits = values.dtype is _INT64 and values.flags.c_contiguous
+    return values if fits else np.ascontiguousarray(values, dtype=np.int64)
+
+
+def as_float64(values: FloatArray) -> FloatArray:
+    """The same for numbers with a fraction."""
+    fits = values.dtype is _FLOAT64 and values.flags.c_contiguous
+    return values if fits else np.ascontiguousarray(values, dtype=np.float64)
+
+
 class Compiled:
     """A policy whose decisions are compiled. Subclasses make the kernel and have a name."""
 
@@ -207,17 +225,17 @@ class Compiled:
         if not decision.gated:
             return decision._replace(verify_depths=drafted)
         batch = drafted.size
-        # Always contiguous, so that no second signature is compiled.
-        survival = np.ascontiguousarray(survival, dtype=np.float64)
-        lengths = np.ascontiguousarray(drafted, dtype=np.int64)
+        survival, lengths = as_float64(survival), as_int64(drafted)
         if not (survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self._max_batch):
             return decision._replace(verify_depths=drafted, ignored=1)
         kind, accepted, reached, gain = decide.verify_by_handle(self._handle, decision.gated, survival, lengths)
         if kind != decide.GATED:
             return decision._replace(verify_depths=drafted, ignored=int(kind == decide.UNUSABLE))
-        scratch = self._kernel.scratch
-        depths = scratch.depths[:batch].copy()
-        expected = Expectation(depths, accepted, reached, scratch.unseen.copy(), gain)
+        kernel = self._kernel
+        depths = kernel.scratch.depths[:batch].copy()
+        if not kernel.rules.learns:  # nothing will be compared with the outcome
+            return Decision(decision.depth, decision.gated, depths)
+        expected = Expectation(depths, accepted, reached, kernel.scratch.unseen.copy(), gain)
         return Decision(decision.depth, decision.gated, depths, expected)  # `_replace` takes a microsecond
 
 

@@ -73,7 +73,8 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     best = -rate * (rest + experts)
     depth_per_token = 1.0 / batch  # what one more token adds to the mean depth
     for n in range(total):
-        i, d = order[n] // deepest, order[n] % deepest
+        i = order[n] // deepest
+        d = order[n] - i * deepest  # a remainder would be a second division
         tokens += survival[i, d]
         positions += effective[d + 1] - effective[d]
         rest, experts = ragged_parts(table, batch, (n + 1) * depth_per_token, positions, FIRST_CONTEXT)
