@@ -247,6 +247,15 @@ class DraftHead:
         return layers + total_parameters(self.fusion) + own_head + self.vector_parameters
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCounts:
+    """Layers by what the host has to launch for them."""
+
+    layers: int
+    moe_layers: int = 0
+    recurrent_layers: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A text model. Vision and audio towers are not priced; `notes` says so."""
@@ -269,6 +278,12 @@ class Architecture:
     @property
     def layers(self) -> int:
         return sum(group.count for group in self.groups)
+
+    @property
+    def layer_counts(self) -> LayerCounts:
+        recurrent = sum(g.count for g in self.groups if isinstance(g.layer.attention, LinearAttention))
+        moe = sum(group.count for group, _ in self.expert_groups)
+        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent)
 
     @cached_property
     def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:

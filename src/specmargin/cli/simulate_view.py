@@ -142,7 +142,7 @@ _SHOWN_TIMES = (
     ("tpot_seconds", "p99"),
     ("e2e_seconds", "p50"),
 )
-ASSUMPTIONS = "assumed: the vLLM V1 scheduler; no prefix cache; no prefill cost of the draft head; one round per step"
+ASSUMPTIONS = "assumed: the vLLM V1 scheduler; no prefix cache; one round per step"
 
 
 def _headline(results: list[Result], rows: list[dict[str, Any]]) -> str:

@@ -226,11 +226,12 @@ def _steps(out: Console) -> list[dict[str, Any]]:
 
 
 def _rounds(out: Console) -> dict[str, Any]:
+    from specmargin.validation.prompts import prompt_lines
     from specmargin.validation.rounds import TERMS, conditions, fitted_engine_time, round_lines
 
-    lines = list(round_lines())
+    lines = [*round_lines(), *prompt_lines()]
     sources = list(dict.fromkeys(line.source for line in lines))
-    columns = [("rounds within the graph limit", "left"), ("rounds", "right")]
+    columns = [("rounds within the graph limit, and steps beyond it", "left"), ("rounds", "right")]
     shown = render.table(
         "vLLM 0.32: median (worst) error of whole rounds", [*columns, *((source, "right") for source in sources)]
     )

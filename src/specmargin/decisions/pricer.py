@@ -145,8 +145,8 @@ class Pricer:
         """The ledger of one step of the target; `local` is the busiest rank's part of it, derived if None."""
         scenario = self.scenario
         local = step.divided(scenario.layout.sequence_ranks) if local is None else local
-        works, layers = self.works(step, local), scenario.architecture.layers
-        return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, layers=layers)
+        works, counts = self.works(step, local), scenario.architecture.layer_counts
+        return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, counts=counts)
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
         """The step, and the same step with one more position of one sequence; both in a CUDA graph, or neither.
@@ -173,8 +173,12 @@ class Pricer:
         """Seconds of one prompt, and of the drafter reading it. Ranks with sequences of their own read one each."""
         seconds = float(self.verify(Step.prompts(tokens=tokens)).total_seconds)
         if speculating:
-            seconds += self._memo.drafting.prefill_seconds(self.scenario.drafter, tokens)
+            seconds += self.drafter_prefill_seconds(tokens)
         return seconds / self.scenario.layout.sequence_ranks
+
+    def drafter_prefill_seconds(self, tokens: int) -> float:
+        """Seconds of the drafter reading one prompt."""
+        return self._memo.drafting.prefill_seconds(self.scenario.drafter, tokens)
 
     def off_seconds(self, batch: FloatArray, context: ArrayLike, no_spec_seconds: FloatArray) -> FloatArray:
         """Seconds that speculation adds per step while configured but off, to steps of an engine without it."""
@@ -210,7 +214,7 @@ class Pricer:
         rest, draft = (np.array([rows[point][part][: max_depth + 1] for point in points]) for part in (0, 1))
         depths = np.arange(max_depth + 1.0)
         local = Step.uniform(batch=batch[:, np.newaxis], depth=depths).divided(scenario.layout.sequence_ranks)
-        verify = rest + scenario.engine_time.launch_seconds(local, scenario.architecture.layers, rest)
+        verify = rest + scenario.engine_time.launch_seconds(local, scenario.architecture.layer_counts, rest)
         no_spec = verify[:, 0].copy()
         verify[:, 0] += self.off_seconds(batch, contexts, no_spec)
         return Grid(

@@ -160,6 +160,7 @@ class Limits(NamedTuple):
     blocks: int
     speculating: bool  # speculation is configured
     users: int
+    prefix_hit: float
     switch_seconds: float
     bin_seconds: float
     by_python: bool  # decisions are made in Python: the loop returns for each
@@ -228,6 +229,7 @@ def engine_limits(
         blocks=kv.blocks,
         speculating=speculating,
         users=users,
+        prefix_hit=settings.prefix_hit,
         switch_seconds=settings.switch_seconds,
         bin_seconds=bin_seconds,
         by_python=by_python,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from typing import Any
@@ -166,17 +166,6 @@ def fitted_engine_time(prices: str, rounds: list[Rounds] | None = None) -> Engin
     return EngineTime(**values, graph_limit=GRAPH_LIMIT, source=source)
 
 
-def eager_layer_seconds(prices: str, time: EngineTime) -> float:
-    """Extra time per layer of rounds beyond the graph limit: the median of the mixtures, whose layers launch most."""
-    extra = []
-    for engine in measured_rounds():
-        model = bundled_model(engine.model)
-        beyond = ~engine.captured & model.is_moe
-        predicted = predicted_seconds(engine, prices, replace(time, graph_limit=None))
-        extra.append((engine.seconds - predicted)[beyond] / model.layers)
-    return float(np.median(np.concatenate(extra)))
-
-
 def _features(rounds: Rounds) -> FloatArray:
     """How often each term occurs in a round, in the order of `TERMS`."""
     batch, depth = rounds.batch, rounds.depth
@@ -231,7 +220,10 @@ def _line(
     for engine in engines:
         chosen = engine.captured & (engine.depth >= shallowest) & (engine.depth <= deepest)
         errors.append((predicted_seconds(engine, source, time) / engine.seconds - 1.0)[chosen])
-    error = np.concatenate(errors)
+    return round_line(name, source, np.concatenate(errors))
+
+
+def round_line(name: str, source: str, error: FloatArray) -> RoundLine:
     return RoundLine(
         rounds=name,
         source=source,
