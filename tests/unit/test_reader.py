@@ -357,7 +357,7 @@ def test_hub_ids_resolve_from_the_local_cache(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nearest_names_are_suggested() -> None:
-    with pytest.raises(CatalogError, match=r"nearest: .*qwen3.6-35b-a3b"):
+    with pytest.raises(CatalogError, match=r"nearest bundled: qwen3.6-35b-a3b"):
         find_model("qwen3.6-35b")
 
 
