@@ -168,16 +168,35 @@ def bundled_device(name: str) -> Device:
     return read_device(name, _device_tables()[name], f"bundled device {name}")
 
 
-def find_device(spec: str) -> Device:
-    """A bundled name or alias, or the user's TOML file."""
+def device_template(spec: str) -> str:
+    """A documented device file with the figures of a bundled device."""
+    from specmargin.hardware.template import template  # noqa: PLC0415 (text that only one option needs)
+
+    name = _bundled_name(spec)
+    if name is None:
+        raise CatalogError(_unknown_device(spec))
+    return template(_device_tables()[name], name)
+
+
+def _bundled_name(spec: str) -> str | None:
     name = spec.lower().replace("_", "-")
     name = _device_aliases().get(name, name)
-    if name in _device_tables():
+    return name if name in _device_tables() else None
+
+
+def _unknown_device(spec: str) -> str:
+    return (
+        f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
+        "`specmargin gpus` lists the bundled ones; a TOML file describes any other (`specmargin gpus --template`)"
+    )
+
+
+def find_device(spec: str) -> Device:
+    """A bundled name or alias, or the user's TOML file."""
+    name = _bundled_name(spec)
+    if name is not None:
         return bundled_device(name)
     path = _existing(spec)
     if spec.endswith(".toml") or (path is not None and path.is_file()):
         return load_device(path or Path(spec))
-    raise CatalogError(
-        f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
-        "`specmargin gpus` lists the bundled ones; a TOML file describes any other"
-    )
+    raise CatalogError(_unknown_device(spec))
