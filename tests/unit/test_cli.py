@@ -140,6 +140,8 @@ def test_lists() -> None:
     assert {"name", "hub_id", "parameters", "active_parameters", "source"} <= set(models[0])
     assert len(payload("gpus")["gpus"]) >= 20
     assert "qwen3.6-35b-a3b" in run("models", "qwen3.6").stdout
+    assert [entry["name"] for entry in payload("models", "GLM-4.6V")["models"]] == ["glm-4.5-air"]
+    assert run("gpus", "h20", "--template").stdout.startswith("# A device of your own. These are the figures of h20:")
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,4 @@ def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dic
 
 def weight_names(scenario: Scenario) -> str:
     """Precisions of the weights, most bytes first: `nvfp4, bf16`."""
-    size: dict[str, float] = {}
-    for group in scenario.architecture.groups:
-        block = group.layer.experts
-        for matrix in group.layer.matrices:
-            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + group.count * matrix.read_bytes()
-        for matrix in block.expert if block else ():
-            amount = group.count * block.pool.experts * matrix.read_bytes() if block else 0.0
-            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + amount
-    total = sum(size.values())
-    return ", ".join(name for name in sorted(size, key=lambda n: -size[n]) if size[name] > 0.01 * total)
+    return ", ".join(scenario.architecture.weight_precisions)

@@ -7,24 +7,31 @@ from typing import Annotated, Any
 import typer
 
 from specmargin.architecture.precision import Arithmetic
-from specmargin.catalog.lookup import bundled_device, device_names
+from specmargin.catalog.lookup import bundled_device, device_names, device_template
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.hardware.device import Device
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_TEMPLATE = "rtx-4090"  # the figures of --template where no device is named
 _SHOWN = (Arithmetic.BF16, Arithmetic.FP8, Arithmetic.FP4)
 
 
 @app.command()
 def gpus(
     search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    template: Annotated[
+        bool, typer.Option("--template", help="Print a documented device file, with the figures of SEARCH if given.")
+    ] = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled devices: datasheet memory, bandwidth, rates and links.
 
-    Your own device is a TOML file with the same fields: specmargin plan MODEL --gpu my-gpu.toml
+    Your own device is a TOML file: specmargin gpus h20 --template > my-gpu.toml, edit it, then --gpu my-gpu.toml
     """
+    if template:
+        print(device_template(search or _TEMPLATE), end="")
+        return
     devices = [bundled_device(name) for name in device_names() if search.lower() in name]
     if json:
         render.json_out({"schema": "specmargin.gpus/1", "gpus": [_payload(device) for device in devices]})

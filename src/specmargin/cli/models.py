@@ -14,7 +14,7 @@ from specmargin.architecture.types import (
     LatentAttention,
     LinearAttention,
 )
-from specmargin.catalog.lookup import bundled_model, hub_id, model_names
+from specmargin.catalog.lookup import bundled_model, hub_id, model_names, variant_ids
 from specmargin.cli import options as o
 from specmargin.cli import render
 
@@ -23,14 +23,15 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def models(
-    search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    search: Annotated[str, typer.Argument(help="Only names and Hugging Face ids that contain this.")] = "",
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled models: parameters, experts, attention and MTP head.
 
-    Any other model works too, from its config.json: specmargin plan PATH --gpu h200
+    Hugging Face ids of their variants work as well (Qwen/Qwen3-30B-A3B-Instruct-2507-FP8; --json lists them), and any
+    other model from its config.json: specmargin plan PATH --gpu h200
     """
-    entries = [(name, bundled_model(name)) for name in model_names() if search.lower() in name]
+    entries = [(name, bundled_model(name)) for name in model_names() if _matches(name, search.lower())]
     if json:
         render.json_out({"schema": "specmargin.models/1", "models": [_payload(n, a) for n, a in entries]})
         return
@@ -52,10 +53,15 @@ def models(
     out.print("active: parameters used per token, without the input embedding", style="dim")
 
 
+def _matches(name: str, search: str) -> bool:
+    return any(search in known.lower() for known in (name, hub_id(name), *variant_ids(name)))
+
+
 def _payload(name: str, a: Architecture) -> dict[str, Any]:
     return {
         "name": name,
         "hub_id": hub_id(name),
+        "variant_ids": list(variant_ids(name)),
         "family": a.family,
         "parameters": a.parameters,
         "active_parameters": a.active_parameters(count_embedding=False),

@@ -32,7 +32,7 @@ def _latent_stack(reading: Reading, family: str, *, selects: bool = False) -> Ar
 
     def layer(make: LayerBuilder, *, routes: bool, owns_indexer: bool) -> Layer:
         attention = _attention(config, selects=selects, owns_indexer=owns_indexer)
-        projections, vectors = _projections(make, config, attention)
+        projections, vectors = latent_projections(make, config, attention)
         return Layer(
             attention=attention,
             projections=projections,
@@ -83,7 +83,9 @@ def _attention(config: Config, *, selects: bool, owns_indexer: bool) -> LatentAt
     )
 
 
-def _projections(make: LayerBuilder, config: Config, attention: LatentAttention) -> tuple[tuple[Matrix, ...], int]:
+def latent_projections(
+    make: LayerBuilder, config: Config, attention: LatentAttention
+) -> tuple[tuple[Matrix, ...], int]:
     """Down- and up-projections. kv_b is what the absorbed form multiplies queries and outputs by.
 
     The down-projections to the latents are replicated under tensor parallelism, the per-head ones are split.

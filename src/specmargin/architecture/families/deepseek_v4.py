@@ -22,7 +22,7 @@ from specmargin.errors import ArchitectureError
 
 def deepseek_v4(reading: Reading) -> Architecture:
     config = reading.config
-    if config.text("expert_dtype", "") == "fp4":
+    if config.text("expert_dtype", "") == "fp4" and reading.scheme.experts is None:  # --weights sets the experts too
         reading = replace(reading, scheme=replace(reading.scheme, experts=MXFP4))
     hidden, layers = config.positive("hidden_size"), config.layer_count()
     ratios = config.per_layer("compress_ratios", layers)
