@@ -71,7 +71,10 @@ class PlanRequest(ScenarioRequest):
     ] = False
     compare: Annotated[
         str | None,
-        Field(description="Compare with other prices: datasheet, laws, tables or FILE.json."),
+        Field(
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: with committing "
+            "every draft token unverified, a lossy upper bound that shows what verification costs."
+        ),
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
