@@ -74,6 +74,7 @@ OTHERS = (
     ("qwen3.6-35b-a3b", "b200", "vllm", "datasheet", "--form whole-step --routing uniform-with-replacement"),
     ("qwen3.6-35b-a3b", "b200", "trtllm", "tables", "--weights nvfp4 --kv-cache fp8"),
     ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--weights q4_k"),
+    ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--weights q4_k --draft-p-min 0.5"),
     ("qwen3.6-35b-a3b", "h200", "sglang", "tables", "--drafter dflash --context 8192"),
     ("qwen3-30b-a3b", "h200", "vllm", "vllm-0.26-h200-qwen3-30b-a3b", ""),
     ("qwen3-30b-a3b", "h200", "vllm", "vllm-0.26-h200-qwen3-30b-a3b:piecewise", ""),

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from specmargin.acceptance.early_stop import assumed_stop
 from specmargin.cli.main import run
 from specmargin.decisions.duel import duel
 from specmargin.decisions.plan import make_plan
@@ -58,6 +59,14 @@ def test_a_plan_that_never_drafts_has_a_bound_at_depth_one() -> None:
     assert (row.planned_depth, row.bound.depth) == (0, 1)
     with pytest.raises(ScenarioError, match="--depth 1 or more"):
         unverified(make_plan(pricer(), [1], max_depth=0))
+
+
+def test_drafts_that_stop_early_commit_what_they_drafted() -> None:
+    priced = pricer(drafter="free", acceptance="0.8")
+    stop = assumed_stop(priced.scenario.survival, 0.5)
+    (row,) = unverified(make_plan(priced.with_survival(priced.scenario.survival, stop), [1], max_depth=4)).rows
+    assert row.bound.speedup == pytest.approx(1 + stop.mean_drafted(row.bound.depth))
+    assert row.planned_speedup <= row.free_speedup <= row.bound.speedup < row.bound.depth + 1
 
 
 def test_a_duel_shows_the_bound_but_never_lets_it_win() -> None:

@@ -141,6 +141,7 @@ def _config(
         max_depth=deepest(pricer.scenario, request.depth),
         graph_limit=graph_limit,
     )
+    stop = pricer.scenario.early_stop
     fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
     schedule = ScheduleRequest(
         table=table,
@@ -151,6 +152,8 @@ def _config(
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle=rows[0].hurdle,
+        p_min=None if stop is None else stop.p_min,
+        drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(table.relative.shape[1] - 1),
     )
     return find_engine(request.engine).write(schedule)
 

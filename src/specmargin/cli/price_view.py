@@ -52,6 +52,7 @@ def _bound(
     plain = pricer.verify(Step.uniform(batch=batch, depth=0, context=scenario.context)).total_seconds
     return UnverifiedRound(
         depth=depth,
+        drafted=float(depth),
         plain_seconds=float(plain),
         round_seconds=round_total,
         unverified_seconds=float(unverified_seconds(scenario.drafter, plain, np.asarray(draft))),

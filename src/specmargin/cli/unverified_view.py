@@ -14,6 +14,7 @@ def round_payload(bound: UnverifiedRound) -> dict[str, Any]:
     return {
         "label": LABEL,
         "depth": bound.depth,
+        "drafted": bound.drafted,
         "speedup": bound.speedup,
         "round_seconds": bound.unverified_seconds,
         "verification_seconds": bound.verification_seconds,
@@ -38,10 +39,10 @@ def payload(unverified: Unverified) -> dict[str, Any]:
 
 
 def sentence(bound: UnverifiedRound) -> str:
+    took, seconds = render.seconds(bound.unverified_seconds), render.seconds(bound.verification_seconds)
     return (
-        f"unverified ({LABEL}): {bound.depth + 1} tokens per sequence in {render.seconds(bound.unverified_seconds)}, "
-        f"{bound.speedup:.2f}× no speculation; verification takes {render.seconds(bound.verification_seconds)}, "
-        f"{bound.verification_share:.0%} of the round"
+        f"unverified ({LABEL}): {bound.drafted + 1:g} tokens per sequence in {took}, {bound.speedup:.2f}× no "
+        f"speculation; verification takes {seconds}, {bound.verification_share:.0%} of the round"
     )
 
 

@@ -1,9 +1,9 @@
 """Unverified decoding, an upper bound: every draft token is committed, and the target never verifies one.
 
-A round is one plain step of the target (one position per sequence) and the drafting; it commits `depth + 1` tokens. The
-output is then no longer the target's, so this is not a way to serve: it says what verification costs at all. It leaves
-out that the target needs the KV of the tokens it did not compute. Computing it takes the positions of the verify step,
-all but their logits, so that a real system without verification gains little of the difference.
+A round is one plain step of the target (one position per sequence) and the drafting; it commits the draft and one token
+more. The output is then no longer the target's, so this is not a way to serve: it shows what verification costs. It
+leaves out that the target needs the KV of the tokens it did not compute. Computing it takes the positions of the verify
+step, all but their logits, so that a real system without verification gains little of the difference.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class UnverifiedRound:
     """A round at one batch and depth, verified and not."""
 
     depth: int
+    drafted: float  # tokens per draft: the depth, or less where drafts stop early
     plain_seconds: float  # a step of an engine without speculation
     round_seconds: float  # as it is: drafting and verification
     unverified_seconds: float  # drafting and a plain step
@@ -33,7 +34,7 @@ class UnverifiedRound:
     @property
     def speedup(self) -> float:
         """Over no speculation, with every draft token committed."""
-        return (self.depth + 1) * self.plain_seconds / self.unverified_seconds
+        return (self.drafted + 1.0) * self.plain_seconds / self.unverified_seconds
 
     @property
     def verification_seconds(self) -> float:
@@ -78,7 +79,7 @@ def unverified(plan: Plan) -> Unverified:
     if plan.max_depth == 0:
         raise ScenarioError("--compare unverified needs drafts: --depth 1 or more")
     grid = plan.pricer.grid([row.batch for row in plan.rows], plan.max_depth)
-    plain = grid.no_spec_seconds
+    plain, stop = grid.no_spec_seconds, plan.scenario.early_stop
     bound = unverified_seconds(plan.scenario.drafter, plain[:, np.newaxis], grid.draft_seconds)
     rows = (
         UnverifiedRow(
@@ -88,6 +89,7 @@ def unverified(plan: Plan) -> Unverified:
             free_speedup=float(grid.committed[depth] * plain[i] / bound[i, depth]),
             bound=UnverifiedRound(
                 depth=depth,
+                drafted=float(depth) if stop is None else stop.mean_drafted(depth),
                 plain_seconds=float(plain[i]),
                 round_seconds=float(grid.round_seconds[i, depth]),
                 unverified_seconds=float(bound[i, depth]),
