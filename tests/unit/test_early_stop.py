@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from specmargin.acceptance.survival import parse_acceptance
 from specmargin.app.planning import answers
 from specmargin.app.request_schema import read_request
 from specmargin.app.verbs_schema import PlanRequest
+from specmargin.cli.main import run
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError, ScenarioError
 from tests.scenarios import pricer
@@ -176,6 +178,17 @@ def test_the_flags_hold_the_threshold_that_was_priced() -> None:
 def test_refusals_are_one_sentence(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ScenarioError, match=reason):
         _plan(**({"draft_p_min": 0.5} | changes))
+
+
+def test_a_scenario_file_cannot_simulate_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[scenario]\nmodel = "qwen3.6-27b"\ngpu = "rtx-5090"\nengine = "llamacpp"\nweights = "q4_k"\n'
+        "draft_p_min = 0.5\n"
+        "[workload]\nrequests = 2\nprompt = 20\noutput = 4\nrequests_per_second = 4\n"
+    )
+    with pytest.raises(ScenarioError, match="policies decide here how long drafts are"):
+        run("simulate", [str(path), "--policy", "fixed:2", "--json"])
 
 
 def test_all_drafters_are_ranked_and_look_up_drafts_do_not_stop() -> None:
