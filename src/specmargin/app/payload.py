@@ -7,7 +7,7 @@ from typing import Any
 
 from specmargin.app.planning import Answer
 from specmargin.decisions.load import Load, Operating
-from specmargin.decisions.plan import PlanRow
+from specmargin.decisions.plan import Plan, PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
@@ -35,6 +35,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
+        "early_stop": _early_stop_payload(plan),
         "rows": [
             _row_payload(row, price)
             | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
@@ -72,6 +73,13 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
             for entry in answers
         ]
     return values
+
+
+def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:
+    stop = plan.scenario.early_stop
+    if stop is None:
+        return None
+    return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.max_depth))}
 
 
 def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from specmargin.app.request_schema import MAX_BATCH
 from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.decisions.compare import Comparison, compare
+from specmargin.decisions.compare import Comparison
+from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.load import Load, Operating, settle
 from specmargin.decisions.plan import Plan, PlanRow, check_range, deepest, make_plan, plan_rows
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.schedule import depth_table
+from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
@@ -23,6 +25,7 @@ from specmargin.formats.base import EngineConfig, ScheduleRequest
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
 
+UNVERIFIED = "unverified"
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -101,7 +104,12 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
     )
 
 
-def compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparison:
+def compare(best: Answer, request: PlanRequest, what: str) -> Comparison | Unverified:
+    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
+    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
+
+
+def _compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
@@ -110,7 +118,7 @@ def compare_prices(best: Answer, request: PlanRequest, prices: str) -> Compariso
     if other.prices.name == plan.scenario.prices.name:
         raise ScenarioError(f"--compare {prices}: the plan uses {prices} prices already; name another source")
     batches = [row.batch for row in plan.rows]
-    return compare(plan.pricer, Pricer(other), batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+    return compare_sources(plan.pricer, Pricer(other), batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
 
 
 def _batches(
@@ -133,6 +141,7 @@ def _config(
         max_depth=deepest(pricer.scenario, request.depth),
         graph_limit=graph_limit,
     )
+    stop = pricer.scenario.early_stop
     fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
     schedule = ScheduleRequest(
         table=table,
@@ -143,6 +152,8 @@ def _config(
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle=rows[0].hurdle,
+        p_min=None if stop is None else stop.p_min,
+        drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(table.relative.shape[1] - 1),
     )
     return find_engine(request.engine).write(schedule)
 

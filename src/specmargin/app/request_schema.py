@@ -192,6 +192,16 @@ class ScenarioRequest(Request):
         ),
         DRAFTS.as_("PROFILE", "the model's own profile, or one scaled to it"),
     ] = None
+    draft_p_min: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="llama.cpp only: a draft stops at the first token whose confidence is below this, so that a "
+            "depth is the longest draft.",
+        ),
+        DRAFTS.as_("P", "drafts reach their depth"),
+    ] = None
     context: ContextField = 1024
     engine: Annotated[
         str,

@@ -27,6 +27,7 @@ from specmargin.app.request_schema import (
 from specmargin.modes import POLICIES, Hold
 
 _NO_ACCEPTANCE = "no price depends on acceptance"
+_FULL_DRAFTS = "drafts of their full depth are priced here"
 _NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
 DepthField = Annotated[
     int, Field(ge=0, le=MAX_DEPTH, description="Maximum draft depth to consider."), QUESTION.as_("N")
@@ -71,7 +72,10 @@ class PlanRequest(ScenarioRequest):
     ] = False
     compare: Annotated[
         str | None,
-        Field(description="Compare with other prices: datasheet, laws, tables or FILE.json."),
+        Field(
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: with committing "
+            "every draft token unverified, a lossy upper bound that shows what verification costs."
+        ),
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
@@ -91,7 +95,11 @@ class PlanRequest(ScenarioRequest):
 
 
 class PriceRequest(ScenarioRequest):
-    unused: ClassVar[Mapping[str, str]] = {"acceptance": _NO_ACCEPTANCE, "off_ms": _NO_OFF_TIME}
+    unused: ClassVar[Mapping[str, str]] = {
+        "acceptance": _NO_ACCEPTANCE,
+        "draft_p_min": _FULL_DRAFTS,
+        "off_ms": _NO_OFF_TIME,
+    }
 
     batch: BatchField = 1
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Draft tokens per sequence."), LOAD.as_("N")] = 0
@@ -100,6 +108,7 @@ class PriceRequest(ScenarioRequest):
 class DuelRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": "--alpha is the acceptance of the one token in question",
+        "draft_p_min": "the one token in question is always drafted",
         "off_ms": _NO_OFF_TIME,
     }
 
@@ -150,6 +159,7 @@ class CoverageRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": _NO_ACCEPTANCE,
         "drafter": "the experts of the target do not depend on the drafter",
+        "draft_p_min": _FULL_DRAFTS,
         "draft_pass_ms": "drafting is not priced here",
         "off_ms": _NO_OFF_TIME,
         "memory_utilization": "memory is not checked here",
@@ -180,6 +190,8 @@ class CoverageRequest(ScenarioRequest):
 
 class SimulateRequest(ScenarioRequest):
     """A load served by an engine under policies. A scenario file given as the model provides all fields."""
+
+    unused: ClassVar[Mapping[str, str]] = {"draft_p_min": "policies decide here how long drafts are"}
 
     model: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Two sources of prices side by side."""
+"""What `plan --compare` shows: two sources of prices side by side, or the unverified bound."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ from typing import Any
 
 from rich.console import Console
 
-from specmargin.cli import render
+from specmargin.cli import render, unverified_view
 from specmargin.decisions.compare import ComparedRow, Comparison, Side
+from specmargin.decisions.unverified import Unverified
+
+Compared = Comparison | Unverified
 
 _NAMED = 2  # components per row
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
 
 
-def payload(comparison: Comparison) -> dict[str, Any]:
+def payload(compared: Compared) -> dict[str, Any]:
+    """The key that the comparison adds to the JSON of a plan."""
+    if isinstance(compared, Unverified):
+        return {"unverified": unverified_view.payload(compared)}
+    return {"comparison": _prices(compared)}
+
+
+def show(out: Console, compared: Compared) -> None:
+    if isinstance(compared, Unverified):
+        unverified_view.show(out, compared)
+    else:
+        _show_prices(out, compared)
+
+
+def _prices(comparison: Comparison) -> dict[str, Any]:
     return {
         "prices": comparison.ours.prices.name,
         "other_prices": comparison.other.prices.name,
@@ -41,7 +58,7 @@ def _side(side: Side) -> dict[str, Any]:
     }
 
 
-def show(out: Console, comparison: Comparison) -> None:
+def _show_prices(out: Console, comparison: Comparison) -> None:
     prices, other = comparison.ours.prices.name, comparison.other.prices.name
     columns = [
         ("batch", "right"),

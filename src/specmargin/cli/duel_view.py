@@ -7,6 +7,7 @@ from typing import Any
 from specmargin.cli import render
 from specmargin.decisions.duel import Duel, Side
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.unverified import LABEL
 
 
 def show(pricer: Pricer, result: Duel, *, json: bool) -> None:
@@ -38,6 +39,7 @@ def _emit_json(pricer: Pricer, result: Duel) -> None:
             "routing": scenario.routing.name,
             "width": _side(result.width),
             "depth": _side(result.depth),
+            "unverified": {"label": LABEL, **_side(result.unverified)},
             "winner": result.winner,
             "turning_alpha": result.turning_alpha,
             "sources": {name: str(source) for name, source in _sources(pricer).items()},
@@ -59,9 +61,15 @@ def _emit_table(pricer: Pricer, result: Duel) -> None:
     out.print()
     columns = [("one more", "left"), ("tok/s", "right"), ("distinct experts", "right"), ("step", "right")]
     shown = render.table("", columns)
-    for name, side in (("sequence (width)", result.width), ("draft token (depth)", result.depth)):
+    sides = (
+        ("sequence (width)", result.width),
+        ("draft token (depth)", result.depth),
+        ("draft token, unverified *", result.unverified),
+    )
+    for name, side in sides:
         experts = "–" if side.distinct_experts is None else f"{side.distinct_experts:.2f}"
         shown.add_row(name, f"{side.goodput_tokens_per_second:,.1f}", experts, render.seconds(side.step_seconds))
     out.print(shown)
+    out.print(f"* {LABEL}", style="dim", markup=False)
     out.print()
     render.sources(out, _sources(pricer))

@@ -59,14 +59,14 @@ def plan(
       specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
     """
     from specmargin.app.payload import payload
-    from specmargin.app.planning import answers, compare_prices
+    from specmargin.app.planning import answers, compare
     from specmargin.cli import comparison_view, plan_view, render
     from specmargin.files import write_text
     from specmargin.formats import find_engine
 
     o.check_plot(plot, force=force)
     ranked = answers(request)
-    comparison = None if request.compare is None else compare_prices(ranked[0], request, request.compare)
+    comparison = None if request.compare is None else compare(ranked[0], request, request.compare)
     if output is not None:
         config = ranked[0].config
         write_text(output, config.file_text or f"{config.text}\n", force=force)
@@ -78,7 +78,7 @@ def plan(
     message = None if policy is None else _write_policy(policy, ranked[0], request, force=force)
     engine = find_engine(request.engine)
     if json:
-        compared = {} if comparison is None else {"comparison": comparison_view.payload(comparison)}
+        compared = {} if comparison is None else comparison_view.payload(comparison)
         render.json_out(payload(ranked, engine, request.gpu_hour_price) | compared)
     else:
         plan_view.show(ranked, engine, request.gpu_hour_price, comparison)

@@ -7,7 +7,6 @@ from rich.console import Console
 from specmargin.app.payload import weight_names
 from specmargin.app.planning import Answer
 from specmargin.cli import comparison_view, render
-from specmargin.decisions.compare import Comparison
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan, PlanRow
 from specmargin.decisions.scenario import Scenario
@@ -19,7 +18,9 @@ _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 _SHORTFALL = 0.05  # a configuration this far below the plan is pointed out
 
 
-def show(answers: list[Answer], engine: EngineFormat, price: float | None, comparison: Comparison | None) -> None:
+def show(
+    answers: list[Answer], engine: EngineFormat, price: float | None, comparison: comparison_view.Compared | None
+) -> None:
     out = render.console()
     best = answers[0]
     out.print(verdict(best.plan), style="bold", markup=False)

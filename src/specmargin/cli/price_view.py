@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from specmargin.cli import render
+import numpy as np
+
+from specmargin.cli import render, unverified_view
 from specmargin.decisions.plan import marginal_by_component
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.unverified import UnverifiedRound, unverified_seconds
 from specmargin.decisions.warnings import price_warnings
 from specmargin.prices.drafters import round_seconds
 from specmargin.prices.model import ComponentPrice, StepPrice
@@ -38,11 +41,30 @@ def _totals(scenario: Scenario, now: StepPrice, drafting: StepPrice | None) -> t
     return float(verify), float(draft), float(round_seconds(scenario.drafter, verify, draft))
 
 
+def _bound(
+    pricer: Pricer, batch: int, depth: int, now: StepPrice, drafting: StepPrice | None
+) -> UnverifiedRound | None:
+    """The round without verification; None without drafts."""
+    if depth == 0:
+        return None
+    scenario = pricer.scenario
+    _, draft, round_total = _totals(scenario, now, drafting)
+    plain = pricer.verify(Step.uniform(batch=batch, depth=0, context=scenario.context)).total_seconds
+    return UnverifiedRound(
+        depth=depth,
+        drafted=float(depth),
+        plain_seconds=float(plain),
+        round_seconds=round_total,
+        unverified_seconds=float(unverified_seconds(scenario.drafter, plain, np.asarray(draft))),
+    )
+
+
 def _emit_json(
     pricer: Pricer, batch: int, depth: int, now: StepPrice, more: StepPrice, drafting: StepPrice | None
 ) -> None:
     scenario = pricer.scenario
     verify, draft, round_total = _totals(scenario, now, drafting)
+    bound = _bound(pricer, batch, depth, now, drafting)
     distinct = pricer.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     render.json_out(
         {
@@ -66,6 +88,7 @@ def _emit_json(
                 "total_seconds": draft,
             },
             "round_seconds": round_total,
+            "unverified": None if bound is None else unverified_view.round_payload(bound),
             "prices": scenario.prices.name,
             "warnings": list(price_warnings(pricer, batch=batch, depth=depth)),
             "sources": {name: str(source) for name, source in pricer.sources.items() if name != "acceptance"},
@@ -102,6 +125,9 @@ def _emit_table(
         out.print(
             f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(round_total)}"
         )
+    bound = _bound(pricer, batch, depth, now, drafting)
+    if bound is not None:
+        out.print(unverified_view.sentence(bound), style="dim", markup=False)
     out.print()
     render.warnings(out, price_warnings(pricer, batch=batch, depth=depth))
     render.sources(out, {name: s for name, s in pricer.sources.items() if name != "acceptance"})

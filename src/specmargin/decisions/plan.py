@@ -144,7 +144,7 @@ def switch_acceptance(grid: Grid, graph_limit: int | None) -> float | None:
     depths = np.flatnonzero(allowed_depths(grid, graph_limit)[0, 1:]) + 1
     if depths.size == 0:
         return None
-    even = break_even_acceptance(grid.round_seconds[0, depths] / grid.no_spec_seconds[0], depths)
+    even = break_even_acceptance(grid.full_round_seconds[0, depths] / grid.no_spec_seconds[0], depths)
     return None if np.isnan(even).all() else float(np.nanmin(even))
 
 
@@ -171,7 +171,7 @@ def _rows(pricer: Pricer, grid: Grid, chosen: IntArray, largest: int) -> tuple[P
     communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
     index = np.arange(grid.batches.size)
     even_depth = np.minimum(np.maximum(chosen, 1), grid.depths.size - 1)
-    even = break_even_acceptance(grid.round_seconds[index, even_depth] / grid.no_spec_seconds, even_depth)
+    even = break_even_acceptance(grid.full_round_seconds[index, even_depth] / grid.no_spec_seconds, even_depth)
 
     def row(i: int) -> PlanRow:
         depth, goodput, no_spec = int(chosen[i]), float(grid.goodput[i, chosen[i]]), float(grid.no_spec_goodput[i])

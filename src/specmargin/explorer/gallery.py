@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specmargin.architecture.types import ExpertPool
@@ -258,6 +259,12 @@ def _ladder_rows(bank: _ById[Rounds], pricer: Pricer) -> list[LadderRow]:
     )
 
 
+def _simulated(draw: Callable[[View], Figure], view: View) -> Figure:
+    if view.scenario.early_stop is not None:
+        raise DoesNotApplyError("simulated policies decide how long drafts are: leave out draft_p_min")
+    return draw(view)
+
+
 def _design(view: View) -> Figure:
     _pool(view)
     if view.routing_file is not None:
@@ -309,12 +316,18 @@ GALLERY: dict[str, Entry] = {
             draw=_joint,
             slow=True,
         ),
-        Entry(name="day", title="A simulated day", section="Policies", draw=day.simulated_day, slow=True),
+        Entry(
+            name="day",
+            title="A simulated day",
+            section="Policies",
+            draw=partial(_simulated, day.simulated_day),
+            slow=True,
+        ),
         Entry(
             name="policies",
             title="Policies on the same simulated day",
             section="Policies",
-            draw=day.policies,
+            draw=partial(_simulated, day.policies),
             slow=True,
         ),
         Entry(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answer
 from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.app.scenarios import early_stop_of, scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
@@ -160,7 +160,7 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
         return choice, pricer
     deepest = choice.drafter.max_depth or 8
     survival = find_acceptance(request.acceptance, choice, pricer.scenario.architecture, max_depth=deepest)
-    return choice, pricer.with_survival(survival)
+    return choice, pricer.with_survival(survival, early_stop_of(request, choice, survival))
 
 
 @made_once(maxsize=_CACHED)

@@ -25,6 +25,8 @@ class ScheduleRequest:
     parallel: Parallel
     min_gain: float
     hurdle: float  # at the plan's first batch, for engines with a confidence threshold
+    p_min: float | None = None  # the confidence at which drafts stop, as priced
+    drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class EngineFormat:
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     write: Callable[[ScheduleRequest], EngineConfig]
+    stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
 
 
 def single_depth(table: DepthTable, batches: Sequence[int]) -> int:

@@ -38,6 +38,7 @@ _TYPES: dict[str, Any] = {
     "position_us": float,
     "layer_us": float,
     "off_ms": float,
+    "draft_p_min": float,
     "memory_utilization": float,
     "form": RooflineForm,
     "parallel": Parallel,
