@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from specmargin.cli import render
-from specmargin.decisions.plan import marginal_by_component
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import marginal_by_component
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.warnings import price_warnings
 from specmargin.prices.drafters import round_seconds

@@ -1,4 +1,4 @@
-"""Terminal output: 100 columns, one table style, sources under every table."""
+"""Terminal output: 80 columns, one table style, sources under every table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from specmargin.decisions.rows import PlanRow
 from specmargin.sources import Source
 
-WIDTH = 100
+WIDTH = 80
 Item = TypeVar("Item")
 
 
 def console() -> Console:
-    """Terminals keep their width; pipes and files get 100 columns."""
+    """Terminals keep their width; pipes and files get 80 columns."""
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
@@ -92,6 +93,11 @@ def amount(value: float, unit: str) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def hurdle(row: PlanRow) -> str:
+    """A probability, or words where it is none."""
+    return row.hurdle_note or f"{row.hurdle:.2f}"
 
 
 def tokens_per_second(value: float) -> str:

@@ -13,8 +13,8 @@ from specmargin.app.scenarios import scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
-from specmargin.decisions.plan import PlanRow, plan_rows
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import needs_extra
 from specmargin.explorer.schema import UPLOAD, Query
@@ -83,11 +83,10 @@ class View:
 
     @cached_property
     def row(self) -> PlanRow:
-        """The plan at the marked batch."""
-        planned = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
-        if planned is not None:
-            return planned
-        return plan_rows(self.pricer, [self.batch], max_depth=self.max_depth, graph_limit=self.graph_limit)[0]
+        """What the plan's flags give at the marked batch."""
+        plan = self.answer.plan
+        planned = next((row for row in plan.rows if row.batch == self.batch), None)
+        return planned or plan.row_at(self.batch)
 
     @property
     def local_routing(self) -> LocalRouting | None:

@@ -8,8 +8,9 @@ import altair as alt
 import numpy as np
 
 from specmargin.decisions.grid import best_depths
-from specmargin.decisions.plan import deepest, marginal_by_component
+from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import marginal_by_component
 from specmargin.decisions.scenario import Scenario
 from specmargin.figures.figure import Figure, rounded, table
 from specmargin.figures.payoff import MAP_BATCHES, fitting

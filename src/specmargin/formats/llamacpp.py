@@ -1,7 +1,7 @@
 """llama.cpp: one draft length for all batches, and a threshold on the drafter's own confidence.
 
 `--spec-draft-p-min` stops a draft at the first token less likely than it: a threshold for each token, not for the
-run so far. A token below the hurdle cannot pay at any depth, so the hurdle is the value written.
+run so far. A last token below its hurdle does not pay, so that hurdle, at the plan's first batch, is the value written.
 (common/arg.cpp, August 2026; `--draft-max` of earlier versions has been removed)
 """
 
@@ -17,7 +17,6 @@ from specmargin.formats.base import (
     drafter_model,
     empty_config,
     fixed_schedule,
-    single_depth,
 )
 
 _TYPES = {
@@ -30,20 +29,20 @@ _TYPES = {
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+    schedule = fixed_schedule(request)
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
-    note = "llama.cpp has one draft length for all batches: the best on average over the plan's batches"
+    note = "llama.cpp has one draft length for all batches"
     method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
     if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
         text = f"--spec-type {method} --spec-ngram-simple-size-m {depth}"
     else:
         model = drafter_model(request)
         path = f" --spec-draft-model {shlex.quote(model)}" if model else ""
-        threshold = f"--spec-draft-p-min {min(request.hurdle, 0.99):.2f}"
+        threshold = f"--spec-draft-p-min {min(max(request.hurdle_by_depth[depth - 1], 0.0), 0.99):.2f}"
         text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
-    return EngineConfig(text=text, schedule=schedule, notes=(note,))
+    return EngineConfig(text=text, schedule=schedule, needs="llama.cpp of August 2026 or later", notes=(note,))
 
 
 FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write)
