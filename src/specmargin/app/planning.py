@@ -32,6 +32,7 @@ DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     choice: DraftChoice
+    own_acceptance: bool  # given with the request, not bundled
     plan: Plan
     config: EngineConfig
     by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
@@ -93,6 +94,7 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
     )
     return Answer(
         choice=choice,
+        own_acceptance=request.acceptance is not None,
         plan=plan,
         config=config,
         by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},

@@ -58,7 +58,7 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 routing=find_routing(request.routing, target),
                 placement=request.placement,
                 drafter=choice.drafter,
-                survival=find_acceptance(request.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8),
+                survival=find_acceptance(request.acceptance, choice, target),
                 layout=layout,
                 context=float(request.context),
                 engine_time=engine_time,

@@ -25,6 +25,8 @@ _LEGEND = (
 
 
 def show(out: Console, best: Answer) -> None:
+    for note in best.config.notes:
+        out.print(note, style="dim", markup=False)
     _show_bottlenecks(out, best.plan)
     for line in _LEGEND:
         out.print(line, style="dim", markup=False)

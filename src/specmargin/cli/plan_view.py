@@ -12,8 +12,6 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
-from specmargin.prices.kernels.model import SiliconPrices
-from specmargin.sources import SourceKind
 
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 
@@ -30,7 +28,11 @@ def show(
     if len(answers) > 1:
         _show_ranking(out, answers)
     _show_rows(out, best.plan, price)
-    render.warnings(out, best.warnings)
+    if explain:
+        render.warnings(out, best.warnings)
+    elif best.warnings:
+        _show_first_warning(out, best.warnings)
+    out.print()
     if comparison is not None:
         comparison_view.show(out, comparison)
     if best.by_context:
@@ -39,22 +41,24 @@ def show(
     if explain:
         plan_details_view.show(out, best)
     else:
-        out.print(_provenance(best), style="dim", markup=False)
+        for line in _provenance(best):
+            out.print(line, style="dim", markup=False)
 
 
 def _title(plan: Plan) -> str:
     scenario = plan.scenario
-    where, gpus = scenario.device.title, scenario.layout.gpus
+    where, gpus, note = scenario.device.title, scenario.layout.gpus, ""
     if gpus > 1:
-        where = f"{gpus} × {where} ({scenario.layout.parallel}), batch and tok/s in all"
-    return f"{scenario.drafter.name} on {where}; context {scenario.context:,.0f}"
+        where, note = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})", "; batch and tok/s of all GPUs"
+    return f"{scenario.drafter.name} on {where}, context {scenario.context:,.0f}{note}"
 
 
 def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
     better = any(row.better_depth is not None for row in plan.rows)
     columns = ["batch", "draft", "speed-up", *(["better"] if better else []), "tok/s", "plain", "ms/token"]
     columns += ["break-even", "hurdle" if price is None else "$/Mtok"]
-    shown = render.table(_title(plan), [(name, "right") for name in columns])
+    out.print(_title(plan), style="bold", markup=False)  # not as the table's title, which wraps at the table's width
+    shown = render.table("", [(name, "right") for name in columns])
     for row in plan.rows:
         cells = [
             f"{row.batch:,}",
@@ -71,7 +75,15 @@ def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
     out.print(shown)
     if any(not row.fits for row in plan.rows):
         out.print(_memory(plan), style="dim")
-    out.print()
+
+
+def _show_first_warning(out: Console, warnings: tuple[str, ...]) -> None:
+    """One line; `--explain` has all of it."""
+    rest = " … (--explain)" if len(warnings) == 1 else f" … (and {len(warnings) - 1} more: --explain)"
+    text = f"warning: {warnings[0]}"
+    room = render.WIDTH - len(rest)
+    shown = text if len(warnings) == 1 and len(text) <= render.WIDTH else text[:room].rpartition(" ")[0] + rest
+    out.print(shown, style="yellow", markup=False)
 
 
 def _better(row: PlanRow) -> str:
@@ -123,7 +135,8 @@ def _show_contexts(out: Console, best: Answer) -> None:
     chosen = _spread(best.plan)
     headings = [(f"batch {best.plan.rows[i].batch:,}", "right") for i in chosen]
     title = "by context, with the same flags: draft and speed-up (parentheses: does not fit)"
-    shown = render.table(title, [("context", "right"), *headings])
+    out.print(title, style="bold")
+    shown = render.table("", [("context", "right"), *headings])
     for tokens, rows in best.by_context.items():
         shown.add_row(f"{tokens:,}", *(_gain(rows[i]) for i in chosen))
     out.print(shown)
@@ -153,25 +166,23 @@ def _show_load(out: Console, load: Load, no_spec: Operating, speculating: Operat
 
 def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
     config = best.config
-    remarks = "; ".join(part for part in (config.needs, *config.notes) if part)
-    out.print(f"{engine.title} flags" + (f" ({remarks}):" if remarks else ":"), style="bold", markup=False)
-    if config.text:
+    if not config.text:
+        out.print(f"{engine.title}: {'; '.join(config.notes)}", markup=False)
+    else:
+        out.print(f"{engine.title} flags (for {config.needs}):", style="bold", markup=False)
         print(config.text)  # not through Rich: it must stay one line
     if config.file_text:
         print(f"{config.file_name}: {config.file_text}")
     out.print()
 
 
-def _provenance(best: Answer) -> str:
-    """One line: what kind of evidence the main inputs are."""
+def _provenance(best: Answer) -> list[str]:
+    """One line on what kind of evidence the main inputs are, and one on what was understood of `--acceptance`."""
     scenario = best.plan.scenario
-    parts = {"prices": _price_kind(best.plan), "acceptance": str(scenario.survival.source.kind)}
+    survival = scenario.survival.source
+    parts = {"prices": scenario.prices.name, "acceptance": str(survival.kind)}
     if scenario.architecture.is_moe:
         parts["routing"] = str(scenario.routing.source.kind)
-    return "; ".join(f"{name} {kind}" for name, kind in parts.items()) + "; --explain: all sources"
-
-
-def _price_kind(plan: Plan) -> str:
-    prices = plan.scenario.prices
-    kind = SourceKind.SILICON if isinstance(prices, SiliconPrices) else None
-    return f"{prices.name}" if kind is None else f"{prices.name} (measured kernels)"
+    kinds = "; ".join(f"{name}: {kind}" for name, kind in parts.items())
+    echo = f"acceptance: {survival.detail}".replace(", given by the user", "")
+    return [*([echo] if best.own_acceptance else []), f"{kinds}; more: --explain"]

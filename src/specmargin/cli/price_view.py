@@ -103,7 +103,10 @@ def _emit_table(
             f"draft {render.seconds(draft)}, verify {render.seconds(verify)}, round {render.seconds(round_total)}"
         )
     out.print()
-    render.warnings(out, price_warnings(pricer, batch=batch, depth=depth))
+    warnings = price_warnings(pricer, batch=batch, depth=depth)
+    render.warnings(out, warnings)
+    if warnings:
+        out.print()
     render.sources(out, {name: s for name, s in pricer.sources.items() if name != "acceptance"})
 
 

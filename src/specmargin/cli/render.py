@@ -52,8 +52,6 @@ def sources(out: Console, source_by_name: Mapping[str, Source]) -> None:
 def warnings(out: Console, texts: Sequence[str]) -> None:
     for text in texts:
         out.print(f"warning: {text}", style="yellow", markup=False)
-    if texts:
-        out.print()
 
 
 @contextmanager

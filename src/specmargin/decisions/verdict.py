@@ -7,7 +7,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 
 _RANGES_SHOWN = 3
-_STEPS_SHOWN = 4
+_STEPS_SHOWN = 3
 
 
 def verdict(plan: Plan) -> str:
@@ -70,12 +70,12 @@ def _depth_steps(plan: Plan, rows: list[PlanRow]) -> str:
         return f"{names[0]} at every batch"
     parts = [f"{name} up to batch {last:,}" for name, (last, _) in zip(names[:-1], steps[:-1], strict=True)]
     if len(parts) > _STEPS_SHOWN:
-        parts = [*parts[: _STEPS_SHOWN - 2], "…", parts[-1]]
+        parts = [*parts[: _STEPS_SHOWN - 1], "…"]
     return ", ".join([parts[0], *(part.replace("batch ", "") for part in parts[1:]), f"{names[-1]} beyond"])
 
 
 def _paying(plan: Plan) -> str:
-    """Where the setting pays and loses. An MoE model may have several ranges: it reads all experts from some batch on."""
+    """Where the setting pays and loses: several ranges, if an MoE model pays again once a step reads all experts."""
     if not plan.pays:
         return ""
     parts = [f"It pays {_listed(plan.paying, plan.priced_up_to, plan.largest_batch)}{_beyond_graphs(plan)}"]
@@ -128,8 +128,8 @@ def _memory(plan: Plan) -> list[str]:
     clause = f"{_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
     if plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second:
         clause += (
-            f", so with a full queue plain decoding serves more "
-            f"({plan.no_spec_peak_tokens_per_second:,.0f} tokens per second against {plan.peak_tokens_per_second:,.0f})"
+            f", so a full queue is served faster without speculation "
+            f"({plan.no_spec_peak_tokens_per_second:,.0f} against {plan.peak_tokens_per_second:,.0f} tok/s)"
         )
     return [clause]
 
@@ -143,7 +143,7 @@ def _what_would_change(plan: Plan) -> str:
     side = "above" if row.depth == 0 else "below"
     change = (
         f"a per-token acceptance {side} {plan.switch_acceptance:.2f} at batch {row.batch} "
-        f"(the plan assumes {plan.scenario.survival.first_acceptance:.2f} for the first token)"
+        f"(assumed for the first token: {plan.scenario.survival.first_acceptance:.2f})"
     )
     context = "" if plan.stops_at_context is None else f", or a context beyond about {plan.stops_at_context:,} tokens"
     return f"What would change that: {change}{context}."

@@ -157,8 +157,7 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
     pricer.check_memory()
     if request.acceptance is None:
         return choice, pricer
-    deepest = choice.drafter.max_depth or 8
-    survival = find_acceptance(request.acceptance, choice, pricer.scenario.architecture, max_depth=deepest)
+    survival = find_acceptance(request.acceptance, choice, pricer.scenario.architecture)
     return choice, pricer.with_survival(survival)
 
 
