@@ -115,7 +115,14 @@ def compare_prices(best: Answer, request: PlanRequest, prices: str) -> Compariso
     if other.prices.name == plan.scenario.prices.name:
         raise ScenarioError(f"--compare {prices}: the plan uses {prices} prices already; name another source")
     batches = [row.batch for row in plan.rows]
-    return compare(plan.pricer, Pricer(other), batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+    return compare(
+        plan.pricer,
+        Pricer(other),
+        batches,
+        max_depth=plan.max_depth,
+        graph_limit=plan.graph_limit,
+        schedule=plan.schedule,
+    )
 
 
 def _batches(

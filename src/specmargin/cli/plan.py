@@ -108,9 +108,10 @@ def _draw(best: Answer, path: Path) -> None:
     from specmargin.figures.payoff import context_figure, speedup_figure
 
     plan = best.plan
+    depth, limit, schedule = plan.max_depth, plan.graph_limit, plan.schedule
     if best.by_context:
-        figure = context_figure(plan.pricer, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        figure = context_figure(plan.pricer, max_depth=depth, graph_limit=limit, schedule=schedule)
     else:
         batch = plan.best.batch
-        figure = speedup_figure(plan.pricer, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        figure = speedup_figure(plan.pricer, batch=batch, max_depth=depth, graph_limit=limit, schedule=schedule)
     save(figure.chart(), path)

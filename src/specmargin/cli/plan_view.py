@@ -146,9 +146,10 @@ def _show_contexts(out: Console, best: Answer) -> None:
 def _show_load(out: Console, load: Load, no_spec: Operating, speculating: Operating) -> None:
     tokens = f"{load.input_tokens} + {load.output_tokens} tokens"
     title = f"{load.requests_per_second:g} requests/s of {tokens} (times include prefill of other requests)"
+    out.print(title, style="bold")
     columns = [("", "left"), ("batch", "right"), ("draft", "right"), ("ms/token", "right"), ("prefill", "right")]
     target = load.tpot_target_seconds
-    shown = render.table(title, [*columns, *([("target", "left")] if target is not None else [])])
+    shown = render.table("", [*columns, *([("target", "left")] if target is not None else [])])
     for name, point in (("no speculation", no_spec), ("with these flags", speculating)):
         cells = [
             name,

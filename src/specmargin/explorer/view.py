@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answer
@@ -16,6 +16,7 @@ from specmargin.catalog.drafters import DraftChoice, available_drafters, find_ac
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import needs_extra
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
 
 _CACHED = 48
+
+
+class Setting(TypedDict):
+    max_depth: int
+    graph_limit: int | None
+    schedule: Schedule
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,15 @@ class View:
     def graph_limit(self) -> int | None:
         """Positions of the largest CUDA graph."""
         return self.scenario.engine_time.graph_limit
+
+    @property
+    def setting(self) -> Setting:
+        """What the printed flags give, for the figures."""
+        return {
+            "max_depth": self.max_depth,
+            "graph_limit": self.graph_limit,
+            "schedule": self.answer.config.schedule,
+        }
 
     @property
     def answer(self) -> Answer:
