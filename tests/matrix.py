@@ -27,10 +27,12 @@ from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import bundled_model, device_names, model_names
 from specmargin.cli import plan_view
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import Parallel
+from specmargin.step import ExpertCounter
 from tests.engine_readers import READERS
 
 ROOT = Path(__file__).parents[1]
@@ -105,10 +107,23 @@ def check(cell: Cell) -> Result:
     )
     try:
         ((choice, scenario),) = scenarios_of(request)
-        result = answer(choice, Pricer(scenario), request)
+        pricer = _pricer(scenario, (cell.model, gpus, cell.parallel))
+        result = answer(choice, pricer, request)
     except InputError as error:
         return Result(state=f"refused: {error}")
     return Result(state="planned", rows=len(result.plan.rows), faults=tuple(faults(result, cell.engine)))
+
+
+_COUNTERS: dict[tuple[str, int, str], ExpertCounter] = {}
+
+
+def _pricer(scenario: Scenario, layout: tuple[str, int, str]) -> Pricer:
+    """Counting experts is a third of the work and depends on neither GPU nor engine: share it."""
+    if all(model != layout[0] for model, _, _ in _COUNTERS):
+        _COUNTERS.clear()  # cells come model by model
+    pricer = Pricer(scenario, count_experts=_COUNTERS.get(layout))
+    _COUNTERS[layout] = pricer.count_experts
+    return pricer
 
 
 @cache
@@ -131,6 +146,9 @@ def fewest_gpus(model: str, gpu: str, parallel: str) -> int:
 
 
 def faults(result: Answer, engine: str) -> Iterator[str]:
+    losing = () if result.plan.loss is None else result.plan.loss.ranges
+    batches = {*_sampled(result.plan.paying), *_sampled(losing), *(row.batch for row in result.plan.rows)}
+    result.plan.pricer.grid(sorted(batches), result.plan.max_depth)  # priced together, kept by the pricer
     yield from _row_faults(result, engine)
     yield from _range_faults(result, engine)
     yield from _verdict_faults(result, engine)
@@ -146,7 +164,7 @@ def parsed_speedup(result: Answer, engine: str, batch: int) -> float:
     if not result.config.text:
         return 1.0
     depth = parsed_depth(result, engine, batch)
-    grid = result.plan.pricer.grid([batch], max(depth, result.plan.max_depth))
+    grid = result.plan.pricer.grid([batch], result.plan.max_depth)
     return float(grid.goodput[0, depth] / grid.no_spec_goodput[0])
 
 

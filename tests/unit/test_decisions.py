@@ -49,7 +49,7 @@ def test_hurdle_is_marginal_price_times_goodput_and_splits_by_component() -> Non
     step = Step.uniform(batch=4, depth=row.depth, context=setting.scenario.context)
     now, more = setting.marginal(step)
     marginal = float(more.total_seconds - now.total_seconds)
-    assert row.hurdle == pytest.approx(marginal * row.goodput_tokens_per_second, rel=1e-3)
+    assert row.hurdle == pytest.approx(marginal * row.goodput_tokens_per_second)
     assert sum(row.hurdle_by_component.values()) == pytest.approx(row.hurdle)
 
 

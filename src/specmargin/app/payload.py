@@ -7,7 +7,7 @@ from typing import Any
 
 from specmargin.app.planning import Answer
 from specmargin.decisions.load import Load, Operating
-from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
@@ -85,7 +85,7 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "better_speedup": row.better_speedup,
         "hurdle": row.hurdle,
         "hurdle_note": row.hurdle_note,
-        "hurdle_by_component": {str(name): value for name, value in row.hurdle_by_component.items()},
+        "hurdle_by_component": {str(name): _rounded(value, row) for name, value in row.hurdle_by_component.items()},
         "break_even_acceptance": row.break_even_acceptance,
         "break_even_accept_length": row.break_even_accept_length,
         "break_even_depth": row.break_even_depth,
@@ -98,6 +98,11 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
     if price is not None:
         values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
     return values
+
+
+def _rounded(hurdle: float, row: PlanRow) -> float:
+    """Zero where the time behind it is below a nanosecond."""
+    return row.goodput_tokens_per_second * rounded_seconds(hurdle / row.goodput_tokens_per_second)
 
 
 def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from specmargin.cli import render
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import marginal_by_component
+from specmargin.decisions.rows import marginal_by_component, rounded_seconds
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.warnings import price_warnings
 from specmargin.prices.drafters import round_seconds
@@ -56,7 +56,7 @@ def _emit_json(
             "context": scenario.context,
             "distinct_experts": None if distinct is None else float(distinct),
             "components": [
-                _line(line, float(added))
+                _line(line, rounded_seconds(float(added)))
                 for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks)
             ],
             "total_seconds": verify,
@@ -91,7 +91,7 @@ def _emit_table(
     title = f"verify step on {scenario.device.title}, {scenario.prices.name} prices"
     shown = render.table(title, [*columns, ("one more position", "right"), ("bound by", "left")])
     for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks):
-        shown.add_row(*_cells(line, verify), render.seconds(float(added)), str(line.resource()))
+        shown.add_row(*_cells(line, verify), render.seconds(rounded_seconds(float(added))), str(line.resource()))
     out.print(shown)
     if drafting is not None:
         out.print()

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,8 +34,9 @@ def table(title: str, columns: list[tuple[str, str]]) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for heading, justify in columns:
-        shown.add_column(escape(heading), justify="right" if justify == "right" else "left", header_style="dim")
+    for index, (heading, justify) in enumerate(columns):
+        side: Literal["left", "right"] = "right" if justify == "right" else "left"
+        shown.add_column(escape(heading), justify=side, header_style="dim", no_wrap=index == 0)  # names are copied
     return shown
 
 
@@ -83,7 +84,7 @@ def seconds(value: float) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
-    return "0" if value == 0 else f"{value * 1e9:.3g} ns"
+    return "0" if abs(value) < 1e-9 else f"{value * 1e9:.3g} ns"
 
 
 def amount(value: float, unit: str) -> str:

@@ -110,10 +110,7 @@ def make_plan(
     largest, no_spec_largest = fitting_batch(pricer, held, schedule), pricer.no_spec_largest_batch
     horizon = min(max(largest, 1), HORIZON)
     under = outcome(pricer, up_to=horizon, max_depth=depth, graph_limit=graph_limit, schedule=schedule)
-    graph_free = under
-    if graph_limit is not None:
-        free_pricer = pricer.with_graph_limit(None)
-        graph_free = outcome(free_pricer, up_to=horizon, max_depth=depth, graph_limit=None, schedule=None)
+    graph_free = outcome(pricer.with_graph_limit(None), up_to=horizon, max_depth=depth, graph_limit=None, schedule=None)
     return Plan(
         pricer=pricer,
         rows=plan_rows(pricer, batches, max_depth=depth, graph_limit=graph_limit, schedule=schedule, min_gain=min_gain),

@@ -16,7 +16,7 @@ from specmargin.prices.work import Component
 from specmargin.step import FloatArray, IntArray, Step
 
 NEVER_PAYS, ALWAYS_PAYS = "never pays", "always pays"
-_NANOSECOND = 1e-9  # differences of two prices below it are rounding
+_NANOSECOND = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def plan_rows(
         depth, speed, no_spec = int(depths[i]), float(goodput[i]), float(grid.no_spec_goodput[i])
         added = [(line, float(seconds[i])) for line, seconds in marginal]
         bound, _ = max(added, key=lambda pair: pair[1])
-        hurdle, note = _probability(speed * sum(seconds for _, seconds in added))
+        hurdle, note = _probability(speed * rounded_seconds(sum(seconds for _, seconds in added)))
         better_depth, better_speedup = better[i]
         return PlanRow(
             batch=int(grid.batches[i]),
@@ -157,5 +157,9 @@ def marginal_by_component(
 ) -> list[tuple[ComponentPrice, FloatArray]]:
     """Seconds that one more position adds, by line of the ledger; `more` has that many `positions` more."""
     later = {line.component: line.seconds for line in more.components}
-    added = ((line, np.asarray(later.get(line.component, 0.0) - line.seconds) / positions) for line in now.components)
-    return [(line, np.where(np.abs(seconds) < _NANOSECOND, 0.0, seconds)) for line, seconds in added]
+    return [(line, np.asarray(later.get(line.component, 0.0) - line.seconds) / positions) for line in now.components]
+
+
+def rounded_seconds(seconds: float) -> float:
+    """Zero below a nanosecond: a difference of two prices that small is rounding."""
+    return 0.0 if abs(seconds) < _NANOSECOND else seconds
