@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from specmargin.catalog.lookup import find_device, find_model
     from specmargin.catalog.routing_profiles import find_routing
     from specmargin.decisions.duel import duel
-    from specmargin.decisions.plan import Plan, PlanRow, make_plan
+    from specmargin.decisions.plan import Plan, make_plan
     from specmargin.decisions.pricer import Pricer
+    from specmargin.decisions.rows import PlanRow
     from specmargin.decisions.scenario import Scenario
     from specmargin.decisions.verdict import verdict
     from specmargin.errors import InputError, SpecmarginError
@@ -42,7 +43,7 @@ _MODULE_BY_NAME = {
     "Parallel": "modes",
     "Plan": "decisions.plan",
     "PlanResult": "app.python",
-    "PlanRow": "decisions.plan",
+    "PlanRow": "decisions.rows",
     "PriceModel": "prices.model",
     "Pricer": "decisions.pricer",
     "Roofline": "prices.roofline",

@@ -56,7 +56,7 @@ OTHERS = (
             "--drafter free",
             "--acceptance 0.8",
             "--acceptance 0.78,0.58,0.44",
-            "--acceptance length:2.3@4",
+            "--acceptance accepted:2.3@4",
             "--routing uniform",
             "--routing deepseek-v4-flash",
             "--context 32768",

@@ -44,7 +44,7 @@ def test_root() -> None:
 def test_plan_json_has_the_documented_keys() -> None:
     shared = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64", "--routing", "uniform")
     result = payload(*shared, "--contexts", "1k,32k")
-    assert result["schema"] == "specmargin.plan/1"
+    assert result["schema"] == "specmargin.plan/2"
     for key in ("model", "gpu", "engine", "drafter", "sources", "rows", "config"):
         assert key in result
     row_keys = {"batch", "depth", "speedup", "goodput_tokens_per_second", "no_spec_tokens_per_second", "hurdle"}
@@ -64,7 +64,7 @@ def test_plan_by_expert_parallelism_shows_the_communication_share() -> None:
     tp = payload(*shared, "--parallel", "tp")
     assert all(0 < row["communication_share"] < 1 for row in ep["rows"])
     assert ep["rows"][0]["distinct_experts"] < tp["rows"][0]["distinct_experts"]  # a rank's own experts
-    assert "comm" in run(*shared, "--parallel", "ep").stdout
+    assert "comm" in run(*shared, "--parallel", "ep", "--explain").stdout
 
 
 def test_plan_ranks_drafters() -> None:
@@ -269,22 +269,30 @@ def test_names_with_brackets_are_not_markup(tmp_path: Path) -> None:
         source = "[bold]its datasheet"
         """
     )
-    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device)).stdout
+    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device), "--explain").stdout
     assert "[/red] card" in shown
     assert "[bold]its datasheet" in shown
 
 
-def test_a_setting_that_falls_short_of_the_plan_says_by_how_much() -> None:
-    """TensorRT-LLM cannot deepen with batch, llama.cpp has one depth: the numbers of what they get are shown."""
-    arguments = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64"]
-    for engine in ("trtllm", "llamacpp"):
-        result = payload(*arguments, "--engine", engine)
-        short = [row for row in result["rows"] if row["scheduled_speedup"] < 0.95 * row["speedup"]]
-        text = run(*arguments, "--engine", engine).stdout
-        assert ("with this configuration:" in text) == bool(short)
-    exact = payload(*arguments, "--engine", "vllm")
-    for row in exact["rows"]:
-        assert row["scheduled_speedup"] >= 0.98 * row["speedup"]
+def test_a_setting_that_falls_short_names_the_better_depth() -> None:
+    """One depth for all batches under data parallelism; a column says where another would gain more than --min-gain."""
+    arguments = ["plan", "kimi-k2", "--gpu", "b200", "--gpus", "8", "--parallel", "dp-ep", "--batch", "1,64,1024"]
+    result = payload(*arguments)
+    assert len({row["depth"] for row in result["rows"]}) == 1
+    (short,) = [row for row in result["rows"] if row["better_depth"] is not None]
+    assert short["batch"] == 1024
+    assert short["better_speedup"] > 1.02 * short["speedup"]
+    assert f"{short['better_depth']}: {short['better_speedup']:.2f}×" in run(*arguments).stdout
+    assert "better" not in run(*arguments, "--min-gain", "0.5").stdout
+
+
+def test_the_verdict_names_where_the_flags_lose() -> None:
+    """One depth for 1,856 sequences that fit: beyond the engine's CUDA graphs it is slower than plain decoding."""
+    arguments = ["plan", "kimi-k2", "--gpu", "b200", "--gpus", "8", "--parallel", "dp-ep"]
+    result = payload(*arguments)
+    ((first, last),) = result["loses_at_batches"]
+    assert f"it loses at batch {first:,} to {last:,} (0." in result["verdict"]
+    assert result["pays_at_batches"] == [[1, first - 1]]
 
 
 def test_debug_shows_the_traceback_of_a_bug(

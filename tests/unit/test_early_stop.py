@@ -21,7 +21,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError, ScenarioError
 from tests.scenarios import pricer
 
-CURVE = parse_acceptance("0.78,0.58,0.44,0.36", max_depth=8)
+CURVE = parse_acceptance("0.78,0.58,0.44,0.36")
 DEPTH = 6
 
 
@@ -36,7 +36,7 @@ def stopping(p_min: float, drafter: str = "mtp", **changes: Any) -> Pricer:
 @pytest.mark.parametrize("acceptance", [0.02, 0.5, 0.78, 0.99])
 def test_the_assumed_confidence_is_a_calibrated_beta_distribution(acceptance: float, p_min: float) -> None:
     """Against scipy's incomplete beta function."""
-    stop = assumed_stop(parse_acceptance(str(acceptance), max_depth=8), p_min)
+    stop = assumed_stop(parse_acceptance(str(acceptance)), p_min)
     a, b = CONCENTRATION * acceptance, CONCENTRATION * (1 - acceptance)
     assert stop.drafted.by_depth[0] == pytest.approx(1 - betainc(a, b, p_min), rel=1e-3, abs=1e-6)
     assert stop.accepted.by_depth[0] == pytest.approx(acceptance * (1 - betainc(a + 1, b, p_min)), rel=1e-3, abs=1e-6)
@@ -61,7 +61,7 @@ def test_a_higher_threshold_drafts_and_accepts_less_but_a_larger_share() -> None
 
 @pytest.mark.parametrize("acceptance", ["0", "1"])
 def test_certain_acceptance_and_none(acceptance: str) -> None:
-    stop = assumed_stop(parse_acceptance(acceptance, max_depth=8), 0.5)
+    stop = assumed_stop(parse_acceptance(acceptance), 0.5)
     assert stop.mean_drafted(4) == pytest.approx(4 * float(acceptance), abs=1e-3)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from specmargin.app.planning import Answer
 from specmargin.decisions.load import Load, Operating
-from specmargin.decisions.plan import Plan, PlanRow
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
@@ -18,7 +19,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
     best = answers[0]
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
-        "schema": "specmargin.plan/1",
+        "schema": "specmargin.plan/2",
         "model": scenario.architecture.name,
         "gpu": scenario.device.name,
         "gpus": scenario.layout.gpus,
@@ -36,12 +37,9 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
         "early_stop": _early_stop_payload(plan),
-        "rows": [
-            _row_payload(row, price)
-            | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
-            for row, gain in zip(plan.rows, best.scheduled_speedups, strict=True)
-        ],
+        "rows": [_row_payload(row, price) for row in plan.rows],
         "pays_at_batches": [list(entry) for entry in plan.paying],
+        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
         "stops_at_batch": plan.stops_at_batch,
         "stops_at_context": plan.stops_at_context,
@@ -51,14 +49,15 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
+        "config_needs": best.config.needs,
         "config_file": best.config.file_text,
         "config_notes": list(best.config.notes),
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
     }
     if best.by_context:
         values["by_context"] = [
-            {"context": tokens, "rows": [_row_payload(row, price) for row in context_plan.rows]}
-            for tokens, context_plan in best.by_context.items()
+            {"context": tokens, "rows": [_row_payload(row, price) for row in rows]}
+            for tokens, rows in best.by_context.items()
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
         values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
@@ -91,9 +90,13 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
         "tpot_seconds": row.tpot_seconds,
         "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
+        "better_depth": row.better_depth,
+        "better_speedup": row.better_speedup,
         "hurdle": row.hurdle,
-        "hurdle_by_component": {str(name): value for name, value in row.hurdle_by_component.items()},
+        "hurdle_note": row.hurdle_note,
+        "hurdle_by_component": {str(name): _rounded(value, row) for name, value in row.hurdle_by_component.items()},
         "break_even_acceptance": row.break_even_acceptance,
+        "break_even_accept_length": row.break_even_accept_length,
         "break_even_depth": row.break_even_depth,
         "distinct_experts": row.distinct_experts,
         "bound_by": f"{row.bound_component}: {row.bound_resource}",
@@ -104,6 +107,11 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
     if price is not None:
         values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
     return values
+
+
+def _rounded(hurdle: float, row: PlanRow) -> float:
+    """Zero where the time behind it is below a nanosecond."""
+    return row.goodput_tokens_per_second * rounded_seconds(hurdle / row.goodput_tokens_per_second)
 
 
 def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answers
 from specmargin.app.request_schema import read_request
 from specmargin.app.verbs_schema import PlanRequest
-from specmargin.decisions.plan import PlanRow
+from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.verdict import verdict
 from specmargin.errors import needs_extra
 from specmargin.formats import find_engine

@@ -56,10 +56,7 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
         _engine_time(request, prices, engine.name),
         graph_limit=graph_limit if request.graph_limit is None else request.graph_limit,
     )
-    survival_by_choice = [
-        find_acceptance(request.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8)
-        for choice in choices
-    ]
+    survival_by_choice = [find_acceptance(request.acceptance, choice, target) for choice in choices]
     return [
         (
             choice,

@@ -61,12 +61,14 @@ class PlanRequest(ScenarioRequest):
     depth: DepthField = 8
     min_gain: Annotated[
         float,
-        Field(description="Merge neighbouring batch ranges whose goodput differs by less than this fraction."),
+        Field(description="Smaller gains do not matter: the schedule takes the fewest ranges within this fraction."),
         QUESTION.as_("PART"),
     ] = 0.02
     max_batch: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."), QUESTION.as_("N")
-    ] = 512
+        int | None,
+        Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."),
+        QUESTION.as_("N", "512, or as many as fit"),
+    ] = None
     ignore_graph_limit: Annotated[
         bool, Field(description="Allow steps beyond the largest CUDA graph, at their price."), QUESTION
     ] = False
@@ -79,7 +81,7 @@ class PlanRequest(ScenarioRequest):
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(ge=0, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(ge=0, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
 
     @model_validator(mode="after")
@@ -228,7 +230,7 @@ class SimulateRequest(ScenarioRequest):
         float | None, Field(description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
     seed: Annotated[
         int, Field(ge=0, description="Random seed; equal seeds give identical results."), QUESTION.as_("N")

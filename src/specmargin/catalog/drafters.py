@@ -323,13 +323,13 @@ def _survival_from_profile(text: str | None, choice: DraftChoice, target: Archit
     return curve
 
 
-def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture, *, max_depth: int) -> Survival:
+def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture) -> Survival:
     """What the user gave, or else the bundled curve of the drafter or its kind, an assumption for other models."""
     survival = _survival_from_path(text) or _survival_from_profile(text, choice, target)
     if survival is not None:
         return survival
     if text is not None and text.lower() not in _acceptance_tables():
-        return parse_acceptance(text, max_depth=max_depth)
+        return parse_acceptance(text)
     name = choice.kind if text is None else text.lower()
     if name not in _acceptance_tables():
         raise CatalogError(f"no default acceptance of --drafter {name} is bundled; give --acceptance")

@@ -36,22 +36,22 @@ def gpus(
     if json:
         render.json_out({"schema": "specmargin.gpus/1", "gpus": [_payload(device) for device in devices]})
         return
-    columns = [("name", "left"), ("device", "left"), ("memory", "right"), ("bandwidth", "right")]
-    columns += [(f"{arithmetic} TFLOP/s", "right") for arithmetic in _SHOWN]
+    columns = [("name", "left"), ("device", "left"), ("GB", "right"), ("TB/s", "right")]
+    columns += [(str(arithmetic), "right") for arithmetic in _SHOWN]
     shown = render.table("", [*columns, ("link", "right")])
     for device in devices:
         rates = [device.operations_per_second.get(arithmetic) for arithmetic in _SHOWN]
         shown.add_row(
             device.name,
-            device.title,
-            f"{device.memory_bytes / 1e9:.0f} GB",
-            f"{device.bandwidth_bytes_per_second / 1e12:.2f} TB/s",
+            device.title.removeprefix("NVIDIA "),
+            f"{device.memory_bytes / 1e9:.0f}",
+            f"{device.bandwidth_bytes_per_second / 1e12:.2f}",
             *("–" if rate is None else f"{rate / 1e12:,.0f}" for rate in rates),
-            f"{device.fabric.link_bytes_per_second / 1e9:.0f} GB/s",
+            f"{device.fabric.link_bytes_per_second / 1e9:.0f}",
         )
     out = render.console()
     out.print(shown)
-    out.print("datasheet peaks, dense; link: per direction, between GPUs of a node", style="dim")
+    out.print("datasheet peaks; bf16, fp8, fp4: dense TFLOP/s; link: GB/s per direction within a node", style="dim")
 
 
 def _payload(device: Device) -> dict[str, Any]:

@@ -43,6 +43,14 @@ def plan(
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Also print bottlenecks, experts, break-even lengths, notes and all sources.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = False,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -81,16 +89,18 @@ def plan(
         compared = {} if comparison is None else comparison_view.payload(comparison)
         render.json_out(payload(ranked, engine, request.gpu_hour_price) | compared)
     else:
-        plan_view.show(ranked, engine, request.gpu_hour_price, comparison)
+        plan_view.show(ranked, engine, request.gpu_hour_price, comparison, explain=explain)
         if message is not None:
             typer.echo(f"Wrote {message}.")
 
 
 def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
+    from specmargin.app.planning import MAX_NUM_SEQS
+
     with needs_extra("live"):
         from specmargin.app.policy_file import write_policy
 
-    return write_policy(path, best, request.acceptance, max_batch=request.max_batch, force=force)
+    return write_policy(path, best, request.acceptance, max_batch=request.max_batch or MAX_NUM_SEQS, force=force)
 
 
 def _draw(best: Answer, path: Path) -> None:
@@ -98,9 +108,10 @@ def _draw(best: Answer, path: Path) -> None:
     from specmargin.figures.payoff import context_figure, speedup_figure
 
     plan = best.plan
+    depth, limit, schedule = plan.max_depth, plan.graph_limit, plan.schedule
     if best.by_context:
-        figure = context_figure(plan.pricer, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        figure = context_figure(plan.pricer, max_depth=depth, graph_limit=limit, schedule=schedule)
     else:
         batch = plan.best.batch
-        figure = speedup_figure(plan.pricer, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        figure = speedup_figure(plan.pricer, batch=batch, max_depth=depth, graph_limit=limit, schedule=schedule)
     save(figure.chart(), path)

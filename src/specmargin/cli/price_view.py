@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from specmargin.cli import render, unverified_view
-from specmargin.decisions.plan import marginal_by_component
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import marginal_by_component, rounded_seconds
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.unverified import UnverifiedRound, unverified_seconds
 from specmargin.decisions.warnings import price_warnings
@@ -78,7 +78,7 @@ def _emit_json(
             "context": scenario.context,
             "distinct_experts": None if distinct is None else float(distinct),
             "components": [
-                _line(line, float(added))
+                _line(line, rounded_seconds(float(added)))
                 for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks)
             ],
             "total_seconds": verify,
@@ -114,7 +114,7 @@ def _emit_table(
     title = f"verify step on {scenario.device.title}, {scenario.prices.name} prices"
     shown = render.table(title, [*columns, ("one more position", "right"), ("bound by", "left")])
     for line, added in marginal_by_component(now, more, positions=scenario.layout.sequence_ranks):
-        shown.add_row(*_cells(line, verify), render.seconds(float(added)), str(line.resource()))
+        shown.add_row(*_cells(line, verify), render.seconds(rounded_seconds(float(added))), str(line.resource()))
     out.print(shown)
     if drafting is not None:
         out.print()
@@ -129,7 +129,10 @@ def _emit_table(
     if bound is not None:
         out.print(unverified_view.sentence(bound), style="dim", markup=False)
     out.print()
-    render.warnings(out, price_warnings(pricer, batch=batch, depth=depth))
+    warnings = price_warnings(pricer, batch=batch, depth=depth)
+    render.warnings(out, warnings)
+    if warnings:
+        out.print()
     render.sources(out, {name: s for name, s in pricer.sources.items() if name != "acceptance"})
 
 

@@ -56,19 +56,19 @@ def figure(name: str, view: View) -> Figure:
 
 
 def _speedup(view: View) -> Figure:
-    return payoff.speedup_figure(view.pricer, batch=view.batch, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return payoff.speedup_figure(view.pricer, batch=view.batch, **view.setting)
 
 
 def _context(view: View) -> Figure:
-    return payoff.context_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return payoff.context_figure(view.pricer, **view.setting)
 
 
 def _pareto(view: View) -> Figure:
-    return payoff.pareto_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return payoff.pareto_figure(view.pricer, **view.setting)
 
 
 def _ledger(view: View) -> Figure:
-    return ledger.ledger_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return ledger.ledger_figure(view.pricer, **view.setting)
 
 
 def _crossover(view: View) -> Figure:

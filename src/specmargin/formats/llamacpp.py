@@ -2,8 +2,8 @@
 
 `--spec-draft-p-min` (alias `--draft-p-min`, default 0) stops a draft at the first token less likely than it: a
 threshold for each token, not for the run so far. That token is dropped, although its pass was run. The value written is
-the one that was priced; if none was, it is the hurdle, because a token below it cannot pay at any depth.
-(common/arg.cpp and common/speculative.cpp, August 2026; `--draft-max` of earlier versions has been removed)
+the one that was priced; if none was, it is the hurdle of the last token at the plan's first batch: below it, that token
+does not pay. (common/arg.cpp and common/speculative.cpp, August 2026; `--draft-max` of earlier versions was removed)
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from specmargin.formats.base import (
     drafter_model,
     empty_config,
     fixed_schedule,
-    single_depth,
 )
 
 _TYPES = {
@@ -31,11 +30,11 @@ _TYPES = {
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+    schedule = fixed_schedule(request)
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
-    notes = ["llama.cpp has one draft length for all batches: the best on average over the plan's batches"]
+    notes = ["llama.cpp has one draft length for all batches"]
     method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
     if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
         text = f"--spec-type {method} --spec-ngram-simple-size-m {depth}"
@@ -43,12 +42,12 @@ def write(request: ScheduleRequest) -> EngineConfig:
         model = drafter_model(request)
         path = f" --spec-draft-model {shlex.quote(model)}" if model else ""
         if request.p_min is None:
-            threshold = f"--spec-draft-p-min {min(request.hurdle, 0.99):.2f}"
+            threshold = f"--spec-draft-p-min {min(max(request.hurdle_by_depth[depth - 1], 0.0), 0.99):.2f}"
         else:
             threshold = f"--spec-draft-p-min {request.p_min:g}"
             notes.append(f"{request.drafted_by_depth[depth]:.1f} of at most {depth} tokens per draft")
         text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
-    return EngineConfig(text=text, schedule=schedule, notes=tuple(notes))
+    return EngineConfig(text=text, schedule=schedule, needs="llama.cpp of August 2026 or later", notes=tuple(notes))
 
 
 FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write, stops_early=True)

@@ -119,7 +119,7 @@ def round_pricer(model: str, drafter: str, prices: str, engine_time: EngineTime)
         prices=find_prices(prices, device, "vllm", RooflineForm.PER_COMPONENT),
         routing=UNIFORM,
         drafter=choice,
-        survival=parse_acceptance("0", max_depth=8),
+        survival=parse_acceptance("0"),
         engine_time=engine_time,
     )
     return Pricer(scenario)
