@@ -33,9 +33,9 @@ def _rounded(parameters: int, digits: int) -> str:
         ("qwen3.6-35b-a3b", "35", 0),  # Qwen3.6-35B-A3B model card
         ("command-a", "111", 0),  # Command A model card
         ("qwen3-next-80b-a3b", "80", 0),  # Qwen3-Next-80B-A3B model card
-        ("qwen3-14b", "14.8", 1),  # Qwen3-14B model card
+        ("qwen3-14b", "14.8", 1),  # Qwen3-14B model card: 14.8B
         ("llama-3.2-1b", "1.24", 2),  # Llama 3.2 model card: 1.23B, cut; 1.2358 here
-        ("llama-3.2-3b", "3.21", 2),  # Llama 3.2 model card
+        ("llama-3.2-3b", "3.21", 2),  # Llama 3.2 model card: 3.21B
         ("qwen3.8-2.4t-a95b", "2420", 0),  # Qwen3.8-2.4T-A95B: 2.4T
         ("qwen3.8-27b", "27", 0),  # Qwen3.8-27B
         ("hy3", "295", 0),  # Hy3 model card, without the MTP layer
@@ -80,7 +80,7 @@ def test_active_is_the_published_one(model: str, printed: str, digits: int, with
     ("model", "printed", "digits"),
     [
         ("hy3", "3.8", 1),  # Hy3 model card: "+3.8B MTP layer"
-        ("mimo-v2-flash", "0.33", 2),  # MiMo-V2-Flash technical report: 0.33B per MTP block
+        ("mimo-v2-flash", "0.33", 2),  # MiMo-V2-Flash README: "0.33B params/block"
     ],
 )
 def test_mtp_heads_have_the_published_size(model: str, printed: str, digits: int) -> None:

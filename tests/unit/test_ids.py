@@ -62,10 +62,18 @@ def test_the_list_is_long_and_names_nothing_twice() -> None:
 
 def test_the_file_has_no_unknown_keys_or_names() -> None:
     for group in _groups():
-        assert set(group) <= {"model", "weights", "config", "source", "note", "ids"}
+        assert set(group) <= {"model", "weights", "config", "context", "source", "note", "ids"}
         assert group["model"] in model_names()
         assert group.get("weights", "bf16") in PRECISIONS
         assert "weights" not in group or "quantization_config" not in group.get("config", {})
+
+
+def test_a_context_of_its_own_has_a_source() -> None:
+    """A length that differs from the bundled model's is stated somewhere, and the output says where."""
+    for group in _groups():
+        assert ("max_position_embeddings" in group.get("config", {})) == ("context" in group), group["ids"]
+    assert "; context 202,752 (GLM-4.6 model card: 200K; " in find_model("zai-org/GLM-4.7").source.detail
+    assert "; context" not in find_model("zai-org/GLM-4.5-FP8").source.detail
 
 
 @pytest.mark.parametrize("spec", IDS)
@@ -125,6 +133,9 @@ def test_listed_ids_have_the_layers_of_their_own_configurations() -> None:
         ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3", "fp8-block", 163840),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-70b", "bf16", 131072),
         ("moonshotai/Kimi-K2-Thinking", "kimi-k2.5", "int4-g32", 262144),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", "fp8-block", 262144),
+        ("zai-org/GLM-4.6", "glm-4.5", "bf16", 202752),
+        ("CohereLabs/command-a-reasoning-08-2025", "command-a", "bf16", 256000),
         ("nvidia/DeepSeek-R1-FP4", "deepseek-r1", "nvfp4", 163840),
     ],
 )

@@ -39,6 +39,7 @@ class Variant:
     weights: str | None = None  # every linear layer in this precision; None: as the configuration says
     config: Mapping[str, Any] = field(default_factory=dict)  # keys that differ from the bundled configuration
     source: str = ""  # the configuration that states the precision
+    context: str = ""  # what states the context length, where it differs from the bundled one
     note: str = ""
     listed: bool = True  # False: recognised by its name
 

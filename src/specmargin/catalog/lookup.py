@@ -87,6 +87,7 @@ def _understood(variant: Variant, model: Architecture, *, given: bool) -> Source
     details = [
         f"{variant.id}: architecture of {variant.model}, weights {', '.join(model.weight_precisions)}",
         f" ({how})" if how else "",
+        f"; context {model.max_context:,} ({variant.context})" if variant.context else "",
         f"; {variant.note}" if variant.note else "",
         f"; {_entry(variant.model)['source']}",
     ]
