@@ -38,6 +38,7 @@ class Matrix:
     copies: int = 1
     biased: bool = False
     fused: str = ""  # matrices of one layer with the same label read the same input and run as one GEMM
+    stage: str = ""  # GEMMs of one layer with the same label run at the same time, on parallel CUDA streams
 
     def __post_init__(self) -> None:
         if min(self.inputs, self.outputs, self.copies, self.split_units) < 1:
