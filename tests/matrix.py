@@ -67,7 +67,8 @@ def cells() -> Iterator[Cell]:
 
 def sample() -> list[Cell]:
     """At most 150, always the same: every model, GPU and engine, in changing company."""
-    models, gpus, engines = model_names(), device_names(), list(ENGINES)
+    gpus, engines = device_names(), list(ENGINES)
+    models = [model for model in model_names() if any(_fits(model, gpu) for gpu in gpus)]
     pairs = [(model, _next_gpu(model, gpus, start)) for i, model in enumerate(models) for start in (i, i + 7)]
     missing = set(gpus) - {gpu for _, gpu in pairs}
     pairs += [(next(model for model in models if _fits(model, gpu)), gpu) for gpu in sorted(missing)]

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specmargin.app.planning import Answer
+from specmargin.app.service import headline, service_payload
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
@@ -30,7 +31,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "prices": scenario.prices.name,
         "weights": weight_names(scenario),
         "kv_cache": scenario.kv_precision.name,
-        "verdict": verdict(plan),
+        "verdict": answer_text(best),
         "sources": {name: str(source) for name, source in sources.items()},
         "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
@@ -61,6 +62,8 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
         values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
+    if best.service is not None:
+        values["service"] = service_payload(best.service)
     if len(answers) > 1:
         values["ranking"] = [
             {
@@ -72,6 +75,11 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
             for entry in answers
         ]
     return values
+
+
+def answer_text(best: Answer) -> str:
+    """The verdict; with a load, what the service gains comes first."""
+    return verdict(best.plan) if best.service is None else f"{headline(best.service)} {verdict(best.plan)}"
 
 
 def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from specmargin.app.request_schema import MAX_BATCH
 from specmargin.app.scenarios import scenarios_of
+from specmargin.app.service import Service, service, service_load
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.compare import Comparison
@@ -18,7 +19,7 @@ from specmargin.decisions.plan import HORIZON, Plan, check_range, deepest, make_
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.schedule import depth_table
+from specmargin.decisions.schedule import Schedule, depth_table
 from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
@@ -44,6 +45,7 @@ class Answer:
     routing_effect: RoutingEffect | None  # against uniform routing
     no_spec: Operating | None  # where the load settles without speculation
     speculating: Operating | None
+    service: Service | None = None  # the load as whole requests
 
     @property
     def mean_speedup(self) -> float:
@@ -53,9 +55,8 @@ class Answer:
 
 def answers(request: PlanRequest) -> list[Answer]:
     """One answer per requested drafter, the best first."""
-    load = load_of(request)
-    if load is not None:
-        request = request.model_copy(update={"context": round(load.mean_context)})
+    if request.isl is not None and request.osl is not None:
+        request = request.model_copy(update={"context": round(request.isl + request.osl / 2.0)})
     by_drafter = [answer(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
     return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
 
@@ -106,7 +107,13 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         routing_effect=routing_effect(plan),
         no_spec=no_spec,
         speculating=speculating,
+        service=_service(pricer, request, config.schedule),
     )
+
+
+def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Service | None:
+    load = service_load(request)
+    return None if load is None else service(pricer, load, schedule)
 
 
 def compare(best: Answer, request: PlanRequest, what: str) -> Comparison | Unverified:
@@ -141,6 +148,9 @@ def _batches(
     if request.batch is not None:
         return list(request.batch)
     fits = max(pricer.no_spec_largest_batch, 1)
+    if request.concurrency is not None:
+        most = min(request.concurrency, fits)
+        return sorted({batch for batch in DEFAULT_BATCHES if most / 8 <= batch < most} | {most})
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 

@@ -36,6 +36,9 @@ Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
 BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
 
 
+MAX_USERS = 8192
+
+
 class PlanRequest(ScenarioRequest):
     batch: Annotated[
         Numbers | None,
@@ -48,13 +51,34 @@ class PlanRequest(ScenarioRequest):
         Field(description="Also plan at these context lengths: 1k,8k,64k."),
         LOAD.as_("LIST"),
     ] = ()
+    concurrency: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_USERS, description="Concurrent requests: what the service delivers, prefill included."),
+        LOAD.as_("N"),
+    ] = None
     qps: Annotated[
         float | None,
-        Field(description="Requests per second, instead of batch sizes (with --isl --osl)."),
+        Field(description="Requests per second, instead of a concurrency."),
         LOAD.as_("RATE"),
     ] = None
-    isl: Annotated[int | None, Field(description="Input tokens per request."), NUMBER, LOAD.as_("TOKENS")] = None
-    osl: Annotated[int | None, Field(description="Output tokens per request."), NUMBER, LOAD.as_("TOKENS")] = None
+    isl: Annotated[
+        int | None,
+        Field(ge=1, description="Input tokens per request (with --concurrency or --qps)."),
+        NUMBER,
+        LOAD.as_("TOKENS"),
+    ] = None
+    osl: Annotated[
+        int | None,
+        Field(ge=1, description="Output tokens per request (with --concurrency or --qps)."),
+        NUMBER,
+        LOAD.as_("TOKENS"),
+    ] = None
+    prefix_hit: Annotated[
+        float, Field(ge=0, lt=1, description="Share of the input found in the prefix cache."), LOAD.as_("PART")
+    ] = 0.0
+    max_num_batched_tokens: Annotated[
+        int, Field(ge=64, description="Tokens per step, as in vLLM: prompts are read in chunks."), LOAD.as_("N")
+    ] = 8192
     tpot_slo: Annotated[
         float | None, Field(description="Target for the time between tokens, in ms (with --qps)."), LOAD.as_("MS")
     ] = None
@@ -87,12 +111,17 @@ class PlanRequest(ScenarioRequest):
     @model_validator(mode="after")
     def _one_load(self) -> PlanRequest:
         given = self.model_fields_set
-        if self.qps is None and given & {"isl", "osl", "tpot_slo"}:
-            raise ValueError("--isl, --osl and --tpot-slo describe a request rate: add --qps")
-        if self.qps is not None and (self.isl is None or self.osl is None):
-            raise ValueError("--qps needs --isl and --osl (input and output tokens per request)")
-        if self.qps is not None and given & {"batch", "context"}:
-            raise ValueError("--qps determines batch and context: leave out --batch and --context")
+        loads = [f"--{name}" for name in ("concurrency", "qps") if getattr(self, name) is not None]
+        if len(loads) > 1:
+            raise ValueError("give one load: --concurrency or --qps")
+        if not loads and given & {"isl", "osl", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}:
+            raise ValueError("--isl, --osl and the options of requests need a load: add --concurrency or --qps")
+        if self.tpot_slo is not None and self.qps is None:
+            raise ValueError("--tpot-slo needs a request rate: --qps")
+        if loads and (self.isl is None or self.osl is None):
+            raise ValueError(f"{loads[0]} needs --isl and --osl (input and output tokens per request)")
+        if loads and given & {"batch", "context"}:
+            raise ValueError(f"{loads[0]} determines batch and context: leave out --batch and --context")
         return self
 
 

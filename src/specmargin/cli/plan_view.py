@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from specmargin.app.payload import answer_text
 from specmargin.app.planning import Answer
-from specmargin.cli import comparison_view, plan_details_view, render
+from specmargin.cli import comparison_view, plan_details_view, render, service_view
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
 
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
@@ -25,9 +25,11 @@ def show(
 ) -> None:
     out = render.console()
     best = answers[0]
-    out.print(verdict(best.plan), style="bold", markup=False)
+    out.print(answer_text(best), style="bold", markup=False)
     out.print()
-    if best.load is not None and best.no_spec is not None and best.speculating is not None:
+    if best.service is not None:
+        service_view.show(out, best.service, None if best.load is None else best.load.tpot_target_seconds)
+    if best.service is None and best.load is not None and best.no_spec is not None and best.speculating is not None:
         _show_load(out, best.load, best.no_spec, best.speculating)
     if len(answers) > 1:
         _show_ranking(out, answers)

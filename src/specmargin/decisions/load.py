@@ -108,7 +108,8 @@ def _settle_at(
 
 
 def _prefill_share(pricer: Pricer, load: Load) -> float:
-    seconds = pricer.prefill_seconds(load.input_tokens)
+    # Launching the kernels of a prompt overlaps with decoding: kernels alone.
+    seconds = pricer.without_launches().prefill_seconds(load.input_tokens)
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(
