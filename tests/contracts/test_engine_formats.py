@@ -32,6 +32,7 @@ def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -
         batches=np.arange(1, BATCHES + 1),
         speedup_by_batch_depth=relative / relative[:, :1],
         allowed_by_batch_depth=np.ones(relative.shape, dtype=bool),
+        fits_by_depth=np.full(deepest + 1, 1000),
     )
 
 
