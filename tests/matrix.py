@@ -246,7 +246,16 @@ def main() -> int:
     done = _read(code)
     todo = [cell for cell in cells() if cell not in done]
     RESULTS.parent.mkdir(exist_ok=True)
-    began = time.monotonic()
+    try:
+        _check_all(todo, done, code)
+    finally:
+        SUMMARY.write_text(_summary(done), encoding="utf-8")
+        print(SUMMARY.read_text(encoding="utf-8"))
+    return 1 if any(result.faults for result in done.values()) else 0
+
+
+def _check_all(todo: list[Cell], done: dict[Cell, Result], code: str) -> None:
+    began, known = time.monotonic(), len(done)
     with RESULTS.open("a", encoding="utf-8") as file:
         for index, cell in enumerate(todo, start=1):
             done[cell] = check(cell)
@@ -254,10 +263,7 @@ def main() -> int:
             file.flush()
             if index % 20 == 0 or index == len(todo):
                 left = (time.monotonic() - began) / index * (len(todo) - index)
-                print(f"{index}/{len(todo)} ({len(done) - index} known before), {left / 60:.0f} min left", flush=True)
-    SUMMARY.write_text(_summary(done), encoding="utf-8")
-    print(SUMMARY.read_text(encoding="utf-8"))
-    return 1 if any(result.faults for result in done.values()) else 0
+                print(f"{index}/{len(todo)} ({known} known before), {left / 60:.0f} min left", flush=True)
 
 
 def _digest() -> str:
@@ -285,7 +291,8 @@ def _summary(done: dict[Cell, Result]) -> str:
     lines = [
         "# Table, verdict and flags over all bundled models, GPUs and engines",
         "",
-        "`make test-matrix` writes this file; `tests/matrix.py` says what is checked.",
+        "`make test-matrix` writes this file; `tests/matrix.py` says what is checked. "
+        f"{len(done):,} of {sum(1 for _ in cells()):,} combinations were tried.",
         "",
         "| engine | layout | plans | rows | faults |",
         "| --- | --- | ---: | ---: | ---: |",

@@ -96,7 +96,12 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "fits": row.fits,
     }
     if price is not None:
-        values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
+        cost = row.gpu_hours_per_million_tokens * price
+        values |= {
+            "cost_per_million_tokens": cost,
+            "no_spec_cost_per_million_tokens": cost * row.speedup,
+            "currency": "USD",
+        }
     return values
 
 
