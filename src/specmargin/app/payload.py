@@ -16,6 +16,7 @@ from specmargin.sources import weakest
 
 def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
+    effect = best.routing_effect
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
         "schema": "specmargin.plan/2",
@@ -34,7 +35,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
-        "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
+        "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
         "rows": [_row_payload(row, price) for row in plan.rows],
         "pays_at_batches": [list(entry) for entry in plan.paying],
         "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
