@@ -61,7 +61,7 @@ def cells() -> Iterator[Cell]:
     """All models, GPUs and engines; with expert parallelism where the model has experts."""
     for model, gpu, engine in itertools.product(model_names(), device_names(), ENGINES):
         yield Cell(model=model, gpu=gpu, engine=engine)
-        if bundled_model(model).is_moe and engine in ("vllm", "sglang"):
+        if bundled_model(model).is_moe and engine != "llamacpp":
             yield Cell(model=model, gpu=gpu, engine=engine, parallel="dp-ep")
 
 
@@ -73,7 +73,7 @@ def sample() -> list[Cell]:
     pairs += [(next(model for model in models if _fits(model, gpu)), gpu) for gpu in sorted(missing)]
     chosen = [Cell(model=m, gpu=g, engine=engines[i % len(engines)]) for i, (m, g) in enumerate(pairs)]
     spread = [
-        Cell(model=m, gpu=g, engine=("vllm", "sglang")[i % 2], parallel="dp-ep")
+        Cell(model=m, gpu=g, engine=("vllm", "sglang", "trtllm")[i % 3], parallel="dp-ep")
         for i, (m, g) in enumerate(pairs[::5])
         if bundled_model(m).is_moe
     ]
