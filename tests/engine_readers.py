@@ -61,7 +61,9 @@ def sglang_depth(config: EngineConfig, batch: int) -> int:
 def trtllm_depth(config: EngineConfig, batch: int) -> int:
     """Keys are upper bounds; above the last, 0. The smallest key must map to max_draft_len and none may exceed it."""
     settings = yaml.safe_load(config.text)["speculative_config"]
-    schedule: dict[int, int] = settings["draft_len_schedule"]
+    schedule: dict[int, int] | None = settings.get("draft_len_schedule")
+    if schedule is None:
+        return int(settings["max_draft_len"])
     assert schedule[min(schedule)] == settings["max_draft_len"]
     assert max(schedule.values()) <= settings["max_draft_len"]
     for bound in sorted(schedule):

@@ -32,6 +32,7 @@ def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -
         batches=np.arange(1, BATCHES + 1),
         speedup_by_batch_depth=relative / relative[:, :1],
         allowed_by_batch_depth=np.ones(relative.shape, dtype=bool),
+        fits_by_depth=np.full(deepest + 1, 1000),
     )
 
 
@@ -109,11 +110,13 @@ def test_trtllm_gives_up_little_when_the_plan_deepens_with_batch() -> None:
     assert any("deepest" in note for note in config.notes)
 
 
-def test_vllm_keeps_one_depth_under_data_parallelism() -> None:
-    """vLLM switches the table off there, so writing one would promise what does not happen."""
-    config = ENGINES["vllm"].write(_request(_table(FALLING), parallel=Parallel.DP_EP))
-    assert "per_batch_size" not in config.text
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_one_depth_under_data_parallelism(engine: str) -> None:
+    """vLLM switches its table off there, SGLang refuses, and in TensorRT-LLM each rank would look up its own batch."""
+    config = ENGINES[engine].write(_request(_table(FALLING), parallel=Parallel.DP_EP))
+    assert not any(word in config.text for word in ("per_batch_size", "adaptive", "draft_len_schedule"))
     assert len(config.schedule.ranges) == 1
+    assert {READERS[engine](config, batch) for batch in (1, 64, 1000)} == {config.schedule.max_depth}
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))

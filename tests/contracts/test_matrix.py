@@ -27,7 +27,7 @@ def test_the_sample_has_everything_and_is_small() -> None:
     assert {cell.engine for cell in cells} == set(ENGINES)
     assert {cell.gpu for cell in cells} == set(device_names())
     assert {cell.model for cell in cells} == set(model_names())
-    assert {cell.engine for cell in cells if cell.parallel == "dp-ep"} == {"vllm", "sglang"}
+    assert {cell.engine for cell in cells if cell.parallel == "dp-ep"} == {"vllm", "sglang", "trtllm"}
 
 
 def test_the_check_can_fail() -> None:

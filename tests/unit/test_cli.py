@@ -1,4 +1,4 @@
-"""The command line: JSON keys, tables of 100 columns, and one clear sentence for every kind of bad input."""
+"""The command line: JSON keys, tables of 80 columns, and one clear sentence for every kind of bad input."""
 
 from __future__ import annotations
 
@@ -81,8 +81,12 @@ def test_plan_from_a_request_rate_and_as_money() -> None:
     load = result["load"]
     assert load["speculating"]["batch"] <= load["no_spec"]["batch"]
     assert load["speculating"]["meets_target"] is True
+    depths = {row["batch"]: row["depth"] for row in result["rows"]}
+    assert load["speculating"]["depth"] == depths[load["speculating"]["batch"]]  # the flags', not another best depth
     row = result["rows"][0]
     assert row["cost_per_million_tokens"] == pytest.approx(3 * row["gpu_hours_per_million_tokens"])
+    assert row["currency"] == "USD"
+    assert row["no_spec_cost_per_million_tokens"] == pytest.approx(3e6 / 3600 / row["no_spec_tokens_per_second"])
     assert row["gpu_hours_per_million_tokens"] == pytest.approx(1e6 / row["goodput_tokens_per_second"] / 3600)
 
 
@@ -284,6 +288,28 @@ def test_a_setting_that_falls_short_names_the_better_depth() -> None:
     assert short["better_speedup"] > 1.02 * short["speedup"]
     assert f"{short['better_depth']}: {short['better_speedup']:.2f}×" in run(*arguments).stdout
     assert "better" not in run(*arguments, "--min-gain", "0.5").stdout
+
+
+def test_an_accept_length_is_repeated_as_understood_and_needs_its_depth() -> None:
+    arguments = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--acceptance"]
+    shown = run(*arguments, "length:2.4@3").stdout
+    assert "acceptance: length:2.4@3: 1.40 accepted drafts per round, 0.66 per token" in shown
+    assert payload(*arguments, "length:2.4@3")["rows"] == payload(*arguments, "accepted:1.4@3")["rows"]
+    refused = run(*arguments, "length:2.4", code=2)
+    assert "length:2.4 needs the draft depth at which it was measured: length:2.4@3 for drafts of 3" in refused.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--explain",), ("--gpu-hour-price", "2.5"), ("--contexts", "1k,64k")])
+def test_plans_fit_80_columns(more: tuple[str, ...]) -> None:
+    for scenario in ("kimi-k2 --gpu b200 --gpus 8 --parallel dp-ep", "deepseek-v3 --gpu h200 --gpus 8 --engine trtllm"):
+        lines = run("plan", *scenario.split(), *more).stdout.splitlines()
+        wide = [line for line in lines if len(line.rstrip()) > 80 and "speculative" not in line]
+        assert wide == []
+        assert len(lines) <= 30 or more
+
+
+def test_costs_have_a_currency() -> None:
+    assert "$/Mtok" in run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--gpu-hour-price", "2.5").stdout
 
 
 def test_the_verdict_names_where_the_flags_lose() -> None:

@@ -322,11 +322,12 @@ def test_bad_duels() -> None:
 # --- schedules ---
 
 
-def table_of(speedups: FloatArray) -> DepthTable:
+def table_of(speedups: FloatArray, fits: list[int] | None = None) -> DepthTable:
     return DepthTable(
         batches=np.arange(1, len(speedups) + 1),
         speedup_by_batch_depth=speedups,
         allowed_by_batch_depth=np.ones(speedups.shape, dtype=bool),
+        fits_by_depth=np.full(speedups.shape[1], 1000) if fits is None else np.array(fits),
     )
 
 
@@ -350,6 +351,13 @@ def test_a_schedule_does_not_follow_noise() -> None:
     assert len(make_schedule(table_of(speedups), min_gain=0.02).ranges) == 1
     exact = make_schedule(table_of(speedups), min_gain=0.0)
     assert [entry.depth for entry in exact.ranges] == best
+
+
+def test_a_shallower_schedule_wins_where_more_sequences_fit() -> None:
+    """Depth 5 is 1% faster than 4; with recurrent states it also halves the sequences that fit."""
+    speedups = np.array([[1.0, 1.4, 1.6, 1.7, 1.98, 2.0]] * 4)
+    assert make_schedule(table_of(speedups), min_gain=0.02).max_depth == 5
+    assert make_schedule(table_of(speedups, [600, 300, 200, 150, 120, 100]), min_gain=0.02).max_depth == 4
 
 
 @given(

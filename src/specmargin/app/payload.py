@@ -18,6 +18,7 @@ from specmargin.sources import weakest
 
 def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
+    effect = best.routing_effect
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
         "schema": "specmargin.plan/2",
@@ -36,7 +37,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
-        "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
+        "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
         "early_stop": _early_stop_payload(plan),
         "rows": [_row_payload(row, price) for row in plan.rows],
         "pays_at_batches": [list(entry) for entry in plan.paying],
@@ -113,7 +114,12 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "fits": row.fits,
     }
     if price is not None:
-        values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
+        cost = row.gpu_hours_per_million_tokens * price
+        values |= {
+            "cost_per_million_tokens": cost,
+            "no_spec_cost_per_million_tokens": cost * row.speedup,
+            "currency": "USD",
+        }
     return values
 
 

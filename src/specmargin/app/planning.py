@@ -42,10 +42,14 @@ class Answer:
     by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
     load: Load | None
     warnings: tuple[str, ...]  # about the prices
-    routing_effect: RoutingEffect | None  # against uniform routing
     no_spec: Operating | None  # where the load settles without speculation
     speculating: Operating | None
     service: Service | None = None  # the load as whole requests
+
+    @property
+    def routing_effect(self) -> RoutingEffect | None:
+        """Against uniform routing; priced when asked for."""
+        return routing_effect(self.plan)
 
     @property
     def mean_speedup(self) -> float:
@@ -104,7 +108,6 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},
         load=load,
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
-        routing_effect=routing_effect(plan),
         no_spec=no_spec,
         speculating=speculating,
         service=_service(pricer, request, config.schedule),

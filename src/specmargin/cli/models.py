@@ -36,14 +36,13 @@ def models(
         render.json_out({"schema": "specmargin.models/1", "models": [_payload(n, a) for n, a in entries]})
         return
     columns = [("name", "left"), ("params", "right"), ("active", "right"), ("experts", "right")]
-    shown = render.table("", [*columns, ("attention", "left"), ("MTP", "left"), ("weights", "left")])
+    shown = render.table("", [*columns, ("MTP", "left"), ("weights", "left")])
     for name, a in entries:
         shown.add_row(
             name,
             _count(a.parameters),
             _count(a.active_parameters(count_embedding=False)),
             f"{a.pools[0].experts_per_token}/{a.pools[0].experts}" if a.is_moe else "–",
-            ", ".join(_attention(a)),
             "yes" if a.draft_head else "–",
             ", ".join(_precisions(a)),
         )

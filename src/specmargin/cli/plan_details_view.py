@@ -31,8 +31,9 @@ def show(out: Console, best: Answer) -> None:
     for line in _LEGEND:
         out.print(line, style="dim", markup=False)
     out.print()
-    if best.routing_effect is not None:
-        out.print(str(best.routing_effect), markup=False)
+    effect = best.routing_effect
+    if effect is not None:
+        out.print(str(effect), markup=False)
         out.print()
     render.sources(out, best.plan.pricer.sources)
 

@@ -110,14 +110,14 @@ def _show(out: Console, described: SimulationFile, results: list[Result]) -> Non
     out.print()
     columns = [
         ("policy", "left"),
-        ("goodput", "right"),
-        ("busy tok/s", "right"),
+        ("tok/s", "right"),
+        ("busy", "right"),
         ("TTFT p50", "right"),
         ("p99", "right"),
     ]
     columns += [("TPOT p50", "right"), ("p99", "right"), ("E2E p50", "right"), ("batch", "right"), ("depth", "right")]
-    columns += [("wasted", "right")] + ([("SLO", "right")] if slo else []) + ([("cost", "right")] if price else [])
-    shown = render.table("tokens per second; times from arrival", columns)
+    columns += [("wasted", "right")] + ([("SLO", "right")] if slo else []) + ([("cost $", "right")] if price else [])
+    shown = render.table("tokens per second; times in ms; wasted: share of drafts not accepted", columns)
     for result, row in zip(results, rows, strict=True):
         times = [_time(row[key][quantile]) for key, quantile in _SHOWN_TIMES]
         wasted = row["wasted"] / row["drafted"] if row["drafted"] else 0.0
@@ -156,7 +156,10 @@ def _headline(results: list[Result], rows: list[dict[str, Any]]) -> str:
 
 
 def _time(value: float | None) -> str:
-    return "-" if value is None else render.seconds(value)
+    """In milliseconds, three digits."""
+    if value is None:
+        return "-"
+    return f"{value * 1e3:,.0f}" if value >= 0.1 else f"{value * 1e3:.3g}"
 
 
 def _show_time(out: Console, results: list[Result]) -> None:

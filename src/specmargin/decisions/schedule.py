@@ -67,13 +67,15 @@ class DepthTable:
     batches: IntArray  # ascending; each stands for all batches after the one before
     speedup_by_batch_depth: FloatArray
     allowed_by_batch_depth: BoolArray  # where the engine has a CUDA graph for the step
+    fits_by_depth: IntArray  # sequences that fit with memory for drafts of that depth
 
     @classmethod
-    def of(cls, grid: Grid, graph_limit: int | None) -> DepthTable:
+    def of(cls, grid: Grid, graph_limit: int | None, fits_by_depth: IntArray) -> DepthTable:
         return cls(
             batches=grid.batches.astype(np.int64),
             speedup_by_batch_depth=grid.goodput / grid.no_spec_goodput[:, np.newaxis],
             allowed_by_batch_depth=allowed_depths(grid, graph_limit),
+            fits_by_depth=fits_by_depth,
         )
 
     @property
@@ -93,6 +95,7 @@ class DepthTable:
             batches=self.batches[rows],
             speedup_by_batch_depth=self.speedup_by_batch_depth[rows],
             allowed_by_batch_depth=self.allowed_by_batch_depth[rows],
+            fits_by_depth=self.fits_by_depth,
         )
 
     def limited(self, max_depth: int) -> DepthTable:
@@ -101,6 +104,7 @@ class DepthTable:
             batches=self.batches,
             speedup_by_batch_depth=self.speedup_by_batch_depth[:, : max_depth + 1],
             allowed_by_batch_depth=self.allowed_by_batch_depth[:, : max_depth + 1],
+            fits_by_depth=self.fits_by_depth[: max_depth + 1],
         )
 
 
@@ -115,14 +119,16 @@ def spread(largest: int) -> IntArray:
 
 
 def depth_table(pricer: Pricer, *, max_batch: int, max_depth: int, graph_limit: int | None) -> DepthTable:
-    return DepthTable.of(pricer.grid(spread(max_batch), max_depth), graph_limit)
+    fits = np.array([pricer.largest_batch(depth) for depth in range(max_depth + 1)])
+    return DepthTable.of(pricer.grid(spread(max_batch), max_depth), graph_limit, fits)
 
 
 def make_schedule(
     table: DepthTable, *, min_gain: float, boundaries: Sequence[int] | None = None, first_depth: int | None = None
 ) -> Schedule:
     """Among schedules within `min_gain` of the best allowed depth at every batch, the one with the fewest ranges; of
-    those, the one that rarely goes deeper at a larger batch; of those, the fastest.
+    those, the one that goes deeper at a larger batch least often; of those, the fastest, unless a shallower one lets
+    more sequences fit by more than `min_gain`.
 
     It goes deeper at a larger batch only where staying would cost more than `min_gain`: otherwise the two ranges would
     be one. `boundaries` are the batch sizes after which a range may end (an engine that pads batches to its graph sizes
@@ -134,7 +140,7 @@ def make_schedule(
     loss = _loss_by_segment(table, last_rows, min_gain)
     if first_depth is not None:
         loss[0] = np.where(np.arange(loss.shape[1]) == first_depth, 0.0, np.inf)
-    depths = _cheapest(loss)
+    depths = _roomiest(loss, table.fits_by_depth, min_gain)
     ends = table.batches[last_rows]
     turns = [*np.flatnonzero(np.diff(depths)), depths.size - 1]
     starts = [1, *(int(ends[turn]) + 1 for turn in turns[:-1])]
@@ -169,8 +175,24 @@ def _loss_by_segment(table: DepthTable, last_rows: IntArray, min_gain: float) ->
     return np.asarray(np.where(good, loss, np.inf))
 
 
-def _cheapest(loss: FloatArray) -> IntArray:
-    """The depth of each segment: fewest changes, then fewest changes to a deeper draft, then the smallest loss."""
+def _roomiest(loss: FloatArray, fits_by_depth: IntArray, min_gain: float) -> IntArray:
+    """The depth of each segment; shallower where that changes nothing but the loss, and more sequences fit."""
+    depths, changes = _cheapest(loss)
+    for deepest in range(int(depths.max()) - 1, 0, -1):
+        if fits_by_depth[deepest] * (1.0 - min_gain) <= fits_by_depth[depths.max()]:
+            continue
+        shallower, their_changes = _cheapest(loss[:, : deepest + 1])
+        if their_changes > changes:
+            break
+        depths = shallower
+    return depths
+
+
+def _cheapest(loss: FloatArray) -> tuple[IntArray, float]:
+    """The depth of each segment: fewest changes, then fewest changes to a deeper draft, then the smallest loss.
+
+    The second result orders schedules by their changes alone.
+    """
     segments, depths = loss.shape
     deeper = np.triu(np.ones((depths, depths)), 1)  # from row to column
     change = (1.0 - np.eye(depths)) * 2.0 * segments + deeper  # a loss is below 1, and there are fewer rises than that
@@ -181,6 +203,7 @@ def _cheapest(loss: FloatArray) -> IntArray:
         before[segment] = reached.argmin(axis=0)
         total = reached.min(axis=0) + loss[segment]
     path = [int(total.argmin())]
+    changes = float(np.floor(total.min()))
     for segment in range(segments - 1, 0, -1):
         path.append(int(before[segment, path[-1]]))
-    return np.array(path[::-1])
+    return np.array(path[::-1]), changes

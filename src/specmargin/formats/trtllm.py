@@ -3,7 +3,8 @@
 {4: 4, 8: 2} means 1-4 -> 4, 5-8 -> 2, above -> 0. The smallest key must map to `max_draft_len`, and no depth may
 exceed it: a schedule that deepens with batch, often the best one for an MoE model, cannot be written. Then the
 fastest one that can, and that is below depth 0 at none of the plan's batches, is used.
-(llmapi/llm_args.py, 1.3.0 on)
+(llmapi/llm_args.py, 1.3.0 on) Under attention DP each rank looks up its own number of requests, which differ: then
+only `max_draft_len` is written.
 """
 
 from __future__ import annotations
@@ -21,29 +22,37 @@ from specmargin.formats.base import (
     drafter_method,
     drafter_model,
     empty_config,
+    fixed_schedule,
 )
+from specmargin.modes import Parallel
 
 _TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    best = make_schedule(request.table, min_gain=request.min_gain)
-    schedule = _expressible(request, best)
+    adaptive = request.parallel is not Parallel.DP_EP
+    best = make_schedule(request.table, min_gain=request.min_gain) if adaptive else fixed_schedule(request)
+    schedule = _expressible(request, best) if adaptive else best
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
-    note = "the nearest possible schedule: TensorRT-LLM needs the deepest draft at batch 1"
+    nearest = "the nearest possible schedule: TensorRT-LLM needs the deepest draft at batch 1"
     model = drafter_model(request)
     lines = [
         "speculative_config:",
         f"  decoding_type: {drafter_method(request, _TYPES, 'TensorRT-LLM')}",
         *([f"  speculative_model: {json.dumps(model)}"] if model else []),
         f"  max_draft_len: {schedule.max_depth}",
-        f"  draft_len_schedule: {{{_written(schedule)}}}",
+        *([f"  draft_len_schedule: {{{_written(schedule)}}}"] if adaptive else []),
     ]
-    notes = (note,) if schedule != best else ()
+    notes = [nearest] if schedule != best else []
+    if not adaptive:
+        notes.append("one depth for all batches: under attention DP each rank would look up its own batch")
     return EngineConfig(
-        text="\n".join(lines), schedule=_ending_off(schedule), needs="TensorRT-LLM 1.3 or later", notes=notes
+        text="\n".join(lines),
+        schedule=_ending_off(schedule) if adaptive else schedule,
+        needs="TensorRT-LLM 1.3 or later",
+        notes=tuple(notes),
     )
 
 
