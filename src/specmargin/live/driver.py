@@ -23,7 +23,7 @@ from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
-from specmargin.policies.kernel.decide import Expectation
+from specmargin.policies.kernel.types import Expectation
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, Schedule
 
 _FORGETTING = 0.98  # per step, of the goodput on the board

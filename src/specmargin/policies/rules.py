@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.policies.kernel.decide import Kernel, Rules, Tuning
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Kernel, Option, Rules, Tuning
 from specmargin.policies.study.lookahead import LookAhead
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
@@ -102,7 +102,7 @@ def _make_kernel(
         early_stop=early_stop and table.by_pass,
         selective=early_stop or not table.by_pass,
     )
-    return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths))
+    return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
 
 
 def _conditional(survival: FloatArray, depths: int) -> FloatArray:
