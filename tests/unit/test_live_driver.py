@@ -20,6 +20,7 @@ from specmargin.live.sequences import Survivals
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel import decide
+from specmargin.policies.kernel.times import Times
 from specmargin.policies.kernel.types import Expectation
 from specmargin.policies.policy import Decision, FixedDepth, Outcome
 from specmargin.policies.study.lookahead import look_ahead
@@ -336,7 +337,9 @@ def test_history_rows_grow_with_the_sequences() -> None:
 def learned(driver: Driver) -> list[Any]:
     """The learned state of its controller, as plain numbers."""
     assert isinstance(driver.policy, Controller)
-    return [np.asarray(part).tolist() for part in driver.policy.kernel().learned]
+    learned = driver.policy.kernel().learned
+    parts = [*learned.times, *(part for part in learned if not isinstance(part, Times))]
+    return [np.asarray(part).tolist() for part in parts]
 
 
 def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:

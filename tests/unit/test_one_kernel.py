@@ -70,10 +70,10 @@ class ThroughDriver(WholeDrafts):
         """The simulator's rounds count the drafting before them; an engine's steps the drafting at their end. Here both
         are told of the same rounds."""
         driver, batch = self.driver, outcome.verified.size
-        step = StepDone(
+        step = StepDone.of(
             request_ids=[str(i) for i in range(batch)],
-            verified=outcome.verified.tolist(),
-            accepted=outcome.accepted.tolist(),
+            verified=outcome.verified.copy(),
+            accepted=outcome.accepted.copy(),
             contexts=[0] * batch,
             prompt_tokens=0,
             seconds=outcome.seconds,

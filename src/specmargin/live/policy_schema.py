@@ -102,6 +102,7 @@ class PolicyFile(StrictModel):
     survival: list[Probability]
     schedule: Ranges
     candidates: list[Count] | None = None  # depths that the controller may choose; None: all
+    graph_depths: list[Count]  # depths that are worth a CUDA graph: best at some batch and a plausible acceptance
     calibrator: CalibratorFile | None = None
     look_ahead: LookAheadFile | None = None
 

@@ -27,7 +27,7 @@ _LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels); None: all
+    candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels), 0 too; None: all
     early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
     hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
     probe_every: int = 8  # most steps in so many that probe another depth: one

@@ -88,14 +88,14 @@ def _make_kernel(
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
     depths = table.max_depth
-    allowed = np.isin(np.arange(depths + 1), [0, *(range(depths + 1) if candidates is None else candidates)])
-    allowed_depths = np.flatnonzero(allowed)
+    allowed = np.isin(np.arange(depths + 1), range(depths + 1) if candidates is None else candidates)
+    verifiable = np.union1d([0], np.flatnonzero(allowed))
     rules = Rules(
         table=table,
         **ahead._asdict(),
         prior=_float64_copy(np.zeros(depths) if prior is None else prior),
         allowed=allowed,
-        floor=_int64_copy(allowed_depths[np.searchsorted(allowed_depths, np.arange(depths + 1), side="right") - 1]),
+        floor=_int64_copy(verifiable[np.searchsorted(verifiable, np.arange(depths + 1), side="right") - 1]),
         tuning=rows_of(Tuning) if tuning is None else tuning,
         learns=learns,
         gates=gates,

@@ -50,12 +50,14 @@ def fill_options(kernel: Kernel, batch: int) -> None:
 
 @compiled
 def best_depth(kernel: Kernel, batch: int) -> int:
-    """The allowed depth with the most goodput. Needs `fill_options`."""
-    best = 0
-    for depth in range(1, kernel.options.size):
-        if is_allowed(kernel, batch, depth) and kernel.options[depth].log_goodput > kernel.options[best].log_goodput:
+    """The allowed depth with the most goodput; 0 if none is allowed. Needs `fill_options`."""
+    best = -1
+    for depth in range(kernel.options.size):
+        if is_allowed(kernel, batch, depth) and (
+            best < 0 or kernel.options[depth].log_goodput > kernel.options[best].log_goodput
+        ):
             best = depth
-    return best
+    return max(best, 0)
 
 
 @compiled
@@ -121,7 +123,9 @@ def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
 def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) -> int:
     """The same where drafts are gated: only plain steps are probed, which are `behind` by the guard's sums."""
     every, step = max(kernel.rules.tuning[0].probe_every, 1), kernel.learned.marks[0].step
-    if step % every != 0 or _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, current)) < 1.0:
+    if step % every != 0 or not is_allowed(kernel, batch, 0):
+        return -1
+    if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, current)) < 1.0:
         return -1
     kernel.learned.credit[0] = 0.0
     return 0

@@ -68,6 +68,12 @@ class PriceTable(NamedTuple):
             raise ScenarioError("a price table needs at least one sequence and one draft token")
         return table
 
+    def with_graphs(self, positions: int | None) -> PriceTable:
+        """For an engine whose largest CUDA graph has so many positions; None: no step is kept inside a graph."""
+        batch = np.maximum(np.arange(self.max_batch + 1), 1)
+        deepest = np.full(batch.size, self.max_depth) if positions is None else positions // batch - 1
+        return self._replace(graph_depth_by_batch=_frozen_depths(deepest, self.max_depth))
+
     @property
     def max_batch(self) -> int:
         return int(self.rest_seconds.shape[0]) - 1
