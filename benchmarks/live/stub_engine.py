@@ -43,7 +43,7 @@ class ModelRunnerOutput:
 
 
 class Scheduler:
-    """What vLLM's scheduler does per request and step, in outline: look it up, count its tokens, append the new ones."""
+    """What vLLM's scheduler does per request, in outline: look it up, count its tokens, append the new ones."""
 
     def __init__(self, *, vllm_config: Any, depth: int) -> None:
         self.vllm_config, self.num_spec_tokens = vllm_config, depth
@@ -122,7 +122,7 @@ def configuration(settings: dict[str, Any], **compilation: Any) -> Any:
 @contextmanager
 def specmargin_scheduler() -> Iterator[type[Any]]:
     """Specmargin's scheduler on top of the stub."""
-    names = {
+    names: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.logger": {"init_logger": logging.getLogger},
         "vllm.v1": {},

@@ -37,7 +37,9 @@ def goodputs(
         controller = Controller(table=table, prior_survival=geometric(prior))
         replayed = replay(controller, phases, seed=seed, noise=noise, learn_every=8)
         ratios.append(_by_phase(replayed, phases, settled))
-    return [float(np.mean(ratio)) for ratio in zip(*ratios, strict=True)]
+    means = [float(np.mean(ratio)) for ratio in zip(*ratios, strict=True)]
+    print("of the best depth:", *(f"{mean:.4f}" for mean in means))
+    return means
 
 
 def _by_phase(replayed: Replayed, phases: list[Phase], settled: int) -> list[float]:

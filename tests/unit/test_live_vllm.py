@@ -117,7 +117,7 @@ def test_depths_without_a_graph_are_never_chosen(policy: Path) -> None:
             {"mode": "adaptive", "policy": str(policy)}, cudagraph_mode=full, max_cudagraph_capture_size=8
         )
 
-        class WithTable(kind):  # type: ignore[misc]
+        class WithTable(kind):  # type: ignore[misc, valid-type]
             def _start(self) -> None:
                 self.dynamic_sd_lookup = [3, 3, 1, 0]
                 super()._start()
@@ -220,7 +220,7 @@ def test_the_table_reaches_vllm_and_is_taken_back_if_it_is_refused(
                 raise ValueError("no such table")
             return SimpleNamespace(additional_config={"specmargin": {}})
 
-    modules = {
+    modules: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.engine": {},
         "vllm.engine.arg_utils": {"EngineArgs": EngineArgs},

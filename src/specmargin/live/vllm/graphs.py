@@ -1,8 +1,8 @@
 """CUDA graphs for every depth that the controller may choose, requested before vLLM builds its configuration.
 
 vLLM captures full graphs for the depths of `num_speculative_tokens_per_batch_size`; other depths run without. The table
-added here is the plan's schedule, so that it is a good one even if the plug-in disables itself. Further depths are named
-at single batch sizes that hardly occur. Nothing here imports vLLM or Numba.
+added here is the plan's schedule, so that it is a good one even if the plug-in disables itself. Further depths are
+named at single batch sizes that hardly occur. Nothing here imports vLLM or Numba.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The outcome of a step, read from what vLLM hands over: arrays, and no Python code per request.
 
-Where nothing is needed by request (no gate, no capture), steps whose requests all decode at one depth take one pass over
-the lists of sampled tokens.
+Where nothing is needed by request (no gate, no capture), steps whose requests all decode at one depth take one pass
+over the lists of sampled tokens.
 """
 
 from __future__ import annotations
