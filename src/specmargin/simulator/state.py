@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.policies.kernel.decide import Kernel
+from specmargin.policies.kernel.types import Kernel
 from specmargin.records import Rows, rows_of
 from specmargin.simulator.engine import EngineSettings, KvBudget
 from specmargin.simulator.rounds import RoundBank
