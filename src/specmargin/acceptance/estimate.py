@@ -12,6 +12,7 @@ from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray
 
 _GROUPS = 20
+_EIGHTY_PERCENT = 1.2816  # standard errors on either side that hold 80%
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,9 @@ class SurvivalEstimate:
     standard_error: FloatArray  # over requests: rounds of the same request are correlated
 
     def curve(self, detail: str) -> Survival:
-        return Survival(by_depth=self.survival, source=Source(kind=SourceKind.MEASURED, detail=detail))
+        error = _EIGHTY_PERCENT * float(self.standard_error[0])
+        source = Source(kind=SourceKind.MEASURED, detail=detail)
+        return Survival(by_depth=self.survival, source=source, shift_range=(-error, error))
 
 
 def survival_estimate(rounds: Rounds) -> SurvivalEstimate:

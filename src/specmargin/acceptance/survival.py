@@ -19,6 +19,7 @@ class Survival:
 
     by_depth: FloatArray
     source: Source
+    shift_range: tuple[float, float] = (0.0, 0.0)  # 80% range of per-token acceptance, beside the curve's own
 
     def __post_init__(self) -> None:
         s = self.by_depth
@@ -61,6 +62,13 @@ class Survival:
         s = self.by_depth
         before = s[-2] if s.size > 1 else 1.0
         return float(s[-1] / before) if before > 0 else 0.0
+
+    def shifted(self, shift: float, depth: int) -> Survival:
+        """Every token's acceptance changed by `shift`, up to `depth`."""
+        survival = np.concatenate([[1.0], self.up_to(depth)])
+        reached = np.maximum(survival[:-1], 1e-12)
+        conditional = np.clip(survival[1:] / reached + shift, 0.0, 1.0)
+        return Survival(by_depth=_frozen(np.cumprod(conditional)), source=self.source)
 
     @property
     def first_acceptance(self) -> float:

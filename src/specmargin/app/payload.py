@@ -7,6 +7,7 @@ from typing import Any
 
 from specmargin.app.planning import Answer
 from specmargin.app.service import headline, service_payload
+from specmargin.decisions.certainty import certainty_text
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
@@ -39,7 +40,11 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
         "early_stop": _early_stop_payload(plan),
-        "rows": [_row_payload(row, price) for row in plan.rows],
+        "rows": [
+            _row_payload(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
+            for row, sure in zip(plan.rows, best.ranges, strict=True)
+        ],
+        "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
         "pays_at_batches": [list(entry) for entry in plan.paying],
         "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
@@ -79,8 +84,12 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
 
 
 def answer_text(best: Answer) -> str:
-    """The verdict; with a load, what the service gains comes first."""
-    return verdict(best.plan) if best.service is None else f"{headline(best.service)} {verdict(best.plan)}"
+    """What the service gains, with a load; the verdict; and how sure it is."""
+    parts = [] if best.service is None else [headline(best.service)]
+    parts.append(verdict(best.plan))
+    if best.headline_range is not None and best.plan.pays:
+        parts.append(certainty_text(best.headline_range, best.headline_row.batch))
+    return " ".join(parts)
 
 
 def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:

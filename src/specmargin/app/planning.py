@@ -10,7 +10,9 @@ from specmargin.app.request_schema import MAX_BATCH
 from specmargin.app.scenarios import scenarios_of
 from specmargin.app.service import Service, service, service_load
 from specmargin.app.verbs_schema import PlanRequest
+from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
+from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.grid import Grid, best_depths
@@ -44,12 +46,24 @@ class Answer:
     warnings: tuple[str, ...]  # about the prices
     no_spec: Operating | None  # where the load settles without speculation
     speculating: Operating | None
+    ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
 
     @property
     def routing_effect(self) -> RoutingEffect | None:
         """Against uniform routing; priced when asked for."""
         return routing_effect(self.plan)
+
+    @property
+    def headline_range(self) -> SpeedupRange | None:
+        """Of the row that the verdict names; None if nothing is drafted there."""
+        of_row = self.ranges[self.plan.rows.index(self.headline_row)]
+        return of_row if of_row.inputs else None
+
+    @property
+    def headline_row(self) -> PlanRow:
+        """The first that fits."""
+        return next((row for row in self.plan.rows if row.fits), self.plan.rows[0])
 
     @property
     def mean_speedup(self) -> float:
@@ -110,6 +124,9 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         no_spec=no_spec,
         speculating=speculating,
+        ranges=speedup_ranges(
+            plan, price_errors(pricer.scenario.prices.name), own_acceptance=request.acceptance is not None
+        ),
         service=_service(pricer, request, config.schedule),
     )
 

@@ -239,7 +239,7 @@ def _acceptance_tables() -> dict[str, dict[str, Any]]:
 
 
 def acceptance_names() -> tuple[str, ...]:
-    return tuple(_acceptance_tables())
+    return tuple(name for name, table in _acceptance_tables().items() if "survival" in table)
 
 
 def bundled_acceptance(name: str) -> Survival:
@@ -334,7 +334,12 @@ def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture)
     if name not in _acceptance_tables():
         raise CatalogError(f"no default acceptance of --drafter {name} is bundled; give --acceptance")
     curve = bundled_acceptance(name)
-    measured_on = _acceptance_tables()[name].get("model")
-    if curve.source.kind is SourceKind.PUBLISHED and measured_on != target.name:
+    table, traffic = _acceptance_tables()[name], _acceptance_tables()["traffic"]["shifts"]
+    if curve.source.kind is SourceKind.PUBLISHED and table.get("model") == target.name:
+        return replace(curve, shift_range=tuple(traffic))
+    mean = float(curve.by_depth[2] ** (1 / 3))  # per token, at depth 3
+    low, high = table["published_range"]
+    curve = replace(curve, shift_range=(min(low - mean, traffic[0]), max(high - mean, traffic[1])))
+    if curve.source.kind is SourceKind.PUBLISHED:
         return replace(curve, source=assumed(f"as measured elsewhere ({curve.source.detail}); give --acceptance"))
     return curve

@@ -7,6 +7,7 @@ from rich.console import Console
 from specmargin.app.payload import answer_text
 from specmargin.app.planning import Answer
 from specmargin.cli import comparison_view, plan_details_view, render, service_view
+from specmargin.decisions.certainty import inputs_text
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
@@ -187,9 +188,8 @@ def _provenance(best: Answer) -> list[str]:
     """One line on what kind of evidence the main inputs are, and one on what was understood of `--acceptance`."""
     scenario = best.plan.scenario
     survival = scenario.survival.source
-    parts = {"prices": scenario.prices.name, "acceptance": str(survival.kind)}
-    if scenario.architecture.is_moe:
-        parts["routing"] = str(scenario.routing.source.kind)
-    kinds = "; ".join(f"{name}: {kind}" for name, kind in parts.items())
+    kinds = f"prices: {scenario.prices.name}"
+    if best.headline_range is not None:
+        kinds = inputs_text(best.headline_range)
     echo = f"acceptance: {survival.detail}".replace(", given by the user", "")
     return [*([echo] if best.own_acceptance else []), f"{kinds}; more: --explain"]

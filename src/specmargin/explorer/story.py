@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specmargin.app.payload import answer_text
 from specmargin.architecture.types import (
     Attention,
     CompressedAttention,
@@ -17,7 +18,6 @@ from specmargin.architecture.types import (
 from specmargin.decisions.amdahl import amdahl
 from specmargin.decisions.grid import best_depths
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.verdict import verdict
 from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.roofline import intensity
 from specmargin.prices.work import Component
@@ -229,7 +229,7 @@ def _policies(view: View) -> Paragraph:
 
 
 def _ending(view: View) -> Paragraph:
-    return Paragraph(id="verdict", heading="Verdict", text=verdict(view.answer.plan), figure="speedup")
+    return Paragraph(id="verdict", heading="Verdict", text=answer_text(view.answer), figure="speedup")
 
 
 def _number(value: object) -> str:

@@ -1,0 +1,31 @@
+"""Errors of predicted speed-ups, by how prices are known (scripts/fit_ranges.py)."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from specmargin.prices.accuracy import PriceErrors
+
+_CLASSES = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datasheet": "datasheet"}
+# Rounds of a model predicted with terms measured on others: medians of 1.0 to 6.4%, 1.9 times that holds 80%
+# (`specmargin validate rounds`).
+_OWN = PriceErrors(low=-0.11, high=0.11, source="measured rounds of other models (specmargin validate rounds)")
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = (files("specmargin.catalog") / "speedup_errors.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def price_errors(prices: str) -> PriceErrors:
+    """For prices of this name; any other name is a file of the user's own measurements."""
+    if prices not in _CLASSES:
+        return _OWN
+    document = _document()
+    entry = document["classes"][_CLASSES[prices]]
+    return PriceErrors(low=entry["low"], high=entry["high"], source=document["source"])

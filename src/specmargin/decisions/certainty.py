@@ -1,0 +1,135 @@
+"""How sure a speed-up is: an 80% range, made of what each input could be.
+
+Prices: errors of predicted speed-ups against published ones, by how prices are known. Acceptance: the standard error of
+a bank, the spread between benchmarks for a curve of this model, the spread of published drafters for a borrowed one.
+Routing that is assumed: as far as uniform routing lies, on both sides. Parts are independent, so their logarithms add
+in quadrature, on each side.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from specmargin.acceptance.survival import Survival
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow
+from specmargin.prices.accuracy import PriceErrors
+from specmargin.sources import SourceKind
+
+PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRange:
+    """One input: where it comes from, and the factors by which it could change the speed-up."""
+
+    name: str
+    origin: str
+    low: float
+    high: float
+    narrow: str  # how to know it better; "" if it is as good as it gets
+
+    @property
+    def width(self) -> float:
+        return math.log(self.high / self.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupRange:
+    low: float
+    high: float
+    inputs: tuple[InputRange, ...]
+
+    @property
+    def largest_unknown(self) -> InputRange | None:
+        """The input that widens the range most, among those that can be known better."""
+        return max((entry for entry in self.inputs if entry.narrow), key=lambda entry: entry.width, default=None)
+
+
+def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> tuple[SpeedupRange, ...]:
+    """The range of each row of the plan."""
+    uniform: list[float | None] = [None] * len(plan.rows)
+    if plan.scenario.architecture.is_moe and plan.scenario.routing.source.kind is SourceKind.ASSUMED:
+        depth = max(row.depth for row in plan.rows)
+        grid = plan.pricer.under_uniform_routing().grid([row.batch for row in plan.rows], depth)
+        uniform = [float(grid.goodput[i, row.depth] / grid.no_spec_goodput[i]) for i, row in enumerate(plan.rows)]
+    return tuple(
+        _range(plan, row, errors, other, own_acceptance=own_acceptance)
+        for row, other in zip(plan.rows, uniform, strict=True)
+    )
+
+
+def _range(
+    plan: Plan, row: PlanRow, errors: PriceErrors, uniform_speedup: float | None, *, own_acceptance: bool
+) -> SpeedupRange:
+    """A row without drafts has no range: nothing is predicted but plain decoding."""
+    if row.depth == 0:
+        return SpeedupRange(low=row.speedup, high=row.speedup, inputs=())
+    inputs = [_prices(plan, errors), _acceptance(plan.scenario.survival, row.depth, own=own_acceptance)]
+    if plan.scenario.architecture.is_moe:
+        inputs.append(_routing(row, uniform_speedup))
+    below = math.hypot(*(math.log(entry.low) for entry in inputs))
+    above = math.hypot(*(math.log(entry.high) for entry in inputs))
+    return SpeedupRange(low=row.speedup * math.exp(-below), high=row.speedup * math.exp(above), inputs=tuple(inputs))
+
+
+_PRICE_ORIGINS = {
+    "tables": "measured kernels",
+    "laws": "measured kernels",
+    "scaled": "another GPU's kernels, scaled",
+    "datasheet": "the datasheet",
+}
+
+
+def _prices(plan: Plan, errors: PriceErrors) -> InputRange:
+    origin = _PRICE_ORIGINS.get(plan.scenario.prices.name, "your measurements")
+    narrow = "" if origin == "your measurements" else "time your engine with `specmargin measure vllm`"
+    low, high = min(errors.low, 0.0), max(errors.high, 0.0)
+    return InputRange(name=PRICES, origin=origin, low=math.exp(low), high=math.exp(high), narrow=narrow)
+
+
+def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
+    committed = 1.0 + float(survival.up_to(depth).sum())
+    low, high = (
+        (1.0 + float(survival.shifted(shift, depth).by_depth.sum())) / committed for shift in survival.shift_range
+    )
+    if own:
+        origin, narrow = "yours", ""
+    elif survival.source.kind is SourceKind.ASSUMED:
+        origin, narrow = "borrowed from other models", "capture yours with `specmargin profile acceptance`"
+    else:
+        origin, narrow = "of this model on a benchmark", "capture your traffic with `specmargin profile acceptance`"
+    return InputRange(name=ACCEPTANCE, origin=origin, low=low, high=high, narrow=narrow)
+
+
+def _routing(row: PlanRow, uniform_speedup: float | None) -> InputRange:
+    """Assumed routing lies halfway between uniform routing and another model's, so both are equally far."""
+    if uniform_speedup is None:
+        return InputRange(name=ROUTING, origin="of this model", low=1.0, high=1.0, narrow="")
+    factor = abs(math.log(uniform_speedup / row.speedup))
+    return InputRange(
+        name=ROUTING,
+        origin="borrowed from another model",
+        low=math.exp(-factor),
+        high=math.exp(factor),
+        narrow="capture yours with `specmargin profile routing`",
+    )
+
+
+def certainty_text(of: SpeedupRange, batch: int) -> str:
+    """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from other models: capture …`."""
+    text = f"80% range at batch {batch}: {of.low:.2f} to {of.high:.2f}×"
+    unknown = of.largest_unknown
+    if unknown is None:
+        return f"{text}."
+    return f"{text}; the largest unknown is {unknown.name}, {_from(unknown)}: {unknown.narrow}."
+
+
+def _from(entry: InputRange) -> str:
+    return f"from {entry.origin}" if entry.name == PRICES else entry.origin
+
+
+def inputs_text(of: SpeedupRange) -> str:
+    """Where each input comes from, in one line."""
+    return "; ".join(f"{entry.name}: {entry.origin}" for entry in of.inputs)
