@@ -124,8 +124,9 @@ def _seconds(prices: dict[str, Any], drafted: IntArray, verified: IntArray) -> f
     rest = float(np.interp(mean, np.arange(MAX_DEPTH + 1), prices["rest_by_batch_depth"][batch]))
     positions = float(np.array(prices["effective_by_depth"])[verified].sum()) / prices["expert_step"]
     experts = float(np.interp(positions, np.arange(len(prices["expert_seconds"])), prices["expert_seconds"]))
-    passes = range(int(drafted.max(initial=0))) if prices["draft"]["by_pass"] else range(int(drafted.any()))
-    drafting = sum(float(prices["draft"]["pass_by_batch"][int((drafted > index).sum())]) for index in passes)
+    by_depth = prices["draft_by_batch_depth"]
+    active = [int((drafted > index).sum()) for index in range(int(drafted.max(initial=0)))]
+    drafting = sum(float(by_depth[count][index + 1] - by_depth[count][index]) for index, count in enumerate(active))
     return 0.2e-3 + 1.12 * (rest + experts + drafting)
 
 
