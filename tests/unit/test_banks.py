@@ -91,7 +91,7 @@ def test_wrong_banks_are_refused_by_name(tmp_path: Path) -> None:
     cases.append((folder, "lacks the column 'accept'"))
     folder = bank(tmp_path / "f")
     (folder / "acceptance.parquet").write_bytes(b"PAR1")
-    cases.append((folder, "not a readable Parquet file"))
+    cases.append((folder, "not a complete Parquet file"))
     folder = bank(tmp_path / "g")
     pl.read_parquet(folder / "speculator.parquet").head(100).write_parquet(folder / "speculator.parquet")
     cases.append((folder, "lacks 200 of the 300 rounds"))

@@ -162,7 +162,7 @@ def test_a_file_that_is_not_a_sweep_result_is_left_alone(tmp_path: Path) -> None
         (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
         (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate is not a known field"),
         (("max_depth = 2", "max_depth = 0"), "max_depth must be at least 1, got 0"),
-        (("[grid]", "[grid"), "not a TOML file"),
+        (("[grid]", "[grid"), "not valid TOML"),
         (("seed =", '"workload.prompt.x.y" ='), "goes through 'prompt'"),
     ],
 )

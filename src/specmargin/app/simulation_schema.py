@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.errors import ScenarioError
+from specmargin.files import origin, read_toml
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Slo
@@ -229,21 +229,12 @@ def parse_simulation(described: dict[str, Any], source: str) -> SimulationFile:
 
 
 def read_simulation(path: Path) -> SimulationFile:
-    return parse_simulation(read_toml(path), str(path))
+    return parse_simulation(read_toml(path, ScenarioError), origin(path))
 
 
 def read_sweep(path: Path) -> list[SimulationFile]:
     try:
-        grid_file = SweepFile.model_validate(read_toml(path))
+        grid_file = SweepFile.model_validate(read_toml(path, ScenarioError))
     except ValidationError as error:
-        raise ScenarioError(f"{path}: {first_complaint(error)}") from None
-    return grid_file.cells(str(path))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ScenarioError(f"{path}: not a TOML file ({error})") from None
+        raise ScenarioError(f"{origin(path)}: {first_complaint(error)}") from None
+    return grid_file.cells(origin(path))

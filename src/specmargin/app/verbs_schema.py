@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -11,6 +12,7 @@ from specmargin.app.request_schema import (
     DRAFTS,
     LOAD,
     MAX_BATCH,
+    MAX_CONTEXT,
     MAX_DEPTH,
     MODEL,
     NUMBER,
@@ -18,14 +20,15 @@ from specmargin.app.request_schema import (
     QUESTION,
     ContextField,
     DrafterField,
-    Numbers,
     ScenarioRequest,
     Shown,
     listed,
+    parse_numbers,
     parse_shares,
 )
 from specmargin.modes import POLICIES, Hold
 
+MAX_REQUESTS = 10_000_000  # of a simulation
 _NO_ACCEPTANCE = "no price depends on acceptance"
 _NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
 DepthField = Annotated[
@@ -37,7 +40,8 @@ BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in 
 
 class PlanRequest(ScenarioRequest):
     batch: Annotated[
-        Numbers | None,
+        tuple[int, ...] | None,
+        BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
         Field(description="Batch sizes: 1,4,16 or 1-64."),
         LOAD.as_("LIST", "1, 2, 4 ... as many as fit"),
     ] = None
@@ -49,18 +53,26 @@ class PlanRequest(ScenarioRequest):
     ] = ()
     qps: Annotated[
         float | None,
-        Field(description="Requests per second, instead of batch sizes (with --isl --osl)."),
+        Field(gt=0, le=1e6, description="Requests per second, instead of batch sizes (with --isl --osl)."),
         LOAD.as_("RATE"),
     ] = None
-    isl: Annotated[int | None, Field(description="Input tokens per request."), NUMBER, LOAD.as_("TOKENS")] = None
-    osl: Annotated[int | None, Field(description="Output tokens per request."), NUMBER, LOAD.as_("TOKENS")] = None
+    isl: Annotated[
+        int | None, Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request."), NUMBER, LOAD.as_("TOKENS")
+    ] = None
+    osl: Annotated[
+        int | None, Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request."), NUMBER, LOAD.as_("TOKENS")
+    ] = None
     tpot_slo: Annotated[
-        float | None, Field(description="Target for the time between tokens, in ms (with --qps)."), LOAD.as_("MS")
+        float | None,
+        Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
+        LOAD.as_("MS"),
     ] = None
     depth: DepthField = 8
     min_gain: Annotated[
         float,
-        Field(description="Merge neighbouring batch ranges whose goodput differs by less than this fraction."),
+        Field(
+            ge=0, lt=1, description="Merge neighbouring batch ranges whose goodput differs by less than this fraction."
+        ),
         QUESTION.as_("PART"),
     ] = 0.02
     max_batch: Annotated[
@@ -75,7 +87,7 @@ class PlanRequest(ScenarioRequest):
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(ge=0, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(ge=0, lt=1e9, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
 
     @model_validator(mode="after")
@@ -103,7 +115,9 @@ class DuelRequest(ScenarioRequest):
         "off_ms": _NO_OFF_TIME,
     }
 
-    alpha: Annotated[float, Field(description="Probability that the draft token is accepted."), QUESTION.as_("P")]
+    alpha: Annotated[
+        float, Field(ge=0, le=1, description="Probability that the draft token is accepted."), QUESTION.as_("P")
+    ]
     batch: Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences decoding already."), LOAD.as_("N")] = 1
     drafter: DrafterField = "free"
     context: ContextField = 0
@@ -164,7 +178,7 @@ class CoverageRequest(ScenarioRequest):
         tuple[int, ...], listed(1024), Field(description="Numbers of positions: 1,2,4 or 1-16."), QUESTION.as_("LIST")
     ] = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
     layer: Annotated[
-        int | None, Field(description="One MoE layer (from 0) instead of the mean."), QUESTION.as_("N")
+        int | None, Field(ge=0, description="One MoE layer (from 0) instead of the mean."), QUESTION.as_("N")
     ] = None
     batch: BatchField = 1
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Draft tokens of that step."), LOAD.as_("N")] = 3
@@ -192,31 +206,43 @@ class SimulateRequest(ScenarioRequest):
         Field(description=f"{', '.join(POLICIES)}; separate several with commas to compare them."),
         QUESTION.as_("NAMES"),
     ] = "controller,none"
-    qps: Annotated[float | None, Field(description="Requests per second (Poisson)."), LOAD.as_("RATE")] = None
+    qps: Annotated[
+        float | None, Field(gt=0, le=1e6, description="Requests per second (Poisson)."), LOAD.as_("RATE")
+    ] = None
     users: Annotated[
-        int | None, Field(ge=1, description="Closed loop with this many concurrent users."), LOAD.as_("N")
+        int | None,
+        Field(ge=1, le=MAX_REQUESTS, description="Closed loop with this many concurrent users."),
+        LOAD.as_("N"),
     ] = None
     trace: Annotated[str | None, Field(description="Request trace, CSV or JSONL."), LOAD.as_("FILE")] = None
-    requests: Annotated[int, Field(ge=1, description="Number of requests."), LOAD.as_("N")] = 400
-    burst: Annotated[int, Field(ge=1, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")] = 1
-    isl: Annotated[int, Field(ge=1, description="Prompt tokens."), NUMBER, LOAD.as_("TOKENS")] = 1000
-    osl: Annotated[int, Field(ge=1, description="Output tokens."), NUMBER, LOAD.as_("TOKENS")] = 200
+    requests: Annotated[int, Field(ge=1, le=MAX_REQUESTS, description="Number of requests."), LOAD.as_("N")] = 400
+    burst: Annotated[
+        int, Field(ge=1, le=MAX_REQUESTS, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")
+    ] = 1
+    isl: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="Prompt tokens: 1000, 4k."), NUMBER, LOAD.as_("TOKENS")
+    ] = 1000
+    osl: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="Output tokens: 200, 1k."), NUMBER, LOAD.as_("TOKENS")
+    ] = 200
     bank: Annotated[
         str | None,
         Field(description="Bank of rounds to replay. Otherwise rounds are drawn from --acceptance."),
         DRAFTS.as_("FOLDER"),
     ] = None
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth."), QUESTION.as_("N")] = 4
-    max_num_seqs: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 256
-    max_num_batched_tokens: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 8192
+    max_num_seqs: Annotated[int, Field(ge=1, le=MAX_BATCH, description="As in vLLM."), PRICES.as_("N")] = 256
+    max_num_batched_tokens: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="As in vLLM: 8192, 16k."), NUMBER, PRICES.as_("N")
+    ] = 8192
     ttft_slo: Annotated[
-        float | None, Field(description="Target for the time to first token, in ms."), QUESTION.as_("MS")
+        float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
     tpot_slo: Annotated[
-        float | None, Field(description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
+        float | None, Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(gt=0, lt=1e9, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
     seed: Annotated[
         int, Field(ge=0, description="Random seed; equal seeds give identical results."), QUESTION.as_("N")

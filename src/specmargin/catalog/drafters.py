@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +20,7 @@ from specmargin.architecture.quantization import unquantized
 from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, Split, grouped
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
+from specmargin.files import read_json
 from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.sources import Source, SourceKind, assumed, published
@@ -211,10 +211,7 @@ def _scaled(target: Architecture) -> dict[str, int]:
 
 def _head_config(path: str) -> Config:
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    try:
-        values: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ArchitectureError(f"{file}: the drafter's configuration cannot be read ({error})") from None
+    values: Any = read_json(file, ArchitectureError)
     if not isinstance(values, dict):
         raise ArchitectureError(f"{file}: a configuration must be a JSON object")
     return Config(origin=str(file), values=values)

@@ -13,6 +13,7 @@ from specmargin.architecture.precision import Precision
 from specmargin.architecture.reader import cached_config, load_architecture, read_architecture
 from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError, nearest_names
+from specmargin.files import existing
 from specmargin.hardware.device import Device, load_device, read_device
 from specmargin.sources import published
 
@@ -46,7 +47,7 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
     """A bundled name, a path to a `config.json` or a model folder, or an id in the local hub cache."""
     if spec.lower() in model_names():
         return bundled_model(spec.lower(), weights=weights)
-    path = _existing(spec)
+    path = existing(spec)
     if path is not None or spec.endswith(".json"):
         return load_architecture(path or Path(spec), weights=weights)
     for name in model_names():
@@ -59,15 +60,6 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
         f"{spec!r} is neither a bundled model, a path, nor in the local hub cache"
         f"{nearest_names(spec.rsplit('/', 1)[-1], model_names())}; `specmargin models` lists the bundled ones"
     )
-
-
-def _existing(spec: str) -> Path | None:
-    """The path, if it exists; None also for names that no file can have (too long, ~nobody)."""
-    try:
-        path = Path(spec).expanduser()
-        return path if path.exists() else None
-    except (OSError, RuntimeError, ValueError):
-        return None
 
 
 @cache
@@ -94,8 +86,8 @@ def find_device(spec: str) -> Device:
     name = _device_aliases().get(name, name)
     if name in _device_tables():
         return bundled_device(name)
-    path = _existing(spec)
-    if spec.endswith(".toml") or (path is not None and path.is_file()):
+    path = existing(spec)
+    if spec.endswith(".toml") or path is not None:
         return load_device(path or Path(spec))
     raise CatalogError(
         f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "

@@ -10,6 +10,7 @@ import typer
 from specmargin.app.verbs_schema import CoverageRequest
 from specmargin.cli import options as o
 from specmargin.cli.requests import command
+from specmargin.errors import ScenarioError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,6 +45,8 @@ def coverage(
     from specmargin.cli import coverage_view
 
     if grouping is not None:
+        if plot is not None:
+            raise ScenarioError("--plot draws the curves of experts, not --grouping; leave one of them out")
         coverage_view.show_grouping(request, grouping, json=json)
         return
     o.check_plot(plot, force=force)

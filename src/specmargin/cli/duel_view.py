@@ -35,7 +35,7 @@ def _emit_json(pricer: Pricer, result: Duel) -> None:
             "batch": result.batch,
             "alpha": result.alpha,
             "context": scenario.context,
-            "routing": scenario.routing.name,
+            "routing": scenario.routing.name if scenario.architecture.is_moe else None,
             "width": _side(result.width),
             "depth": _side(result.depth),
             "winner": result.winner,
@@ -51,9 +51,10 @@ def _emit_table(pricer: Pricer, result: Duel) -> None:
     threshold = (
         f"depth wins above an acceptance of {turning:.3f}" if turning <= 1 else "depth does not win at any acceptance"
     )
+    routing = f", {scenario.routing.name} routing" if scenario.architecture.is_moe else ""
     out.print(
         f"{result.winner.capitalize()} wins: {scenario.architecture.name} on {scenario.device.name}, batch "
-        f"{result.batch}, acceptance {result.alpha:g}, {scenario.routing.name} routing; {threshold}.",
+        f"{result.batch}, acceptance {result.alpha:g}{routing}; {threshold}.",
         style="bold",
     )
     out.print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import webbrowser
@@ -98,7 +99,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen()  # before the address is printed, so that an early client is not refused
     except OSError as error:
         listening.close()
-        raise InputError(f"--host {host} --port {port}: {error.strerror or error}; try --port 0") from None
+        hint = (
+            "; try --port 0" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "; give an address of this machine"
+        )
+        raise InputError(f"--host {host} --port {port}: {(error.strerror or str(error)).lower()}{hint}") from None
     return listening
 
 

@@ -10,6 +10,7 @@ from specmargin.architecture.precision import Arithmetic
 from specmargin.catalog.lookup import bundled_device, device_names
 from specmargin.cli import options as o
 from specmargin.cli import render
+from specmargin.errors import matching
 from specmargin.hardware.device import Device
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -25,7 +26,7 @@ def gpus(
 
     Your own device is a TOML file with the same fields: specmargin plan MODEL --gpu my-gpu.toml
     """
-    devices = [bundled_device(name) for name in device_names() if search.lower() in name]
+    devices = [bundled_device(name) for name in matching("GPU", search, device_names())]
     if json:
         render.json_out({"schema": "specmargin.gpus/1", "gpus": [_payload(device) for device in devices]})
         return

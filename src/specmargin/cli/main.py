@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -67,9 +68,22 @@ for _verb, _help in VERBS.items():
     root.command(_verb, help=_help)(_placeholder(_verb))
 
 
+#: Lists that may be given as nothing; any other empty value is a variable that a script forgot to set.
+_MAY_BE_EMPTY = ("--depths", "--long-batches")
+
+
 def run(verb: str, arguments: list[str]) -> int:
+    _refuse_empty(verb, arguments)
     module = importlib.import_module(f"specmargin.cli.{verb}")
     return _call(module.app, arguments, f"specmargin {verb}")
+
+
+def _refuse_empty(verb: str, arguments: list[str]) -> None:
+    for before, value in zip(["", *arguments], arguments, strict=False):
+        name, equals, given = value.partition("=")
+        option = name if equals and not given else before if not value else ""
+        if option.startswith("-") and option not in _MAY_BE_EMPTY:
+            raise InputError(f"{option} has an empty value; give one or leave it out (`specmargin {verb} --help`)")
 
 
 def _call(app: typer.Typer, arguments: list[str], name: str) -> int:
@@ -106,6 +120,24 @@ def _dispatch(arguments: list[str]) -> int:
     return _call(root, arguments, "specmargin")
 
 
+#: The option parser's words, and Specmargin's (`schema.py` has those for requests and files).
+_WORDS = (
+    (r"^Invalid value for '([^']*)': ", r"\1: "),
+    (r": Input should be a valid integer.*", " must be a whole number"),
+    (r": Input should be a valid number.*", " must be a number"),
+    (r": Input should be greater than or equal to ", " must be at least "),
+    (r": Input should be less than or equal to ", " must be at most "),
+    (r": Value error, ", ": "),
+)
+
+
+def _plain(message: str) -> str:
+    text = " ".join(message.rstrip(".").split())
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    return text
+
+
 def _complain(error: Exception, arguments: list[str]) -> int:
     """Print one sentence to standard error. Anything but an input or output error is reported as a bug."""
     if os.environ.get("SPECMARGIN_DEBUG"):
@@ -114,10 +146,10 @@ def _complain(error: Exception, arguments: list[str]) -> int:
         message, code = str(error), 2
     elif hasattr(error, "format_message"):  # a usage error of the option parser
         verb = f" {arguments[0]}" if arguments and arguments[0] in VERBS else ""
-        message, code = f"{error.format_message().rstrip('.')}; see `specmargin{verb} --help`", 2
-        message = " ".join(message.split())
+        message, code = f"{_plain(error.format_message())}; see `specmargin{verb} --help`", 2
     elif isinstance(error, OSError):
-        message, code = f"cannot write: {error.strerror or error}", 1
+        where = f"{error.filename}: " if error.filename else "output: "
+        message, code = f"{where}cannot be read or written ({error.strerror or error})", 1
     else:
         message = f"this is a bug ({type(error).__name__}: {error}); run again with SPECMARGIN_DEBUG=1 and report it"
         code = 70

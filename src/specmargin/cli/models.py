@@ -17,6 +17,7 @@ from specmargin.architecture.types import (
 from specmargin.catalog.lookup import bundled_model, hub_id, model_names
 from specmargin.cli import options as o
 from specmargin.cli import render
+from specmargin.errors import matching
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,7 +31,7 @@ def models(
 
     Any other model works too, from its config.json: specmargin plan PATH --gpu h200
     """
-    entries = [(name, bundled_model(name)) for name in model_names() if search.lower() in name]
+    entries = [(name, bundled_model(name)) for name in matching("model", search, model_names())]
     if json:
         render.json_out({"schema": "specmargin.models/1", "models": [_payload(n, a) for n, a in entries]})
         return

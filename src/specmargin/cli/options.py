@@ -15,6 +15,15 @@ JsonOption = Annotated[
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.", rich_help_panel=OUTPUT)]
 
 
+def check_outputs(*paths: Path | None, force: bool) -> None:
+    """Check before any work is done that these files can be written."""
+    from specmargin.files import check_new
+
+    for path in paths:
+        if path is not None:
+            check_new(path, force=force)
+
+
 def check_plot(plot: Path | None, *, force: bool) -> None:
     """Check before any work is done that a figure can be written to this file."""
     if plot is not None:

@@ -64,6 +64,7 @@ def plan(
     from specmargin.files import write_text
     from specmargin.formats import find_engine
 
+    o.check_outputs(output, policy, force=force)
     o.check_plot(plot, force=force)
     ranked = answers(request)
     comparison = None if request.compare is None else compare_prices(ranked[0], request, request.compare)

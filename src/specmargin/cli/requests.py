@@ -65,7 +65,9 @@ def _parameter(option: RequestOption) -> inspect.Parameter:
             rich_help_panel=shown.panel,
             hidden=option.unused,
         )
-    kind: Any = option.kind if option.required else option.kind | None
+    # Numbers are parsed by the request, so that its messages are the same for options, files and Python.
+    own: Any = str if option.kind in (int, float) else option.kind
+    kind: Any = own if option.required else own | None
     default = inspect.Parameter.empty if option.required else None
     annotation = Annotated[kind, info]
     return inspect.Parameter(option.field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

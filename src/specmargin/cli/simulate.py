@@ -53,11 +53,8 @@ def simulate(
       specmargin simulate llama-3.1-70b --gpu h100-sxm --gpus 4 --drafter eagle --users 64 --requests 1000
     """
     from specmargin.app.serving import simulation_of
-    from specmargin.files import check_new
 
-    for path in (save_requests, save_steps):
-        if path is not None:
-            check_new(path, force=force)
+    o.check_outputs(save_requests, save_steps, force=force)
     o.check_plot(plot, force=force)
     described, folder = simulation_of(request)
     names = described.policy.split(",")

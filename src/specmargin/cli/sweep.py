@@ -71,6 +71,7 @@ def sweep(
     from specmargin.simulator.sweep import sweep as run_all
 
     results = output or grid.with_suffix(".jsonl")
+    check_new(results, force=True)  # cells in it are kept
     cells = make_cells([cell.description() for cell in read_sweep(grid)], grid.parent)
     with render.progress("cells", len(cells)) as advance:
         swept = run_all(cells, results, _runner(workers, ray), grid.parent.resolve(), advance)

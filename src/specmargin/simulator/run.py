@@ -84,9 +84,17 @@ def check(serving: Serving, policy: str) -> None:
     """Raise for an unknown policy, or for an engine with no room for a sequence, before any work is done."""
     held_depth = check_policy(policy, serving.max_depth)
     kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
+    name = serving.scenario.architecture.name
     if kv.blocks < kv.needed(1):
-        name = serving.scenario.architecture.name
         raise ScenarioError(f"policy {policy}: {name} leaves {kv.blocks} KV blocks, not enough for one sequence")
+    requests = draw(serving.workload, serving.seed)
+    shortest = int((requests.prompt_tokens + requests.output_tokens).min())
+    if kv.blocks < kv.needed(shortest):
+        room = (kv.blocks - kv.blocks_per_sequence) * kv.block_tokens - kv.lookahead_tokens
+        raise ScenarioError(
+            f"policy {policy}: no request fits: the shortest has {shortest:,} tokens of input and output, the KV cache "
+            f"of {name} room for {room:,}; give shorter requests (--isl, --osl) or more GPUs"
+        )
 
 
 def with_tables(serving: Serving) -> Serving:
