@@ -1,6 +1,6 @@
 """Fit the engine time beyond kernels, and write it to the catalog.
 
-    python scripts/fit_engine_time.py            # needs: pip install 'specmargin[silicon]' scipy
+    python scripts/fit_engine_time.py            # needs: pip install 'specmargin[tables]' scipy
 
 Three sources: whole rounds of vLLM 0.32 on an H200, with and without speculation (`validation/rounds.py`); served
 measurements of aiconfigurator-core (many models, GPUs and hosts; no speculation); and verify steps of vLLM 0.26 on one

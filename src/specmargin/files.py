@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specmargin.errors import InputError
+from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     import polars as pl
 
+TABLE_ENDINGS = (".csv", ".parquet")
 STANDARD_INPUT = ("-", "/dev/stdin")
 _LARGEST_STREAM_BYTES = 1 << 26  # of standard input or a pipe, which may never end
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -165,8 +168,6 @@ def read_json_lines(path: Path, fault: type[InputError]) -> pl.DataFrame:
 
 def _csv_fault(text: str) -> str:
     """What a spreadsheet would show: the first line with another number of fields than the header."""
-    import csv  # noqa: PLC0415
-
     try:
         rows = csv.reader(text.splitlines())
         width = len(next(rows))
@@ -221,3 +222,42 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def _written(path: Path, error: Exception) -> str:
     return _reason(path, error) if isinstance(error, OSError) else str(error)
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix in TABLE_ENDINGS
+
+
+def check_table(path: Path, *, force: bool) -> None:
+    """Check before any work is done: a supported suffix, and a file that can be written."""
+    if not is_table(path):
+        raise InputError(f"{path}: the name of a table must end in {' or '.join(TABLE_ENDINGS)}")
+    check_new(path, force=force)
+    if path.suffix == ".parquet":
+        with needs_extra("parquet"):
+            import polars  # noqa: F401, PLC0415 (an extra)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, force: bool) -> None:
+    """CSV or Parquet; values that are lists or tables of their own are left out."""
+    check_new(path, force=force)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [name for name in names if not any(isinstance(row.get(name), list | dict | tuple) for row in rows)]
+    if path.suffix == ".parquet":
+        write_columns(path, [{name: row.get(name) for name in names} for row in rows], force=force)
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_bytes(path, text.getvalue().encode())
+
+
+def write_columns(path: Path, columns: Any, *, force: bool) -> None:
+    """Whatever Polars makes a table of, as CSV or Parquet."""
+    import polars as pl  # noqa: PLC0415 (an extra)
+
+    check_new(path, force=force)
+    frame, content = pl.DataFrame(columns, infer_schema_length=None), io.BytesIO()
+    frame.write_csv(content) if path.suffix == ".csv" else frame.write_parquet(content)
+    write_bytes(path, content.getvalue())

@@ -229,7 +229,7 @@ def test_a_table_without_its_column_is_named(copied_tables: Path) -> None:
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "find_spec", lambda _: None)
-    with pytest.raises(TableError, match=r"pip install 'specmargin\[silicon\]'"):
+    with pytest.raises(TableError, match=r"pip install 'specmargin\[tables\]'"):
         prices_of("tables")
 
 

@@ -171,7 +171,7 @@ class ScenarioRequest(Request):
     ] = Placement.CONTIGUOUS
     weights: Annotated[
         str | None,
-        Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, q4_k ..."),
+        Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, Q4_K_M ..."),
         MODEL.as_("PRECISION", "as the model says"),
     ] = None
     kv_cache: Annotated[
@@ -210,7 +210,7 @@ class ScenarioRequest(Request):
         str | None,
         Field(
             description="datasheet (a roofline), laws (fitted to measured kernels), tables (the measured kernels; "
-            "needs the extra silicon), scaled (laws of the nearest measured GPU, by datasheet ratios), FILE.json with "
+            "needs the extra tables), scaled (laws of the nearest measured GPU, by datasheet ratios), FILE.json with "
             "your own laws or measured steps (`specmargin measure`), or a bundled measurement."
         ),
         PRICES.as_("SOURCE", "tables if installed, else laws; scaled for a GPU without measurements"),

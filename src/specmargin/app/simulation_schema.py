@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.request_schema import ScenarioRequest, parse_number
 from specmargin.errors import ScenarioError
 from specmargin.files import origin, read_toml
 from specmargin.schema import StrictModel, first_complaint
@@ -61,7 +61,9 @@ class LengthFile(StrictModel):
 
 
 def _fixed_length(given: Any) -> Any:
-    return {"tokens": given} if isinstance(given, int) and not isinstance(given, bool) else given
+    """A number alone, or text such as `4k`."""
+    number = parse_number(given)
+    return {"tokens": number} if isinstance(number, int) and not isinstance(number, bool) else given
 
 
 LengthField = Annotated[LengthFile, BeforeValidator(_fixed_length)]  # a number alone is a fixed length
@@ -233,8 +235,12 @@ def read_simulation(path: Path) -> SimulationFile:
 
 
 def read_sweep(path: Path) -> list[SimulationFile]:
+    return parse_sweep(read_toml(path, ScenarioError), origin(path))
+
+
+def parse_sweep(described: dict[str, Any], source: str) -> list[SimulationFile]:
     try:
-        grid_file = SweepFile.model_validate(read_toml(path, ScenarioError))
+        grid = SweepFile.model_validate(described)
     except ValidationError as error:
-        raise ScenarioError(f"{origin(path)}: {first_complaint(error)}") from None
-    return grid_file.cells(origin(path))
+        raise ScenarioError(f"{source}: {first_complaint(error)}") from None
+    return grid.cells(source)

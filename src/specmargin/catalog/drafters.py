@@ -258,7 +258,7 @@ def _survival_from_path(text: str | None) -> Survival | None:
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
         return read_acceptance(path).survival(category or _ALL)
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
         from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
 

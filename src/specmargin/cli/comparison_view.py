@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 
 from specmargin.cli import render
@@ -11,34 +9,6 @@ from specmargin.decisions.compare import ComparedRow, Comparison, Side
 
 _NAMED = 2  # components per row
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
-
-
-def payload(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "prices": comparison.ours.prices.name,
-        "other_prices": comparison.other.prices.name,
-        "rows": [
-            {
-                "batch": row.batch,
-                "ours": _side(row.ours),
-                "other": _side(row.other),
-                "differences": [
-                    {"name": d.component, "added": d.added, "other_added": d.other_added} for d in row.differences
-                ],
-            }
-            for row in comparison.rows
-        ],
-    }
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "depth": side.depth,
-        "speedup": side.speedup,
-        "verify_seconds": side.verify_seconds,
-        "speedup_of_the_other_depth": side.speedup_of_the_other,
-        "regret": side.regret,
-    }
 
 
 def show(out: Console, comparison: Comparison) -> None:

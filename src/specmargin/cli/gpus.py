@@ -20,6 +20,8 @@ _SHOWN = (Arithmetic.BF16, Arithmetic.FP8, Arithmetic.FP4)
 @app.command()
 def gpus(
     search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    output: o.TableOption = None,
+    force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled devices: datasheet memory, bandwidth, rates and links.
@@ -27,6 +29,8 @@ def gpus(
     Your own device is a TOML file with the same fields: specmargin plan MODEL --gpu my-gpu.toml
     """
     devices = [bundled_device(name) for name in matching("GPU", search, device_names())]
+    o.check_table(output, force=force)
+    o.write_rows(output, [_payload(device) for device in devices], force=force)
     if json:
         render.json_out({"schema": "specmargin.gpus/1", "gpus": [_payload(device) for device in devices]})
         return

@@ -49,7 +49,20 @@ root = typer.Typer(
 @root.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    completion: Annotated[
+        str | None,
+        typer.Option(
+            "--completion",
+            metavar="SHELL",
+            help='Print the completion of bash, zsh or fish: eval "$(specmargin --completion bash)".',
+        ),
+    ] = None,
 ) -> None:
+    if completion is not None:
+        from specmargin.cli.completion import script
+
+        typer.echo(script(completion))
+        raise typer.Exit
     if version:
         typer.echo(f"specmargin {__version__}")
         raise typer.Exit
@@ -102,7 +115,9 @@ def main() -> None:
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe closed it (`| head`)
+    except (BrokenPipeError, SystemExit) as error:  # the reader of a pipe closed it (`| head`)
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise  # Rich and the option parser turn a closed pipe into an exit with code 1
         code = 0
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 (nothing is left to flush into)
     except Exception as error:
@@ -111,6 +126,11 @@ def main() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if "_SPECMARGIN_COMPLETE" in os.environ:
+        from specmargin.cli.completion import complete
+
+        complete(VERBS)
+        return 0
     if arguments and arguments[0] in VERBS:
         return run(arguments[0], arguments[1:])
     if arguments and not arguments[0].startswith("-"):
@@ -148,8 +168,8 @@ def _complain(error: Exception, arguments: list[str]) -> int:
         verb = f" {arguments[0]}" if arguments and arguments[0] in VERBS else ""
         message, code = f"{_plain(error.format_message())}; see `specmargin{verb} --help`", 2
     elif isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else "output: "
-        message, code = f"{where}cannot be read or written ({error.strerror or error})", 1
+        what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
+        message, code = f"{what} ({(error.strerror or str(error)).lower()})", 1
     else:
         message = f"this is a bug ({type(error).__name__}: {error}); run again with SPECMARGIN_DEBUG=1 and report it"
         code = 70

@@ -118,7 +118,7 @@ def gpu(
     records, header = Records(path=output.with_suffix(".rows.jsonl")), {"model": shapes.model, "gpu": name}
     records.check(header, fresh=force and not fit_only)
     if not fit_only:
-        with needs_extra("gpu"):
+        with needs_extra("measure-gpu"):
             from specmargin.measure.gpu.bench import check_gpu
         check_gpu()
         records.begin(header, fresh=force)

@@ -25,6 +25,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def models(
     search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    output: o.TableOption = None,
+    force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled models: parameters, experts, attention and MTP head.
@@ -32,6 +34,8 @@ def models(
     Any other model works too, from its config.json: specmargin plan PATH --gpu h200
     """
     entries = [(name, bundled_model(name)) for name in matching("model", search, model_names())]
+    o.check_table(output, force=force)
+    o.write_rows(output, [_payload(n, a) for n, a in entries], force=force)
     if json:
         render.json_out({"schema": "specmargin.models/1", "models": [_payload(n, a) for n, a in entries]})
         return

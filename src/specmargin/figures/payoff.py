@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from specmargin.decisions.grid import Grid, allowed_depths, best_depths
-from specmargin.decisions.plan import deepest
+from specmargin.decisions.plan import Plan, deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
@@ -110,6 +110,14 @@ def _draw_speedup() -> alt.LayerChart:
 
 
 # --- over batch and context ---
+
+
+def plan_figure(plan: Plan, *, by_context: bool) -> Figure:
+    """The figure of a plan: by batch, and with several contexts by context."""
+    if by_context:
+        return context_figure(plan.pricer, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+    batch = plan.best.batch
+    return speedup_figure(plan.pricer, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
 
 
 def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:

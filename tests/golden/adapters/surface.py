@@ -188,7 +188,7 @@ def written_columns(folder: Path) -> dict[str, dict[str, str]]:
     saved = ("--save-requests", str(paths["requests"]), "--save-steps", str(paths["steps"]))
     _answered("simulate", *_SIMULATED, "--policy", "fixed:2", "--osl", "20", *saved)
     (folder / "grid.toml").write_text(_SWEPT, encoding="utf-8")
-    _answered("sweep", str(folder / "grid.toml"), "--workers", "1", "--parquet", str(paths["cells"]))
+    _answered("sweep", str(folder / "grid.toml"), "--workers", "1", "--table", str(paths["cells"]))
     return {
         name: {column: str(dtype) for column, dtype in pl.read_parquet_schema(path).items()}
         for name, path in paths.items()

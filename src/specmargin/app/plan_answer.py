@@ -1,0 +1,70 @@
+"""The answer to a `plan` request and its JSON: for the command line and for Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from specmargin.app.payload import payload
+from specmargin.app.planning import Answer, answers, compare_prices
+from specmargin.app.stamp import stamped
+from specmargin.app.verbs_schema import PlanRequest
+from specmargin.decisions.compare import Comparison, Side
+from specmargin.formats import find_engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAnswer:
+    request: PlanRequest
+    ranked: tuple[Answer, ...]  # one per drafter, the best first
+    comparison: Comparison | None  # with the prices of `compare`
+
+    @property
+    def best(self) -> Answer:
+        return self.ranked[0]
+
+
+def plan_answer(request: PlanRequest) -> PlanAnswer:
+    ranked = tuple(answers(request))
+    comparison = None if request.compare is None else compare_prices(ranked[0], request, request.compare)
+    return PlanAnswer(request=request, ranked=ranked, comparison=comparison)
+
+
+def plan_json(answer: PlanAnswer) -> dict[str, Any]:
+    """The JSON of `specmargin plan --json`."""
+    request = answer.request
+    values = payload(list(answer.ranked), find_engine(request.engine), request.gpu_hour_price)
+    if answer.comparison is not None:
+        values["comparison"] = comparison_json(answer.comparison)
+    values = stamped(values, request, answer.best.plan.scenario)
+    values["options"]["batch"] = [row.batch for row in answer.best.plan.rows]
+    values["options"]["context"] = answer.best.plan.scenario.context
+    return values
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "prices": comparison.ours.prices.name,
+        "other_prices": comparison.other.prices.name,
+        "rows": [
+            {
+                "batch": row.batch,
+                "ours": _side(row.ours),
+                "other": _side(row.other),
+                "differences": [
+                    {"name": d.component, "added": d.added, "other_added": d.other_added} for d in row.differences
+                ],
+            }
+            for row in comparison.rows
+        ],
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "depth": side.depth,
+        "speedup": side.speedup,
+        "verify_seconds": side.verify_seconds,
+        "speedup_of_the_other_depth": side.speedup_of_the_other,
+        "regret": side.regret,
+    }
