@@ -174,7 +174,8 @@ def test_invalid_grids_are_refused(tmp_path: Path, change: tuple[str, str], mess
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "scenario is missing"),
+        ("", "is empty"),
+        ("seed = 1", "scenario is missing"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "give the number of requests"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\ntrace = "x"', "give one of users"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours needs rates"),

@@ -103,12 +103,9 @@ class PlanResult(Result):
 
     def flags(self, engine: str | None = None) -> str:
         """The setting to paste: of the engine that was priced, or of another one, which is then priced itself."""
-        request = self.answer.request
-        if engine is None or engine == request.engine:
-            return self.answer.best.config.text
-        from specmargin.api.verbs import plan  # noqa: PLC0415
+        from specmargin.app.plan_answer import flags_for  # noqa: PLC0415
 
-        return plan(**(request.model_dump(exclude_unset=True) | {"engine": engine})).flags()
+        return flags_for(self.answer, engine or self.answer.request.engine)
 
     def to_dict(self) -> dict[str, Any]:
         from specmargin.app.plan_answer import plan_json  # noqa: PLC0415

@@ -7,6 +7,7 @@ from typing import Any
 
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answers, compare_prices
+from specmargin.app.request_schema import read_request
 from specmargin.app.stamp import stamped
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.compare import Comparison, Side
@@ -28,6 +29,14 @@ def plan_answer(request: PlanRequest) -> PlanAnswer:
     ranked = tuple(answers(request))
     comparison = None if request.compare is None else compare_prices(ranked[0], request, request.compare)
     return PlanAnswer(request=request, ranked=ranked, comparison=comparison)
+
+
+def flags_for(answer: PlanAnswer, engine: str) -> str:
+    """The setting to paste. Another engine than the one that was priced is priced itself."""
+    if engine == answer.request.engine:
+        return answer.best.config.text
+    options = answer.request.model_dump(exclude_unset=True) | {"engine": engine}
+    return plan_answer(read_request(PlanRequest, options)).best.config.text
 
 
 def plan_json(answer: PlanAnswer) -> dict[str, Any]:
