@@ -45,7 +45,8 @@ _MESSAGES = {
     "too_short": "needs at least {min_length} values",
     "json_invalid": "is not valid JSON ({error})",
 }
-_WITHOUT_INPUT = ("missing", "extra_forbidden", "too_long", "too_short", "json_invalid")
+_WITHOUT_INPUT = ("missing", "extra_forbidden", "string_too_short", "too_long", "too_short", "json_invalid")
+_COMPARED = ("greater_than_equal", "greater_than", "less_than_equal", "less_than")  # numbers, also as typed text
 _CONSTANTS = {None: "null", True: "true", False: "false"}  # as files write them
 
 
@@ -67,7 +68,9 @@ def complaint(error: Mapping[str, Any], *, name: Callable[[str], str] = str) -> 
         message = str(error["ctx"]["error"]) if "ctx" in error else str(error["msg"]).removeprefix("Value error, ")
         return f"{field}: {message}" if field else message
     field = field or "the file"
-    shown = "" if error["type"] in _WITHOUT_INPUT else _shown(error["input"])
+    value = error["input"]
+    bare = isinstance(value, str) and error["type"] in _COMPARED
+    shown = "" if error["type"] in _WITHOUT_INPUT else f", got {value}" if bare else _shown(value)
     message = _MESSAGES.get(error["type"], "is not valid")
     context = {key: _number(value) for key, value in error.get("ctx", {}).items()}
     return f"{field} {message.format(**context)}{shown}"

@@ -48,6 +48,24 @@ source = "its datasheet"
 """
 
 
+SURVIVAL = {
+    "schema": "specmargin.acceptance/1",
+    "name": "x",
+    "speculator": "",
+    "source": "s",
+    "categories": {"all": {"rounds": 1, "survival": [2.0], "survival_stderr": [0]}},
+    "calibrator": None,
+    "sample": [],
+}
+
+
+def config(name: str = DENSE) -> str:
+    from specmargin.catalog import lookup  # noqa: PLC0415
+
+    entry = json.loads((lookup._FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
+    return json.dumps(entry["config"])
+
+
 class Ended(NamedTuple):
     code: int
     out: str
@@ -91,6 +109,10 @@ def files(tmp_path: Path) -> Path:
         "run.toml": '[scenario]\nmodel = "x"\ngpu = "h200"\n[workload]\nusers = "many"\nrequests = 3\n',
         "grid.toml": '[base.scenario]\nmodel = "x"\ngpu = "h200"\n[base.workload]\nusers = 1\nrequests = 1\n[grid]\n',
         "mine.rows.jsonl": "something else\n",
+        "rounds.csv": "commits,category\n3,a\nx,b\n",
+        "layers.json": json.dumps(json.loads(config()) | {"num_hidden_layers": -3}),
+        "survival.json": json.dumps(SURVIVAL),
+        "empty-grid.toml": "base.seed = 1\ngrid.policy = []\n",
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -177,6 +199,18 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*SIMULATE, "--qps", "1", "--requests", "99999999999"), ("--requests must be at most 10,000,000",)),
     ((*SIMULATE, "--qps", "1", "--max-num-seqs", "1000000"), ("--max-num-seqs must be at most 65,536",)),
     (("coverage", MOE, "--layer", "-1"), ("--layer must be at least 0, got -1",)),
+    (("plan", "", "--gpu", "h200"), ("MODEL must not be empty\n",)),
+    ((*PLAN, "--max-batch", "0"), ("--max-batch must be at least 1, got 0\n",)),
+    (
+        ("plan", "layers.json", "--gpu", "h200"),
+        ("layers.json: 'num_hidden_layers' must be a whole number, not negative, got -3",),
+    ),
+    ((*PLAN, "--acceptance", "survival.json"), ("survival.json: categories.all.survival.0 must be at most 1, got 2",)),
+    (("profile", "acceptance", "rounds.csv"), ("rounds.csv: the column 'commits' must hold whole numbers",)),
+    (("sweep", "empty-grid.toml"), ("empty-grid.toml: grid.policy has no values",)),
+    (("price", MOE, "--gpu", "h200", "-o", "x.xlsx"), ("x.xlsx: the name of a table must end in .csv or .parquet",)),
+    (("sweep", "grid.toml", "-o", "x.csv"), ("x.csv: -o takes finished cells", "--table FILE.csv")),
+    (("--completion", "tcsh"), ("--completion tcsh: known shells are bash, zsh, fish",)),
     (("sweep", "grid.toml", "--workers", "x"), ("--workers must be a whole number; see",)),
     (("sweep", "grid.toml", "--workers", "0"), ("--workers must be at least 1; see",)),
     (("watch", "http://localhost:1", "--interval", "x"), ("--interval must be a number; see",)),
@@ -203,15 +237,22 @@ def test_one_sentence_with_the_file_and_the_fix(
     assert {path.name for path in files.rglob("*")} == before, "a file was left behind"
 
 
+def test_a_sweep_in_which_every_cell_fails_fails(run: Any, tmp_path: Path) -> None:
+    base = 'base.scenario = {model = "nope", gpu = "h200"}\nbase.workload = {users = 1, requests = 1}\n'
+    (tmp_path / "grid.toml").write_text(base + 'grid.policy = ["none"]\n')
+    ended = run("sweep", "grid.toml", "--workers", "1")
+    assert ended.code == 1
+    assert "'nope' is neither a bundled model" in " ".join(ended.out.split())
+
+
+@pytest.mark.parametrize("arguments", [(), ("profile",), ("measure",)])
+def test_nothing_to_do_shows_the_help_page(run: Any, arguments: tuple[str, ...]) -> None:
+    ended = run(*arguments)
+    assert "Usage: specmargin" in ended.out
+    assert ended.err == ""
+
+
 # --- good input in an unusual form ---
-
-
-def config(name: str = DENSE) -> str:
-    from specmargin.catalog import lookup  # noqa: PLC0415
-
-    entry = json.loads((lookup._FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
-    return json.dumps(entry["config"])
-
 
 SHORT = ("--gpu", "h200", "--batch", "1", "--prices", "laws", "--json")
 

@@ -126,6 +126,7 @@ def main() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    arguments = arguments or ["--help"]
     if "_SPECMARGIN_COMPLETE" in os.environ:
         from specmargin.cli.completion import complete
 
@@ -173,6 +174,8 @@ def _complain(error: Exception, arguments: list[str]) -> int:
     else:
         message = f"this is a bug ({type(error).__name__}: {error}); run again with SPECMARGIN_DEBUG=1 and report it"
         code = 70
+    if type(error).__name__ == "NoArgsIsHelpError":  # a verb of several parts alone: its help page has been printed
+        return code
     with contextlib.suppress(OSError, ValueError):
         print(f"specmargin: {message}", file=sys.stderr)
     return code

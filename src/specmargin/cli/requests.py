@@ -48,7 +48,9 @@ def command(app: typer.Typer, kind: type[RequestKind]) -> Callable[[Callable[...
 def read_given(kind: type[RequestKind], given: Mapping[str, Any]) -> RequestKind:
     """The request for the options given on the command line."""
     set_options = {name: value for name, value in given.items() if value is not None}
-    return read_request(kind, set_options, option=option_name)
+    arguments = {option.field for option in request_options(kind) if option.shown.argument}
+    name = {field: field.upper() for field in arguments}
+    return read_request(kind, set_options, option=lambda field: name.get(field) or option_name(field))
 
 
 def _parameter(option: RequestOption) -> inspect.Parameter:

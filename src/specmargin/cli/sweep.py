@@ -105,6 +105,8 @@ def sweep(
         render.json_out(swept_json(answer))
     else:
         _show(render.console(), answer)
+    if answer.counts.failed == len(answer.results):
+        raise typer.Exit(1)
 
 
 def _show(out: Console, answer: Swept) -> None:
