@@ -156,7 +156,7 @@ def test_profile_acceptance_and_plan(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("commits,category,a0,a1\n", "has no rounds"),
-        ("commits,a0\nmany,0.5\n", "is not understood as a bank"),
+        ("commits,a0\nmany,0.5\n", "must hold whole numbers"),
         ("commits,drafted,a0\n1,5,0.5\n", "drafts 5 tokens, but there are 1 depths"),
         ("category,a0\ncode,0.5\n", "lacks the column 'commits'"),
     ],
