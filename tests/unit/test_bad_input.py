@@ -48,7 +48,7 @@ source = "its datasheet"
 """
 
 
-SURVIVAL = {
+SURVIVAL: dict[str, Any] = {
     "schema": "specmargin.acceptance/1",
     "name": "x",
     "speculator": "",
