@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan test test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -13,6 +13,10 @@ plan: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# Every bundled model, GPU and engine; continues where it was stopped. `make test` runs a sample.
+test-matrix: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.matrix
 
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed

@@ -30,7 +30,7 @@ def main() -> None:
         prices=Roofline(device=device),
         routing=UNIFORM,
         drafter=find_drafter("mtp", architecture).drafter,
-        survival=parse_acceptance("0.8", max_depth=8),
+        survival=parse_acceptance("0.8"),
     )
     pricer = Pricer(scenario)
     batch, depth = np.arange(1.0, BATCHES + 1)[:, np.newaxis], np.arange(0.0, DEPTHS)

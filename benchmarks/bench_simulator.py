@@ -130,7 +130,7 @@ def same_workload(requests: int) -> Serving:
         prompt=LognormalLength(ln_mean=6.9, ln_sd=0.7, most=100_000),
         output=LognormalLength(ln_mean=5.3, ln_sd=0.8, most=100_000),
     )
-    survival = parse_acceptance("0.7", max_depth=4)
+    survival = parse_acceptance("0.7")
     scenario = Scenario(
         architecture=model,
         device=device,

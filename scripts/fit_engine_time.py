@@ -2,7 +2,8 @@
 
     python scripts/fit_engine_time.py            # needs: pip install 'specmargin[tables]' scipy
 
-Three sources: whole rounds of vLLM 0.32 on an H200, with and without speculation (`validation/rounds.py`); served
+Four sources: whole rounds of vLLM 0.32 on an H200, with and without speculation (`validation/rounds.py`); its steps
+that read prompts (`validation/prompts.py`); served
 measurements of aiconfigurator-core (many models, GPUs and hosts; no speculation); and verify steps of vLLM 0.26 on one
 slow host. Fit the laws first: engine time is what they leave unexplained.
 
@@ -13,6 +14,7 @@ round adds is taken from vLLM, from synchronous scheduling where the engine give
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from rich.progress import track
 
 from specmargin.prices.model import EngineTime
 from specmargin.validation.engine_time import EngineFit, engine_fits
-from specmargin.validation.rounds import TERMS, Rounds, eager_layer_seconds, fitted_engine_time, measured_rounds
+from specmargin.validation.prompts import with_eager_floors
+from specmargin.validation.rounds import TERMS, Rounds, fitted_engine_time, measured_rounds
 from specmargin.validation.served import served_rows
 from specmargin.validation.steps import MeasuredTime, measured_engine_time, piecewise_engine_time
 from specmargin.validation.tpot import predict
@@ -35,10 +38,11 @@ def main() -> None:
         predictions = predict(rows, prices, progress=lambda part: track(part, description="served rows"))
         slow = measured_engine_time(prices)
         rounds, sync = fitted_engine_time(prices), fitted_engine_time(prices, measured_rounds(async_scheduling=False))
-        eager = eager_layer_seconds(prices, rounds)
-        entries.append(_rounds("vllm", prices, rounds, eager, "async scheduling", measured_rounds()))
+        rounds = with_eager_floors(prices, replace(rounds, graph_limit=None))
+        sync = replace(sync, **{term: getattr(rounds, term) for term in _EAGER_FLOORS})
+        entries.append(_rounds("vllm", prices, rounds, "async scheduling", measured_rounds()))
         entries.append(
-            _rounds("vllm:sync", prices, sync, eager, "synchronous scheduling", measured_rounds(async_scheduling=False))
+            _rounds("vllm:sync", prices, sync, "synchronous scheduling", measured_rounds(async_scheduling=False))
         )
         entries += [_served(fit, prices, rounds, sync) for fit in engine_fits(predictions.rows)]
         entries.append(_measured("vllm:slow-host", prices, slow.time, _slow_host_detail(slow)))
@@ -51,9 +55,7 @@ def main() -> None:
     )
 
 
-def _rounds(
-    name: str, prices: str, time: EngineTime, eager: float, scheduling: str, engines: list[Rounds]
-) -> dict[str, Any]:
+def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: list[Rounds]) -> dict[str, Any]:
     count = sum(int(engine.captured.sum()) for engine in engines)
     models = len({engine.model for engine in engines})
     detail = (
@@ -62,7 +64,7 @@ def _rounds(
         f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.draft_pass_seconds)} per draft "
         f"pass; off {_micro(time.off_step_seconds)} per step and {_micro(time.off_sequence_seconds)} per sequence; "
         f"fitted to {count} rounds of {models} {'model' if models == 1 else 'models'} on an H200 (specmargin validate "
-        f"rounds); without a graph {eager * 1e3:.2f} ms per layer"
+        f"rounds); without a graph no step under {_floors(time)}"
     )
     values = {term: _rounded(getattr(time, term)) for term in TERMS}
     return {
@@ -70,10 +72,22 @@ def _rounds(
         "prices": prices,
         **values,
         "layer_seconds": 0.0,
-        "eager_layer_seconds": _rounded(eager),
+        **{term: _rounded(getattr(time, term)) for term in _EAGER_FLOORS},
         "kind": "measured",
         "detail": detail,
     }
+
+
+_EAGER_FLOORS = (
+    "eager_floor_layer_seconds",
+    "eager_floor_moe_layer_seconds",
+    "eager_floor_recurrent_layer_seconds",
+)
+
+
+def _floors(time: EngineTime) -> str:
+    layer, moe, recurrent = (f"{getattr(time, term) * 1e3:.2f} ms" for term in _EAGER_FLOORS)
+    return f"{layer} per layer, {moe} more per MoE layer and {recurrent} more per recurrent layer"
 
 
 def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -> dict[str, Any]:
@@ -92,7 +106,6 @@ def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -
         "sequence_seconds": _rounded(fit.sequence_seconds),
         "layer_seconds": _rounded(fit.layer_seconds),
         **{name: _rounded(value) for name, value in terms.items()},
-        "eager_layer_seconds": 0.0,
         "kind": "silicon",
         "detail": detail,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,25 @@ import numpy as np
 import polars as pl
 from rich.progress import track
 
-from specmargin.architecture.precision import BF16, FP8
-from specmargin.architecture.types import Layer, Matrix
-from specmargin.catalog.lookup import bundled_device, bundled_model
-from specmargin.prices.attention import traffic
+from specmargin.architecture.types import LinearAttention
+from specmargin.catalog.lookup import bundled_device
+from specmargin.catalog.modules import measured_modules
+from specmargin.hardware.layout import Layout
+from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import collectives, features, store
+from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.fitting import Samples, fitted_law
-from specmargin.prices.kernels.kinds import MODULES, ModuleTable, attention_kind, expert_variant, shape_key
+from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
-from specmargin.prices.kernels.terms import BYTES, fused, gemm_shape, gemm_terms
-from specmargin.step import FloatArray
+from specmargin.prices.kernels.model import SiliconPrices
+from specmargin.prices.kernels.modules import LAUNCH_BOUND, ModuleShape, delta_net_shapes, measured_shapes, rows_of
+from specmargin.prices.kernels.terms import BYTES
+from specmargin.prices.roofline import Roofline
+from specmargin.prices.work import Work, module_work
+from specmargin.step import FloatArray, Step
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "specmargin" / "catalog" / "laws.json"
 MEMORY_BOUND = 256  # positions up to which errors are evaluated
-# A module whose smallest time is this many times that of another engine was timed outside a CUDA graph.
-LAUNCH_BOUND = 1.4
 Entry = dict[str, Any]
 
 
@@ -219,100 +223,80 @@ def _prefill(gpu: str, engine: str) -> Iterator[Entry]:
 
 def _modules(gpu: str, engine: str, gemms: dict[str, Law]) -> Iterator[Entry]:
     """MLA, DSA, CSA, HCA: time of a measured module beyond its GEMMs, which are priced separately."""
-    for kind, module in MODULES.items():
-        table = store.load(store.SYSTEMS[gpu], module.operation, engine, module.file)
-        layer = _layer(module.model, kind)
-        if table is None or layer is None:
+    prices = _gemm_prices(gpu, engine, gemms)
+    for kind in MODULE_KINDS:
+        measured = next(measured for measured in measured_modules() if measured.table.kind == kind)
+        rows = rows_of(store.SYSTEMS[gpu], engine, measured.table)
+        if rows is None or rows.launch_bound:
             continue
-        rows = features.module_rows(table, module.table_model)
-        if _fastest(rows) > LAUNCH_BOUND * _fastest_of_any_engine(gpu, module):
-            continue
-        rows = rows.filter(pl.col("gemm_type").is_in(list(gemms)))
-        for key, part in sorted(rows.partition_by(["kv_cache_dtype"], as_dict=True).items()):
-            kv = str(key[0])
-            products, terms, shape = _module_terms(part, layer, gemms, kv)
-            if np.unique(shape).size < 3:
-                continue
-            batch = part["batch_size"].to_numpy()
-            samples = Samples(
-                seconds=part["seconds"].to_numpy(),
-                terms=terms,
-                shape=shape,
-                weight=np.where(batch <= 512, 1.0, 0.2),
-                offset=products,
-                bandwidth_limit=_limit(gpu),
-            )
-            law = fitted_law(samples, f"{engine} {table.version}", judged=batch <= MEMORY_BOUND)
-            yield _entry(gpu, engine, kind, "fp8" if kv == "fp8" else "bfloat16", "", law)
-
-
-def _fastest(rows: pl.DataFrame) -> float:
-    return float(np.quantile(rows["seconds"].to_numpy(), 0.01))
-
-
-def _fastest_of_any_engine(gpu: str, module: ModuleTable) -> float:
-    tables = [store.load(store.SYSTEMS[gpu], module.operation, engine, module.file) for engine in store.ENGINES]
-    rows = [features.module_rows(table, module.table_model) for table in tables if table is not None]
-    return min(_fastest(part) for part in rows if part.height)
-
-
-def _layer(model: str, kind: str) -> Layer | None:
-    for group in bundled_model(model).groups:
-        attention = group.layer.attention
-        if attention is not None and attention_kind(attention) == kind:
-            return group.layer
-    return None
-
-
-def _module_terms(
-    rows: pl.DataFrame, layer: Layer, gemms: dict[str, Law], kv: str
-) -> tuple[FloatArray, Terms, np.ndarray[Any, np.dtype[np.int64]]]:
-    batch, context, heads = (rows[n].to_numpy().astype(float) for n in ("batch_size", "context", "num_heads"))
-    assert layer.attention is not None
-    products = np.zeros(rows.height)
-    for (dtype, count), part in rows.with_row_index().partition_by(["gemm_type", "num_heads"], as_dict=True).items():
-        index = part["index"].to_numpy()
-        ways = max(round(layer.attention.heads / count), 1)
-        products[index] = _gemm_seconds(gemms[dtype], layer.projections, batch[index], ways, dtype)
-    moved_bytes, flops = np.empty(rows.height), np.empty(rows.height)
-    precision = FP8 if kv == "fp8" else BF16
-    for count in np.unique(heads):
-        mask = heads == count
-        moved = traffic(
-            layer.attention, np.ones(mask.sum()), context[mask], kv=precision, ranks=int(layer.attention.heads / count)
-        )
-        moved_bytes[mask] = batch[mask] * (moved.read_bytes + moved.written_bytes)
-        flops[mask] = batch[mask] * moved.flops
-    terms = Terms(bytes=moved_bytes, operations=flops, units=batch)
-    return products, terms, features.shape_numbers(rows, ["num_heads", "gemm_type"])
-
-
-def _gemm_seconds(law: Law, matrices: tuple[Matrix, ...], m: FloatArray, ranks: int, dtype: str) -> FloatArray:
-    """As in the price model: fused, and block-diagonal products as one kernel."""
-    total = np.zeros(m.size)
-    for group in fused(matrices):
-        n, k = gemm_shape(group, ranks)
-        total += law.seconds(gemm_terms(m, n * group[0].copies, k, dtype))
-    return total
+        shapes = list(measured_shapes(store.SYSTEMS[gpu], engine, measured))
+        for kv in sorted({shape.kv.name for shape, _ in shapes}):
+            chosen = [(shape, part) for shape, part in shapes if shape.kv.name == kv]
+            parts = [
+                _module_samples(gpu, shape, part.rows, lambda work: prices.price([work])[0].seconds)
+                for shape, part in chosen
+                if part.rows["gemm_type"][0] in gemms
+            ]
+            if len(parts) >= 3:
+                law = _module_law(parts, rows.version)
+                yield _entry(gpu, engine, kind, "fp8" if kv == "fp8" else "bfloat16", "", law)
 
 
 def _delta_net(gpu: str, engine: str) -> Iterator[Entry]:
-    table = store.load(store.SYSTEMS[gpu], "linear_attention", engine, "gdn_perf")
-    if table is None:
-        return
-    rows = features.delta_net_rows(table)
-    if rows.height == 0:
-        return
-    batch = rows["batch_size"].to_numpy()
-    samples = Samples(
+    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
+    shapes = list(delta_net_shapes(store.SYSTEMS[gpu], engine, bandwidth=bandwidth))
+    parts = [_module_samples(gpu, shape, part.rows, lambda work: 0.0 * work.positions) for shape, part in shapes]
+    if len(parts) >= 3:
+        yield _entry(gpu, engine, "gdn", "fp32", "", _module_law(parts, shapes[0][1].version))
+
+
+def _gemm_prices(gpu: str, engine: str, gemms: dict[str, Law]) -> SiliconPrices:
+    """The GEMM laws just fitted, as the price model uses them."""
+    laws = {(engine, "gemm", dtype, ""): law for dtype, law in gemms.items()}
+    fallback = Roofline(device=bundled_device(gpu), form=RooflineForm.PER_COMPONENT)
+    book = LawBook(gpu=gpu, release="", laws=laws, curves={})
+    return SiliconPrices(name="laws", engine=engine, book=book, fallback=fallback)
+
+
+def _module_samples(
+    gpu: str, shape: ModuleShape, rows: pl.DataFrame, product_seconds: Callable[[Work], FloatArray]
+) -> Samples:
+    """Rows of one shape, with the time of their GEMMs as the offset."""
+    batch, context = (rows[name].to_numpy().astype(float) for name in ("batch_size", "context"))
+    step = Step.uniform(batch=batch, context=context)
+    *products, attention = module_work(shape.module, step, layout=Layout(gpus=shape.ranks), kv=shape.kv)
+    is_recurrent = isinstance(shape.module.attention, LinearAttention)
+    return Samples(
         seconds=rows["seconds"].to_numpy(),
-        terms=features.delta_net_terms_of(rows),
-        shape=features.shape_numbers(rows, ["num_k_heads", "num_v_heads"]),
-        weight=np.ones(rows.height),
-        **_plain(gpu),
+        terms=Terms(
+            bytes=attention.bytes, operations=0.0 * batch if is_recurrent else attention.flops, units=step.sequences
+        ),
+        shape=np.zeros(batch.size, dtype=np.int64),
+        weight=np.where((batch <= 512) | is_recurrent, 1.0, 0.2),
+        offset=product_seconds(products[0] if products else attention),
+        bandwidth_limit=_limit(gpu),
     )
-    law = fitted_law(samples, f"{engine} {table.version}", judged=batch <= MEMORY_BOUND)
-    yield _entry(gpu, engine, "gdn", "fp32", "", law)
+
+
+def _module_law(parts: list[Samples], version: str) -> Law:
+    """Fitted to the samples of several shapes."""
+
+    def column(read: Callable[[Samples], FloatArray]) -> FloatArray:
+        return np.concatenate([read(part) for part in parts])
+
+    samples = replace(
+        parts[0],
+        seconds=column(lambda part: part.seconds),
+        terms=Terms(
+            bytes=column(lambda part: part.terms.bytes),
+            operations=column(lambda part: part.terms.operations),
+            units=column(lambda part: part.terms.units),
+        ),
+        shape=np.repeat(np.arange(len(parts)), [part.seconds.size for part in parts]),
+        weight=column(lambda part: part.weight),
+        offset=column(lambda part: part.offset),
+    )
+    return fitted_law(samples, version, judged=samples.terms.units <= MEMORY_BOUND)
 
 
 def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:

@@ -21,7 +21,7 @@ def scenario(
     **changes: Any,
 ) -> Scenario:
     architecture, device = find_model(model), find_device(gpu)
-    survival = parse_acceptance(acceptance, max_depth=8) if isinstance(acceptance, str) else acceptance
+    survival = parse_acceptance(acceptance) if isinstance(acceptance, str) else acceptance
     return Scenario(
         **{
             "architecture": architecture,

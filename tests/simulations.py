@@ -13,7 +13,7 @@ from tests.scenarios import pricer
 
 
 def curve_bank(acceptance: str = "0.7", depth: int = 4, **changes: Any) -> RoundBank:
-    return drawn_rounds({"all": parse_acceptance(acceptance, max_depth=depth)}, depth, **changes)
+    return drawn_rounds({"all": parse_acceptance(acceptance)}, depth, **changes)
 
 
 def serving(

@@ -52,6 +52,7 @@ HEADS = {
 VOCABULARY = {"qwen3-30b-a3b": 151_936, "llama-3.1-8b": 128_256, "qwen3.6-35b-a3b": 248_320}
 DEPTHS = [0, 1, 2, 3, 5, 7]
 BATCHES = [1, 4, 16, 64, 128, 256]
+PROMPTS = [128, 512, 1024, 2048, 4096, 7680]  # tokens of one prompt; with 64 × 4 decoding positions within 8,192
 V1_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 
 
@@ -72,7 +73,7 @@ def head_folder(folder: Path, name: str, layers: int | None) -> str:
         "num_key_value_heads": 8,
         "vocab_size": target["vocab_size"],
         "draft_vocab_size": 32_000,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": 16_384,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
         "torch_dtype": "bfloat16",
@@ -124,7 +125,7 @@ def job(
     prompt_tokens: int = 256,
     **engine: Any,
 ) -> dict[str, Any]:
-    sizes = sorted({b * (d + 1) for b in batches for d in depths if b * (d + 1) <= 512} | set(batches))
+    sizes = sorted({b * (d + 1) for b in batches for d in depths if 0 < b * (d + 1) <= 512} | set(batches) - {0})
     arguments: dict[str, Any] = {
         "model": model_folder(folder, model, layers),
         "load_format": "dummy",
@@ -217,6 +218,26 @@ def plans(folder: Path, layers: int | None = None) -> list[dict[str, Any]]:
                 async_scheduling=False,
             ),
             grid_job("dense-eagle3-room", dense, kv_gigabytes=45, prompt_tokens=96, batches=[64, 128, 256]),
+        ),
+        *_prompt_phases(folder, layers),
+    ]
+
+
+def _prompt_phases(folder: Path, layers: int | None) -> list[dict[str, Any]]:
+    """Steps that read a prompt, alone and beside decoding sequences."""
+
+    def prompt_job(name: str, model: str, kv_gigabytes: float, **changes: Any) -> dict[str, Any]:
+        options = {"depths": [0, 3], "batches": [0, 16, 64], "layers": layers, "max_model_len": 9216} | changes
+        made = job(folder, name, model, kv_gigabytes=kv_gigabytes, max_num_batched_tokens=8192, **options)
+        made["engine"]["max_num_seqs"] = 128
+        return made | {"prompts": PROMPTS}
+
+    moe, dense, hybrid = "qwen3-30b-a3b", "llama-3.1-8b", "qwen3.6-35b-a3b"
+    return [
+        _phase(prompt_job("moe-eagle3-prompts", moe, 14), prompt_job("dense-eagle3-prompts", dense, 14)),
+        _phase(prompt_job("moe-none-prompts", moe, 8, speculative=False)),
+        _phase(
+            prompt_job("hybrid-mtp-prompts", hybrid, 24), prompt_job("dense-none-prompts", dense, 8, speculative=False)
         ),
     ]
 

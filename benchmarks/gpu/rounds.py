@@ -7,7 +7,8 @@ Exactly `batch` sequences decode throughout a window. The engine core runs insid
 the front end, which a server runs in another process. Depths take turns in one engine, through the table that vLLM's
 dynamic speculation looks up, so that noise affects all of them alike. Draft tokens are replaced by random ones
 (independent tokens, whatever dummy weights would propose), which takes one small kernel per round; acceptance is
-synthetic, by vLLM. With `count` the engine runs eagerly, and distinct experts are counted instead of seconds.
+synthetic, by vLLM. With `count` the engine runs eagerly, and distinct experts are counted instead of seconds. With
+`prompts` every measured step also takes one new prompt of that many tokens, which ends with its first token.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 SETTLE_ROUNDS = 5
 TURNS = 3
+PROMPT_ROUNDS = 8
 WINDOW_SECONDS = 0.45
 LEAST_ROUNDS, MOST_ROUNDS = 8, 60
 POLL_SECONDS = 0.25
@@ -118,6 +120,42 @@ class Engine:
                 samples[depth].append((seconds / sizes[depth], tokens / sizes[depth] / batch, self.context()))
         self.clear()
         return [_row(batch, depth, sizes[depth], rows) for depth, rows in samples.items()]
+
+    def measure_prompts(self, batch: int, depths: list[int], prompt_tokens: int) -> list[dict[str, Any]]:
+        """Steps in which `batch` sequences decode (0: none) and one prompt is read."""
+        if batch:
+            self.fill(batch, prompt_tokens)
+        rows = []
+        for depth in depths if batch else depths[:1]:
+            for tokens in self.job["prompts"]:
+                self.want(depth)
+                self._rounds_with_prompts(2, tokens)
+                turns = [self._rounds_with_prompts(PROMPT_ROUNDS, tokens) / PROMPT_ROUNDS for _ in range(TURNS)]
+                milliseconds = [round(seconds * 1e3, 4) for seconds in turns]
+                context = round(self.context(), 1) if batch else 0.0
+                row = {"batch": batch, "depth": depth, "prompt": tokens, "context": context, "turns_ms": milliseconds}
+                rows.append(row | {"round_ms": statistics.median(milliseconds)})
+        self.clear()
+        return rows
+
+    def _rounds_with_prompts(self, count: int, tokens: int) -> float:
+        """Seconds of `count` steps with one prompt each; the steps after them, without prompts, are not counted."""
+        import numpy as np
+        from vllm import SamplingParams
+
+        generator = np.random.default_rng([11, tokens])
+        once = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False)
+        begun, done, added = time.perf_counter(), 0, 0
+        while done < count:
+            if added < count:
+                added, self.requests_added = added + 1, self.requests_added + 1
+                prompt = generator.integers(100, self.vocabulary - 100, tokens).tolist()
+                self.engine.add_request(f"p{self.requests_added}", {"prompt_token_ids": prompt}, once)
+            done += self._step() >= 0
+        seconds = time.perf_counter() - begun
+        for _ in range(3):
+            self._step()
+        return seconds
 
     def count(self, batch: int, depths: list[int], prompt_tokens: int) -> list[dict[str, Any]]:
         assert self.counter is not None
@@ -247,6 +285,7 @@ def run_engine(job_file: str, result_file: str) -> None:
         depths = [d for d in job["depths"] if batch * (d + 1) <= job.get("most_positions", 1 << 30)]
         try:
             act = engine.count if job.get("count") else engine.measure
+            act = engine.measure_prompts if job.get("prompts") else act
             result["rows"] += act(batch, depths, job["prompt_tokens"])
         except Exception as error:  # earlier rows stay in the result
             result["failures"].append(f"batch {batch}: {type(error).__name__}: {str(error)[:300]}")

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from specmargin.catalog.drafters import find_acceptance, find_drafter
     from specmargin.catalog.lookup import find_device, find_model
     from specmargin.catalog.routing_profiles import find_routing
-    from specmargin.decisions.plan import Plan, PlanRow, make_plan
+    from specmargin.decisions.plan import Plan, make_plan
     from specmargin.decisions.pricer import Pricer
+    from specmargin.decisions.rows import PlanRow
     from specmargin.decisions.scenario import Scenario
     from specmargin.decisions.verdict import verdict
     from specmargin.errors import InputError, SpecmarginError
@@ -44,7 +45,7 @@ _MODULE_BY_NAME = {
     "Parallel": "modes",
     "Plan": "decisions.plan",
     "PlanResult": "api.results",
-    "PlanRow": "decisions.plan",
+    "PlanRow": "decisions.rows",
     "PriceModel": "prices.model",
     "PriceResult": "api.results",
     "Pricer": "decisions.pricer",

@@ -1,101 +1,25 @@
-"""Written settings give the intended schedule when read by each engine's rules.
-
-The readers here follow the engines' code (August 2026), not Specmargin's:
-vLLM `vllm/v1/spec_decode/dynamic/utils.py`, SGLang `adaptive_spec_params.py`, TensorRT-LLM `llm_args.py`.
-"""
+"""Written settings give the intended schedule when read by each engine's rules."""
 
 from __future__ import annotations
 
-import bisect
-import json
 import re
-import shlex
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.decisions.schedule import DepthTable, make_schedule
 from specmargin.errors import CatalogError
 from specmargin.formats import ENGINES, find_engine
-from specmargin.formats.base import EngineConfig, ScheduleRequest
+from specmargin.formats.base import ScheduleRequest
 from specmargin.formats.sglang import graph_batch_sizes
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.modes import ENGINES as ENGINE_NAMES
+from tests.engine_readers import READERS
 
 BATCHES = 300
-
-
-def vllm_depth(config: EngineConfig, batch: int) -> int:
-    """Inclusive ranges from 1, sorted, without overlap; gaps and the tail carry the last K; clamped to the maximum."""
-    flag, text = shlex.split(config.text)
-    assert flag == "--speculative-config"
-    settings = json.loads(text)
-    max_depth = settings["num_speculative_tokens"]
-    assert max_depth > 0
-    table = settings.get("num_speculative_tokens_per_batch_size")
-    if table is None:
-        return int(max_depth)
-    assert table[0][0] == 1
-    previous_end, depth = 0, None
-    for first, last, k in table:
-        assert first > previous_end
-        assert last >= first
-        assert k >= 0
-        previous_end = last
-        if batch >= first:
-            depth = k
-    assert depth is not None
-    return int(min(depth, max_depth))
-
-
-def sglang_depth(config: EngineConfig, batch: int) -> int:
-    """Pad to a captured batch size, then the slot with the largest key not above it; one candidate is no choice."""
-    steps = int(_flag(config.text, "--speculative-num-steps"))
-    assert int(_flag(config.text, "--speculative-num-draft-tokens")) == steps + 1
-    if config.file_text is None:
-        return steps
-    slots = {int(key): value for key, value in json.loads(config.file_text).items() if key.isdigit()}
-    union = {step for slot in slots.values() for step in slot["candidate_steps"]}
-    assert steps in union  # the server refuses to start otherwise
-    assert max(union) == steps  # buffers are sized by the largest
-    sizes = graph_batch_sizes(BATCHES)
-    index = bisect.bisect_left(sizes, batch)
-    padded = sizes[index] if index < len(sizes) else batch
-    keys = sorted(slots)
-    slot = slots[keys[max(0, bisect.bisect_right(keys, padded) - 1)]]
-    assert len(slot["candidate_steps"]) == 1
-    return int(slot["candidate_steps"][0])
-
-
-def trtllm_depth(config: EngineConfig, batch: int) -> int:
-    """Keys are upper bounds; above the last, 0. The smallest key must map to max_draft_len and none may exceed it."""
-    settings = yaml.safe_load(config.text)["speculative_config"]
-    schedule: dict[int, int] = settings["draft_len_schedule"]
-    assert schedule[min(schedule)] == settings["max_draft_len"]
-    assert max(schedule.values()) <= settings["max_draft_len"]
-    for bound in sorted(schedule):
-        if batch <= bound:
-            return schedule[bound]
-    return 0
-
-
-def llamacpp_depth(config: EngineConfig, batch: int) -> int:
-    """Look-up drafts take their length from their own flag (common/arg.cpp), the others from --spec-draft-n-max."""
-    del batch
-    lookup = _flag(config.text, "--spec-type") == "ngram-simple"
-    return int(_flag(config.text, "--spec-ngram-simple-size-m" if lookup else "--spec-draft-n-max"))
-
-
-READERS = {"vllm": vllm_depth, "sglang": sglang_depth, "trtllm": trtllm_depth, "llamacpp": llamacpp_depth}
-
-
-def _flag(text: str, name: str) -> str:
-    words = shlex.split(text)
-    return words[words.index(name) + 1]
 
 
 def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -> DepthTable:
@@ -104,7 +28,12 @@ def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -
     for batch in range(1, BATCHES + 1):
         depth = next(d for last, d in best if batch <= last)
         relative[batch - 1] = 1.0 - slope * np.abs(np.arange(deepest + 1) - depth)
-    return DepthTable(relative=relative)
+    return DepthTable(
+        batches=np.arange(1, BATCHES + 1),
+        speedup_by_batch_depth=relative / relative[:, :1],
+        allowed_by_batch_depth=np.ones(relative.shape, dtype=bool),
+        fits_by_depth=np.full(deepest + 1, 1000),
+    )
 
 
 def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> ScheduleRequest:
@@ -117,7 +46,7 @@ def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> ScheduleRe
             "overlapped": False,
             "parallel": Parallel.TP,
             "min_gain": 0.02,
-            "hurdle": 0.3,
+            "hurdle_by_depth": (0.3,) * 8,
             **changes,
         }
     )
@@ -131,7 +60,7 @@ RISING = [(4, 1), (BATCHES, 6)]
 @pytest.mark.parametrize("best", [FALLING, RISING, [(BATCHES, 3)]], ids=["falling", "rising", "flat"])
 def test_round_trip(engine: str, best: list[tuple[int, int]]) -> None:
     config = ENGINES[engine].write(_request(_table(best)))
-    for batch in range(1, BATCHES + 1):
+    for batch in range(1, 2 * BATCHES):
         assert READERS[engine](config, batch) == config.schedule.depth_at(batch), f"{engine} at batch {batch}"
 
 
@@ -158,7 +87,7 @@ def test_any_plan_survives_the_round_trip(depths: list[int], cuts: list[int], en
     if not config.text:
         assert config.schedule.max_depth == 0
         return
-    for batch in range(1, BATCHES + 1):
+    for batch in range(1, 2 * BATCHES):
         assert READERS[engine](config, batch) == config.schedule.depth_at(batch)
 
 
@@ -172,15 +101,22 @@ def test_sglang_ranges_change_only_between_graph_sizes() -> None:
 def test_trtllm_gives_up_little_when_the_plan_deepens_with_batch() -> None:
     """1 up to batch 4, then 6, cannot be written. 6 at batch 1 would fall below plain decoding there; 2 does not."""
     config = ENGINES["trtllm"].write(_request(_table(RISING)))
-    assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [(1, 1, 2), (2, 4, 1), (5, BATCHES, 2)]
+    assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [
+        (1, 1, 2),
+        (2, 4, 1),
+        (5, BATCHES, 2),
+        (BATCHES + 1, 65_536, 0),
+    ]
     assert any("deepest" in note for note in config.notes)
 
 
-def test_vllm_keeps_one_depth_under_data_parallelism() -> None:
-    """vLLM switches the table off there, so writing one would promise what does not happen."""
-    config = ENGINES["vllm"].write(_request(_table(FALLING), parallel=Parallel.DP_EP))
-    assert "per_batch_size" not in config.text
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_one_depth_under_data_parallelism(engine: str) -> None:
+    """vLLM switches its table off there, SGLang refuses, and in TensorRT-LLM each rank would look up its own batch."""
+    config = ENGINES[engine].write(_request(_table(FALLING), parallel=Parallel.DP_EP))
+    assert not any(word in config.text for word in ("per_batch_size", "adaptive", "draft_len_schedule"))
     assert len(config.schedule.ranges) == 1
+    assert {READERS[engine](config, batch) for batch in (1, 64, 1000)} == {config.schedule.max_depth}
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
@@ -215,9 +151,31 @@ def test_a_drafter_without_a_setting_is_refused(engine: str) -> None:
         ENGINES[engine].write(_request(_table(FALLING), kind="suffix"))
 
 
-def test_sglang_mentions_depth_zero_only_where_there_is_one() -> None:
-    assert ENGINES["sglang"].write(_request(_table(FALLING))).notes
-    assert ENGINES["sglang"].write(_request(_table([(8, 3), (BATCHES, 1)]))).notes == ()
+def test_sglang_needs_a_later_release_where_drafting_stops() -> None:
+    assert ENGINES["sglang"].write(_request(_table(FALLING))).needs == "SGLang 0.5.14 or later"
+    assert ENGINES["sglang"].write(_request(_table([(8, 3), (BATCHES, 1)]))).needs == "SGLang 0.5.13 or later"
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_one_depth_never_loses_if_some_depth_does_not(engine: str) -> None:
+    """Depth 5 is the fastest on average and loses at batch 256; depth 1 loses nowhere."""
+    table = _table([(64, 5), (BATCHES, 1)], slope=0.02)
+    table.speedup_by_batch_depth[255, 2:] = 0.6
+    config = ENGINES[engine].write(_request(table, parallel=Parallel.DP_EP, kind="ngram"))
+    batches = [1, 4, 16, 64, 256]
+    depths = [READERS[engine](config, batch) for batch in batches]
+    assert all(table.speedup_by_batch_depth[b - 1, d] >= 1.0 for b, d in zip(batches, depths, strict=True))
+    assert max(depths) > 0
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_setting_that_beats_plain_decoding_nowhere_is_not_written(engine: str) -> None:
+    """Deeper than off, yet below an engine without speculation, because being configured costs time."""
+    table = _table([(BATCHES, 3)])
+    np.multiply(table.speedup_by_batch_depth, 0.8, out=table.speedup_by_batch_depth)
+    config = ENGINES[engine].write(_request(table))
+    assert config.text == ""
+    assert config.schedule.max_depth == 0
 
 
 def test_trtllm_prefers_a_schedule_that_never_loses_against_plain_decoding() -> None:

@@ -64,6 +64,7 @@ OTHER: dict[str, dict[str, str]] = {
     "memory_utilization": {"memory_utilization": "0.001"},  # nothing fits
     "drafter": {"drafter": "eagle"},
     "acceptance": {"acceptance": "0.3"},
+    "draft_p_min": {"engine": "llamacpp", "draft_p_min": "0.9"},
     "routing": {"routing": "uniform"},
     "context": {"context": "128k"},
     "engine": {"engine": "sglang"},

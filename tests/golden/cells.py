@@ -56,7 +56,7 @@ OTHERS = (
             "--drafter free",
             "--acceptance 0.8",
             "--acceptance 0.78,0.58,0.44",
-            "--acceptance length:2.3@4",
+            "--acceptance accepted:2.3@4",
             "--routing uniform",
             "--routing deepseek-v4-flash",
             "--context 32768",
@@ -83,6 +83,7 @@ OTHERS = (
     ("deepseek-v3", "h200", "vllm", "laws", "--gpus 16 --parallel ep"),  # over two nodes
     ("deepseek-v3", "gb200", "trtllm", "tables", "--gpus 16 --parallel dp-ep"),
     ("kimi-k2", "h100", "sglang", "laws", "--gpus 16"),
+    ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--gpus 1 --weights q4_k --draft-p-min 0.5"),
 )
 
 

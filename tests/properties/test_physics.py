@@ -173,8 +173,8 @@ def test_at_break_even_acceptance_the_depth_equals_no_speculation(batch: int, de
 @given(st.floats(0, 1), st.integers(1, 12))
 def test_a_mean_length_comes_back(alpha: float, depth: int) -> None:
     length = float(np.sum(alpha ** np.arange(1, depth + 1)))
-    curve = parse_acceptance(f"length:{length}@{depth}", max_depth=8)
-    assert np.isclose(curve.accepted_by_depth(depth)[-1], length, atol=1e-6)
+    for text in (f"accepted:{length}@{depth}", f"length:{1 + length}@{depth}"):
+        assert np.isclose(parse_acceptance(text).accepted_by_depth(depth)[-1], length, atol=1e-6)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(1, 20))

@@ -83,10 +83,10 @@ def done(
     seconds: float = 0.01,
     prompt_tokens: int = 0,
 ) -> StepDone:
-    return StepDone(
+    return StepDone.of(
         request_ids=list(ids),
-        verified=list(verified),
-        accepted=list(accepted),
+        verified=np.array(verified, dtype=np.int64),
+        accepted=np.array(accepted, dtype=np.int64),
         contexts=[100] * len(ids),
         prompt_tokens=prompt_tokens,
         seconds=seconds,

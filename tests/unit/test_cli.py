@@ -1,4 +1,4 @@
-"""The command line: JSON keys, tables of 100 columns, and one clear sentence for every kind of bad input."""
+"""The command line: JSON keys, tables of 80 columns, and one clear sentence for every kind of bad input."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_root() -> None:
 def test_plan_json_has_the_documented_keys() -> None:
     shared = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64", "--routing", "uniform")
     result = payload(*shared, "--contexts", "1k,32k")
-    assert result["schema"] == "specmargin.plan/1"
+    assert result["schema"] == "specmargin.plan/2"
     for key in ("model", "gpu", "engine", "drafter", "sources", "rows", "config"):
         assert key in result
     row_keys = {"batch", "depth", "speedup", "goodput_tokens_per_second", "no_spec_tokens_per_second", "hurdle"}
@@ -64,7 +64,7 @@ def test_plan_by_expert_parallelism_shows_the_communication_share() -> None:
     tp = payload(*shared, "--parallel", "tp")
     assert all(0 < row["communication_share"] < 1 for row in ep["rows"])
     assert ep["rows"][0]["distinct_experts"] < tp["rows"][0]["distinct_experts"]  # a rank's own experts
-    assert "comm" in run(*shared, "--parallel", "ep").stdout
+    assert "comm" in run(*shared, "--parallel", "ep", "--explain").stdout
 
 
 def test_plan_ranks_drafters() -> None:
@@ -81,8 +81,12 @@ def test_plan_from_a_request_rate_and_as_money() -> None:
     load = result["load"]
     assert load["speculating"]["batch"] <= load["no_spec"]["batch"]
     assert load["speculating"]["meets_target"] is True
+    depths = {row["batch"]: row["depth"] for row in result["rows"]}
+    assert load["speculating"]["depth"] == depths[load["speculating"]["batch"]]  # the flags', not another best depth
     row = result["rows"][0]
     assert row["cost_per_million_tokens"] == pytest.approx(3 * row["gpu_hours_per_million_tokens"])
+    assert row["currency"] == "USD"
+    assert row["no_spec_cost_per_million_tokens"] == pytest.approx(3e6 / 3600 / row["no_spec_tokens_per_second"])
     assert row["gpu_hours_per_million_tokens"] == pytest.approx(1e6 / row["goodput_tokens_per_second"] / 3600)
 
 
@@ -140,6 +144,8 @@ def test_lists() -> None:
     assert {"name", "hub_id", "parameters", "active_parameters", "source"} <= set(models[0])
     assert len(payload("gpus")["gpus"]) >= 20
     assert "qwen3.6-35b-a3b" in run("models", "qwen3.6").stdout
+    assert [entry["name"] for entry in payload("models", "GLM-4.6V")["models"]] == ["glm-4.5-air"]
+    assert run("gpus", "h20", "--template").stdout.startswith("# A device of your own. These are the figures of h20:")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +198,7 @@ PLAN = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200"]
         ([*PLAN, "--weights", "fp3"], "unknown precision 'fp3'; nearest: "),
         ([*PLAN, "--min-gain", "2"], "--min-gain"),
         ([*PLAN, "--qps", "1"], "--qps needs --isl and --osl"),
-        ([*PLAN, "--isl", "1"], "add --qps"),
+        ([*PLAN, "--isl", "1"], "add --concurrency or --qps"),
         ([*PLAN, "--qps", "-1", "--isl", "1", "--osl", "1"], "--qps must be above 0, got -1"),
         ([*PLAN, "--memory-utilization", "7"], "--memory-utilization must be at most 1, got 7"),
         ([*PLAN, "--context", "-1"], "--context"),
@@ -267,22 +273,52 @@ def test_names_with_brackets_are_not_markup(tmp_path: Path) -> None:
         source = "[bold]its datasheet"
         """
     )
-    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device)).stdout
+    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device), "--explain").stdout
     assert "[/red] card" in shown
     assert "[bold]its datasheet" in shown
 
 
-def test_a_setting_that_falls_short_of_the_plan_says_by_how_much() -> None:
-    """TensorRT-LLM cannot deepen with batch, llama.cpp has one depth: the numbers of what they get are shown."""
-    arguments = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1,8,64"]
-    for engine in ("trtllm", "llamacpp"):
-        result = payload(*arguments, "--engine", engine)
-        short = [row for row in result["rows"] if row["scheduled_speedup"] < 0.95 * row["speedup"]]
-        text = run(*arguments, "--engine", engine).stdout
-        assert ("with this configuration:" in text) == bool(short)
-    exact = payload(*arguments, "--engine", "vllm")
-    for row in exact["rows"]:
-        assert row["scheduled_speedup"] >= 0.98 * row["speedup"]
+def test_a_setting_that_falls_short_names_the_better_depth() -> None:
+    """One depth for all batches under data parallelism; a column says where another would gain more than --min-gain."""
+    arguments = ["plan", "kimi-k2", "--gpu", "b200", "--gpus", "8", "--parallel", "dp-ep", "--batch", "1,64,1024"]
+    result = payload(*arguments)
+    assert len({row["depth"] for row in result["rows"]}) == 1
+    (short,) = [row for row in result["rows"] if row["better_depth"] is not None]
+    assert short["batch"] == 1024
+    assert short["better_speedup"] > 1.02 * short["speedup"]
+    assert f"{short['better_depth']}: {short['better_speedup']:.2f}×" in run(*arguments).stdout
+    assert "better" not in run(*arguments, "--min-gain", "0.5").stdout
+
+
+def test_an_accept_length_is_repeated_as_understood_and_needs_its_depth() -> None:
+    arguments = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--acceptance"]
+    shown = run(*arguments, "length:2.4@3").stdout
+    assert "acceptance: length:2.4@3: 1.40 accepted drafts per round, 0.66 per token" in shown
+    assert payload(*arguments, "length:2.4@3")["rows"] == payload(*arguments, "accepted:1.4@3")["rows"]
+    refused = run(*arguments, "length:2.4", code=2)
+    assert "length:2.4 needs the draft depth at which it was measured: length:2.4@3 for drafts of 3" in refused.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--explain",), ("--gpu-hour-price", "2.5"), ("--contexts", "1k,64k")])
+def test_plans_fit_80_columns(more: tuple[str, ...]) -> None:
+    for scenario in ("kimi-k2 --gpu b200 --gpus 8 --parallel dp-ep", "deepseek-v3 --gpu h200 --gpus 8 --engine trtllm"):
+        lines = run("plan", *scenario.split(), *more).stdout.splitlines()
+        wide = [line for line in lines if len(line.rstrip()) > 80 and "speculative" not in line]
+        assert wide == []
+        assert len(lines) <= 30 or more
+
+
+def test_costs_have_a_currency() -> None:
+    assert "$/Mtok" in run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--gpu-hour-price", "2.5").stdout
+
+
+def test_the_verdict_names_where_the_flags_lose() -> None:
+    """One depth for 1,856 sequences that fit: beyond the engine's CUDA graphs it is slower than plain decoding."""
+    arguments = ["plan", "kimi-k2", "--gpu", "b200", "--gpus", "8", "--parallel", "dp-ep"]
+    result = payload(*arguments)
+    ((first, last),) = result["loses_at_batches"]
+    assert f"it loses at batch {first:,} to {last:,} (0." in result["verdict"]
+    assert result["pays_at_batches"] == [[1, first - 1]]
 
 
 def test_debug_shows_the_traceback_of_a_bug(

@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from specmargin.catalog.lookup import bundled_device, device_names, find_device
+from specmargin.catalog.lookup import (
+    _device_aliases,
+    _device_tables,
+    bundled_device,
+    device_names,
+    device_template,
+    find_device,
+)
 from specmargin.errors import CatalogError, HardwareError
+from specmargin.hardware.schema import DeviceTable
+from specmargin.hardware.template import COMMENTS
 
 MINE = """
 title = "My card"
@@ -33,13 +42,38 @@ def test_bundled_devices_hold_together(name: str) -> None:
 
 def test_the_issue_names_them() -> None:
     wanted = """a100 h100 h100-pcie h200 h20 l40s b200 b300 gb200 gb300 rtx-4090 rtx-5090 rtx-pro-6000 dgx-spark
-    mi300x mi325x mi355x m3-ultra m4-max strix-halo"""
+    mi300x mi325x mi355x m3-ultra m4-max strix-halo
+    rtx-3090 rtx-3090-ti rtx-a6000 rtx-6000-ada l4 a10 rx-7900-xtx r9700 v100"""
     assert set(wanted.split()) <= set(device_names())
 
 
 def test_aliases() -> None:
     assert find_device("H100_SXM") == bundled_device("h100")
     assert find_device("gb10") == bundled_device("dgx-spark")
+    assert find_device("A6000") == bundled_device("rtx-a6000")
+    assert find_device("3090ti") == bundled_device("rtx-3090-ti")
+
+
+def test_no_alias_hides_a_device() -> None:
+    assert len(_device_aliases()) == sum(len(table.get("aliases", ())) for table in _device_tables().values())
+    assert not set(_device_aliases()) & set(device_names())
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_the_template_is_the_device_that_it_starts_from(name: str, tmp_path: Path) -> None:
+    """Written, read back and equal: every figure and no other."""
+    file = tmp_path / f"{name}.toml"
+    file.write_text(device_template(name))
+    assert find_device(str(file)) == bundled_device(name)
+
+
+def test_the_template_explains_every_field() -> None:
+    assert set(COMMENTS) == set(DeviceTable.model_fields)
+    text = device_template("h100")
+    for name in set(COMMENTS) - {"aliases"}:
+        assert f"\n# {COMMENTS[name]}\n{name} = " in text
+    with pytest.raises(CatalogError, match="unknown GPU 'h20o'"):
+        device_template("h20o")
 
 
 def test_unknown_gpu_suggests_the_nearest() -> None:

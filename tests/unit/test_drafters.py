@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_kinds_and_defaults() -> None:
 @pytest.mark.parametrize("kind", sorted(DRAFTERS))
 def test_every_kind_is_built_and_has_an_acceptance(kind: str) -> None:
     choice = find_drafter(f"{kind}:qwen3-0.6b" if DRAFTERS[kind].needs_detail else kind, QWEN)
-    assert 0 < find_acceptance(None, choice, QWEN, max_depth=8).first_acceptance < 1
+    assert 0 < find_acceptance(None, choice, QWEN).first_acceptance < 1
     assert (choice.drafter is FREE) is (kind == "free")
 
 
@@ -120,7 +121,7 @@ def test_a_kind_that_is_only_named_is_refused(monkeypatch: pytest.MonkeyPatch) -
             find_drafter(spec, QWEN)
     choice = DraftChoice(kind="suffix", model="", drafter=NGRAM)
     with pytest.raises(CatalogError, match="no default acceptance of --drafter suffix is bundled"):
-        find_acceptance(None, choice, QWEN, max_depth=8)
+        find_acceptance(None, choice, QWEN)
 
 
 def test_eagle_and_dflash_heads_from_their_own_configurations(tmp_path: Path) -> None:
@@ -202,15 +203,15 @@ def test_bundled_curves_are_curves_with_a_source(name: str) -> None:
 
 
 def test_default_curve_follows_the_drafter() -> None:
-    assert find_acceptance(None, find_drafter("mtp", QWEN), QWEN, max_depth=8).first_acceptance == 0.7789
-    assert find_acceptance(None, find_drafter("ssd:dflash", QWEN), QWEN, max_depth=8).first_acceptance == 0.7723
-    assert find_acceptance("dflash", find_drafter("mtp", QWEN), QWEN, max_depth=8).first_acceptance == 0.7723
+    assert find_acceptance(None, find_drafter("mtp", QWEN), QWEN).first_acceptance == 0.7789
+    assert find_acceptance(None, find_drafter("ssd:dflash", QWEN), QWEN).first_acceptance == 0.7723
+    assert find_acceptance("dflash", find_drafter("mtp", QWEN), QWEN).first_acceptance == 0.7723
 
 
 def test_a_curve_of_another_model_is_an_assumption() -> None:
     other = bundled_model("deepseek-v3")
-    assert find_acceptance(None, find_drafter("mtp", QWEN), QWEN, max_depth=8).source.kind == "published"
-    assert find_acceptance(None, find_drafter("mtp", other), other, max_depth=8).source.kind == "assumed"
+    assert find_acceptance(None, find_drafter("mtp", QWEN), QWEN).source.kind == "published"
+    assert find_acceptance(None, find_drafter("mtp", other), other).source.kind == "assumed"
 
 
 def test_cohere_curve_has_their_acceptance_length() -> None:
@@ -220,9 +221,35 @@ def test_cohere_curve_has_their_acceptance_length() -> None:
 
 def test_forms_of_acceptance() -> None:
     choice = find_drafter("mtp", QWEN)
-    assert find_acceptance("0.8", choice, QWEN, max_depth=8).up_to(3) == pytest.approx([0.8, 0.64, 0.512])
-    assert find_acceptance("0.78,0.58,0.44", choice, QWEN, max_depth=8).up_to(2) == pytest.approx([0.78, 0.58])
-    assert find_acceptance("length:2.3@4", choice, QWEN, max_depth=8).accepted_by_depth(4)[-1] == pytest.approx(2.3)
+    assert find_acceptance("0.8", choice, QWEN).up_to(3) == pytest.approx([0.8, 0.64, 0.512])
+    assert find_acceptance("0.78,0.58,0.44", choice, QWEN).up_to(2) == pytest.approx([0.78, 0.58])
+    assert find_acceptance("length:3.3@4", choice, QWEN).accepted_by_depth(4)[-1] == pytest.approx(2.3)
+    assert find_acceptance("accepted:2.3@4", choice, QWEN).accepted_by_depth(4)[-1] == pytest.approx(2.3)
+
+
+def test_lengths_are_those_that_engines_report_and_the_source_says_what_was_understood() -> None:
+    """vLLM's mean acceptance length and SGLang's accept length count the bonus token."""
+    curve = find_acceptance("length:2.4@3", find_drafter("mtp", QWEN), QWEN)
+    assert curve.first_acceptance + curve.first_acceptance**2 + curve.first_acceptance**3 == pytest.approx(1.4)
+    assert "1.40 accepted drafts per round, 0.66 per token" in curve.source.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "length:2.4",
+            "length:2.4 needs the draft depth at which it was measured: length:2.4@3 for drafts of 3",
+        ),
+        ("accepted:1.4", "accepted:1.4 needs the draft depth"),
+        ("length:0.5@3", "at depth 3 a round has 1 to 4 tokens, counted with the bonus token"),
+        ("accepted:3.5@3", "at depth 3 a round has 0 to 3 tokens, counted without the bonus token"),
+        ("length:2@65", "the depth after @ must lie in 1..64"),
+    ],
+)
+def test_lengths_that_cannot_be_meant_are_refused_in_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(AcceptanceError, match=re.escape(message)):
+        find_acceptance(text, find_drafter("mtp", QWEN), QWEN)
 
 
 @pytest.mark.parametrize(
@@ -230,4 +257,4 @@ def test_forms_of_acceptance() -> None:
 )
 def test_bad_acceptance(text: str) -> None:
     with pytest.raises(AcceptanceError):
-        find_acceptance(text, find_drafter("mtp", QWEN), QWEN, max_depth=8)
+        find_acceptance(text, find_drafter("mtp", QWEN), QWEN)

@@ -190,7 +190,7 @@ def test_the_ledger_adds_up_to_the_hurdle_of_the_plan() -> None:
 def test_the_histogram_of_a_curve_is_a_distribution() -> None:
     from specmargin.figures.acceptance import accepted_shares  # noqa: PLC0415
 
-    shares = accepted_shares(parse_acceptance("0.7,0.5,0.2", max_depth=8), 5)
+    shares = accepted_shares(parse_acceptance("0.7,0.5,0.2"), 5)
     assert sum(shares) == pytest.approx(1.0)
     assert shares[0] == pytest.approx(0.3)
     assert all(share >= 0 for share in shares)

@@ -118,11 +118,11 @@ def test_wrong_policies_are_one_sentence(tmp_path: Path) -> None:
     whole = json.loads(text)
     wrong = {
         "not JSON at all": "is not valid JSON",
-        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/1'",
+        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/2'",
         _changed(text, survival=[0.5, 1.5]): "survival.1 must be at most 1, got 1.5",
         _changed(text, survival=[]): "survival must not be empty",
         _changed(text, schedule=[]): "schedule: needs at least one range",
-        _changed(text, table=whole["table"] | {"effective_by_depth": [1.0, 2.0]}): "every row must be as long as",
+        _changed(text, table=whole["table"] | {"effective_by_depth": [1.0, 2.0]}): "each as long as effective_by_depth",
         _changed(
             text, table=whole["table"] | {"expert_seconds": [-1.0, 2.0]}
         ): "table.expert_seconds.0 must be at least 0",

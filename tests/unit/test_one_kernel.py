@@ -15,6 +15,7 @@ from specmargin.live.guard import Guard
 from specmargin.live.sequences import StepDone, Survivals
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.times import Times
 from specmargin.policies.policy import Decision, Outcome, Policy, WholeDrafts
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import scenario_table
@@ -69,10 +70,10 @@ class ThroughDriver(WholeDrafts):
         """The simulator's rounds count the drafting before them; an engine's steps the drafting at their end. Here both
         are told of the same rounds."""
         driver, batch = self.driver, outcome.verified.size
-        step = StepDone(
+        step = StepDone.of(
             request_ids=[str(i) for i in range(batch)],
-            verified=outcome.verified.tolist(),
-            accepted=outcome.accepted.tolist(),
+            verified=outcome.verified.copy(),
+            accepted=outcome.accepted.copy(),
             contexts=[0] * batch,
             prompt_tokens=0,
             seconds=outcome.seconds,
@@ -139,7 +140,8 @@ def test_the_same_rounds_give_the_same_decisions(
     for name in ("draft_depth", "verified", "accepted", "committed", "seconds"):
         np.testing.assert_array_equal(steps[name], driver_steps[name], err_msg=name)
     learned: list[tuple[Any, Any]] = list(zip(own.kernel().learned, other.kernel().learned, strict=True))
-    for one, two in learned:
+    times: list[tuple[Any, Any]] = list(zip(own.kernel().learned.times, other.kernel().learned.times, strict=True))
+    for one, two in times + [pair for pair in learned if not isinstance(pair[0], Times)]:
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
     # The load has something to decide: several depths, drafts cut short, steps with prompts.
     assert np.unique(steps["draft_depth"]).size > 1

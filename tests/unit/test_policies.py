@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmargin.catalog.routing_profiles import bundled_routing
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.prices import PriceTable
@@ -20,8 +19,8 @@ from specmargin.policies.policy import Decision, FixedDepth, OneWidthGate, Outco
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.study.replay import replay
 from specmargin.policies.tables import scenario_table, study_table
-from specmargin.records import fields_of
-from specmargin.step import FloatArray, IntArray, Step
+from specmargin.prices.model import EngineTime
+from specmargin.step import FloatArray, IntArray
 from tests.scenarios import pricer
 
 
@@ -39,7 +38,10 @@ def verified(policy: Policy, survival: FloatArray, drafted: IntArray) -> IntArra
 def is_sane(controller: Controller) -> bool:
     """What it has learned: finite prices, and probabilities."""
     survival = controller.mean_survival()
-    finite = all(np.isfinite(value) for value in fields_of(controller.kernel().learned.correction).values())
+    times = controller.kernel().learned.times
+    finite = all(np.isfinite(values).all() for values in times) and bool(
+        (np.diagonal(times.spread, 0, 1, 2) >= 0).all()
+    )
     return finite and bool(((survival >= 0.0) & (survival <= 1.0)).all())
 
 
@@ -136,15 +138,18 @@ def test_gates_never_verify_what_was_not_drafted() -> None:
             assert (chosen >= 0).all()
 
 
-def test_tables_of_a_scenario_agree_with_its_prices() -> None:
-    """Equal runs exactly where the table has its points, within 2% between; ragged ones by m(q)."""
-    setting = pricer("qwen3-30b-a3b", routing=bundled_routing("qwen3.6-35b-a3b"), drafter="eagle")
-    table = scenario_table(setting, max_batch=128, max_depth=8)
-    for batch, depth in ((1, 0), (4, 3), (16, 8), (50, 2), (128, 5)):
-        exact = float(
-            setting.verify(Step.uniform(batch=batch, depth=depth, context=setting.scenario.context)).total_seconds
-        )
-        assert table.verify_seconds(np.full(batch, depth)) == pytest.approx(exact, rel=0.03)
+def test_ragged_steps_stay_inside_their_graph() -> None:
+    """128 sequences of depth 3 fill a graph of 512 positions: one token more costs what depth 4 costs."""
+    setting = pricer(
+        "qwen3-30b-a3b", drafter="eagle", engine_time=EngineTime(graph_limit=512, eager_layer_seconds=1e-3)
+    )
+    table = scenario_table(setting, max_batch=128, max_depth=4)
+    full = np.full(128, 3)
+    over = full.copy()
+    over[0] = 4
+    assert table.graph_depth_by_batch[128] == 3
+    assert table.verify_seconds(over) > table.verify_seconds(full) + 0.04
+    assert table.verify_seconds(over) == pytest.approx(table.verify_seconds(np.full(128, 4)), rel=0.05)
 
 
 # --- the controller ---
@@ -270,12 +275,12 @@ def test_a_machine_that_changes_its_speed_does_not_change_the_depth() -> None:
     assert tokens[late].sum() / by_depth[late].sum() > 0.985 * (tokens / by_depth).max()
 
 
-@pytest.mark.xfail(strict=True, reason="the guard's plain steps are priced, not measured: they look as slow as drafts")
-def test_drafts_three_times_as_expensive_as_planned_are_given_up() -> None:
-    """Every token drafted and verified takes three times its price; a plain step takes what was planned."""
+@pytest.mark.parametrize("times", [3.0, 6.0])
+def test_drafts_several_times_as_expensive_as_planned_are_given_up(times: float) -> None:
+    """Every token drafted and verified takes three or six times its price; a plain step takes what was planned."""
     table = study_table(by_pass=True, max_batch=16)
     planned = np.array([fixed_seconds(table, depth) for depth in range(9)])
-    by_depth = planned + 2.0 * np.arange(9.0) * (planned[1] - planned[0])
+    by_depth = planned + (times - 1.0) * np.arange(9.0) * (planned[1] - planned[0])
     tokens = np.cumsum(0.5 ** np.arange(9.0))
     assert (tokens / by_depth).argmax() == 0
     controller = Controller(table=table, prior_survival=geometric(0.65))
@@ -290,7 +295,7 @@ def test_drafts_three_times_as_expensive_as_planned_are_given_up() -> None:
         seconds = float(by_depth[depth] * np.exp(generator.normal(0.0, 0.05)))
         observe(controller, decision, drafted, taken, seconds)
     late = np.array(chosen[300:])
-    assert tokens[late].sum() / by_depth[late].sum() > 0.9 * tokens[0] / by_depth[0]
+    assert tokens[late].sum() / by_depth[late].sum() >= 0.97 * tokens[0] / by_depth[0]
 
 
 def test_the_guard_turns_speculation_off_and_tries_again() -> None:

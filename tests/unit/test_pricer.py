@@ -47,7 +47,7 @@ def test_a_scenario_is_a_value() -> None:
 
 
 CHANGES: dict[str, Callable[[Pricer], Pricer]] = {
-    "survival": lambda first: first.with_survival(parse_acceptance("0.5", max_depth=8)),
+    "survival": lambda first: first.with_survival(parse_acceptance("0.5")),
     "context": lambda first: first.with_context(8192.0),
     "graph limit": lambda first: first.with_graph_limit(16),
     "every graph": lambda first: first.with_graph_limit(None),
@@ -85,7 +85,7 @@ def test_what_stays_valid_is_not_computed_again() -> None:
     first.grid(BATCHES, 8)
     first.grid(BATCHES, 4)
     assert count.calls == 1
-    for same in (first.with_survival(parse_acceptance("0.5", max_depth=8)), first.with_graph_limit(16)):
+    for same in (first.with_survival(parse_acceptance("0.5")), first.with_graph_limit(16)):
         same.grid(BATCHES, 8)
     first.with_context(64.0).with_context(first.scenario.context).grid(BATCHES, 8)
     assert count.calls == 1
@@ -103,7 +103,7 @@ def test_prices_under_uniform_routing_are_cached_too(monkeypatch: pytest.MonkeyP
 
     first = pricer(routing=find_routing("qwen3.6-35b-a3b", scenario().architecture))
     monkeypatch.setattr(memo.Memo, "of", counted)
-    changed = first.with_survival(parse_acceptance("0.5", max_depth=8)).with_context(64.0)
+    changed = first.with_survival(parse_acceptance("0.5")).with_context(64.0)
     for one in (first, changed, first):
         assert one.under_uniform_routing().scenario.routing is UNIFORM
         assert one.under_uniform_routing().scenario.survival is one.scenario.survival

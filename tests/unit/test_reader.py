@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from hypothesis import strategies as st
 from specmargin.architecture.precision import FP8, MXFP4, PRECISIONS, precision_named
 from specmargin.architecture.quantization import read_scheme
 from specmargin.architecture.reader import FAMILIES, REFUSED, load_architecture, read_architecture
-from specmargin.architecture.types import CompressedAttention, GroupedAttention, LinearAttention, Matrix
+from specmargin.architecture.types import (
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    LinearAttention,
+    Matrix,
+)
 from specmargin.catalog.lookup import bundled_model, find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, InputError, UnknownFamilyError
 
@@ -357,10 +364,64 @@ def test_hub_ids_resolve_from_the_local_cache(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nearest_names_are_suggested() -> None:
-    with pytest.raises(CatalogError, match=r"nearest: .*qwen3.6-35b-a3b"):
+    with pytest.raises(CatalogError, match=r"nearest bundled: qwen3.6-35b-a3b"):
         find_model("qwen3.6-35b")
 
 
 def test_matrices_are_checked() -> None:
     with pytest.raises(ArchitectureError, match="at least 1"):
         Matrix(name="m", inputs=0, outputs=1, precision=FP8)
+
+
+def test_kimi_k3_has_latent_experts_and_two_kinds_of_attention() -> None:
+    """Shapes of vLLM's kimi_k3: 69 KDA layers, 24 MLA layers with an output gate, experts of width 3,584."""
+    model = bundled_model("kimi-k3")
+    kinds = [(type(group.layer.attention).__name__, group.count) for group in model.groups]
+    assert sum(count for name, count in kinds if name == "LinearAttention") == 69
+    assert sum(count for name, count in kinds if name == "LatentAttention") == 24
+    _, block = model.expert_groups[0]
+    assert (block.pool.experts, block.pool.experts_per_token, block.expert[0].inputs) == (896, 16, 3584)
+    assert block.expert[0].precision.name == "mxfp4"
+    assert {matrix.precision.name for matrix in block.always_on} == {"bf16"}
+    latent = [group.layer for group in model.groups if isinstance(group.layer.attention, LatentAttention)]
+    assert all("self_attn.g_proj" in {matrix.name for matrix in layer.projections} for layer in latent)
+
+
+def test_step_has_more_heads_in_sliding_layers_and_its_own_mtp_head() -> None:
+    model = bundled_model("step-3.5-flash")
+    shapes = {(g.layer.attention.heads, g.layer.attention.window) for g in model.groups if g.layer.attention}  # type: ignore[union-attr]
+    assert shapes == {(64, None), (96, 512)}
+    assert sum(group.count for group in model.groups if group.layer.experts) == 42
+    assert model.draft_head is not None
+    assert not model.draft_head.shares_lm_head
+    assert model.draft_head.groups[0].layer.experts is None
+
+
+def test_mimo_v2_drafts_with_a_windowed_dense_block() -> None:
+    head = bundled_model("mimo-v2-flash").draft_head
+    assert head is not None
+    layer = head.groups[0].layer
+    assert isinstance(layer.attention, GroupedAttention)
+    assert (layer.attention.window, layer.experts) == (128, None)
+
+
+def test_ling_of_the_first_generation_is_refused() -> None:
+    values = {"model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"]}
+    with pytest.raises(ArchitectureError, match="first generation of Ling"):
+        read_architecture(values, name="x", origin="x")
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value", "complaint"),
+    [
+        ("step-3.5-flash", "moe_layers_enum", "3,x", "'moe_layers_enum' must list layer numbers"),
+        ("step-3.5-flash", "attention_other_setting", None, "'attention_other_setting' is missing"),
+        ("kimi-k3", "routed_expert_hidden_size", None, "only Kimi-K3 is read"),
+        ("kimi-k3", "num_nextn_predict_layers", 1, "MTP layers of this family"),
+        ("hy3", "mlp_layer_types", ["odd"] * 80, "unknown kinds"),
+    ],
+)
+def test_new_families_refuse_what_they_do_not_know(model: str, key: str, value: object, complaint: str) -> None:
+    config = json.loads((files("specmargin.catalog") / "models" / f"{model}.json").read_text())["config"]
+    with pytest.raises(ArchitectureError, match=complaint):
+        read_architecture({**config, key: value}, name=model, origin=model)

@@ -118,14 +118,14 @@ def test_routing_of_another_shape_and_unknown_categories_are_refused() -> None:
 def test_acceptance_is_the_default_of_its_own_pair_and_an_assumption_elsewhere() -> None:
     """Mean accepted of 8: 2.96 (cpp), 1.64 (python), 1.11 (prose), 2.04 of all rounds."""
     own = find_drafter("model:reference-draft", TARGET)
-    survival = find_acceptance(None, own, TARGET, max_depth=8)
+    survival = find_acceptance(None, own, TARGET)
     assert survival.source.kind == "measured"
     assert survival.accepted_by_depth(8)[-1] == pytest.approx(2.04, abs=0.01)
     for category, accepted in {"cpp": 2.957, "python": 1.636, "prose": 1.110}.items():
-        curve = find_acceptance(f"{NAME}:{category}", own, TARGET, max_depth=8)
+        curve = find_acceptance(f"{NAME}:{category}", own, TARGET)
         assert curve.accepted_by_depth(8)[-1] == pytest.approx(accepted, abs=0.001)
     other = find_model("qwen3-30b-a3b")
-    assert find_acceptance(NAME, find_drafter("eagle", other), other, max_depth=8).source.kind == "assumed"
-    assert find_acceptance(None, find_drafter("model:qwen3-0.6b", other), other, max_depth=8).first_acceptance == 0.7
+    assert find_acceptance(NAME, find_drafter("eagle", other), other).source.kind == "assumed"
+    assert find_acceptance(None, find_drafter("model:qwen3-0.6b", other), other).first_acceptance == 0.7
     with pytest.raises(AcceptanceError, match="no category 'rust'"):
-        find_acceptance(f"{NAME}:rust", own, TARGET, max_depth=8)
+        find_acceptance(f"{NAME}:rust", own, TARGET)

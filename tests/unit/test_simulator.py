@@ -165,7 +165,7 @@ def test_overlapped_drafting_takes_the_longer_of_the_two() -> None:
 
 
 def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
-    curves = {"easy": parse_acceptance("0.95", max_depth=4), "hard": parse_acceptance("0.05", max_depth=4)}
+    curves = {"easy": parse_acceptance("0.95"), "hard": parse_acceptance("0.05")}
     workload = Workload(
         arrivals=ClosedLoop(users=16, requests=160),
         prompt=FixedLength(tokens=64),
@@ -302,7 +302,7 @@ def test_invalid_traces_are_refused(tmp_path: Path, name: str, text: str, messag
 
 
 def test_drawn_rounds_have_the_means_of_the_curve() -> None:
-    curve = parse_acceptance("0.8,0.6,0.5", max_depth=6)
+    curve = parse_acceptance("0.8,0.6,0.5")
     bank = drawn_rounds({"all": curve}, 6)
     for depth in range(1, 7):
         mean_accepted = np.minimum(bank.accepted, depth).mean()
@@ -327,5 +327,5 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ScenarioError, match="drafts at most"):
         serving(model="qwen3.6-35b-a3b", drafter="dflash", max_depth=40)
     with pytest.raises(ScenarioError, match="the rounds have categories"):
-        replace(serving(), bank=drawn_rounds({"other": parse_acceptance("0.5", max_depth=4)}, 4))
+        replace(serving(), bank=drawn_rounds({"other": parse_acceptance("0.5")}, 4))
     assert scenario().context == 1024

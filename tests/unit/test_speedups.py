@@ -10,7 +10,7 @@ import pytest
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from specmargin.validation.points_schema import Point, read_points
-from specmargin.validation.speedups import PredictedPoint, SpeedupReport, ranges, speedup_lines
+from specmargin.validation.speedups import PredictedPoint, RoundCost, SpeedupReport, ranges, speedup_lines
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
 
@@ -34,7 +34,17 @@ def predicted(identity: str, source: str, *, length: float, measured: float, spe
         accept_length=length,
         speedup=measured,
     )
-    return PredictedPoint(point=point, speedup=speedup, datasheet_speedup=speedup, is_moe=True, prices="laws")
+    cost = RoundCost(
+        no_spec_seconds=speedup,
+        rest_seconds=length,
+        prompt_seconds=0.0,
+        accept_length=length,
+        counts=(0.0, 0.0, 0.0),
+        terms=(0.0, 0.0, 0.0),
+    )
+    return PredictedPoint(
+        point=point, speedup=speedup, cost=cost, datasheet_speedup=speedup, is_moe=True, prices="laws"
+    )
 
 
 def test_a_row_is_predicted_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,20 +37,13 @@ class Survival:
         return cls(by_depth=_frozen(acceptance ** np.arange(1, depth + 1)), source=source)
 
     @classmethod
-    def of_length(cls, accepted_length: float, depth: int, source: Source) -> Survival:
-        """The constant acceptance whose mean accepted length at `depth` is the given one."""
-        if not 1 <= depth <= _DEEPEST:
-            raise AcceptanceError(f"the depth of a mean accepted length must lie in 1..{_DEEPEST}, got {depth}")
-        if not 0.0 <= accepted_length <= depth:
-            raise AcceptanceError(
-                f"a mean accepted length of {accepted_length:g} draft tokens is impossible at depth {depth}; "
-                "give length:L@DEPTH (L counts accepted draft tokens, without the bonus token)"
-            )
+    def of_accepted(cls, accepted: float, depth: int, source: Source) -> Survival:
+        """The constant acceptance with this mean of accepted draft tokens per round of `depth`."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
             total = float(np.sum(middle ** np.arange(1, depth + 1)))
-            low, high = (middle, high) if total < accepted_length else (low, middle)
+            low, high = (middle, high) if total < accepted else (low, middle)
         return cls.constant((low + high) / 2, source, depth)
 
     def up_to(self, depth: int) -> FloatArray:
@@ -99,22 +92,54 @@ def _committed(alpha: FloatArray, gamma: FloatArray) -> FloatArray:
     return np.where(near_one, gamma + 1.0, (1.0 - safe ** (gamma + 1.0)) / (1.0 - safe))
 
 
-def parse_acceptance(text: str, *, max_depth: int) -> Survival:
-    """`0.8`, `0.78,0.58,0.44` or `length:2.3` (`length:2.3@4`: measured at depth 4)."""
-    source = Source(kind=SourceKind.MEASURED, detail=f"acceptance {text} given by the user")
+_BONUS = {"length": 1.0, "accepted": 0.0}  # tokens per round that are counted besides accepted drafts
+_FORMS = (
+    "a probability (0.8), a survival curve (0.78,0.58,0.44), an accept length as engines report it (length:2.4@3 for "
+    "drafts of 3), accepted drafts per round (accepted:1.4@3) or a bundled curve's name"
+)
+
+
+def parse_acceptance(text: str) -> Survival:
+    """`0.8`, `0.78,0.58,0.44`, `length:2.4@3` (tokens per round with the bonus token, drafts of 3) or `accepted:1.4@3`.
+
+    The source of the curve says what was understood.
+    """
+    kind, colon, rest = text.partition(":")
     try:
-        if text.startswith("length:"):
-            length, _, depth = text.removeprefix("length:").partition("@")
-            return Survival.of_length(float(length), int(depth) if depth else max_depth, source)
+        if colon and kind in _BONUS:
+            return _of_mean(kind, rest)
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise AcceptanceError(
-            f"acceptance {text!r} is not understood; give a probability (0.8), a survival curve (0.78,0.58,0.44), "
-            "a mean accepted length (length:2.3, or length:2.3@4 for depth 4) or a bundled curve's name"
-        ) from None
+        raise AcceptanceError(f"acceptance {text!r} is not understood; give {_FORMS}") from None
     if len(numbers) == 1:
-        return Survival.constant(numbers[0], source)
-    return Survival(by_depth=_frozen(np.asarray(numbers)), source=source)
+        return Survival.constant(numbers[0], _given(text, f"{numbers[0]:.2f} per token"))
+    understood = f"{sum(numbers):.2f} accepted drafts per round of {len(numbers)}, {numbers[0]:.2f} for the first"
+    return Survival(by_depth=_frozen(np.asarray(numbers)), source=_given(text, understood))
+
+
+def _of_mean(kind: str, rest: str) -> Survival:
+    number, at, depth_text = rest.partition("@")
+    mean = float(number)
+    if not at:
+        raise AcceptanceError(
+            f"{kind}:{number} needs the draft depth at which it was measured: {kind}:{number}@3 for drafts of 3 tokens"
+        )
+    depth, bonus = int(depth_text), _BONUS[kind]
+    if not 1 <= depth <= _DEEPEST:
+        raise AcceptanceError(f"{kind}:{rest}: the depth after @ must lie in 1..{_DEEPEST}, got {depth}")
+    if not bonus <= mean <= depth + bonus:
+        counted = "with" if bonus else "without"
+        raise AcceptanceError(
+            f"{kind}:{rest} is impossible: at depth {depth} a round has {bonus:g} to {depth + bonus:g} tokens, "
+            f"counted {counted} the bonus token"
+        )
+    survival = Survival.of_accepted(mean - bonus, depth, _given(f"{kind}:{rest}", ""))
+    understood = f"{mean - bonus:.2f} accepted drafts per round, {survival.first_acceptance:.2f} per token"
+    return replace(survival, source=_given(f"{kind}:{rest}", understood))
+
+
+def _given(text: str, understood: str) -> Source:
+    return Source(kind=SourceKind.MEASURED, detail=f"{text}, given by the user: {understood}")
 
 
 def _frozen(values: ArrayLike) -> FloatArray:

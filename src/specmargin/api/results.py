@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from specmargin.app.dueling import DuelAnswer
     from specmargin.app.ledger import Ledger
     from specmargin.app.plan_answer import PlanAnswer
+    from specmargin.app.planning import Answer
     from specmargin.app.simulating import Simulated
     from specmargin.app.sweeping import Swept
-    from specmargin.decisions.plan import PlanRow
+    from specmargin.app.verbs_schema import PlanRequest
+    from specmargin.decisions.rows import PlanRow
     from specmargin.figures.figure import Chart
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 12, 8  # of a notebook's table
@@ -92,9 +94,18 @@ class PlanResult(Result):
 
     @property
     def verdict(self) -> str:
-        from specmargin.decisions.verdict import verdict  # noqa: PLC0415
+        from specmargin.app.payload import answer_text  # noqa: PLC0415
 
-        return verdict(self.answer.best.plan)
+        return answer_text(self.answer.best)
+
+    @property
+    def request(self) -> PlanRequest:
+        return self.answer.request
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """One per drafter, the best first."""
+        return self.answer.ranked
 
     @property
     def rows(self) -> tuple[PlanRow, ...]:

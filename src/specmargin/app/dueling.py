@@ -10,6 +10,7 @@ from specmargin.app.stamp import stamped
 from specmargin.app.verbs_schema import DuelRequest
 from specmargin.decisions.duel import Duel, Side, duel
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.unverified import LABEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ def duel_json(answer: DuelAnswer) -> dict[str, Any]:
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "width": _side(duel.width),
         "depth": _side(duel.depth),
+        "unverified": {"label": LABEL, **_side(duel.unverified)},
         "winner": duel.winner,
         "turning_alpha": duel.turning_alpha,
         "sources": {name: str(source) for name, source in answer.pricer.sources.items() if name != "acceptance"},

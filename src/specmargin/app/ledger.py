@@ -9,9 +9,11 @@ import numpy as np
 
 from specmargin.app.scenarios import scenario_of
 from specmargin.app.stamp import stamped
+from specmargin.app.unverified import round_json
 from specmargin.app.verbs_schema import PriceRequest
-from specmargin.decisions.plan import marginal_by_component
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import marginal_by_component, rounded_seconds
+from specmargin.decisions.unverified import UnverifiedRound, unverified_seconds
 from specmargin.decisions.warnings import price_warnings
 from specmargin.prices.drafters import round_seconds
 from specmargin.prices.model import ComponentPrice, StepPrice
@@ -51,7 +53,24 @@ class Ledger:
     def components(self) -> list[tuple[ComponentPrice, float]]:
         """Each component with the time that one more position adds to it."""
         ranks = self.pricer.scenario.layout.sequence_ranks
-        return [(line, float(added)) for line, added in marginal_by_component(self.now, self.more, positions=ranks)]
+        added = marginal_by_component(self.now, self.more, positions=ranks)
+        return [(line, rounded_seconds(float(seconds))) for line, seconds in added]
+
+    @property
+    def bound(self) -> UnverifiedRound | None:
+        """The round without verification; None without drafts."""
+        depth, scenario = self.request.depth, self.pricer.scenario
+        if depth == 0:
+            return None
+        step = Step.uniform(batch=self.request.batch, depth=0, context=scenario.context)
+        plain = self.pricer.verify(step).total_seconds
+        return UnverifiedRound(
+            depth=depth,
+            drafted=float(depth),
+            plain_seconds=float(plain),
+            round_seconds=self.round_seconds,
+            unverified_seconds=float(unverified_seconds(scenario.drafter, plain, np.asarray(self.draft_seconds))),
+        )
 
     @property
     def verdict(self) -> str:
@@ -85,6 +104,7 @@ def ledger_json(ledger: Ledger) -> dict[str, Any]:
     scenario, request = ledger.pricer.scenario, ledger.request
     distinct = ledger.pricer.distinct_experts(_step(request, scenario.context))
     drafted = [] if ledger.drafting is None else [_line(line, None) for line in ledger.drafting.components]
+    bound = ledger.bound
     values = {
         "schema": "specmargin.price/1",
         "model": scenario.architecture.name,
@@ -103,6 +123,7 @@ def ledger_json(ledger: Ledger) -> dict[str, Any]:
             "total_seconds": ledger.draft_seconds,
         },
         "round_seconds": ledger.round_seconds,
+        "unverified": None if bound is None else round_json(bound),
         "prices": scenario.prices.name,
         "warnings": list(ledger.warnings),
         "sources": {name: str(source) for name, source in ledger.pricer.sources.items() if name != "acceptance"},

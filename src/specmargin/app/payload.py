@@ -6,8 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from specmargin.app.planning import Answer
+from specmargin.app.service import headline, service_payload
 from specmargin.decisions.load import Load, Operating
-from specmargin.decisions.plan import PlanRow
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
@@ -16,9 +18,10 @@ from specmargin.sources import weakest
 
 def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
+    effect = best.routing_effect
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
-        "schema": "specmargin.plan/1",
+        "schema": "specmargin.plan/2",
         "model": scenario.architecture.name,
         "gpu": scenario.device.name,
         "gpus": scenario.layout.gpus,
@@ -29,18 +32,16 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "prices": scenario.prices.name,
         "weights": weight_names(scenario),
         "kv_cache": scenario.kv_precision.name,
-        "verdict": verdict(plan),
+        "verdict": answer_text(best),
         "sources": {name: str(source) for name, source in sources.items()},
         "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
-        "routing_effect": None if best.routing_effect is None else [asdict(row) for row in best.routing_effect.rows],
-        "rows": [
-            _row_payload(row, price)
-            | {"scheduled_depth": best.config.schedule.depth_at(row.batch), "scheduled_speedup": gain}
-            for row, gain in zip(plan.rows, best.scheduled_speedups, strict=True)
-        ],
+        "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
+        "early_stop": _early_stop_payload(plan),
+        "rows": [_row_payload(row, price) for row in plan.rows],
         "pays_at_batches": [list(entry) for entry in plan.paying],
+        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
         "stops_at_batch": plan.stops_at_batch,
         "stops_at_context": plan.stops_at_context,
@@ -50,17 +51,20 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
+        "config_needs": best.config.needs,
         "config_file": best.config.file_text,
         "config_notes": list(best.config.notes),
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
     }
     if best.by_context:
         values["by_context"] = [
-            {"context": tokens, "rows": [_row_payload(row, price) for row in context_plan.rows]}
-            for tokens, context_plan in best.by_context.items()
+            {"context": tokens, "rows": [_row_payload(row, price) for row in rows]}
+            for tokens, rows in best.by_context.items()
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
         values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
+    if best.service is not None:
+        values["service"] = service_payload(best.service)
     if len(answers) > 1:
         values["ranking"] = [
             {
@@ -74,6 +78,18 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
     return values
 
 
+def answer_text(best: Answer) -> str:
+    """The verdict; with a load, what the service gains comes first."""
+    return verdict(best.plan) if best.service is None else f"{headline(best.service)} {verdict(best.plan)}"
+
+
+def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:
+    stop = plan.scenario.early_stop
+    if stop is None:
+        return None
+    return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.max_depth))}
+
+
 def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
     values = {
         "batch": row.batch,
@@ -83,9 +99,13 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
         "tpot_seconds": row.tpot_seconds,
         "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
+        "better_depth": row.better_depth,
+        "better_speedup": row.better_speedup,
         "hurdle": row.hurdle,
-        "hurdle_by_component": {str(name): value for name, value in row.hurdle_by_component.items()},
+        "hurdle_note": row.hurdle_note,
+        "hurdle_by_component": {str(name): _rounded(value, row) for name, value in row.hurdle_by_component.items()},
         "break_even_acceptance": row.break_even_acceptance,
+        "break_even_accept_length": row.break_even_accept_length,
         "break_even_depth": row.break_even_depth,
         "distinct_experts": row.distinct_experts,
         "bound_by": f"{row.bound_component}: {row.bound_resource}",
@@ -94,8 +114,18 @@ def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
         "fits": row.fits,
     }
     if price is not None:
-        values["cost_per_million_tokens"] = row.gpu_hours_per_million_tokens * price
+        cost = row.gpu_hours_per_million_tokens * price
+        values |= {
+            "cost_per_million_tokens": cost,
+            "no_spec_cost_per_million_tokens": cost * row.speedup,
+            "currency": "USD",
+        }
     return values
+
+
+def _rounded(hurdle: float, row: PlanRow) -> float:
+    """Zero where the time behind it is below a nanosecond."""
+    return row.goodput_tokens_per_second * rounded_seconds(hurdle / row.goodput_tokens_per_second)
 
 
 def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
@@ -119,13 +149,4 @@ def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dic
 
 def weight_names(scenario: Scenario) -> str:
     """Precisions of the weights, most bytes first: `nvfp4, bf16`."""
-    size: dict[str, float] = {}
-    for group in scenario.architecture.groups:
-        block = group.layer.experts
-        for matrix in group.layer.matrices:
-            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + group.count * matrix.read_bytes()
-        for matrix in block.expert if block else ():
-            amount = group.count * block.pool.experts * matrix.read_bytes() if block else 0.0
-            size[matrix.precision.name] = size.get(matrix.precision.name, 0.0) + amount
-    total = sum(size.values())
-    return ", ".join(name for name in sorted(size, key=lambda n: -size[n]) if size[name] > 0.01 * total)
+    return ", ".join(scenario.architecture.weight_precisions)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from specmargin.app.payload import payload
-from specmargin.app.planning import Answer, answers, compare_prices
+from specmargin.app.planning import Answer, answers, compare
 from specmargin.app.request_schema import read_request
 from specmargin.app.stamp import stamped
+from specmargin.app.unverified import unverified_json
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.compare import Comparison, Side
+from specmargin.decisions.unverified import Unverified
 from specmargin.formats import find_engine
 
 
@@ -18,7 +20,7 @@ from specmargin.formats import find_engine
 class PlanAnswer:
     request: PlanRequest
     ranked: tuple[Answer, ...]  # one per drafter, the best first
-    comparison: Comparison | None  # with the prices of `compare`
+    compared: Comparison | Unverified | None  # with what `compare` names
 
     @property
     def best(self) -> Answer:
@@ -27,8 +29,8 @@ class PlanAnswer:
 
 def plan_answer(request: PlanRequest) -> PlanAnswer:
     ranked = tuple(answers(request))
-    comparison = None if request.compare is None else compare_prices(ranked[0], request, request.compare)
-    return PlanAnswer(request=request, ranked=ranked, comparison=comparison)
+    compared = None if request.compare is None else compare(ranked[0], request, request.compare)
+    return PlanAnswer(request=request, ranked=ranked, compared=compared)
 
 
 def flags_for(answer: PlanAnswer, engine: str) -> str:
@@ -43,15 +45,22 @@ def plan_json(answer: PlanAnswer) -> dict[str, Any]:
     """The JSON of `specmargin plan --json`."""
     request = answer.request
     values = payload(list(answer.ranked), find_engine(request.engine), request.gpu_hour_price)
-    if answer.comparison is not None:
-        values["comparison"] = comparison_json(answer.comparison)
+    if answer.compared is not None:
+        values |= _compared_json(answer.compared)
     values = stamped(values, request, answer.best.plan.scenario)
     values["options"]["batch"] = [row.batch for row in answer.best.plan.rows]
     values["options"]["context"] = answer.best.plan.scenario.context
     return values
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
+def _compared_json(compared: Comparison | Unverified) -> dict[str, Any]:
+    """The key that `compare` adds."""
+    if isinstance(compared, Unverified):
+        return {"unverified": unverified_json(compared)}
+    return {"comparison": _comparison_json(compared)}
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "prices": comparison.ours.prices.name,
         "other_prices": comparison.other.prices.name,

@@ -8,14 +8,19 @@ import numpy as np
 
 from specmargin.app.request_schema import MAX_BATCH
 from specmargin.app.scenarios import scenarios_of
+from specmargin.app.service import Service, service, service_load
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.decisions.compare import Comparison, compare
-from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import Plan, PlanRow, check_range, deepest, make_plan, plan_rows
+from specmargin.decisions.compare import Comparison
+from specmargin.decisions.compare import compare as compare_sources
+from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.load import Load, Operating, settle, settle_plain
+from specmargin.decisions.plan import HORIZON, Plan, check_range, deepest, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
-from specmargin.decisions.schedule import depth_table
+from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.schedule import Schedule, depth_table
+from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
@@ -23,21 +28,28 @@ from specmargin.formats.base import EngineConfig, ScheduleRequest
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
 
+UNVERIFIED = "unverified"
+MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     choice: DraftChoice
+    own_acceptance: bool  # given with the request, not bundled
     plan: Plan
     config: EngineConfig
-    scheduled_speedups: tuple[float, ...]  # of the emitted configuration, at each row's batch
-    by_context: dict[int, Plan]
+    by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
     load: Load | None
     warnings: tuple[str, ...]  # about the prices
-    routing_effect: RoutingEffect | None  # against uniform routing
     no_spec: Operating | None  # where the load settles without speculation
     speculating: Operating | None
+    service: Service | None = None  # the load as whole requests
+
+    @property
+    def routing_effect(self) -> RoutingEffect | None:
+        """Against uniform routing; priced when asked for."""
+        return routing_effect(self.plan)
 
     @property
     def mean_speedup(self) -> float:
@@ -47,9 +59,8 @@ class Answer:
 
 def answers(request: PlanRequest) -> list[Answer]:
     """One answer per requested drafter, the best first."""
-    load = load_of(request)
-    if load is not None:
-        request = request.model_copy(update={"context": round(load.mean_context)})
+    if request.isl is not None and request.osl is not None:
+        request = request.model_copy(update={"context": round(request.isl + request.osl / 2.0)})
     by_drafter = [answer(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
     return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
 
@@ -67,41 +78,53 @@ def load_of(request: PlanRequest) -> Load | None:
 
 
 def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
+    """The setting first; everything else is what that setting gives."""
     graph_limit = None if request.ignore_graph_limit else pricer.scenario.engine_time.graph_limit
     depth = deepest(pricer.scenario, request.depth)
     load = load_of(request)
     no_spec, speculating = None, None
     if load is not None:
-        no_spec = settle(pricer, load, max_depth=0, graph_limit=graph_limit, speculate=False)
+        no_spec = settle_plain(pricer, load)
         speculating = settle(pricer, load, max_depth=depth, graph_limit=graph_limit)
     batches = _batches(pricer, request, no_spec, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
-    rows = plan_rows(pricer, batches, max_depth=request.depth, graph_limit=graph_limit)
-    config = _config(choice, pricer, rows, request, graph_limit)
-    # The engine reserves memory for the deepest draft of its configuration, which limits how many sequences fit.
-    held_depth = config.schedule.max_depth
+    config = engine_config(choice, pricer, batches, request, graph_limit)
+    if load is not None:
+        speculating = settle(pricer, load, max_depth=depth, graph_limit=graph_limit, schedule=config.schedule)
+        batches = _batches(pricer, request, no_spec, speculating)
     plan = make_plan(
-        pricer, batches, max_depth=request.depth, graph_limit=graph_limit, held_depth=held_depth, rows=rows
+        pricer,
+        batches,
+        max_depth=depth,
+        graph_limit=graph_limit,
+        schedule=config.schedule,
+        min_gain=request.min_gain,
     )
-    by_context = {
-        tokens: make_plan(pricer.with_context(float(tokens)), batches, max_depth=request.depth, graph_limit=graph_limit)
-        for tokens in request.contexts
-    }
     return Answer(
         choice=choice,
+        own_acceptance=request.acceptance is not None,
         plan=plan,
         config=config,
-        scheduled_speedups=_scheduled_speedups(pricer, batches, config),
-        by_context=by_context,
+        by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},
         load=load,
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
-        routing_effect=routing_effect(plan),
         no_spec=no_spec,
         speculating=speculating,
+        service=_service(pricer, request, config.schedule),
     )
 
 
-def compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparison:
+def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Service | None:
+    load = service_load(request)
+    return None if load is None else service(pricer, load, schedule)
+
+
+def compare(best: Answer, request: PlanRequest, what: str) -> Comparison | Unverified:
+    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
+    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
+
+
+def _compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
@@ -110,7 +133,14 @@ def compare_prices(best: Answer, request: PlanRequest, prices: str) -> Compariso
     if other.prices.name == plan.scenario.prices.name:
         raise ScenarioError(f"--compare {prices}: the plan uses {prices} prices already; name another source")
     batches = [row.batch for row in plan.rows]
-    return compare(plan.pricer, Pricer(other), batches, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+    return compare_sources(
+        plan.pricer,
+        Pricer(other),
+        batches,
+        max_depth=plan.max_depth,
+        graph_limit=plan.graph_limit,
+        schedule=plan.schedule,
+    )
 
 
 def _batches(
@@ -121,37 +151,36 @@ def _batches(
     if request.batch is not None:
         return list(request.batch)
     fits = max(pricer.no_spec_largest_batch, 1)
+    if request.concurrency is not None:
+        most = min(request.concurrency, fits)
+        return sorted({batch for batch in DEFAULT_BATCHES if most / 8 <= batch < most} | {most})
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
-def _config(
-    choice: DraftChoice, pricer: Pricer, rows: tuple[PlanRow, ...], request: PlanRequest, graph_limit: int | None
+def engine_config(
+    choice: DraftChoice, pricer: Pricer, batches: list[int], request: PlanRequest, graph_limit: int | None
 ) -> EngineConfig:
-    table = depth_table(
-        pricer,
-        max_batch=request.max_batch,
-        max_depth=deepest(pricer.scenario, request.depth),
-        graph_limit=graph_limit,
-    )
-    fitting = tuple(row.batch for row in rows if row.fits) or tuple(row.batch for row in rows)
+    """The setting for these batches, in the engine's format."""
+    depth, stop = deepest(pricer.scenario, request.depth), pricer.scenario.early_stop
+    grid = pricer.grid(batches, depth)
+    fits = pricer.largest_batch(int(best_depths(grid, graph_limit).max()))
+    last = request.max_batch or max(MAX_NUM_SEQS, min(fits, HORIZON), *batches)
     schedule = ScheduleRequest(
-        table=table,
-        batches=fitting,
+        table=depth_table(pricer, max_batch=last, max_depth=depth, graph_limit=graph_limit),
+        batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
         overlapped=isinstance(choice.drafter, OverlappedDrafter),
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
-        hurdle=rows[0].hurdle,
+        hurdle_by_depth=_hurdles(grid),
+        p_min=None if stop is None else stop.p_min,
+        drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(depth),
     )
     return find_engine(request.engine).write(schedule)
 
 
-def _scheduled_speedups(pricer: Pricer, batches: list[int], config: EngineConfig) -> tuple[float, ...]:
-    """Speed-up of the emitted configuration; 1 where nothing is configured."""
-    if not config.text:
-        return tuple(1.0 for _ in batches)
-    depths = np.array([config.schedule.depth_at(batch) for batch in batches])
-    grid = pricer.grid(batches, int(depths.max()))
-    speedups = grid.goodput[np.arange(len(batches)), depths] / grid.no_spec_goodput
-    return tuple(float(value) for value in speedups)
+def _hurdles(grid: Grid) -> tuple[float, ...]:
+    """At the first batch: the survival at which verifying token 1, 2, … pays."""
+    added = np.diff(grid.verify_seconds[0]) / grid.batches[0]
+    return tuple((added * grid.goodput[0, 1:]).tolist())

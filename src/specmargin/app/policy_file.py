@@ -24,7 +24,8 @@ def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch:
     """Write the file and return a message for the user."""
     pricer, scenario = best.plan.pricer, best.plan.scenario
     depth = best.plan.max_depth
-    table = scenario_table(pricer, max_batch=max_batch, max_depth=depth)
+    ignored = best.plan.graph_limit is None
+    table = scenario_table(pricer, max_batch=max_batch, max_depth=depth, ignore_graph_limit=ignored)
     calibrator, sample = _confidence(acceptance)
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     file = make_policy(

@@ -186,8 +186,9 @@ class ScenarioRequest(Request):
     acceptance: Annotated[
         str | None,
         Field(
-            description="0.8 (each token), 0.78,0.58,0.44 (survival by depth), length:2.3@4 (accepted drafts at depth "
-            "4), a bank of rounds or its profile (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, "
+            description="0.8 (each token), 0.78,0.58,0.44 (survival by depth), length:2.4@3 (accept length with "
+            "the bonus token at depth 3, as engines report it), accepted:1.4@3 (without it), a bank of rounds or its "
+            "profile (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, "
             "eagle ..., reference-moe[:CATEGORY])."
         ),
         DRAFTS.as_("CURVE", "the bundled curve of the drafter or its kind"),
@@ -199,6 +200,16 @@ class ScenarioRequest(Request):
             "FILE[:CATEGORY[=WEIGHT],...] made by `specmargin profile routing`."
         ),
         DRAFTS.as_("PROFILE", "the model's own profile, or one scaled to it"),
+    ] = None
+    draft_p_min: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="llama.cpp only: a draft stops at the first token whose confidence is below this, so that a "
+            "depth is the longest draft.",
+        ),
+        DRAFTS.as_("P", "drafts reach their depth"),
     ] = None
     context: ContextField = 1024
     engine: Annotated[

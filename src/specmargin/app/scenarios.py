@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from specmargin.acceptance.early_stop import EarlyStop
+from specmargin.acceptance.survival import Survival
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.architecture.precision import precision_named
 from specmargin.architecture.types import Architecture
-from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance, find_drafter
+from specmargin.catalog.drafters import (
+    DraftChoice,
+    available_drafters,
+    find_acceptance,
+    find_drafter,
+    find_early_stop,
+)
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.scenario import Scenario
-from specmargin.errors import CatalogError
+from specmargin.errors import CatalogError, ScenarioError
 from specmargin.formats import find_engine
 from specmargin.hardware.layout import Layout
 from specmargin.prices.measured import MeasuredPrices
@@ -48,6 +56,7 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
         _engine_time(request, prices, engine.name),
         graph_limit=graph_limit if request.graph_limit is None else request.graph_limit,
     )
+    survival_by_choice = [find_acceptance(request.acceptance, choice, target) for choice in choices]
     return [
         (
             choice,
@@ -58,7 +67,8 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 routing=find_routing(request.routing, target),
                 placement=request.placement,
                 drafter=choice.drafter,
-                survival=find_acceptance(request.acceptance, choice, target, max_depth=choice.drafter.max_depth or 8),
+                survival=survival,
+                early_stop=early_stop_of(request, choice, survival),
                 layout=layout,
                 context=float(request.context),
                 engine_time=engine_time,
@@ -67,7 +77,7 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 memory_utilization=request.memory_utilization,
             ),
         )
-        for choice in choices
+        for choice, survival in zip(choices, survival_by_choice, strict=True)
     ]
 
 
@@ -76,6 +86,20 @@ def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
     if request.drafter == ALL_DRAFTERS:
         raise CatalogError("--drafter all is for `plan`; name one drafter here")
     return scenarios_of(request)[0]
+
+
+def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survival) -> EarlyStop | None:
+    """Only llama.cpp stops drafts by confidence, and look-up drafts have none."""
+    if request.draft_p_min is None:
+        return None
+    engine = find_engine(request.engine)
+    if not engine.stops_early:
+        raise ScenarioError(f"--draft-p-min is an option of llama.cpp, not of {engine.title}: add --engine llamacpp")
+    if choice.kind == "ngram":
+        if request.drafter == ALL_DRAFTERS:
+            return None
+        raise ScenarioError("--draft-p-min: n-gram drafts have no confidence; leave it out")
+    return find_early_stop(request.draft_p_min, request.acceptance, survival)
 
 
 def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoice]:

@@ -123,7 +123,7 @@ def _rounds(described: SimulationFile, choice: DraftChoice, scenario: Scenario, 
             curves[category.name] = scenario.survival
         else:
             acceptance = str(folder / acceptance) if (folder / acceptance).exists() else acceptance
-            curves[category.name] = find_acceptance(acceptance, choice, scenario.architecture, max_depth=depth)
+            curves[category.name] = find_acceptance(acceptance, choice, scenario.architecture)
     return drawn_rounds(curves or {"all": scenario.survival}, depth, seed=described.seed)
 
 

@@ -29,7 +29,9 @@ from specmargin.app.request_schema import (
 from specmargin.modes import POLICIES, Hold
 
 MAX_REQUESTS = 10_000_000  # of a simulation
+MAX_USERS = 8192  # concurrent requests of a plan
 _NO_ACCEPTANCE = "no price depends on acceptance"
+_FULL_DRAFTS = "drafts of their full depth are priced here"
 _NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
 DepthField = Annotated[
     int, Field(ge=0, le=MAX_DEPTH, description="Maximum draft depth to consider."), QUESTION.as_("N")
@@ -51,17 +53,37 @@ class PlanRequest(ScenarioRequest):
         Field(description="Also plan at these context lengths: 1k,8k,64k."),
         LOAD.as_("LIST"),
     ] = ()
+    concurrency: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_USERS, description="Concurrent requests: what the service delivers, prefill included."),
+        LOAD.as_("N"),
+    ] = None
     qps: Annotated[
         float | None,
-        Field(gt=0, le=1e6, description="Requests per second, instead of batch sizes (with --isl --osl)."),
+        Field(gt=0, le=1e6, description="Requests per second, instead of a concurrency."),
         LOAD.as_("RATE"),
     ] = None
     isl: Annotated[
-        int | None, Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request."), NUMBER, LOAD.as_("TOKENS")
+        int | None,
+        Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
+        NUMBER,
+        LOAD.as_("TOKENS"),
     ] = None
     osl: Annotated[
-        int | None, Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request."), NUMBER, LOAD.as_("TOKENS")
+        int | None,
+        Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
+        NUMBER,
+        LOAD.as_("TOKENS"),
     ] = None
+    prefix_hit: Annotated[
+        float, Field(ge=0, lt=1, description="Share of the input found in the prefix cache."), LOAD.as_("PART")
+    ] = 0.0
+    max_num_batched_tokens: Annotated[
+        int,
+        Field(ge=64, le=MAX_CONTEXT, description="Tokens per step, as in vLLM: prompts are read in chunks."),
+        NUMBER,
+        LOAD.as_("N"),
+    ] = 8192
     tpot_slo: Annotated[
         float | None,
         Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
@@ -71,39 +93,55 @@ class PlanRequest(ScenarioRequest):
     min_gain: Annotated[
         float,
         Field(
-            ge=0, lt=1, description="Merge neighbouring batch ranges whose goodput differs by less than this fraction."
+            ge=0,
+            lt=1,
+            description="Smaller gains do not matter: the schedule takes the fewest ranges within this fraction.",
         ),
         QUESTION.as_("PART"),
     ] = 0.02
     max_batch: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."), QUESTION.as_("N")
-    ] = 512
+        int | None,
+        Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."),
+        QUESTION.as_("N", "512, or as many as fit"),
+    ] = None
     ignore_graph_limit: Annotated[
         bool, Field(description="Allow steps beyond the largest CUDA graph, at their price."), QUESTION
     ] = False
     compare: Annotated[
         str | None,
-        Field(description="Compare with other prices: datasheet, laws, tables or FILE.json."),
+        Field(
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: with committing "
+            "every draft token unverified, a lossy upper bound that shows what verification costs."
+        ),
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(ge=0, lt=1e9, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
 
     @model_validator(mode="after")
     def _one_load(self) -> PlanRequest:
         given = self.model_fields_set
-        if self.qps is None and given & {"isl", "osl", "tpot_slo"}:
-            raise ValueError("--isl, --osl and --tpot-slo describe a request rate: add --qps")
-        if self.qps is not None and (self.isl is None or self.osl is None):
-            raise ValueError("--qps needs --isl and --osl (input and output tokens per request)")
-        if self.qps is not None and given & {"batch", "context"}:
-            raise ValueError("--qps determines batch and context: leave out --batch and --context")
+        loads = [f"--{name}" for name in ("concurrency", "qps") if getattr(self, name) is not None]
+        if len(loads) > 1:
+            raise ValueError("give one load: --concurrency or --qps")
+        if not loads and given & {"isl", "osl", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}:
+            raise ValueError("--isl, --osl and the options of requests need a load: add --concurrency or --qps")
+        if self.tpot_slo is not None and self.qps is None:
+            raise ValueError("--tpot-slo needs a request rate: --qps")
+        if loads and (self.isl is None or self.osl is None):
+            raise ValueError(f"{loads[0]} needs --isl and --osl (input and output tokens per request)")
+        if loads and given & {"batch", "context"}:
+            raise ValueError(f"{loads[0]} determines batch and context: leave out --batch and --context")
         return self
 
 
 class PriceRequest(ScenarioRequest):
-    unused: ClassVar[Mapping[str, str]] = {"acceptance": _NO_ACCEPTANCE, "off_ms": _NO_OFF_TIME}
+    unused: ClassVar[Mapping[str, str]] = {
+        "acceptance": _NO_ACCEPTANCE,
+        "draft_p_min": _FULL_DRAFTS,
+        "off_ms": _NO_OFF_TIME,
+    }
 
     batch: BatchField = 1
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Draft tokens per sequence."), LOAD.as_("N")] = 0
@@ -112,6 +150,7 @@ class PriceRequest(ScenarioRequest):
 class DuelRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": "--alpha is the acceptance of the one token in question",
+        "draft_p_min": "the one token in question is always drafted",
         "off_ms": _NO_OFF_TIME,
     }
 
@@ -164,6 +203,7 @@ class CoverageRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": _NO_ACCEPTANCE,
         "drafter": "the experts of the target do not depend on the drafter",
+        "draft_p_min": _FULL_DRAFTS,
         "draft_pass_ms": "drafting is not priced here",
         "off_ms": _NO_OFF_TIME,
         "memory_utilization": "memory is not checked here",
@@ -194,6 +234,8 @@ class CoverageRequest(ScenarioRequest):
 
 class SimulateRequest(ScenarioRequest):
     """A load served by an engine under policies. A scenario file given as the model provides all fields."""
+
+    unused: ClassVar[Mapping[str, str]] = {"draft_p_min": "policies decide here how long drafts are"}
 
     model: Annotated[
         str,
@@ -242,7 +284,7 @@ class SimulateRequest(ScenarioRequest):
         float | None, Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(gt=0, lt=1e9, description="Price of one GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(gt=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
     seed: Annotated[
         int, Field(ge=0, description="Random seed; equal seeds give identical results."), QUESTION.as_("N")

@@ -84,7 +84,7 @@ def all_weights(precision: Precision, base: Precision = BF16) -> QuantizationSch
     """
     is_gguf = precision.name.startswith("q")
     heads = {"lm_head": PRECISIONS["q6_k"], "head": PRECISIONS["q6_k"]} if is_gguf else {}
-    return QuantizationScheme(base=base, linear=precision, named=heads)
+    return QuantizationScheme(base=base, linear=precision, experts=precision, named=heads)
 
 
 def read_scheme(config: Mapping[str, Any], *, base: Precision, origin: str) -> QuantizationScheme:

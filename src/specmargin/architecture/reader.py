@@ -13,9 +13,11 @@ from specmargin.architecture.families import (
     deepseek,
     deepseek_v4,
     dense,
+    kimi_linear,
     mixture,
     nemotron,
     qwen_hybrid,
+    step,
     windowed,
 )
 from specmargin.architecture.families.builder import FamilyReader, Reading
@@ -27,6 +29,8 @@ from specmargin.files import STANDARD_INPUT, origin, read_json
 from specmargin.sources import Source, published
 
 FAMILIES: dict[str, FamilyReader] = {
+    "bailing_moe": mixture.bailing_moe_v2,
+    "bailing_moe_v2": mixture.bailing_moe_v2,
     "cohere2": dense.cohere2,
     "cohere2_moe": mixture.cohere2_moe,
     "deepseek_ref": deepseek_v4.deepseek_v4,
@@ -38,7 +42,9 @@ FAMILIES: dict[str, FamilyReader] = {
     "glm4_moe_lite": deepseek.glm4_moe_lite,
     "glm_moe_dsa": deepseek.glm_moe_dsa,
     "gpt_oss": mixture.gpt_oss,
+    "hy_v3": mixture.hy_v3,
     "kimi_k2": deepseek.deepseek_v3,
+    "kimi_linear": kimi_linear.kimi_linear,
     "llama": dense.llama,
     "llama4_text": windowed.llama4,
     "mimo": dense.mimo,
@@ -57,13 +63,13 @@ FAMILIES: dict[str, FamilyReader] = {
     "qwen3_next": qwen_hybrid.qwen3_next,
     "qwen3_vl_moe_text": mixture.qwen3_moe,
     "qwen3_vl_text": dense.qwen3,
+    "step3p5": step.step3p5,
 }
 
 # Families that are refused, and why: a refusal is better than a wrong price.
 REFUSED = {
-    "kimi_linear": "Kimi Delta Attention, attention residuals and latent experts are not modelled yet",
     "nemotron-nas": "its layers are pruned one by one (block_configs), which is not modelled yet",
-    "step3p7": "its sliding layers have shapes that the configuration does not state",
+    "step3p7": "its sliding layers have shapes that this form of the configuration does not state; step3p5 is read",
     "deepseek_v2": "its configuration mixes two generations of MLA; DeepSeek V3 and later are read",
 }
 

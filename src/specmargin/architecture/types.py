@@ -8,7 +8,7 @@ are counted but never priced: together they are under 0.1% of a step.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -38,6 +38,7 @@ class Matrix:
     copies: int = 1
     biased: bool = False
     fused: str = ""  # matrices of one layer with the same label read the same input and run as one GEMM
+    stage: str = ""  # GEMMs of one layer with the same label run at the same time, on parallel CUDA streams
 
     def __post_init__(self) -> None:
         if min(self.inputs, self.outputs, self.copies, self.split_units) < 1:
@@ -199,6 +200,13 @@ class Layer:
         return self.projections + self.dense + router
 
     @property
+    def stored(self) -> tuple[tuple[Matrix, int], ...]:
+        """Every matrix of the layer, the experts included, and how many there are of it."""
+        block = self.experts
+        routed = tuple((matrix, block.pool.experts) for matrix in block.expert) if block else ()
+        return (*((matrix, 1) for matrix in self.matrices), *routed)
+
+    @property
     def parameters(self) -> int:
         block = self.experts
         routed = block.pool.experts * total_parameters(block.expert) if block else 0
@@ -247,6 +255,15 @@ class DraftHead:
         return layers + total_parameters(self.fusion) + own_head + self.vector_parameters
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCounts:
+    """Layers by what the host has to launch for them."""
+
+    layers: int
+    moe_layers: int = 0
+    recurrent_layers: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A text model. Vision and audio towers are not priced; `notes` says so."""
@@ -269,6 +286,12 @@ class Architecture:
     @property
     def layers(self) -> int:
         return sum(group.count for group in self.groups)
+
+    @property
+    def layer_counts(self) -> LayerCounts:
+        recurrent = sum(g.count for g in self.groups if isinstance(g.layer.attention, LinearAttention))
+        moe = sum(group.count for group, _ in self.expert_groups)
+        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent)
 
     @cached_property
     def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:
@@ -295,6 +318,22 @@ class Architecture:
         layers = sum(group.count * group.layer.active_parameters for group in self.groups)
         embedding = self.embedding.parameters if count_embedding and not self.tied_embedding else 0
         return layers + embedding + self.lm_head.parameters + self.vector_parameters
+
+    @property
+    def weight_precisions(self) -> tuple[str, ...]:
+        """Precisions of the layers' weights, most bytes first, without those under 1% of them."""
+        size: dict[str, float] = {}
+        for group in self.groups:
+            for matrix, number in group.layer.stored:
+                name = matrix.precision.name
+                size[name] = size.get(name, 0.0) + group.count * number * matrix.read_bytes()
+        total = sum(size.values())
+        return tuple(name for name in sorted(size, key=lambda n: -size[n]) if size[name] > 0.01 * total)
+
+    def sourced(self, source: Source) -> Architecture:
+        """The same model, its MTP head included, under another source."""
+        head = self.draft_head and replace(self.draft_head, source=source)
+        return replace(self, source=source, draft_head=head)
 
     @property
     def attention_heads(self) -> int:

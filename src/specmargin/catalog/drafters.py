@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specmargin.acceptance.early_stop import EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import Survival, parse_acceptance
 from specmargin.architecture.config import Config
 from specmargin.architecture.families.builder import LayerBuilder
@@ -26,6 +27,7 @@ from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelD
 from specmargin.sources import Source, SourceKind, assumed, published
 
 if TYPE_CHECKING:
+    from specmargin.acceptance.bank import Rounds
     from specmargin.acceptance.schema import AcceptanceFile
 
 _SSD_HIT_RATE = 0.8
@@ -244,8 +246,8 @@ def bundled_acceptance(name: str) -> Survival:
     return Survival(by_depth=curve, source=Source(kind=SourceKind(table["kind"]), detail=table["source"]))
 
 
-def _survival_from_path(text: str | None) -> Survival | None:
-    """The survival of a bank or profile at PATH[:CATEGORY]; None where there is no such file or folder."""
+def _path_and_category(text: str | None) -> tuple[Path, str] | None:
+    """A bank or profile at PATH[:CATEGORY]; None where there is no such file or folder."""
     if text is None:
         return None
     path, category = Path(text), ""
@@ -254,23 +256,46 @@ def _survival_from_path(text: str | None) -> Survival | None:
         path = Path(head)
         if not head or not path.exists():
             return None
+    return path, category
+
+
+def _survival_from_path(text: str | None) -> Survival | None:
+    """The survival of a bank or profile at PATH[:CATEGORY]; None where there is no such file or folder."""
+    found = _path_and_category(text)
+    if found is None:
+        return None
+    path, category = found
     if path.suffix == ".json":
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
         return read_acceptance(path).survival(category or _ALL)
     with needs_extra("profile"):
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
         from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
+
+    rounds = _rounds(path, category)
+    estimate = survival_estimate(rounds)
+    suffix = f", {category}" if category else ""
+    first = f"the first token {estimate.survival[0]:.3f} ± {estimate.standard_error[0]:.3f}"
+    return estimate.curve(f"{estimate.rounds:,} rounds of {rounds.source}{suffix} ({first})")
+
+
+def _rounds(path: Path, category: str) -> Rounds:
+    with needs_extra("profile"):
+        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     rounds = read_bank([path])
     if category and category not in rounds.categories:
         hint, names = nearest_names(category, rounds.categories), ", ".join(rounds.categories)
         raise CatalogError(f"{path}: has no category {category!r}{hint}; it has: {names}")
-    chosen = rounds.of_category(category) if category else rounds
-    estimate = survival_estimate(chosen)
-    suffix = f", {category}" if category else ""
-    first = f"the first token {estimate.survival[0]:.3f} ± {estimate.standard_error[0]:.3f}"
-    return estimate.curve(f"{estimate.rounds:,} rounds of {rounds.source}{suffix} ({first})")
+    return rounds.of_category(category) if category else rounds
+
+
+def find_early_stop(p_min: float, acceptance: str | None, survival: Survival) -> EarlyStop:
+    """Drafts that stop at a confidence of `p_min`: by the confidences of a bank if the acceptance is one."""
+    found = _path_and_category(acceptance)
+    if found is None or found[0].suffix == ".json":
+        return assumed_stop(survival, p_min)
+    return stop_of_rounds(_rounds(*found), p_min)
 
 
 @cache
@@ -295,13 +320,13 @@ def _survival_from_profile(text: str | None, choice: DraftChoice, target: Archit
     return curve
 
 
-def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture, *, max_depth: int) -> Survival:
+def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture) -> Survival:
     """What the user gave, or else the bundled curve of the drafter or its kind, an assumption for other models."""
     survival = _survival_from_path(text) or _survival_from_profile(text, choice, target)
     if survival is not None:
         return survival
     if text is not None and text.lower() not in _acceptance_tables():
-        return parse_acceptance(text, max_depth=max_depth)
+        return parse_acceptance(text)
     name = choice.kind if text is None else text.lower()
     if name not in _acceptance_tables():
         raise CatalogError(f"no default acceptance of --drafter {name} is bundled; give --acceptance")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import tomllib
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from specmargin.architecture.precision import Precision
+from specmargin.architecture.precision import Precision, precision_named
 from specmargin.architecture.reader import cached_config, load_architecture, read_architecture
 from specmargin.architecture.types import Architecture
+from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.files import existing
 from specmargin.hardware.device import Device, load_device, read_device
-from specmargin.sources import published
+from specmargin.sources import Source, assumed, published
 
 _FOLDER = files("specmargin.catalog")
 
@@ -27,8 +30,14 @@ def model_names() -> tuple[str, ...]:
 
 
 @cache
+def _entry(name: str) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads((_FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
+    return entry
+
+
+@cache
 def bundled_model(name: str, *, weights: Precision | None = None) -> Architecture:
-    entry = json.loads((_FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
+    entry = _entry(name)
     return read_architecture(
         entry["config"],
         name=name,
@@ -40,26 +49,98 @@ def bundled_model(name: str, *, weights: Precision | None = None) -> Architectur
 
 def hub_id(name: str) -> str:
     """The Hugging Face id of a bundled model."""
-    return str(json.loads((_FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))["hub_id"])
+    return str(_entry(name)["hub_id"])
+
+
+@cache
+def _models_by_id() -> dict[str, str]:
+    return {hub_id(name).lower(): name for name in model_names()}
+
+
+@cache
+def _models_by_name() -> dict[str, str]:
+    """Bundled models by their names, and by their hub ids without the publisher."""
+    return {known.rsplit("/", 1)[-1]: name for known, name in _models_by_id().items()} | {
+        name: name for name in model_names()
+    }
+
+
+def variant_model(variant: Variant, *, weights: Precision | None = None) -> Architecture:
+    """The bundled architecture with the precision of a variant; `weights` overrides it."""
+    if variant.weights == GGUF and weights is None:
+        raise CatalogError(
+            f"{variant.id!r} holds several precisions; name one, for example: {variant.model} --weights q4_k"
+        )
+    own = precision_named(variant.weights) if variant.weights not in (None, GGUF) else None
+    model = read_architecture(
+        varied(_entry(variant.model)["config"], variant),
+        name=variant.model,
+        origin=f"{variant.id} (bundled {variant.model})",
+        weights=weights or own,
+    )
+    return model.sourced(_understood(variant, model, given=weights is not None))
+
+
+def _understood(variant: Variant, model: Architecture, *, given: bool) -> Source:
+    """What an id was taken for. The user's own precision is no assumption; the rest of a name may still be one."""
+    by_name = "from its name" if variant.is_assumed else ""
+    how = "as given" if given else variant.source or by_name
+    details = [
+        f"{variant.id}: architecture of {variant.model}, weights {', '.join(model.weight_precisions)}",
+        f" ({how})" if how else "",
+        f"; context {model.max_context:,} ({variant.context})" if variant.context else "",
+        f"; {variant.note}" if variant.note else "",
+        f"; {_entry(variant.model)['source']}",
+    ]
+    is_assumed = not variant.listed or (variant.is_assumed and not given)
+    return (assumed if is_assumed else published)("".join(details))
+
+
+def variant_ids(name: str) -> tuple[str, ...]:
+    """The listed ids that have the architecture of a bundled model."""
+    return tuple(variant.id for variant in listed_variants().values() if variant.model == name)
 
 
 def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
-    """A bundled name, a path to a `config.json` or a model folder, or an id in the local hub cache."""
+    """A bundled name, a path to a `config.json` or a model folder, or a Hugging Face id.
+
+    Ids are looked up among the bundled and listed ones, then in the local hub cache, then by the rule of names.
+    """
     if spec.lower() in model_names():
         return bundled_model(spec.lower(), weights=weights)
     path = existing(spec)
     if path is not None or spec.endswith(".json"):
         return load_architecture(path or Path(spec), weights=weights)
-    for name in model_names():
-        if hub_id(name).lower() == spec.lower():
-            return bundled_model(name, weights=weights)
+    if spec.lower() in _models_by_id():
+        return bundled_model(_models_by_id()[spec.lower()], weights=weights)
+    if spec.lower() in listed_variants():
+        return variant_model(listed_variants()[spec.lower()], weights=weights)
     snapshot = cached_config(spec) if "/" in spec else None
     if snapshot is not None:
         return load_architecture(snapshot, weights=weights, name=spec)
-    raise CatalogError(
-        f"{spec!r} is neither a bundled model, a path, nor in the local hub cache"
-        f"{nearest_names(spec.rsplit('/', 1)[-1], model_names())}; `specmargin models` lists the bundled ones"
+    variant = named_variant(spec, _models_by_name())
+    if variant is not None:
+        return variant_model(variant, weights=weights)
+    raise CatalogError(_unknown(spec))
+
+
+def _unknown(spec: str) -> str:
+    """One sentence: the nearest bundled model, and the command that fetches the configuration."""
+    is_id = re.fullmatch(r"[\w.-]+/[\w.-]+", spec) is not None
+    command = f"hf download {spec if is_id else 'ORG/NAME'} config.json"
+    then = "run this again" if is_id else "give ORG/NAME"
+    return (
+        f"{spec!r} is neither a bundled model, a path, nor in the local hub cache; nearest bundled: {_nearest(spec)}; "
+        f"to read its own configuration: {command}, then {then} (`specmargin models` lists the bundled ones)"
     )
+
+
+def _nearest(spec: str) -> str:
+    """The bundled model whose name, or that of one of its variants, is most like this one."""
+    variants = {name.rsplit("/", 1)[-1]: variant.model for name, variant in listed_variants().items()}
+    models = variants | _models_by_name()
+    name = spec.rsplit("/", 1)[-1].lower()[:100]
+    return models[difflib.get_close_matches(name, models, n=1, cutoff=0.0)[0]]
 
 
 @cache
@@ -80,16 +161,35 @@ def bundled_device(name: str) -> Device:
     return read_device(name, _device_tables()[name], f"bundled device {name}")
 
 
-def find_device(spec: str) -> Device:
-    """A bundled name or alias, or the user's TOML file."""
+def device_template(spec: str) -> str:
+    """A documented device file with the figures of a bundled device."""
+    from specmargin.hardware.template import template  # noqa: PLC0415 (text that only one option needs)
+
+    name = _bundled_name(spec)
+    if name is None:
+        raise CatalogError(_unknown_device(spec))
+    return template(_device_tables()[name], name)
+
+
+def _bundled_name(spec: str) -> str | None:
     name = spec.lower().replace("_", "-")
     name = _device_aliases().get(name, name)
-    if name in _device_tables():
+    return name if name in _device_tables() else None
+
+
+def _unknown_device(spec: str) -> str:
+    return (
+        f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
+        "`specmargin gpus` lists the bundled ones; a TOML file describes any other (`specmargin gpus --template`)"
+    )
+
+
+def find_device(spec: str) -> Device:
+    """A bundled name or alias, or the user's TOML file."""
+    name = _bundled_name(spec)
+    if name is not None:
         return bundled_device(name)
     path = existing(spec)
     if spec.endswith(".toml") or path is not None:
         return load_device(path or Path(spec))
-    raise CatalogError(
-        f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
-        "`specmargin gpus` lists the bundled ones; a TOML file describes any other"
-    )
+    raise CatalogError(_unknown_device(spec))

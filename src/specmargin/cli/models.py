@@ -14,7 +14,7 @@ from specmargin.architecture.types import (
     LatentAttention,
     LinearAttention,
 )
-from specmargin.catalog.lookup import bundled_model, hub_id, model_names
+from specmargin.catalog.lookup import bundled_model, hub_id, model_names, variant_ids
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import matching
@@ -24,31 +24,30 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def models(
-    search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    search: Annotated[str, typer.Argument(help="Only names and Hugging Face ids that contain this.")] = "",
     output: o.TableOption = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled models: parameters, experts, attention and MTP head.
 
-    Any other model works too, from its config.json: specmargin plan PATH --gpu h200
+    Hugging Face ids of their variants work as well (Qwen/Qwen3-30B-A3B-Instruct-2507-FP8; --json lists them), and any
+    other model from its config.json: specmargin plan PATH --gpu h200
     """
-    entries = [(name, bundled_model(name)) for name in matching("model", search, model_names())]
+    entries = [(name, bundled_model(name)) for name in matching("model", search, model_names(), _ids)]
     o.check_table(output, force=force)
     o.write_rows(output, [_payload(n, a) for n, a in entries], force=force)
     if json:
         render.json_out({"schema": "specmargin.models/1", "models": [_payload(n, a) for n, a in entries]})
         return
-    columns = [("name", "left"), ("params", "right"), ("active", "right"), ("layers", "right"), ("experts", "right")]
-    shown = render.table("", [*columns, ("attention", "left"), ("MTP", "left"), ("weights", "left")])
+    columns = [("name", "left"), ("params", "right"), ("active", "right"), ("experts", "right")]
+    shown = render.table("", [*columns, ("MTP", "left"), ("weights", "left")])
     for name, a in entries:
         shown.add_row(
             name,
             _count(a.parameters),
             _count(a.active_parameters(count_embedding=False)),
-            str(a.layers),
             f"{a.pools[0].experts_per_token}/{a.pools[0].experts}" if a.is_moe else "–",
-            ", ".join(_attention(a)),
             "yes" if a.draft_head else "–",
             ", ".join(_precisions(a)),
         )
@@ -57,10 +56,15 @@ def models(
     out.print("active: parameters used per token, without the input embedding", style="dim")
 
 
+def _ids(name: str) -> tuple[str, ...]:
+    return hub_id(name), *variant_ids(name)
+
+
 def _payload(name: str, a: Architecture) -> dict[str, Any]:
     return {
         "name": name,
         "hub_id": hub_id(name),
+        "variant_ids": list(variant_ids(name)),
         "family": a.family,
         "parameters": a.parameters,
         "active_parameters": a.active_parameters(count_embedding=False),

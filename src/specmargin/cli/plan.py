@@ -49,6 +49,14 @@ def plan(
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Also print bottlenecks, experts, break-even lengths, notes and all sources.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = False,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -81,7 +89,8 @@ def plan(
     if json:
         render.json_out(plan_json(answer))
     else:
-        plan_view.show(list(answer.ranked), find_engine(request.engine), request.gpu_hour_price, answer.comparison)
+        engine, price = find_engine(request.engine), request.gpu_hour_price
+        plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
         if message is not None:
             typer.echo(f"Wrote {message}.")
 
@@ -104,7 +113,9 @@ def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:
 
 
 def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
+    from specmargin.app.planning import MAX_NUM_SEQS
+
     with needs_extra("live"):
         from specmargin.app.policy_file import write_policy
 
-    return write_policy(path, best, request.acceptance, max_batch=request.max_batch, force=force)
+    return write_policy(path, best, request.acceptance, max_batch=request.max_batch or MAX_NUM_SEQS, force=force)

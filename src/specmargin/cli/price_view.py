@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from specmargin.app.ledger import Ledger
-from specmargin.cli import render
+from specmargin.cli import render, unverified_view
 from specmargin.prices.model import ComponentPrice
 
 
 def show(ledger: Ledger) -> None:
     out, request, scenario = render.console(), ledger.request, ledger.pricer.scenario
-    verify = ledger.verify_seconds
+    verify, bound, warnings = ledger.verify_seconds, ledger.bound, ledger.warnings
     out.print(ledger.verdict, style="bold")
     out.print()
     columns = [("component", "left"), ("time", "right"), ("share", "right"), ("bytes", "right"), ("FLOPs", "right")]
@@ -28,8 +28,12 @@ def show(ledger: Ledger) -> None:
             f"draft {render.seconds(ledger.draft_seconds)}, verify {render.seconds(verify)}, "
             f"round {render.seconds(ledger.round_seconds)}"
         )
+    if bound is not None:
+        out.print(unverified_view.sentence(bound), style="dim", markup=False)
     out.print()
-    render.warnings(out, ledger.warnings)
+    render.warnings(out, warnings)
+    if warnings:
+        out.print()
     render.sources(out, {name: s for name, s in ledger.pricer.sources.items() if name != "acceptance"})
 
 

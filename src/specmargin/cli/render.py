@@ -1,4 +1,4 @@
-"""Terminal output: 100 columns, one table style, sources under every table."""
+"""Terminal output: 80 columns, one table style, sources under every table."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from specmargin.decisions.rows import PlanRow
 from specmargin.sources import Source
 from specmargin.words import duration
 
-WIDTH = 100
+WIDTH = 80
 Item = TypeVar("Item")
 
 
 def console() -> Console:
-    """Terminals keep their width; pipes and files get 100 columns."""
+    """Terminals keep their width; pipes and files get 80 columns."""
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
@@ -34,8 +35,9 @@ def table(title: str, columns: list[tuple[str, str]]) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for heading, justify in columns:
-        shown.add_column(escape(heading), justify="right" if justify == "right" else "left", header_style="dim")
+    for index, (heading, justify) in enumerate(columns):
+        side: Literal["left", "right"] = "right" if justify == "right" else "left"
+        shown.add_column(escape(heading), justify=side, header_style="dim", no_wrap=index == 0)  # names are copied
     return shown
 
 
@@ -52,8 +54,6 @@ def sources(out: Console, source_by_name: Mapping[str, Source]) -> None:
 def warnings(out: Console, texts: Sequence[str]) -> None:
     for text in texts:
         out.print(f"warning: {text}", style="yellow", markup=False)
-    if texts:
-        out.print()
 
 
 @contextmanager
@@ -93,6 +93,11 @@ def amount(value: float, unit: str) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def hurdle(row: PlanRow) -> str:
+    """A probability, or words where it is none."""
+    return row.hurdle_note or f"{row.hurdle:.2f}"
 
 
 def tokens_per_second(value: float) -> str:

@@ -26,14 +26,14 @@ def show(answer: Simulated) -> None:
     out.print()
     columns = [
         ("policy", "left"),
-        ("goodput", "right"),
-        ("busy tok/s", "right"),
+        ("tok/s", "right"),
+        ("busy", "right"),
         ("TTFT p50", "right"),
         ("p99", "right"),
     ]
     columns += [("TPOT p50", "right"), ("p99", "right"), ("E2E p50", "right"), ("batch", "right"), ("depth", "right")]
-    columns += [("wasted", "right")] + ([("SLO", "right")] if slo else []) + ([("cost", "right")] if price else [])
-    shown = render.table("tokens per second; times from arrival", columns)
+    columns += [("wasted", "right")] + ([("SLO", "right")] if slo else []) + ([("cost $", "right")] if price else [])
+    shown = render.table("tokens per second; times in ms; wasted: share of drafts not accepted", columns)
     for result, row in zip(results, rows, strict=True):
         times = [_time(row[key][quantile]) for key, quantile in _SHOWN_TIMES]
         wasted = row["wasted"] / row["drafted"] if row["drafted"] else 0.0
@@ -58,11 +58,14 @@ _SHOWN_TIMES = (
     ("tpot_seconds", "p99"),
     ("e2e_seconds", "p50"),
 )
-ASSUMPTIONS = "assumed: the vLLM V1 scheduler; no prefix cache; no prefill cost of the draft head; one round per step"
+ASSUMPTIONS = "assumed: the vLLM V1 scheduler; no prefix cache; one round per step"
 
 
 def _time(value: float | None) -> str:
-    return "-" if value is None else render.seconds(value)
+    """In milliseconds, three digits."""
+    if value is None:
+        return "-"
+    return f"{value * 1e3:,.0f}" if value >= 0.1 else f"{value * 1e3:.3g}"
 
 
 def _show_time(out: Console, results: Sequence[Result]) -> None:

@@ -30,6 +30,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 class Part(StrEnum):
     KERNELS = "kernels"
+    MODULES = "modules"
     STEPS = "steps"
     ROUNDS = "rounds"
     SCALED = "scaled"
@@ -41,11 +42,11 @@ def validate(
     parts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[kernels|steps|rounds|scaled|served|speedups FILE.csv|PRICES]...",
-            help="kernels: held-out kernel rows. steps: verify steps of a real engine. rounds: whole rounds, drafting "
-            "included. scaled: laws of one GPU scaled to another. served: served rows. speedups FILE.csv: measured "
-            "speed-ups, published or yours. Or one or two price sources to compare: a FILE of `specmargin measure`, a "
-            "bundled one, tables, laws, datasheet.",
+            metavar="[kernels|modules|steps|rounds|scaled|served|speedups FILE.csv|PRICES]...",
+            help="kernels: held-out kernel rows. modules: whole attention modules against the sum of their parts. "
+            "steps: verify steps of a real engine. rounds: whole rounds, drafting included. scaled: laws of one GPU "
+            "scaled to another. served: served rows. speedups FILE.csv: measured speed-ups, published or yours. Or one "
+            "or two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
         ),
     ] = None,
     peer: Annotated[
@@ -72,7 +73,7 @@ def validate(
     Measurements: third-party kernels and served rows (from aiconfigurator-core); steps and rounds of vLLM on an H200.
     Fitted prices are evaluated on held-out data. Examples:
 
-      specmargin validate                          all five parts, about a minute
+      specmargin validate                          all six parts, about a minute
 
       specmargin validate served --peer 200        with AIConfigurator's own estimate of the same rows
 
@@ -95,6 +96,10 @@ def validate(
     out = Console(quiet=True) if json else render.console()
     if Part.KERNELS in chosen:
         payload["kernels"] = _kernels(out)
+    if Part.MODULES in chosen:
+        from specmargin.cli.validate_modules import validate_modules
+
+        payload["modules"] = validate_modules(out)
     if Part.STEPS in chosen:
         payload["steps"] = _steps(out)
     if Part.ROUNDS in chosen:
@@ -226,11 +231,12 @@ def _steps(out: Console) -> list[dict[str, Any]]:
 
 
 def _rounds(out: Console) -> dict[str, Any]:
+    from specmargin.validation.prompts import prompt_lines
     from specmargin.validation.rounds import TERMS, conditions, fitted_engine_time, round_lines
 
-    lines = list(round_lines())
+    lines = [*round_lines(), *prompt_lines()]
     sources = list(dict.fromkeys(line.source for line in lines))
-    columns = [("rounds within the graph limit", "left"), ("rounds", "right")]
+    columns = [("rounds within the graph limit, and steps beyond it", "left"), ("rounds", "right")]
     shown = render.table(
         "vLLM 0.32: median (worst) error of whole rounds", [*columns, *((source, "right") for source in sources)]
     )

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from specmargin.decisions.grid import Grid, best_depths
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import configured, setting_depths
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import Schedule
 from specmargin.step import Step
 
 
@@ -22,7 +24,7 @@ class Side:
 
     @property
     def regret(self) -> float:
-        """Share of goodput lost, under these prices, by following the other side."""
+        """Share of goodput lost, under these prices, by following the other side; negative where that would gain."""
         return 1.0 - self.speedup_of_the_other / self.speedup
 
 
@@ -51,29 +53,39 @@ class Comparison:
 
 
 def compare(
-    ours: Pricer, other: Pricer, batches: Sequence[int], *, max_depth: int, graph_limit: int | None
+    ours: Pricer,
+    other: Pricer,
+    batches: Sequence[int],
+    *,
+    max_depth: int,
+    graph_limit: int | None,
+    schedule: Schedule | None = None,
 ) -> Comparison:
+    """Our `schedule`, or our best depths without one, against the best depths under the other prices."""
     grids = [side.grid(batches, max_depth) for side in (ours, other)]
-    depths = [best_depths(grid, graph_limit) for grid in grids]
+    depths = [setting_depths(grids[0], graph_limit, schedule), best_depths(grids[1], graph_limit)]
     rows = []
     for i, batch in enumerate(batches):
         depth, other_depth = int(depths[0][i]), int(depths[1][i])
         rows.append(
             ComparedRow(
                 batch=batch,
-                ours=_side(grids[0], i, depth, other_depth),
-                other=_side(grids[1], i, other_depth, depth),
+                ours=_side(grids[0], i, depth, other_depth, configured(schedule)),
+                other=_side(grids[1], i, other_depth, depth, configured(schedule)),
                 differences=_differences(ours, other, batch, depth or other_depth),
             )
         )
     return Comparison(ours=ours.scenario, other=other.scenario, rows=tuple(rows))
 
 
-def _side(grid: Grid, i: int, depth: int, other_depth: int) -> Side:
+def _side(grid: Grid, i: int, depth: int, other_depth: int, is_configured: bool) -> Side:
+    speedup = grid.goodput[i] / grid.no_spec_goodput[i]
+    if not is_configured:
+        speedup[0] = 1.0
     return Side(
         depth=depth,
-        speedup=float(grid.goodput[i, depth] / grid.no_spec_goodput[i]),
-        speedup_of_the_other=float(grid.goodput[i, other_depth] / grid.no_spec_goodput[i]),
+        speedup=float(speedup[depth]),
+        speedup_of_the_other=float(speedup[other_depth]),
         verify_seconds=float(grid.verify_seconds[i, depth]),
     )
 

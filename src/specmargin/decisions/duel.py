@@ -1,4 +1,7 @@
-"""Width against depth: is one more position better spent on another sequence or on a draft token?"""
+"""Width against depth: is one more position better spent on another sequence or on a draft token?
+
+A third side is a bound, not a choice: the draft token committed without verification (`decisions/unverified.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 
 from specmargin.decisions.plan import MAX_BATCH, check_range
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.unverified import unverified_seconds
 from specmargin.errors import AcceptanceError
 from specmargin.prices.drafters import round_seconds
 from specmargin.step import Step
@@ -24,6 +28,7 @@ class Duel:
     alpha: float
     width: Side
     depth: Side
+    unverified: Side  # an upper bound, lossy: the draft token is committed without verification
     turning_alpha: float  # the acceptance at which both give the same goodput; above 1 where depth cannot win
 
     @property
@@ -45,6 +50,8 @@ def duel(pricer: Pricer, *, batch: int, alpha: float) -> Duel:
     verify_seconds = pricer.verify(deeper, more_local).total_seconds
     draft_seconds = pricer.draft_seconds(1, 1, scenario.context)
     depth_seconds = float(round_seconds(scenario.drafter, verify_seconds, draft_seconds))
+    plain_seconds = pricer.verify(plain).total_seconds
+    bound_seconds = float(unverified_seconds(scenario.drafter, plain_seconds, draft_seconds))
     width_goodput = (batch + 1) / width_seconds
     return Duel(
         batch=batch,
@@ -58,6 +65,11 @@ def duel(pricer: Pricer, *, batch: int, alpha: float) -> Duel:
             goodput_tokens_per_second=(batch + alpha) / depth_seconds,
             distinct_experts=_distinct(pricer, deeper),
             step_seconds=depth_seconds,
+        ),
+        unverified=Side(
+            goodput_tokens_per_second=(batch + 1) / bound_seconds,
+            distinct_experts=_distinct(pricer, plain),
+            step_seconds=bound_seconds,
         ),
         turning_alpha=width_goodput * depth_seconds - batch,
     )

@@ -20,6 +20,7 @@ class Grid:
     round_seconds: FloatArray
     committed: FloatArray  # tokens per sequence and round, by depth
     no_spec_seconds: FloatArray  # by batch: a step of an engine without speculation configured
+    full_round_seconds: FloatArray  # rounds in which no draft stops early
     sequence_ranks: int = 1  # GPUs that the sequences are spread over
 
     @property

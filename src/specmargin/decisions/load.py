@@ -8,6 +8,8 @@ import numpy as np
 
 from specmargin.decisions.grid import Grid, best_depths
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import configured, fitting_batch
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError
 from specmargin.step import IntArray
 
@@ -48,17 +50,22 @@ class Operating:
     meets_target: bool | None
 
 
-def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | None, speculate: bool = True) -> Operating:
+_PLAIN = Schedule.fixed(0, last=1)
+
+
+def settle(
+    pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | None, schedule: Schedule | None = None
+) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
     Prefill takes its share of the time first; the rest is for decoding. An engine reserves memory for the deepest draft
-    it is configured for, so every such depth is tried and the one with the lowest TPOT wins (among those that meet the
-    target, if there is one). Queueing is not modelled: at high load a real server holds more sequences for a while (the
-    simulator models that).
+    it is configured for: that of `schedule`, or, if None, every such depth is tried and the one with the lowest TPOT
+    wins (among those that meet the target, if there is one). Queueing is not modelled: at high load a real server holds
+    more sequences for a while (the simulator models that).
     """
     share = _prefill_share(pricer, load)
-    settings = range(max_depth + 1) if speculate else [0]
-    points = [_settle_at(pricer, load, share, depth, graph_limit, speculate) for depth in settings]
+    held_depths = range(max_depth + 1) if schedule is None else [schedule.max_depth]
+    points = [_settle_at(pricer, load, share, depth, graph_limit, schedule) for depth in held_depths]
     stable = [point for point, _ in points if point is not None]
     if not stable:
         max_rate = max(rate for _, rate in points)
@@ -69,15 +76,19 @@ def settle(pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | Non
     return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
 
 
+def settle_plain(pricer: Pricer, load: Load) -> Operating:
+    """The same without speculation."""
+    return settle(pricer, load, max_depth=0, graph_limit=None, schedule=_PLAIN)
+
+
 def _settle_at(
-    pricer: Pricer, load: Load, share: float, held_depth: int, graph_limit: int | None, speculate: bool
+    pricer: Pricer, load: Load, share: float, held_depth: int, graph_limit: int | None, schedule: Schedule | None
 ) -> tuple[Operating | None, float]:
     """The steady state in an engine configured for `held_depth`, and the requests per second that it could serve."""
-    fits = pricer.largest_batch(held_depth) if speculate else pricer.no_spec_largest_batch
-    largest = min(max(fits, 1), _LARGEST_BATCH)
+    largest = min(max(fitting_batch(pricer, held_depth, schedule), 1), _LARGEST_BATCH)
     grid = pricer.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
-    depths = _depths(grid, graph_limit, load, share) if speculate else np.zeros(largest, dtype=np.int64)
-    tpot = grid.tpot_seconds[np.arange(largest), depths] if speculate else grid.no_spec_seconds
+    depths = _depths(grid, graph_limit, load, share) if schedule is None else schedule.depths_at(grid.batches)
+    tpot = grid.tpot_seconds[np.arange(largest), depths] if configured(schedule) else grid.no_spec_seconds
     needed_batch = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
     max_rate = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
     stable = np.flatnonzero(grid.batches >= needed_batch)
@@ -97,7 +108,8 @@ def _settle_at(
 
 
 def _prefill_share(pricer: Pricer, load: Load) -> float:
-    seconds = pricer.prefill_seconds(load.input_tokens)
+    # Launching the kernels of a prompt overlaps with decoding: kernels alone.
+    seconds = pricer.without_launches().prefill_seconds(load.input_tokens)
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
+from specmargin.decisions.early_stop import stopped
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.memo import Memo, Point, Row
 from specmargin.decisions.scenario import Scenario
@@ -39,9 +42,9 @@ class Pricer:
 
     # --- pricers of a changed scenario ---
 
-    def with_survival(self, survival: Survival) -> Pricer:
-        """With another acceptance. No price depends on it."""
-        return self._sharing(replace(self.scenario, survival=survival))
+    def with_survival(self, survival: Survival, early_stop: EarlyStop | None = None) -> Pricer:
+        """With another acceptance, and its early stop. No cached price depends on them."""
+        return self._sharing(replace(self.scenario, survival=survival, early_stop=early_stop))
 
     def with_context(self, context: float) -> Pricer:
         """With another context. Prices are cached by context, and the number of experts does not depend on it."""
@@ -145,8 +148,8 @@ class Pricer:
         """The ledger of one step of the target; `local` is the busiest rank's part of it, derived if None."""
         scenario = self.scenario
         local = step.divided(scenario.layout.sequence_ranks) if local is None else local
-        works, layers = self.works(step, local), scenario.architecture.layers
-        return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, layers=layers)
+        works, counts = self.works(step, local), scenario.architecture.layer_counts
+        return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, counts=counts)
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
         """The step, and the same step with one more position of one sequence; both in a CUDA graph, or neither.
@@ -173,8 +176,12 @@ class Pricer:
         """Seconds of one prompt, and of the drafter reading it. Ranks with sequences of their own read one each."""
         seconds = float(self.verify(Step.prompts(tokens=tokens)).total_seconds)
         if speculating:
-            seconds += self._memo.drafting.prefill_seconds(self.scenario.drafter, tokens)
+            seconds += self.drafter_prefill_seconds(tokens)
         return seconds / self.scenario.layout.sequence_ranks
+
+    def drafter_prefill_seconds(self, tokens: int) -> float:
+        """Seconds of the drafter reading one prompt."""
+        return self._memo.drafting.prefill_seconds(self.scenario.drafter, tokens)
 
     def off_seconds(self, batch: FloatArray, context: ArrayLike, no_spec_seconds: FloatArray) -> FloatArray:
         """Seconds that speculation adds per step while configured but off, to steps of an engine without it."""
@@ -210,19 +217,26 @@ class Pricer:
         rest, draft = (np.array([rows[point][part][: max_depth + 1] for point in points]) for part in (0, 1))
         depths = np.arange(max_depth + 1.0)
         local = Step.uniform(batch=batch[:, np.newaxis], depth=depths).divided(scenario.layout.sequence_ranks)
-        verify = rest + scenario.engine_time.launch_seconds(local, scenario.architecture.layers, rest)
+        verify = rest + scenario.engine_time.launch_seconds(local, scenario.architecture.layer_counts, rest)
         no_spec = verify[:, 0].copy()
         verify[:, 0] += self.off_seconds(batch, contexts, no_spec)
-        return Grid(
+        whole = round_seconds(scenario.drafter, verify, draft)
+        grid = Grid(
             batches=batch,
             depths=depths,
             verify_seconds=verify,
             draft_seconds=draft,
-            round_seconds=round_seconds(scenario.drafter, verify, draft),
+            round_seconds=whole,
+            full_round_seconds=whole,
             committed=1.0 + scenario.survival.accepted_by_depth(max_depth),
             no_spec_seconds=no_spec,
             sequence_ranks=scenario.layout.sequence_ranks,
         )
+        if scenario.early_stop is None:
+            return grid
+        tokens = contexts[:, np.newaxis]
+        drafting = partial(self.draft_seconds, context=tokens)
+        return stopped(grid, scenario.early_stop, scenario.drafter, drafting)
 
     def _price(self, points: Sequence[Point], max_depth: int) -> dict[Point, Row]:
         batch, context = (np.array(values)[:, np.newaxis] for values in zip(*points, strict=True))

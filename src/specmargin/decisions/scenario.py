@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
 from specmargin.architecture.precision import Precision
 from specmargin.architecture.types import Architecture
@@ -34,6 +35,7 @@ class Scenario:
     scope: Scope = EVERYTHING
     memory_utilization: float = 0.9
     draft_time: DraftTime | None = None  # measured passes of this drafter, in place of priced ones
+    early_stop: EarlyStop | None = None  # drafts stop at a confidence; None: they reach their depth
     placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where the profile identifies experts
 
     def __post_init__(self) -> None:
@@ -60,4 +62,6 @@ class Scenario:
             "drafter": self.drafter.source,
             "acceptance": self.survival.source,
         }
+        if self.early_stop is not None:
+            sources["early stop"] = self.early_stop.source
         return sources | {"routing": self.routing.source} if self.architecture.is_moe else sources

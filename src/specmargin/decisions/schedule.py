@@ -10,7 +10,9 @@ import numpy as np
 from specmargin.decisions.grid import Grid, allowed_depths
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScheduleError
-from specmargin.step import BoolArray, FloatArray, IntArray
+from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray
+
+ONE_BY_ONE = 512  # every batch up to here is priced; above, about 64 per factor of e, where goodput is smooth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,99 +37,173 @@ class Schedule:
         if not self.ranges:
             raise ScheduleError("a schedule needs at least one range")
 
+    @classmethod
+    def fixed(cls, depth: int, *, last: int) -> Schedule:
+        """One depth for all batches."""
+        return cls(ranges=(Range(first=1, last=last, depth=depth),))
+
     @property
     def max_depth(self) -> int:
         return max(entry.depth for entry in self.ranges)
 
+    @property
+    def stops(self) -> bool:
+        """Whether drafting is off at some batches."""
+        return any(entry.depth == 0 for entry in self.ranges)
+
     def depth_at(self, batch: int) -> int:
         """Batches beyond the last range keep its depth."""
-        for entry in self.ranges:
-            if batch <= entry.last:
-                return entry.depth
-        return self.ranges[-1].depth
+        return int(self.depths_at([batch])[0])
+
+    def depths_at(self, batches: ArrayLike) -> IntArray:
+        ends, depths = (np.array([getattr(entry, name) for entry in self.ranges]) for name in ("last", "depth"))
+        return np.asarray(depths[np.minimum(np.searchsorted(ends, batches), len(ends) - 1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthTable:
-    """Goodput relative to the best, for every batch 1..n and depth; -inf where a depth is not allowed."""
+    """The speed-up of every depth over plain decoding, by batch; depth 0 is speculation configured but off."""
 
-    relative: FloatArray
+    batches: IntArray  # ascending; each stands for all batches after the one before
+    speedup_by_batch_depth: FloatArray
+    allowed_by_batch_depth: BoolArray  # where the engine has a CUDA graph for the step
+    fits_by_depth: IntArray  # sequences that fit with memory for drafts of that depth
 
     @classmethod
-    def of(cls, grid: Grid, graph_limit: int | None) -> DepthTable:
-        goodput = np.where(allowed_depths(grid, graph_limit), grid.goodput, -np.inf)
-        return cls(relative=goodput / goodput.max(axis=1, keepdims=True))
+    def of(cls, grid: Grid, graph_limit: int | None, fits_by_depth: IntArray) -> DepthTable:
+        return cls(
+            batches=grid.batches.astype(np.int64),
+            speedup_by_batch_depth=grid.goodput / grid.no_spec_goodput[:, np.newaxis],
+            allowed_by_batch_depth=allowed_depths(grid, graph_limit),
+            fits_by_depth=fits_by_depth,
+        )
 
     @property
-    def batches(self) -> int:
-        return int(self.relative.shape[0])
+    def largest(self) -> int:
+        return int(self.batches[-1])
+
+    @property
+    def relative(self) -> FloatArray:
+        """Goodput over that of the best allowed depth; -inf where a depth is not allowed."""
+        allowed = np.where(self.allowed_by_batch_depth, self.speedup_by_batch_depth, -np.inf)
+        return np.asarray(allowed / allowed.max(axis=1, keepdims=True))
+
+    def at(self, batches: Sequence[int]) -> DepthTable:
+        """The rows of these batches."""
+        rows = np.minimum(np.searchsorted(self.batches, batches), self.batches.size - 1)
+        return DepthTable(
+            batches=self.batches[rows],
+            speedup_by_batch_depth=self.speedup_by_batch_depth[rows],
+            allowed_by_batch_depth=self.allowed_by_batch_depth[rows],
+            fits_by_depth=self.fits_by_depth,
+        )
 
     def limited(self, max_depth: int) -> DepthTable:
-        """The same table without the depths above `max_depth`, relative to the same best."""
-        return DepthTable(relative=self.relative[:, : max_depth + 1])
+        """Without the depths above `max_depth`."""
+        return DepthTable(
+            batches=self.batches,
+            speedup_by_batch_depth=self.speedup_by_batch_depth[:, : max_depth + 1],
+            allowed_by_batch_depth=self.allowed_by_batch_depth[:, : max_depth + 1],
+            fits_by_depth=self.fits_by_depth[: max_depth + 1],
+        )
+
+
+def spread(largest: int) -> IntArray:
+    """Batch sizes to price up to `largest`: every small one, then some at growing distances."""
+    small = np.arange(1, min(largest, ONE_BY_ONE) + 1)
+    if largest <= ONE_BY_ONE:
+        return small
+    count = int(np.ceil(64 * np.log(largest / ONE_BY_ONE)))
+    larger = np.geomspace(ONE_BY_ONE + 1, largest, count + 1).round().astype(np.int64)
+    return np.concatenate([small, np.unique(larger)])
 
 
 def depth_table(pricer: Pricer, *, max_batch: int, max_depth: int, graph_limit: int | None) -> DepthTable:
-    return DepthTable.of(pricer.grid(np.arange(1, max_batch + 1), max_depth), graph_limit)
+    fits = np.array([pricer.largest_batch(depth) for depth in range(max_depth + 1)])
+    return DepthTable.of(pricer.grid(spread(max_batch), max_depth), graph_limit, fits)
 
 
-def make_schedule(table: DepthTable, *, min_gain: float, boundaries: Sequence[int] | None = None) -> Schedule:
-    """The fewest ranges whose depth is, at every batch, within `min_gain` of the best allowed depth.
+def make_schedule(
+    table: DepthTable, *, min_gain: float, boundaries: Sequence[int] | None = None, first_depth: int | None = None
+) -> Schedule:
+    """Among schedules within `min_gain` of the best allowed depth at every batch, the one with the fewest ranges; of
+    those, the one that goes deeper at a larger batch least often; of those, the fastest, unless a shallower one lets
+    more sequences fit by more than `min_gain`.
 
-    `boundaries` are the batch sizes after which a range may end (an engine that pads batches to its graph
-    sizes sees no others). Greedy is optimal here: a range that reaches further never needs more ranges after it.
+    It goes deeper at a larger batch only where staying would cost more than `min_gain`: otherwise the two ranges would
+    be one. `boundaries` are the batch sizes after which a range may end (an engine that pads batches to its graph sizes
+    sees no others). `first_depth` is the depth at batch 1, where the engine's format prescribes it.
     """
     if not 0.0 <= min_gain < 1.0:
         raise ScheduleError(f"--min-gain must lie in 0..1, got {min_gain:g}")
-    relative = table.relative / table.relative.max(axis=1, keepdims=True)
-    ends = _ends(range(1, table.batches) if boundaries is None else boundaries, table.batches)
-    good_by_end = _good_by_segment(relative >= 1.0 - min_gain, ends)
-    worth = _segment_means(relative, ends)
-    ranges: list[Range] = []
-    start, first = 0, 1
-    while start < ends.size:
-        reach = _reach(good_by_end, start)
-        furthest = int(reach.max())
-        if furthest == 0:  # no depth is good over a whole segment of padded batches: take the best on average
-            furthest, depth = 1, int(worth[start].argmax())
-        else:
-            means = worth[start : start + furthest].mean(axis=0)
-            depth = int(np.where(reach == furthest, means, -np.inf).argmax())
-        last = int(ends[start + furthest - 1])
-        ranges.append(Range(first=first, last=last, depth=depth))
-        start, first = start + furthest, last + 1
-    return Schedule(ranges=_joined(ranges))
+    last_rows = _last_rows(table, boundaries)
+    loss = _loss_by_segment(table, last_rows, min_gain)
+    if first_depth is not None:
+        loss[0] = np.where(np.arange(loss.shape[1]) == first_depth, 0.0, np.inf)
+    depths = _roomiest(loss, table.fits_by_depth, min_gain)
+    ends = table.batches[last_rows]
+    turns = [*np.flatnonzero(np.diff(depths)), depths.size - 1]
+    starts = [1, *(int(ends[turn]) + 1 for turn in turns[:-1])]
+    return Schedule(
+        ranges=tuple(
+            Range(first=first, last=int(ends[turn]), depth=int(depths[turn]))
+            for first, turn in zip(starts, turns, strict=True)
+        )
+    )
 
 
-def _ends(boundaries: Sequence[int], batches: int) -> IntArray:
-    return np.asarray([*(b for b in boundaries if b < batches), batches], dtype=np.int64)
+def _last_rows(table: DepthTable, boundaries: Sequence[int] | None) -> IntArray:
+    """The last row of each segment: batches that share a depth in any case."""
+    if boundaries is None:
+        return np.arange(table.batches.size)
+    return np.union1d(np.flatnonzero(np.isin(table.batches, boundaries)), [table.batches.size - 1])
 
 
-def _good_by_segment(good: BoolArray, ends: IntArray) -> BoolArray:
-    return np.asarray(np.logical_and.reduceat(good, _starts(ends), axis=0))
+def _loss_by_segment(table: DepthTable, last_rows: IntArray, min_gain: float) -> FloatArray:
+    """Share of goodput lost at each depth, summing to less than 1; inf where it exceeds `min_gain` at some batch.
+
+    Batches count by their logarithm: 1 to 2 as much as 100 to 200. Where no depth is good for a whole segment, the best
+    on average is taken.
+    """
+    relative = table.relative
+    starts = np.concatenate([[0], last_rows[:-1] + 1])
+    good = np.logical_and.reduceat(relative >= 1.0 - min_gain, starts, axis=0)
+    weight = np.diff(table.batches, prepend=0) / table.batches
+    lost = weight[:, np.newaxis] / weight.sum() * np.minimum(1.0 - relative, 1e9)
+    loss = np.add.reduceat(lost, starts, axis=0)
+    good |= ~good.any(axis=1, keepdims=True) & (loss == loss.min(axis=1, keepdims=True))
+    return np.asarray(np.where(good, loss, np.inf))
 
 
-def _segment_means(relative: FloatArray, ends: IntArray) -> FloatArray:
-    finite = np.where(np.isfinite(relative), relative, -1e9)
-    return np.asarray(np.add.reduceat(finite, _starts(ends), axis=0) / np.diff(ends, prepend=0)[:, np.newaxis])
+def _roomiest(loss: FloatArray, fits_by_depth: IntArray, min_gain: float) -> IntArray:
+    """The depth of each segment; shallower where that changes nothing but the loss, and more sequences fit."""
+    depths, changes = _cheapest(loss)
+    for deepest in range(int(depths.max()) - 1, 0, -1):
+        if fits_by_depth[deepest] * (1.0 - min_gain) <= fits_by_depth[depths.max()]:
+            continue
+        shallower, their_changes = _cheapest(loss[:, : deepest + 1])
+        if their_changes > changes:
+            break
+        depths = shallower
+    return depths
 
 
-def _starts(ends: IntArray) -> IntArray:
-    return np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])
+def _cheapest(loss: FloatArray) -> tuple[IntArray, float]:
+    """The depth of each segment: fewest changes, then fewest changes to a deeper draft, then the smallest loss.
 
-
-def _reach(good: BoolArray, start: int) -> IntArray:
-    """How many segments from `start` on each depth stays good."""
-    bad = ~good[start:]
-    return np.asarray(np.where(bad.any(axis=0), bad.argmax(axis=0), bad.shape[0]))
-
-
-def _joined(ranges: list[Range]) -> tuple[Range, ...]:
-    """Neighbours with the same depth are one range."""
-    joined: list[Range] = []
-    for entry in ranges:
-        if joined and joined[-1].depth == entry.depth:
-            joined[-1] = Range(first=joined[-1].first, last=entry.last, depth=entry.depth)
-        else:
-            joined.append(entry)
-    return tuple(joined)
+    The second result orders schedules by their changes alone.
+    """
+    segments, depths = loss.shape
+    deeper = np.triu(np.ones((depths, depths)), 1)  # from row to column
+    change = (1.0 - np.eye(depths)) * 2.0 * segments + deeper  # a loss is below 1, and there are fewer rises than that
+    before = np.zeros((segments, depths), dtype=np.int64)
+    total = loss[0]
+    for segment in range(1, segments):
+        reached = total[:, np.newaxis] + change
+        before[segment] = reached.argmin(axis=0)
+        total = reached.min(axis=0) + loss[segment]
+    path = [int(total.argmin())]
+    changes = float(np.floor(total.min()))
+    for segment in range(segments - 1, 0, -1):
+        path.append(int(before[segment, path[-1]]))
+    return np.array(path[::-1]), changes

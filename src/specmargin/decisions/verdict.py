@@ -1,19 +1,22 @@
-"""The plan as a short paragraph: what to do, the gain, where it ends, and what would change the answer."""
+"""The plan in three sentences: what to do and the gain, where it pays, and what would change the answer."""
 
 from __future__ import annotations
 
-from specmargin.decisions.plan import Plan, PlanRow
+from specmargin.decisions.paying import Loss, Ranges
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow
 
 _RANGES_SHOWN = 3
+_STEPS_SHOWN = 3
 
 
 def verdict(plan: Plan) -> str:
-    """A few sentences; the first says what to do."""
-    parts = (_advice(plan), _paying(plan), _memory(plan), _what_would_change(plan))
+    """At most three sentences; the first says what to do."""
+    parts = (_advice(plan), _paying(plan), _what_would_change(plan))
     return " ".join(part for part in parts if part)
 
 
-def _setting(plan: Plan) -> str:
+def _subject(plan: Plan) -> str:
     scenario = plan.scenario
     gpus = scenario.layout.gpus
     count = f"{gpus} × " if gpus > 1 else ""
@@ -28,7 +31,7 @@ def _advice(plan: Plan) -> str:
             f"at a context of {plan.scenario.context:g})."
         )
     if not plan.pays:
-        return f"Do not speculate: {_setting(plan)} gains nothing at any batch considered."
+        return f"Do not speculate: {_subject(plan)} gains nothing at {_considered(rows)}."
     first, best = rows[0], plan.best
     gain = f"{first.speedup:.2f}× at batch {first.batch}"
     if best.batch != first.batch:
@@ -36,65 +39,99 @@ def _advice(plan: Plan) -> str:
     capped = ""
     if any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
         capped = f" ({plan.max_depth} is the deepest considered)"
-    return f"Speculate: {_setting(plan)} gains {gain}; draft {_depth_steps(rows)}{capped}."
+    return f"Speculate: {_subject(plan)} gains {gain}; draft {_depth_steps(plan, rows)}{capped}."
+
+
+def _considered(rows: list[PlanRow]) -> str:
+    """The batches, and the one at which another depth would pay by itself."""
+    alone = max((row for row in rows if row.better_depth), key=lambda row: row.better_speedup or 0.0, default=None)
+    if alone is None:
+        return "any batch considered"
+    return (
+        f"one depth for all batches considered (depth {alone.better_depth} would gain {alone.better_speedup:.2f}× "
+        f"at batch {alone.batch} alone)"
+    )
 
 
 def _sequences(count: int) -> str:
     return "1 sequence" if count == 1 else f"{count:,} sequences"
 
 
-def _depth_steps(rows: list[PlanRow]) -> str:
-    """`3 up to batch 8, 2 up to 64, nothing up to 128`."""
-    parts: list[str] = []
-    for index, row in enumerate(rows):
-        following = rows[index + 1] if index + 1 < len(rows) else None
-        if following is not None and following.depth == row.depth:
-            continue
-        depth = "nothing" if row.depth == 0 else str(row.depth)
-        parts.append(f"{depth} up to batch {row.batch}")
-    if len(parts) > 4:
-        parts = [*parts[:2], "…", parts[-1]]
-    return ", ".join(parts)
+def _depth_steps(plan: Plan, rows: list[PlanRow]) -> str:
+    """`3 up to batch 8, 2 up to 64, nothing beyond`, up to the largest batch that fits."""
+    if plan.schedule is None:
+        steps = [(row.batch, row.depth) for row in rows]
+    else:
+        ranges = [entry for entry in plan.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
+        steps = [(entry.last, entry.depth) for entry in ranges]
+    steps = [step for i, step in enumerate(steps) if i + 1 == len(steps) or steps[i + 1][1] != step[1]]
+    names = ["nothing" if depth == 0 else str(depth) for _, depth in steps]
+    if len(steps) == 1:
+        return f"{names[0]} at every batch"
+    parts = [f"{name} up to batch {last:,}" for name, (last, _) in zip(names[:-1], steps[:-1], strict=True)]
+    if len(parts) > _STEPS_SHOWN:
+        parts = [*parts[: _STEPS_SHOWN - 1], "…"]
+    return ", ".join([parts[0], *(part.replace("batch ", "") for part in parts[1:]), f"{names[-1]} beyond"])
 
 
 def _paying(plan: Plan) -> str:
-    """Where speculation pays. Several ranges are possible: an MoE model touches all its experts at a moderate batch."""
+    """Where the setting pays and loses: several ranges, if an MoE model pays again once a step reads all experts."""
     if not plan.pays:
         return ""
-    sentence = f"It pays {_listed(plan.paying, plan.priced_up_to, plan.largest_batch)}."
-    if plan.graph_limit is not None and plan.graph_free_paying != plan.paying:
-        beyond = _listed(plan.graph_free_paying, plan.priced_up_to, plan.largest_batch)
-        sentence += (
-            f" The engine's largest CUDA graph holds {plan.graph_limit} positions per step; "
-            f"with larger capture sizes it would pay {beyond}."
-        )
-    return sentence
+    parts = [f"It pays {_listed(plan.paying, plan.priced_up_to, plan.largest_batch)}{_beyond_graphs(plan)}"]
+    if plan.loss is not None:
+        parts.append(_losing(plan, plan.loss))
+    return "; ".join([*parts, *_memory(plan)]) + "."
 
 
-def _listed(ranges: tuple[tuple[int, int], ...], priced_up_to: int, fits: int) -> str:
+def _beyond_graphs(plan: Plan) -> str:
+    if plan.graph_limit is None or _last(plan.graph_free_paying) <= _last(plan.paying):
+        return ""
+    beyond = _listed(plan.graph_free_paying, plan.priced_up_to, plan.largest_batch)
+    return f" (with CUDA graphs of more than {plan.graph_limit:,} positions it could pay {beyond})"
+
+
+def _last(ranges: Ranges) -> int:
+    return ranges[-1][1] if ranges else 0
+
+
+def _losing(plan: Plan, loss: Loss) -> str:
+    """`it loses at batch 300 to 600, where drafting is off (0.95× at batch 512)`."""
+    edges = [batch for entry in loss.ranges for batch in entry]
+    off = plan.schedule is not None and not plan.schedule.depths_at(edges).any()
+    where = f"batch {_range_names(loss.ranges)}"
+    return (
+        f"it loses at {where}{', where drafting is off' if off else ''} "
+        f"({loss.worst_speedup:.2f}× at batch {loss.worst_batch:,})"
+    )
+
+
+def _listed(ranges: Ranges, priced_up_to: int, fits: int) -> str:
     if ranges == ((1, priced_up_to),):
         if fits > priced_up_to:
             return f"at every batch considered (up to {priced_up_to:,})"
         return f"at every batch that fits ({fits:,})"
-    parts = [f"batch {first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges]
+    return f"at batch {_range_names(ranges)}" if ranges else "at no batch"
+
+
+def _range_names(ranges: Ranges) -> str:
+    parts = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges]
     if len(parts) > _RANGES_SHOWN:
         parts = [*parts[: _RANGES_SHOWN - 1], "…", parts[-1]]
-    return f"at batch {' and '.join(parts)}".replace("at batch batch", "at batch").replace(" and batch", " and")
+    return " and ".join(parts)
 
 
-def _memory(plan: Plan) -> str:
+def _memory(plan: Plan) -> list[str]:
     """Memory reserved for drafts leaves less for sequences; much less on models with recurrent states."""
-    if not plan.pays or plan.largest_batch >= 0.8 * plan.no_spec_largest_batch:
-        return ""
-    sentence = (
-        f"Speculation takes memory: {_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
-    )
+    if plan.largest_batch >= 0.8 * plan.no_spec_largest_batch:
+        return []
+    clause = f"{_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
     if plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second:
-        sentence += (
-            f", so with a full queue plain decoding serves more "
-            f"({plan.no_spec_peak_tokens_per_second:,.0f} tokens per second against {plan.peak_tokens_per_second:,.0f})"
+        clause += (
+            f", so a full queue is served faster without speculation "
+            f"({plan.no_spec_peak_tokens_per_second:,.0f} against {plan.peak_tokens_per_second:,.0f} tok/s)"
         )
-    return sentence + "."
+    return [clause]
 
 
 def _what_would_change(plan: Plan) -> str:
@@ -106,7 +143,7 @@ def _what_would_change(plan: Plan) -> str:
     side = "above" if row.depth == 0 else "below"
     change = (
         f"a per-token acceptance {side} {plan.switch_acceptance:.2f} at batch {row.batch} "
-        f"(the plan assumes {plan.scenario.survival.first_acceptance:.2f} for the first token)"
+        f"(assumed for the first token: {plan.scenario.survival.first_acceptance:.2f})"
     )
     context = "" if plan.stops_at_context is None else f", or a context beyond about {plan.stops_at_context:,} tokens"
     return f"What would change that: {change}{context}."

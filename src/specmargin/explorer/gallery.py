@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specmargin.architecture.types import ExpertPool
@@ -55,19 +56,19 @@ def figure(name: str, view: View) -> Figure:
 
 
 def _speedup(view: View) -> Figure:
-    return payoff.speedup_figure(view.pricer, batch=view.batch, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return payoff.speedup_figure(view.pricer, batch=view.batch, **view.setting)
 
 
 def _context(view: View) -> Figure:
-    return payoff.context_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return payoff.context_figure(view.pricer, **view.setting)
 
 
 def _pareto(view: View) -> Figure:
-    return payoff.pareto_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return payoff.pareto_figure(view.pricer, **view.setting)
 
 
 def _ledger(view: View) -> Figure:
-    return ledger.ledger_figure(view.pricer, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return ledger.ledger_figure(view.pricer, **view.setting)
 
 
 def _crossover(view: View) -> Figure:
@@ -258,6 +259,12 @@ def _ladder_rows(bank: _ById[Rounds], pricer: Pricer) -> list[LadderRow]:
     )
 
 
+def _simulated(draw: Callable[[View], Figure], view: View) -> Figure:
+    if view.scenario.early_stop is not None:
+        raise DoesNotApplyError("simulated policies decide how long drafts are: leave out draft_p_min")
+    return draw(view)
+
+
 def _design(view: View) -> Figure:
     _pool(view)
     if view.routing_file is not None:
@@ -309,12 +316,18 @@ GALLERY: dict[str, Entry] = {
             draw=_joint,
             slow=True,
         ),
-        Entry(name="day", title="A simulated day", section="Policies", draw=day.simulated_day, slow=True),
+        Entry(
+            name="day",
+            title="A simulated day",
+            section="Policies",
+            draw=partial(_simulated, day.simulated_day),
+            slow=True,
+        ),
         Entry(
             name="policies",
             title="Policies on the same simulated day",
             section="Policies",
-            draw=day.policies,
+            draw=partial(_simulated, day.policies),
             slow=True,
         ),
         Entry(

@@ -19,12 +19,13 @@ _COLUMNS = {
     "batch": ("batch", "{:,}"),
     "depth": ("draft", "{}"),
     "speedup": ("speed-up", "{:.2f}×"),
+    "better": ("better", "{}"),
     "goodput_tokens_per_second": ("tokens/s", "{:,.0f}"),
     "no_spec_tokens_per_second": ("plain", "{:,.0f}"),
     "tpot_seconds": ("ms/token", "{:.2f}"),
-    "hurdle": ("hurdle", "{:.2f}"),
+    "hurdle": ("hurdle", "{}"),
     "break_even_acceptance": ("break-even", "{:.2f}"),
-    "distinct_experts": ("experts", "{:.0f}"),
+    "distinct_experts": ("experts/GPU", "{:.0f}"),
     "bound_by": ("bound by", "{}"),
 }
 
@@ -94,7 +95,8 @@ def _facts(view: View) -> str:
 
 def _flags(plan: dict[str, Any], engine: str) -> str:
     text = "\n".join(part for part in (plan["config"], plan["config_file"]) if part)
-    notes = "".join(f"<li>{_text(note)}</li>" for note in plan["config_notes"])
+    needs = [f"for {plan['config_needs']}"] if plan["config_needs"] else []
+    notes = "".join(f"<li>{_text(note)}</li>" for note in (*needs, *plan["config_notes"]))
     shown = f"<pre>{_text(text)}</pre>" if text else "<p>Nothing to configure: leave speculation disabled.</p>"
     return f"<h2>For {_text(engine)}</h2>{shown}<ul>{notes}</ul>"
 
@@ -106,7 +108,12 @@ def _table(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> Iterator[str]:
-    shown = row | {"tpot_seconds": row["tpot_seconds"] * 1e3}  # in milliseconds, as its column says
+    depth = row["better_depth"]
+    shown = row | {
+        "tpot_seconds": row["tpot_seconds"] * 1e3,  # in milliseconds, as its column says
+        "better": "" if depth is None else f"{depth or 'none'}: {row['better_speedup']:.2f}×",
+        "hurdle": row["hurdle_note"] or f"{row['hurdle']:.2f}",
+    }
     for key, (_, form) in _COLUMNS.items():
         yield f"<td>{_text('–' if shown[key] is None else form.format(shown[key]))}</td>"
 

@@ -21,7 +21,7 @@ from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import DRAFTERS
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
-_CURVE = re.compile(r"(length:)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
+_CURVE = re.compile(r"((length|accepted):)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
 _CATEGORY = re.compile(r"[A-Za-z0-9_ .+-]{1,60}")
 _HIT_RATE = re.compile(r"[0-9.]{1,8}")
 
@@ -66,7 +66,7 @@ class Query(ReportRequest):
     acceptance: Annotated[
         Text | None,
         Field(
-            description="0.8, a survival curve, length:L@D, a bundled name or upload:ID.",
+            description="0.8, a survival curve, length:L@D, accepted:A@D, a bundled name or upload:ID.",
             json_schema_extra=_nullable(
                 pattern=rf"^(0\.[0-9]{{1,3}}|{'|'.join(acceptance_names())}|upload:[0-9a-f]{{16}})$"
             ),
@@ -139,8 +139,8 @@ class Query(ReportRequest):
         if value is None or value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
             return value
         raise ValueError(
-            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.3@4, a bundled curve, or "
-            f"drop a bank"
+            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.4@3, accepted:1.4@3, a "
+            f"bundled curve, or drop a bank"
         )
 
     @field_validator("routing")

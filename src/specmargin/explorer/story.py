@@ -197,9 +197,14 @@ def _hurdle(view: View) -> Paragraph:
         if even is not None
         else f"drafts of {row.break_even_depth} would not pay even if every token were accepted"
     )
+    must = (
+        f"the next draft token must survive with probability {row.hurdle:.2f} to be worth verifying, drafting "
+        f"excluded: the hurdle"
+        if row.hurdle is not None
+        else f"verifying one more draft token {row.hurdle_note}: there is no hurdle between 0 and 1"
+    )
     text = (
-        f"At batch {row.batch} the next draft token must survive with probability {row.hurdle:.2f} to "
-        f"be worth verifying, drafting excluded: the hurdle. After {row.depth} it survives with {reached:.2f}. As a "
+        f"At batch {row.batch} {must}. After {row.depth} it survives with {reached:.2f}. As a "
         f"whole, {needs}; your drafter's first token is accepted with {survival.first_acceptance:.2f}. Compare an "
         f"acceptance rate with the break-even."
     )

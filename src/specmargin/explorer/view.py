@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answer
 from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.app.scenarios import early_stop_of, scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
-from specmargin.decisions.plan import PlanRow, plan_rows
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import needs_extra
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
 
 _CACHED = 48
+
+
+class Setting(TypedDict):
+    max_depth: int
+    graph_limit: int | None
+    schedule: Schedule
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,15 @@ class View:
         return self.scenario.engine_time.graph_limit
 
     @property
+    def setting(self) -> Setting:
+        """What the printed flags give, for the figures."""
+        return {
+            "max_depth": self.max_depth,
+            "graph_limit": self.graph_limit,
+            "schedule": self.answer.config.schedule,
+        }
+
+    @property
     def answer(self) -> Answer:
         return _answer(self.request.scenario_only(), self.max_depth)
 
@@ -83,11 +99,10 @@ class View:
 
     @cached_property
     def row(self) -> PlanRow:
-        """The plan at the marked batch."""
-        planned = next((row for row in self.answer.plan.rows if row.batch == self.batch), None)
-        if planned is not None:
-            return planned
-        return plan_rows(self.pricer, [self.batch], max_depth=self.max_depth, graph_limit=self.graph_limit)[0]
+        """What the plan's flags give at the marked batch."""
+        plan = self.answer.plan
+        planned = next((row for row in plan.rows if row.batch == self.batch), None)
+        return planned or plan.row_at(self.batch)
 
     @property
     def local_routing(self) -> LocalRouting | None:
@@ -158,9 +173,8 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
     pricer.check_memory()
     if request.acceptance is None:
         return choice, pricer
-    deepest = choice.drafter.max_depth or 8
-    survival = find_acceptance(request.acceptance, choice, pricer.scenario.architecture, max_depth=deepest)
-    return choice, pricer.with_survival(survival)
+    survival = find_acceptance(request.acceptance, choice, pricer.scenario.architecture)
+    return choice, pricer.with_survival(survival, early_stop_of(request, choice, survival))
 
 
 @made_once(maxsize=_CACHED)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.grid import best_depths
-from specmargin.decisions.plan import deepest, marginal_by_component
+from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import marginal_by_component, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import Schedule
 from specmargin.figures.figure import Figure, rounded, table
 from specmargin.figures.payoff import MAP_BATCHES, fitting
 from specmargin.figures.words import price_source, setting
@@ -29,16 +30,19 @@ KINDS = {
 _KIND_OF = {component: kind for kind, components in KINDS.items() for component in components}
 
 
-def ledger_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
-    """The price of one more draft position in committed tokens, by kind of work, at the best depth of each batch.
+def ledger_figure(
+    pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
+) -> Figure:
+    """The price of one more draft position in committed tokens, by kind of work, at the schedule's depth of each batch.
 
-    Seconds times current goodput: the survival that the token needs to be worth verifying.
+    Seconds times current goodput: the survival that the token needs to be worth verifying. Without a schedule, the
+    depths are the best ones.
     """
     batches = fitting(pricer, MAP_BATCHES)
     deep = deepest(pricer.scenario, max_depth)
     grid = pricer.grid(batches, deep)
-    chosen = best_depths(grid, graph_limit)
-    goodput = grid.goodput[np.arange(len(batches)), chosen]
+    chosen = setting_depths(grid, graph_limit, schedule)
+    goodput = setting_goodput(grid, chosen, schedule)
     seconds = _marginal_by_kind(pricer, batches, chosen)
     total = np.sum(list(seconds.values()), axis=0)
     survival = pricer.scenario.survival.up_to(deep + 1)[chosen]

@@ -10,7 +10,9 @@ import numpy as np
 from specmargin.decisions.grid import Grid, allowed_depths, best_depths
 from specmargin.decisions.plan import Plan, deepest
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import fitting_batch, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import Schedule
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
 from specmargin.figures.words import machine, price_source, setting
 from specmargin.step import FloatArray, IntArray
@@ -26,27 +28,41 @@ def fitting(pricer: Pricer, batches: Sequence[int]) -> list[int]:
     return fit if len(fit) > 1 else list(batches[:2])
 
 
-def _best_fitting_depths(
-    pricer: Pricer, batches: Sequence[int], max_depth: int, graph_limit: int | None
-) -> tuple[Grid, IntArray]:
-    """The grid, and the best depth of those that fit in memory."""
+def _setting(
+    pricer: Pricer, max_depth: int, graph_limit: int | None, schedule: Schedule | None
+) -> tuple[list[int], Grid, IntArray]:
+    """The batches that fit, their grid, and the schedule's depths; without one, the best depth of those that fit."""
+    batches = fitting(pricer, BATCHES)
+    if schedule is not None:
+        largest = fitting_batch(pricer, schedule.max_depth, schedule)
+        batches = [batch for i, batch in enumerate(batches) if batch <= largest or i < 2]
     grid = pricer.grid(batches, deepest(pricer.scenario, max_depth))
+    if schedule is not None:
+        return batches, grid, schedule.depths_at(grid.batches)
     chosen = best_depths(grid, graph_limit)
     fits = {depth: pricer.largest_batch(depth) for depth in set(chosen.tolist())}
-    return grid, np.array(
-        [depth if size <= fits[depth] else 0 for size, depth in zip(batches, chosen.tolist(), strict=True)]
-    )
+    depths = [depth if size <= fits[depth] else 0 for size, depth in zip(batches, chosen.tolist(), strict=True)]
+    return batches, grid, np.array(depths)
 
 
 # --- over batch ---
 
 
-def speedup_figure(pricer: Pricer, *, batch: int, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
-    """The best depth per batch and its speed-up, with every fixed depth as a thin line and a mark at `batch`."""
-    batches = fitting(pricer, BATCHES)
-    grid, chosen = _best_fitting_depths(pricer, batches, max_depth, graph_limit)
+def speedup_figure(
+    pricer: Pricer,
+    *,
+    batch: int,
+    max_depth: int = 8,
+    graph_limit: int | None = None,
+    schedule: Schedule | None = None,
+) -> Figure:
+    """Depth and speed-up by batch, with every fixed depth as a thin line and a mark at `batch`.
+
+    Without a schedule, the best depth at each batch.
+    """
+    batches, grid, chosen = _setting(pricer, max_depth, graph_limit, schedule)
     gains = np.where(allowed_depths(grid, graph_limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
-    best = gains[np.arange(len(batches)), chosen]
+    best = setting_goodput(grid, chosen, schedule) / grid.no_spec_goodput
     fixed = [
         {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
         for depth in range(1, gains.shape[1])
@@ -64,7 +80,7 @@ def speedup_figure(pricer: Pricer, *, batch: int, max_depth: int = 8, graph_limi
     ]
     return Figure(
         name="speedup",
-        title="Best draft depth and speed-up by batch",
+        title="Draft depth and speed-up by batch",
         takeaway=_speedup_takeaway(pricer.scenario, batches, best, chosen),
         source=price_source(pricer),
         tables={
@@ -114,13 +130,16 @@ def _draw_speedup() -> alt.LayerChart:
 
 def plan_figure(plan: Plan, *, by_context: bool) -> Figure:
     """The figure of a plan: by batch, and with several contexts by context."""
+    depth, limit, schedule = plan.max_depth, plan.graph_limit, plan.schedule
     if by_context:
-        return context_figure(plan.pricer, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+        return context_figure(plan.pricer, max_depth=depth, graph_limit=limit, schedule=schedule)
     batch = plan.best.batch
-    return speedup_figure(plan.pricer, batch=batch, max_depth=plan.max_depth, graph_limit=plan.graph_limit)
+    return speedup_figure(plan.pricer, batch=batch, max_depth=depth, graph_limit=limit, schedule=schedule)
 
 
-def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
+def context_figure(
+    pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
+) -> Figure:
     """Speed-up and depth by batch and context; empty where the sequences do not fit in memory."""
     longest = pricer.scenario.architecture.max_context or CONTEXTS[-1]
     contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
@@ -128,9 +147,9 @@ def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | Non
     batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
     context_by_cell = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
     grid = pricer.grid(batches, deep, context_by_cell)
-    chosen = best_depths(grid, graph_limit)
-    gain = grid.goodput[np.arange(batches.size), chosen] / grid.no_spec_goodput
-    largest = {tokens: _largest(pricer, tokens) for tokens in contexts}
+    chosen = setting_depths(grid, graph_limit, schedule)
+    gain = setting_goodput(grid, chosen, schedule) / grid.no_spec_goodput
+    largest = {tokens: _largest(pricer, tokens, schedule) for tokens in contexts}
     rows = [
         {
             "batch": int(size),
@@ -147,7 +166,7 @@ def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | Non
     return Figure(
         name="context",
         title="Speed-up by batch and context",
-        takeaway=_context_takeaway(pricer.scenario, rows),
+        takeaway=_context_takeaway(pricer.scenario, rows, "with the flags" if schedule else "at its best depth"),
         source=price_source(pricer),
         tables={"cells": rows},
         draw=_draw_context,
@@ -158,18 +177,19 @@ def context_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | Non
 _HIGH = 1.93  # speed-up above which cells are dark enough for light text
 
 
-def _largest(pricer: Pricer, tokens: int) -> int:
-    return pricer.with_context(float(tokens)).no_spec_largest_batch
+def _largest(pricer: Pricer, tokens: int, schedule: Schedule | None) -> int:
+    there = pricer.with_context(float(tokens))
+    return there.no_spec_largest_batch if schedule is None else fitting_batch(there, schedule.max_depth, schedule)
 
 
-def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]]) -> str:
+def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]], depth: str) -> str:
     if not rows:
         return f"{machine(scenario)}: no sequence fits in memory."
     best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
     return (
         f"{machine(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
-        f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each at its best depth. "
-        "Dash: no drafting is best. Empty: does not fit in memory."
+        f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each {depth}. "
+        "Dash: no drafting. Empty: does not fit in memory."
     )
 
 
@@ -199,17 +219,18 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
 # --- against the time between tokens ---
 
 
-def pareto_figure(pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
+def pareto_figure(
+    pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
+) -> Figure:
     """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
-    batches = fitting(pricer, BATCHES)
-    grid, chosen = _best_fitting_depths(pricer, batches, max_depth, graph_limit)
-    rows_of_grid = np.arange(len(batches))
+    batches, grid, chosen = _setting(pricer, max_depth, graph_limit, schedule)
+    goodput_of_setting = setting_goodput(grid, chosen, schedule)
     gpus = pricer.scenario.layout.gpus
     sides = {
         "no speculation": (grid.no_spec_goodput / gpus, grid.no_spec_seconds),
         f"with {pricer.scenario.drafter.name}": (
-            grid.goodput[rows_of_grid, chosen] / gpus,
-            grid.tpot_seconds[rows_of_grid, chosen],
+            goodput_of_setting / gpus,
+            grid.batches / goodput_of_setting,
         ),
     }
     rows = [

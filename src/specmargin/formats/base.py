@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.schedule import DepthTable, Range, Schedule
+from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
@@ -17,22 +17,34 @@ from specmargin.modes import Parallel
 class ScheduleRequest:
     """The inputs of a format."""
 
-    table: DepthTable  # goodput of every batch and depth, relative to the best
-    batches: tuple[int, ...]  # the batches of the plan that fit; a single depth is chosen for these
+    table: DepthTable  # speed-up of every batch and depth
+    batches: tuple[int, ...]  # the batches of the plan that fit; a setting that pays at none of them is not written
     drafter_kind: str
     drafter_model: str  # what the engine loads as drafter, "" if the user named none
     overlapped: bool  # drafting while verifying, which none of these engines does
     parallel: Parallel
     min_gain: float
-    hurdle: float  # at the plan's first batch, for engines with a confidence threshold
+    hurdle_by_depth: tuple[float, ...]  # survival that token 1, 2, … must reach at the plan's first batch
+    p_min: float | None = None  # the confidence at which drafts stop, as priced
+    drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
+
+    @property
+    def planned(self) -> DepthTable:
+        """The table at the plan's batches."""
+        return self.table.at(self.batches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The setting as text, the schedule that it expresses, a file that it refers to, and notes for the user."""
+    """The setting as text, the schedule that it expresses, a file that it refers to, and notes for the user.
+
+    The engine drafts `schedule.depth_at(batch)` at every batch, beyond the schedule's end too. Without any drafts,
+    speculation is not configured at all.
+    """
 
     text: str
     schedule: Schedule
+    needs: str = ""  # the engine release that understands the setting
     file_name: str | None = None
     file_text: str | None = None
     notes: tuple[str, ...] = ()
@@ -44,25 +56,36 @@ class EngineFormat:
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     write: Callable[[ScheduleRequest], EngineConfig]
+    stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
 
 
-def single_depth(table: DepthTable, batches: Sequence[int]) -> int:
-    """The one depth that is best on average over the plan's batches."""
-    rows = [min(batch, table.batches) - 1 for batch in batches]
-    goodput = np.where(np.isfinite(table.relative[rows]), table.relative[rows], 0.0)
-    return int(goodput.mean(axis=0).argmax())
+def fixed_schedule(request: ScheduleRequest) -> Schedule:
+    """The one depth that is best on average over the plan's batches, among depths that lose at none of them.
+
+    If every depth loses somewhere, the best on average. Steps beyond the largest CUDA graph count at their price.
+    """
+    speedup = request.planned.speedup_by_batch_depth.copy()
+    speedup[:, 0] = 1.0  # speculation left out
+    never_loses = np.asarray((speedup >= 1.0).all(axis=0))
+    mean = np.log(speedup).mean(axis=0)
+    candidates = never_loses if never_loses[1:].any() else np.ones_like(never_loses)
+    depth = int(np.where(candidates, mean, -np.inf).argmax())
+    return Schedule.fixed(depth, last=request.table.largest)
 
 
-def fixed_schedule(table: DepthTable, depth: int) -> Schedule:
-    return Schedule(ranges=(Range(first=1, last=table.batches, depth=depth),))
+def pays(request: ScheduleRequest, schedule: Schedule) -> bool:
+    """Whether the schedule beats plain decoding at one of the plan's batches."""
+    planned, depths = request.planned, schedule.depths_at(request.batches)
+    drafting = depths > 0
+    return bool((planned.speedup_by_batch_depth[np.arange(depths.size), depths][drafting] > 1.0).any())
 
 
 def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
     """A configuration without a setting, if there is none to write: nothing pays, or no engine supports it."""
-    if schedule.max_depth == 0:
+    if not pays(request, schedule):
         several = "" if len(request.batches) == 1 else ", at least not at one depth for all these batches"
         note = f"speculation does not pay here{several}: leave it out of the configuration"
-        return EngineConfig(text="", schedule=fixed_schedule(request.table, 0), notes=(note,))
+        return EngineConfig(text="", schedule=Schedule.fixed(0, last=request.table.largest), notes=(note,))
     if request.overlapped:
         note = "none of these engines overlaps drafting with verification, so there is no setting to write"
         return EngineConfig(text="", schedule=schedule, notes=(note,))

@@ -1,8 +1,9 @@
 """llama.cpp: one draft length for all batches, and a threshold on the drafter's own confidence.
 
-`--spec-draft-p-min` stops a draft at the first token less likely than it: a threshold for each token, not for the
-run so far. A token below the hurdle cannot pay at any depth, so the hurdle is the value written.
-(common/arg.cpp, August 2026; `--draft-max` of earlier versions has been removed)
+`--spec-draft-p-min` (alias `--draft-p-min`, default 0) stops a draft at the first token less likely than it: a
+threshold for each token, not for the run so far. That token is dropped, although its pass was run. The value written is
+the one that was priced; if none was, it is the hurdle of the last token at the plan's first batch: below it, that token
+does not pay. (common/arg.cpp and common/speculative.cpp, August 2026; `--draft-max` of earlier versions was removed)
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from specmargin.formats.base import (
     drafter_model,
     empty_config,
     fixed_schedule,
-    single_depth,
 )
 
 _TYPES = {
@@ -30,20 +30,24 @@ _TYPES = {
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+    schedule = fixed_schedule(request)
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
-    note = "llama.cpp has one draft length for all batches: the best on average over the plan's batches"
+    notes = ["llama.cpp has one draft length for all batches"]
     method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
     if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
         text = f"--spec-type {method} --spec-ngram-simple-size-m {depth}"
     else:
         model = drafter_model(request)
         path = f" --spec-draft-model {shlex.quote(model)}" if model else ""
-        threshold = f"--spec-draft-p-min {min(request.hurdle, 0.99):.2f}"
+        if request.p_min is None:
+            threshold = f"--spec-draft-p-min {min(max(request.hurdle_by_depth[depth - 1], 0.0), 0.99):.2f}"
+        else:
+            threshold = f"--spec-draft-p-min {request.p_min:g}"
+            notes.append(f"{request.drafted_by_depth[depth]:.1f} of at most {depth} tokens per draft")
         text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
-    return EngineConfig(text=text, schedule=schedule, notes=(note,))
+    return EngineConfig(text=text, schedule=schedule, needs="llama.cpp of August 2026 or later", notes=tuple(notes))
 
 
-FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write)
+FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write, stops_early=True)

@@ -2,7 +2,8 @@
 
 With one candidate per slot, the ladder is a schedule. SGLang pads the batch to a CUDA-graph size before it looks up
 the slot, so ranges may only change after such a size, and the key is the next size. Adaptive depth exists
-only for the EAGLE family (MTP included). (python/sglang/srt/speculative/adaptive_spec_params.py, August 2026)
+only for the EAGLE family (MTP included). (python/sglang/srt/speculative/adaptive_spec_params.py, from 0.5.13 on; read
+in August 2026)
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from specmargin.formats.base import (
     drafter_model,
     empty_config,
     fixed_schedule,
-    single_depth,
 )
 from specmargin.modes import Parallel
 
 _ALGORITHMS = {"mtp": "EAGLE", "eagle": "EAGLE3", "dflash": "DFLASH", "model": "STANDALONE", "ngram": "NGRAM"}
 _ADAPTIVE = ("mtp", "eagle")
 _FILE = "specmargin-sglang.json"
+_LARGEST_GRAPH = 512  # batch size
 
 
 def graph_batch_sizes(largest: int) -> list[int]:
@@ -37,26 +38,28 @@ def graph_batch_sizes(largest: int) -> list[int]:
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    sizes = graph_batch_sizes(request.table.batches)
+    table = request.table
+    sizes = graph_batch_sizes(min(table.largest, _LARGEST_GRAPH))
     adaptive = request.drafter_kind in _ADAPTIVE and request.parallel is not Parallel.DP_EP
     if adaptive:
-        schedule = make_schedule(request.table, min_gain=request.min_gain, boundaries=sizes)
+        beyond = table.batches[table.batches > sizes[-1]].tolist()  # not padded
+        schedule = make_schedule(table, min_gain=request.min_gain, boundaries=[*sizes, *beyond])
     else:
-        schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
+        schedule = fixed_schedule(request)
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
     flags = _flags(request, schedule.max_depth)
     if len(schedule.ranges) == 1:
-        note = "SGLang adapts the depth only for EAGLE and MTP, without DP attention: one depth for all batches"
-        return EngineConfig(text=flags, schedule=schedule, notes=() if adaptive else (note,))
-    note = "a depth of 0 needs an SGLang that accepts candidate_steps [0] (2026)"
+        note = "one depth for all batches: SGLang adapts only EAGLE and MTP, without DP attention"
+        notes = () if adaptive else (note,)
+        return EngineConfig(text=flags, schedule=schedule, needs="SGLang 0.5.13 or later", notes=notes)
     return EngineConfig(
         text=f"{flags} --speculative-adaptive --speculative-adaptive-config {_FILE}",
         schedule=schedule,
+        needs=f"SGLang 0.5.{14 if schedule.stops else 13} or later",  # steps of 0 came one release after the slots
         file_name=_FILE,
-        file_text=json.dumps(_slots(schedule, sizes), indent=2),
-        notes=(note,) if any(entry.depth == 0 for entry in schedule.ranges) else (),
+        file_text=json.dumps(_slots(schedule, sizes)),
     )
 
 
@@ -76,7 +79,7 @@ def _slots(schedule: Schedule, sizes: list[int]) -> dict[str, object]:
 
 def _key(entry: Range, sizes: list[int]) -> int:
     """The graph size that the range's first batch is padded to: every batch of the range is padded to it or more."""
-    return next(size for size in sizes if size >= entry.first)
+    return next((size for size in sizes if size >= entry.first), entry.first)
 
 
 FORMAT = EngineFormat(name="sglang", title="SGLang", graph_limit=lambda _: None, write=write)

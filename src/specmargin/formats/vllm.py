@@ -2,7 +2,8 @@
 
 Ranges are inclusive and start at 1; the last one's K applies beyond its end too; K is clamped to
 `num_speculative_tokens`. Full CUDA graphs are captured for the K's of the table, up to 512 positions per step
-(1024 on Blackwell). vLLM ignores the table under data parallelism. (vllm/v1/spec_decode/dynamic/utils.py, August 2026)
+(1024 on Blackwell). vLLM ignores the table under data parallelism. (vllm/v1/spec_decode/dynamic/utils.py, from 0.24 on;
+read in August 2026)
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from specmargin.formats.base import (
     drafter_model,
     empty_config,
     fixed_schedule,
-    single_depth,
 )
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
@@ -35,8 +35,8 @@ def graph_limit(device: Device) -> int:
 def write(request: ScheduleRequest) -> EngineConfig:
     notes = []
     if request.parallel is Parallel.DP_EP:
-        schedule = fixed_schedule(request.table, single_depth(request.table, request.batches))
-        notes.append("vLLM ignores a depth by batch size under data parallelism: one depth for all batches")
+        schedule = fixed_schedule(request)
+        notes.append("one depth for all batches: vLLM ignores others under data parallelism")
     else:
         schedule = make_schedule(request.table, min_gain=request.min_gain)
     empty = empty_config(request, schedule)
@@ -48,9 +48,9 @@ def write(request: ScheduleRequest) -> EngineConfig:
     settings["num_speculative_tokens"] = schedule.max_depth
     if len(schedule.ranges) > 1:
         settings["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.depth] for r in schedule.ranges]
-        notes.append("full CUDA graphs for a depth by batch size need vLLM's model runner V2")
+        notes.append("full CUDA graphs for these depths need model runner V2")
     text = f"--speculative-config '{json.dumps(settings)}'"
-    return EngineConfig(text=text, schedule=schedule, notes=tuple(notes))
+    return EngineConfig(text=text, schedule=schedule, needs="vLLM 0.24 or later", notes=tuple(notes))
 
 
 FORMAT = EngineFormat(name="vllm", title="vLLM", graph_limit=graph_limit, write=write)

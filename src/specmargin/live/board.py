@@ -50,7 +50,10 @@ METRICS = tuple(
         ("mode", ", ".join(f"{code}: {mode}" for code, mode in enumerate(Mode))),
         ("steps_total", "Steps with decoding sequences"),
         ("step_seconds_total", "Seconds of these steps, by the engine core's clock"),
-        ("decision_seconds_total", "Seconds spent in Specmargin's decisions and bookkeeping"),
+        (
+            "decision_seconds_total",
+            "Seconds that Specmargin adds to steps: all its code in the engine core, by the core's clock",
+        ),
         ("verify_positions_total", "Positions verified: one per sequence and one per draft token"),
         ("draft_tokens_total", "Draft tokens verified"),
         ("accepted_tokens_total", "Draft tokens accepted"),

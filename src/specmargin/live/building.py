@@ -30,15 +30,18 @@ def build_driver(
     identity: Identity,
     engine: str,
     log: Callable[[str], None],
+    graph_positions: int | None = None,
 ) -> Driver:
-    """`ragged`: drafts of a batch may be verified to different depths. `confidence`: drafts come with confidences."""
+    """`ragged`: drafts of a batch may be verified to different depths. `confidence`: drafts come with confidences.
+    `candidates`: depths that the engine captured CUDA graphs for; None: any. `graph_positions`: of the largest graph;
+    None: the engine has none, or one for every step."""
     file = None if settings.policy is None else read_policy(settings.policy)
     gated = ragged and confidence and file is not None and file.look_ahead is not None
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
-        file_candidates = None if file is None or file.candidates is None else tuple(file.candidates)
-        policy = _policy(settings, file, gated=gated, candidates=settings.candidates or candidates or file_candidates)
+        allowed = _allowed(settings, file, candidates, max_depth)
+        policy = _policy(settings, file, gated=gated, candidates=allowed, graph_positions=graph_positions)
         survivals = None if not gated or file is None or settings.mode is Mode.SCHEDULE else _survivals(file)
         return Driver(
             mode=settings.mode,
@@ -68,20 +71,38 @@ def build_driver(
     return make(guard, board, capture)
 
 
+def _allowed(
+    settings: Settings, file: PolicyFile | None, captured: tuple[int, ...] | None, max_depth: int
+) -> tuple[int, ...]:
+    """Depths that may be chosen: those of the settings or else of the policy, and of these the captured ones."""
+    wanted = settings.candidates or (None if file is None else file.candidates)
+    depths = set(range(max_depth + 1)) if wanted is None else {0, *(d for d in wanted if d <= max_depth)}
+    if captured is not None:
+        depths = depths & set(captured) or set(captured)
+    return tuple(sorted(depths))
+
+
 def _policy(
-    settings: Settings, file: PolicyFile | None, *, gated: bool, candidates: tuple[int, ...] | None
+    settings: Settings,
+    file: PolicyFile | None,
+    *,
+    gated: bool,
+    candidates: tuple[int, ...],
+    graph_positions: int | None,
 ) -> Policy | None:
     if settings.mode is Mode.SCHEDULE:
         ranges = settings.schedule or (file.schedule if file is not None else [])
         return schedule_of(ranges)
     if file is None:
         return None  # observe only
-    return _controller(file, gated=gated, candidates=candidates)
+    return _controller(file, gated=gated, candidates=candidates, graph_positions=graph_positions)
 
 
-def _controller(file: PolicyFile, *, gated: bool, candidates: tuple[int, ...] | None) -> Controller:
+def _controller(
+    file: PolicyFile, *, gated: bool, candidates: tuple[int, ...], graph_positions: int | None
+) -> Controller:
     return Controller(
-        table=file.table.table,
+        table=file.table.table.with_graphs(graph_positions),
         prior_survival=np.array(file.survival),
         look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
         settings=ControllerSettings(candidates=candidates, early_stop=False),
@@ -98,10 +119,10 @@ def _warm_up(driver: Driver) -> None:
         drafted = [driver.max_depth] * batch
         verified = driver.verify(request_ids, drafted) or drafted
         depth = driver.draft_depth(request_ids) or 0
-        step = StepDone(
+        step = StepDone.of(
             request_ids=request_ids,
-            verified=verified,
-            accepted=[0] * batch,
+            verified=np.array(verified, dtype=np.int64),
+            accepted=np.zeros(batch, dtype=np.int64),
             contexts=[1] * batch,
             prompt_tokens=0,
             seconds=0.01,

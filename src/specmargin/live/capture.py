@@ -154,7 +154,7 @@ class BankWriter:
     def step(self, step: StepDone, drafted: int) -> None:
         if self._writer.stopped or len(self._steps) >= _MAX_QUEUED:
             return
-        sizes = (len(step.request_ids), sum(step.verified), sum(step.accepted))
+        sizes = (step.verified.size, step.verified_tokens, step.accepted_tokens)
         context = sum(step.contexts) / max(len(step.contexts), 1)
         self._steps.append(
             (time.time(), *sizes, drafted, context, step.prompt_tokens, step.seconds, step.distinct_experts)

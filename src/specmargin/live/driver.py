@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import le
 from time import perf_counter
@@ -23,8 +23,9 @@ from specmargin.live.capture import BankWriter
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
-from specmargin.policies.kernel.decide import Expectation
+from specmargin.policies.kernel.types import Expectation
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, Schedule
+from specmargin.step import IntArray
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
 _GAUGE_FORGETTING = 0.9  # per update, of gauges that are updated less often
@@ -74,8 +75,20 @@ class Driver:
     _steps: int = 0
     _gates: int = 0
     _finished: list[str] = field(default_factory=list)
+    _limited: int = 0  # requests with a limit of their own
+    _drafted: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # by sequence, all alike
 
     # --- requests ---
+
+    @property
+    def by_request(self) -> bool:
+        """Whether outcomes are needed by request: for the gate's histories, or to capture them."""
+        return self.survivals is not None or self.capture is not None
+
+    @property
+    def verifies_by_request(self) -> bool:
+        """Whether drafts of one batch may be verified to different depths; otherwise nothing is asked per request."""
+        return self.survivals is not None or self._limited > 0 or bool(self.classes)
 
     def add(self, request_id: str, arguments: Mapping[str, Any] | None) -> None:
         self.guard.call("request", None, self._add, request_id, arguments)
@@ -90,11 +103,13 @@ class Driver:
             self._forget(request_id)
         request = self._requests[request_id] = LiveRequest.of(request_id, arguments, self._histories.allocate())
         request.captured = self.capture is not None and self.capture.wants()
+        self._limited += request.is_limited
 
     def _forget(self, request_id: str) -> None:
         request = self._requests.pop(request_id, None)
         if request is not None:
             self._batch = Batch((), {})
+            self._limited -= request.is_limited
             self._histories.release(request.history_row)
 
     def _batch_of(self, request_ids: Sequence[str]) -> Batch:
@@ -121,6 +136,10 @@ class Driver:
             return None
         depths = self.guard.call("verify decision", None, self._verify, self.policy, request_ids, drafted)
         return None if self.mode is Mode.OBSERVE else depths
+
+    def verify_whole(self) -> None:
+        """The next step verifies all drafts: nothing is decided by request."""
+        self._next = _Planned(decision=self._pending)
 
     def _verify(self, policy: Policy, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
         batch = self._batch_of(request_ids)
@@ -158,8 +177,9 @@ class Driver:
         if signals:
             self.board.add("ignored_signals_total", signals)
 
-    def draft_depth(self, request_ids: Sequence[str]) -> int | None:
-        """How deep the next step drafts at its end; None leaves the engine's own depth."""
+    def draft_depth(self, request_ids: Collection[str]) -> int | None:
+        """How deep the next step drafts at its end; None leaves the engine's own depth. Only the number of requests is
+        looked at, unless some of them have limits or classes."""
         if self.policy is None or not request_ids:
             self._planned.append(self._next)
             return None
@@ -169,14 +189,14 @@ class Driver:
         self._planned.append(self._next)
         return None if self.mode is Mode.OBSERVE else depth
 
-    def _draft_depth(self, policy: Policy, request_ids: Sequence[str]) -> int:
+    def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
         depth = min(decision.depth, self.max_depth)
         self._pending = decision
-        batch = self._batch_of(request_ids)
-        if not batch.limited and not self.classes:
+        if not self._limited and not self.classes:
             return depth
+        batch = self._batch_of(list(request_ids))
         deepest = max(self._limit(request, batch_size) for request in batch.requests)
         return min(deepest if self.classes else depth, deepest, self.max_depth)
 
@@ -191,7 +211,7 @@ class Driver:
     def done(self, step: StepDone, drafted: int) -> None:
         """A step is finished. `drafted`: how deep it drafted at its end."""
         planned = self._planned.popleft() if self._planned else _Planned(decision=NOT_DECIDED)
-        if step.request_ids:
+        if step.verified.size:
             self._unlearned.append(_FinishedStep(step, drafted, planned, self._drafts))
         self._since_learned += 1
         if self._since_learned >= self.learn_every:
@@ -211,21 +231,22 @@ class Driver:
 
     def _learn(self, finished: _FinishedStep) -> None:
         step, drafted, planned, drafts = finished
-        batch = self._batch_of(step.request_ids)
-        verified, accepted = np.array(step.verified, dtype=np.int64), np.array(step.accepted, dtype=np.int64)
-        if not verified.size == accepted.size == len(batch.ids):
+        verified, accepted = step.verified, step.accepted
+        if verified.size != accepted.size or (self.by_request and verified.size != len(step.request_ids)):
             raise EngineError("a step's outcome must have one entry per sequence")
         if self.capture is not None:
-            _capture_rounds(self.capture, batch, step, drafts.by_request())
+            _capture_rounds(self.capture, self._batch_of(step.request_ids), step, drafts.by_request())
         if self.survivals is not None:
-            self._histories.learn(batch, verified, accepted)
+            self._histories.learn(self._batch_of(step.request_ids), verified, accepted)
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds
         if self.policy is not None:
-            batch.drafted.fill(min(max(drafted, 0), self.max_depth))
+            if self._drafted.size != verified.size:
+                self._drafted = np.zeros(verified.size, dtype=np.int64)
+            self._drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
             outcome = Outcome(
                 decision=planned.decision,
-                drafted=batch.drafted,
+                drafted=self._drafted,
                 verified=verified,
                 accepted=accepted,
                 seconds=seconds,
@@ -237,8 +258,8 @@ class Driver:
             self.capture.step(step, drafted)
 
     def _show(self, step: StepDone, planned: _Planned, drafted: int, *, timed: bool) -> None:
-        board, batch = self.board, len(step.request_ids)
-        accepted, verified = sum(step.accepted), sum(step.verified)
+        board, batch = self.board, step.verified.size
+        accepted, verified = step.accepted_tokens, step.verified_tokens
         depth = planned.depth if planned.depth >= 0 else drafted
         board.add_step(batch, verified, accepted, depth, step.seconds)
         if timed:
@@ -249,7 +270,7 @@ class Driver:
             self._show_outlook(batch, depth)
         self._steps += 1
         if planned.expected:
-            pairs = zip(step.request_ids, step.verified, strict=True)
+            pairs = zip(step.request_ids, step.verified.tolist(), strict=True)
             expected = sum(planned.expected.get(request_id, 0.0) for request_id, deep in pairs if deep)
             board.smooth("expected_acceptance", expected / max(verified, 1), _GAUGE_FORGETTING)
             board.smooth("measured_acceptance", accepted / max(verified, 1), _GAUGE_FORGETTING)
@@ -272,9 +293,10 @@ def _capture_rounds(
     capture: BankWriter, batch: Batch, step: StepDone, confidence: Mapping[str, npt.NDArray[np.float32]]
 ) -> None:
     """Capture the rounds of the chosen requests."""
-    for i, (request_id, request) in enumerate(zip(batch.ids, batch.requests, strict=True)):
-        if request.captured and step.verified[i]:
-            capture.round(request, step.verified[i], step.accepted[i], step.contexts[i], confidence.get(request_id))
+    lengths = zip(step.verified.tolist(), step.accepted.tolist(), step.contexts, strict=True)
+    for request_id, request, (verified, accepted, context) in zip(batch.ids, batch.requests, lengths, strict=True):
+        if request.captured and verified:
+            capture.round(request, verified, accepted, context, confidence.get(request_id))
 
 
 def _checked_decision(policy: Policy, batch: int) -> Decision:

@@ -21,7 +21,7 @@ class Guard:
     slowest_seconds: float = 0.02
     clock: Callable[[], float] = perf_counter
     faults: Counter[str] = field(default_factory=Counter)
-    decision_seconds: float = 0.0
+    decision_seconds: float = 0.0  # in all calls: what Specmargin adds to the steps
     off: bool = False
     _in_a_row: int = 0
     _faulty: bool = False  # in the current step
@@ -30,15 +30,15 @@ class Guard:
         """The function's result, or the fallback. A slow call is a fault too, but its result is used."""
         if self.off:
             return fallback
-        started = self.clock()
+        started, before = self.clock(), self.decision_seconds
         try:
             value = function(*args, **kwargs)
         except Exception as error:
-            self.decision_seconds += self.clock() - started
+            self.decision_seconds = before + self.clock() - started
             self.fault(kind, f"{type(error).__name__}: {error}")
             return fallback
         seconds = self.clock() - started
-        self.decision_seconds += seconds
+        self.decision_seconds = before + seconds  # calls inside this one are not counted twice
         if seconds > self.slowest_seconds:
             self.fault(f"slow {kind}", f"took {seconds * 1e3:.0f} ms")
         return value

@@ -12,6 +12,9 @@ from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.step import FloatArray
 
+_ACCEPTANCE_FACTORS = (0.5, 0.7, 0.85, 1.0, 1.1)
+_MOST_GRAPH_DEPTHS = 6
+
 
 def make_policy(
     *,
@@ -39,9 +42,26 @@ def make_policy(
         survival=np.clip(survival, 0.0, 1.0).tolist(),
         schedule=schedule,
         candidates=None if len(candidates) > table.max_depth else list(candidates),
+        graph_depths=sorted({0, *_graph_depths(table, survival, candidates), *(depth for _, _, depth in schedule)}),
         calibrator=None if calibrator is None else _calibrator_file(calibrator),
         look_ahead=None if ahead is None else LookAheadFile.of(ahead),
     )
+
+
+def _graph_depths(table: PriceTable, survival: FloatArray, sensible: tuple[int, ...]) -> list[int]:
+    """The depths that are best most often, over all batches, if acceptance is half of what is planned or a little
+    more than that; each graph takes memory, so there are few."""
+    conditional = survival / np.concatenate([[1.0], np.maximum(survival[:-1], 1e-9)])
+    wins = np.zeros(table.max_depth + 1)
+    for factor in _ACCEPTANCE_FACTORS:
+        other = np.cumprod(np.clip(factor * conditional[: table.max_depth], 0.0, 0.98))
+        committed = np.pad(1.0 + np.concatenate([[0.0], np.cumsum(other)]), (0, table.max_depth - other.size), "edge")
+        for batch in range(1, table.max_batch + 1):
+            goodput = committed / table.round_seconds(batch)
+            usable = [d for d in sensible if d <= table.graph_depth_by_batch[batch]]
+            wins[max(usable, key=lambda depth: goodput[depth], default=0)] += 1.0 / batch  # loads differ by factors
+    best = np.argsort(-wins, kind="stable")[:_MOST_GRAPH_DEPTHS]
+    return [int(depth) for depth in best if wins[depth] > 0]
 
 
 def _calibrator_file(model: Logistic) -> CalibratorFile:

@@ -56,7 +56,7 @@ class Narrator:
         expected = board["expected_goodput_tokens_per_second"]
         if expected:
             parts.append(f"{expected:,.0f} expected now")
-        parts.append(f"decisions {decisions / max(seconds, 1e-9):.2%} of step time")
+        parts.append(f"the plug-in adds {decisions / max(seconds, 1e-9):.2%} to step time")
         parts.append("no faults" if not faults else f"{faults} faults")
         return f"Specmargin ({self.driver.mode}): {', '.join(parts)}."
 

@@ -18,44 +18,44 @@ from specmargin.live.settings_schema import Count, Range, Ranges
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import Schedule
 from specmargin.policies.study.lookahead import LookAhead
-from specmargin.policies.tables import drafting_by_depth
 from specmargin.schema import StrictModel, first_complaint
 
 Seconds = Annotated[float, Field(ge=0.0)]
 
 
-class DraftFile(StrictModel):
-    pass_by_batch: list[Seconds]
-    by_pass: bool
-
-
 class TableFile(StrictModel):
+    """The plan's grid: verify steps without and with their experts, drafting, and what fits a CUDA graph."""
+
     rest_by_batch_depth: list[list[Seconds]]
+    draft_by_batch_depth: list[list[Seconds]]
     expert_seconds: list[Seconds]
     expert_step: Annotated[float, Field(gt=0.0)]
     effective_by_depth: list[Seconds]
-    draft: DraftFile
+    by_pass: bool
+    graph_depth_by_batch: list[Count]
 
     @classmethod
     def of(cls, table: PriceTable) -> TableFile:
         return cls(
             rest_by_batch_depth=[_rounded(row) for row in table.rest_seconds[:, :, 0]],
+            draft_by_batch_depth=[_rounded(row) for row in table.draft_seconds[:, :, 0]],
             expert_seconds=_rounded(table.expert_seconds),
             expert_step=table.expert_step,
             effective_by_depth=_rounded(table.effective_by_depth),
-            draft=DraftFile(pass_by_batch=_rounded(table.draft_seconds[:, 1, 0]), by_pass=table.by_pass),
+            by_pass=table.by_pass,
+            graph_depth_by_batch=table.graph_depth_by_batch.tolist(),
         )
 
     @property
     def table(self) -> PriceTable:
-        effective, by_pass = np.array(self.effective_by_depth), self.draft.by_pass
         return PriceTable.of(
             rest_seconds=np.array(self.rest_by_batch_depth),
-            draft_seconds=drafting_by_depth(np.array(self.draft.pass_by_batch), effective.size - 1, by_pass=by_pass),
+            draft_seconds=np.array(self.draft_by_batch_depth),
             expert_seconds=np.array(self.expert_seconds),
             expert_step=self.expert_step,
-            effective_by_depth=effective,
-            by_pass=by_pass,
+            effective_by_depth=np.array(self.effective_by_depth),
+            by_pass=self.by_pass,
+            graph_depth_by_batch=np.array(self.graph_depth_by_batch),
         )
 
 
@@ -93,7 +93,7 @@ def schedule_of(ranges: list[Range], name: str = "schedule") -> Schedule:
 class PolicyFile(StrictModel):
     """All inputs of a controller, computed in advance: the engine only looks values up."""
 
-    schema_: Literal["specmargin.policy/1"] = Field(alias="schema", default="specmargin.policy/1")
+    schema_: Literal["specmargin.policy/2"] = Field(alias="schema", default="specmargin.policy/2")
     model: str
     drafter: str
     device: str
@@ -103,6 +103,7 @@ class PolicyFile(StrictModel):
     survival: list[Probability]
     schedule: Ranges
     candidates: list[Count] | None = None  # depths that the controller may choose; None: all
+    graph_depths: list[Count]  # depths that are worth a CUDA graph: best at some batch and a plausible acceptance
     calibrator: CalibratorFile | None = None
     look_ahead: LookAheadFile | None = None
 
@@ -111,8 +112,10 @@ class PolicyFile(StrictModel):
         depths = len(self.table.effective_by_depth)
         if depths < 2 or len(self.table.rest_by_batch_depth) < 2 or len(self.table.expert_seconds) < 2:
             raise ValueError("table: must hold at least one sequence and one draft token")
-        if any(len(row) != depths for row in self.table.rest_by_batch_depth):
-            raise ValueError("table.rest_by_batch_depth: every row must be as long as effective_by_depth")
+        for name in ("rest_by_batch_depth", "draft_by_batch_depth"):
+            rows = getattr(self.table, name)
+            if len(rows) != len(self.table.graph_depth_by_batch) or any(len(row) != depths for row in rows):
+                raise ValueError(f"table.{name}: needs a row per batch, each as long as effective_by_depth")
         if not self.survival:
             raise ValueError("survival must not be empty")
         return self

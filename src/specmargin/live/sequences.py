@@ -35,6 +35,10 @@ class LiveRequest:
     captured: bool = False
     rounds: int = 0  # captured so far
 
+    @property
+    def is_limited(self) -> bool:
+        return self.limit < _NO_LIMIT
+
     @classmethod
     def of(cls, request_id: str, arguments: Mapping[str, Any] | None, history_row: int = _NO_ROW) -> LiveRequest:
         """Read the request's arguments. Invalid values are ignored."""
@@ -58,27 +62,34 @@ def _number(request_id: str) -> int:
 class Batch:
     """The sequences of a step. Reused while the sequences stay the same, as in most steps."""
 
-    __slots__ = ("drafted", "history_rows", "ids", "limited", "requests")
+    __slots__ = ("history_rows", "ids", "limited", "requests")
 
     def __init__(self, ids: Sequence[str], requests: Mapping[str, LiveRequest]) -> None:
         self.ids = list(ids)
         self.requests = [requests.get(request_id) or LiveRequest(number=0) for request_id in ids]
         self.history_rows: IntArray = np.array([request.history_row for request in self.requests], dtype=np.int64)
-        self.drafted = np.zeros_like(self.history_rows)
-        self.limited = any(request.limit < _NO_LIMIT for request in self.requests)
+        self.limited = any(request.is_limited for request in self.requests)
 
 
 @dataclass(slots=True, kw_only=True)
 class StepDone:
-    """The outcome of one step, by decoding sequence."""
+    """The outcome of one step, by decoding sequence. Ids and contexts are empty unless `Driver.by_request`."""
 
-    request_ids: list[str]
-    verified: list[int]
-    accepted: list[int]
-    contexts: list[int]
+    verified: IntArray
+    accepted: IntArray
+    verified_tokens: int
+    accepted_tokens: int
+    request_ids: Sequence[str] = ()
+    contexts: Sequence[int] = ()
     prompt_tokens: int
     seconds: float  # NaN: not timed
     distinct_experts: float = math.nan
+
+    @classmethod
+    def of(cls, verified: IntArray, accepted: IntArray, **others: Any) -> StepDone:
+        """With the tokens counted."""
+        tokens = int(verified.sum()), int(accepted.sum())
+        return cls(verified=verified, accepted=accepted, verified_tokens=tokens[0], accepted_tokens=tokens[1], **others)
 
 
 class History:

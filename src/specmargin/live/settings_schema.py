@@ -64,6 +64,7 @@ class Settings(StrictModel):
     candidates: tuple[Count, ...] | None = None
     confidence: bool = True
     ragged: bool | None = None  # None: unless full CUDA graphs need runs of equal length
+    graphs: bool = True  # request CUDA graphs for every depth that may be chosen
     capture: CaptureSettings | None = None
     faults_in_a_row: Annotated[int, Field(ge=1)] = 5
     slowest_decision_seconds: Annotated[float, Field(gt=0.0)] = 0.05

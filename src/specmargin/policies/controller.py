@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specmargin.policies.kernel import decide
-from specmargin.policies.kernel.decide import Expectation, Handle, Kernel, Tuning
+from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Expectation, Kernel, Tuning
 from specmargin.policies.policy import Compiled, Outcome, Outlook, as_int64
 from specmargin.policies.rules import controller_kernel
 from specmargin.policies.study.lookahead import LookAhead
@@ -26,11 +27,11 @@ _LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels); None: all
+    candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels), 0 too; None: all
     early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
     hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
-    probe_every: int = 48  # steps between probes of another depth
-    guard_steps: int = 40  # drafting steps over which goodput is compared with plain decoding
+    probe_every: int = 8  # most steps in so many that probe another depth: one
+    guard_steps: int = 40  # gated steps over which goodput is compared with plain decoding
     guard_margin: float = 0.02
     guard_rest: int = 200  # steps without drafts before they are tried again
     gate_steps: int = 24  # over which the gate's gain is compared with its overhead

@@ -17,8 +17,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from specmargin.policies.kernel import decide
-from specmargin.policies.kernel.decide import Expectation, Handle, Kernel
+from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Expectation, Kernel
 from specmargin.policies.rules import gate_kernel, schedule_kernel
 from specmargin.policies.study.lookahead import LookAhead
 from specmargin.policies.tables import to_depth
@@ -142,9 +143,13 @@ class Schedule(WholeDrafts):
 
     @classmethod
     def homogeneous(cls, table: PriceTable, mean_survival: FloatArray) -> Schedule:
+        """Of the depths whose steps fit a CUDA graph."""
         committed = 1.0 + np.concatenate([[0.0], np.cumsum(mean_survival[: table.max_depth])])
-        seconds = (table.round_seconds(batch) for batch in range(1, table.max_batch + 1))
-        return cls(name="homogeneous", depth_by_batch=np.array([0, *(int((committed / s).argmax()) for s in seconds)]))
+        depths = [0]
+        for batch in range(1, table.max_batch + 1):
+            goodput = committed / table.round_seconds(batch)[: committed.size]
+            depths.append(int(goodput[: table.graph_depth_by_batch[batch] + 1].argmax()))
+        return cls(name="homogeneous", depth_by_batch=np.array(depths))
 
     def draft(self, batch: int) -> Decision:
         return Decision(int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)]))

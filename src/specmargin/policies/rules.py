@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.policies.kernel.decide import Kernel, Rules, Tuning
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Kernel, Option, Rules, Tuning
 from specmargin.policies.study.lookahead import LookAhead
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
@@ -88,21 +88,21 @@ def _make_kernel(
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
     depths = table.max_depth
-    allowed = np.isin(np.arange(depths + 1), [0, *(range(depths + 1) if candidates is None else candidates)])
-    allowed_depths = np.flatnonzero(allowed)
+    allowed = np.isin(np.arange(depths + 1), range(depths + 1) if candidates is None else candidates)
+    verifiable = np.union1d([0], np.flatnonzero(allowed))
     rules = Rules(
         table=table,
         **ahead._asdict(),
         prior=_float64_copy(np.zeros(depths) if prior is None else prior),
         allowed=allowed,
-        floor=_int64_copy(allowed_depths[np.searchsorted(allowed_depths, np.arange(depths + 1), side="right") - 1]),
+        floor=_int64_copy(verifiable[np.searchsorted(verifiable, np.arange(depths + 1), side="right") - 1]),
         tuning=rows_of(Tuning) if tuning is None else tuning,
         learns=learns,
         gates=gates,
         early_stop=early_stop and table.by_pass,
         selective=early_stop or not table.by_pass,
     )
-    return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths))
+    return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
 
 
 def _conditional(survival: FloatArray, depths: int) -> FloatArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from specmargin.decisions.grid import allowed_depths
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
@@ -22,19 +23,13 @@ def to_depth(survival: FloatArray, depth: int) -> FloatArray:
     return filled
 
 
-def drafting_by_depth(pass_by_batch: FloatArray, max_depth: int, *, by_pass: bool) -> FloatArray:
-    """(batch, depth) seconds of drafting, from the seconds of one pass (or of the block) for 0, 1, … sequences."""
-    passes = np.arange(max_depth + 1.0)
-    return np.asarray(pass_by_batch[:, np.newaxis] * (passes if by_pass else np.minimum(passes, 1.0)))
-
-
 def drafting_line(
     *, fixed_seconds: float, sequence_seconds: float, max_batch: int, max_depth: int, by_pass: bool
 ) -> FloatArray:
-    """The same where a pass takes a fixed time and a time per sequence."""
-    batch = np.arange(max_batch + 1.0)
+    """(batch, depth) seconds of drafting, where a pass (or the block) takes a fixed time and a time per sequence."""
+    batch, passes = np.arange(max_batch + 1.0)[:, np.newaxis], np.arange(max_depth + 1.0)
     one_pass = np.where(batch > 0, fixed_seconds + sequence_seconds * batch, 0.0)
-    return drafting_by_depth(one_pass, max_depth, by_pass=by_pass)
+    return np.asarray(one_pass * (passes if by_pass else np.minimum(passes, 1.0)))
 
 
 def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> PriceTable:
@@ -61,30 +56,34 @@ def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> P
     )
 
 
-def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int) -> PriceTable:
-    """A scenario's own prices, with all sequences at its context. Depth 0 is speculation configured but off."""
+def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int, ignore_graph_limit: bool = False) -> PriceTable:
+    """The plan's own grid: every batch up to `max_batch`, at the scenario's context, and what fits a CUDA graph.
+
+    Nothing is interpolated over batch, since prices jump at the graph limit. Depth 0 is speculation configured but off.
+    """
     scenario = pricer.scenario
-    batch = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(16, max_batch, 40).round(), [max_batch]]))
-    depth = np.arange(max_depth + 1.0)
-    step = Step.uniform(batch=batch[:, np.newaxis], depth=depth, context=scenario.context)
-    total = np.array(pricer.verify(step).total_seconds)
-    total[:, 0] += pricer.off_seconds(batch, scenario.context, total[:, 0])
-    effective = effective_positions(scenario, depth)
+    grid = pricer.grid(np.arange(1.0, max_batch + 1.0), max_depth)
+    effective = effective_positions(scenario, grid.depths)
     # One entry per position: experts take a fixed time, and a coarser table is 10% off for a lone sequence.
     positions = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
     experts = expert_seconds(pricer, positions)
     # The rest is everything but the experts of independent positions, so that equal depths are priced exactly.
-    rest = total - np.interp(batch[:, np.newaxis] * effective, positions, experts)
-    all_batches = np.arange(max_batch + 1.0)
-    by_pass = not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None)
-    one_pass = _pass_seconds(pricer, batch, max_batch, max_depth, by_pass=by_pass)
+    rest = grid.verify_seconds - np.interp(grid.batches[:, np.newaxis] * effective, positions, experts)
+    within = allowed_depths(grid, None if ignore_graph_limit else scenario.engine_time.graph_limit)
     return PriceTable.of(
-        rest_seconds=np.stack([np.interp(all_batches, batch, column) for column in rest.T], axis=1),
-        draft_seconds=drafting_by_depth(one_pass, max_depth, by_pass=by_pass),
+        rest_seconds=_with_no_sequences(rest),
+        # What drafting adds to the round: less than it takes where it overlaps with verification.
+        draft_seconds=_with_no_sequences(grid.round_seconds - grid.verify_seconds),
         expert_seconds=experts,
         effective_by_depth=effective,
-        by_pass=by_pass,
+        by_pass=not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None),
+        graph_depth_by_batch=np.concatenate([[max_depth], within.sum(axis=1) - 1]),
     )
+
+
+def _with_no_sequences(seconds: FloatArray) -> FloatArray:
+    """With a row in front, for a batch of 0."""
+    return np.concatenate([np.zeros((1, seconds.shape[1])), seconds])
 
 
 def effective_positions(scenario: Scenario, depth: FloatArray) -> FloatArray:
@@ -101,12 +100,3 @@ def expert_seconds(pricer: Pricer, positions: FloatArray) -> FloatArray:
         if line.component is Component.ROUTED_EXPERTS:
             return np.asarray(line.seconds * np.minimum(positions, 1.0))
     return np.zeros_like(positions)
-
-
-def _pass_seconds(pricer: Pricer, batch: FloatArray, max_batch: int, max_depth: int, *, by_pass: bool) -> FloatArray:
-    """One pass (or the block) at every batch size. Not a line: a small batch touches all experts of a draft head."""
-    shape = np.ones_like(batch)
-    whole = pricer.draft_seconds(batch, max_depth * shape, pricer.scenario.context * shape)
-    seconds: FloatArray = np.interp(np.arange(max_batch + 1.0), batch, whole / max_depth if by_pass else whole)
-    seconds[0] = 0.0
-    return seconds

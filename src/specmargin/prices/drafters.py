@@ -8,7 +8,7 @@ from typing import assert_never
 import numpy as np
 
 from specmargin.architecture.precision import Precision
-from specmargin.architecture.types import Architecture, DraftHead, total_bytes
+from specmargin.architecture.types import Architecture, DraftHead, LayerCounts, total_bytes
 from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.memory import sequence_bytes, stack_weight_bytes, weight_bytes
@@ -165,8 +165,8 @@ class DraftPricing:
             case _:
                 assert_never(drafter)
         step = Step.prompts(tokens=tokens)
-        works, layers = self._works(reading, step)
-        return float(ledger(self.model, works, step=step, engine=EngineTime(), layers=layers).total_seconds)
+        works, counts = self._works(reading, step)
+        return float(ledger(self.model, works, step=step, engine=EngineTime(), counts=counts).total_seconds)
 
     def ledger(self, drafter: Drafter, *, batch: int, depth: int, context: float) -> StepPrice | None:
         """Drafting by component, summed over its passes; None where drafting is free."""
@@ -206,20 +206,21 @@ class DraftPricing:
         self, drafter: HeadDrafter | ModelDrafter, batch: FloatArray, depth: FloatArray, context: FloatArray
     ) -> StepPrice:
         step = Step.uniform(batch=batch, depth=depth, context=context)
-        works, layers = self._works(drafter, step)
+        works, counts = self._works(drafter, step)
         engine = EngineTime(layer_seconds=self.engine_time.layer_seconds)
-        return ledger(self.model, works, step=step, engine=engine, layers=layers)
+        return ledger(self.model, works, step=step, engine=engine, counts=counts)
 
-    def _works(self, drafter: HeadDrafter | ModelDrafter, step: Step) -> tuple[list[Work], int]:
+    def _works(self, drafter: HeadDrafter | ModelDrafter, step: Step) -> tuple[list[Work], LayerCounts]:
         match drafter:
             case HeadDrafter():
-                return self._head_works(drafter.head, step), sum(g.count for g in drafter.head.groups)
+                layers = sum(group.count for group in drafter.head.groups)
+                return self._head_works(drafter.head, step), LayerCounts(layers=layers)
             case ModelDrafter():
                 model = drafter.architecture
                 experts = self.count_experts(model.pools, step)
                 layout = _layout_for(self.layout, model)
                 works = target_work(model, step, experts, layout=layout, kv=model.kv_precision, scope=self.scope)
-                return works, model.layers
+                return works, model.layer_counts
             case _:
                 assert_never(drafter)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from specmargin.architecture.types import LayerCounts
 from specmargin.errors import ScenarioError
 from specmargin.prices.work import Component, Work
 from specmargin.sources import Source, assumed, weakest
@@ -55,9 +56,10 @@ class EngineTime:
     sampling, metadata, host work). `draft_pass_seconds` is the engine's time per pass of the drafter, and
     `first_pass_seconds` what the first pass after a verify step takes beyond the others.
     `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
-    `graph_limit` positions run without a CUDA graph and take `eager_layer_seconds` longer per layer. With piecewise
-    graphs, no step is shorter than the host's launch time, `floor_layer_seconds` per layer. An engine that captured
-    full graphs only for steps with drafts runs piecewise while speculation is off: `off_floor_layer_seconds`.
+    `graph_limit` positions run without a CUDA graph: the host launches every kernel. They take `eager_layer_seconds`
+    longer per layer, and none is shorter than `eager_floor_layer_seconds` per layer and the two terms after it for
+    layers with more kernels. With piecewise graphs the floor is `floor_layer_seconds` per layer. An engine that
+    captured full graphs only for steps with drafts runs piecewise while speculation is off: `off_floor_layer_seconds`.
     """
 
     step_seconds: float = 0.0
@@ -72,6 +74,9 @@ class EngineTime:
     off_sequence_seconds: float = 0.0
     graph_limit: int | None = None  # positions of the largest CUDA graph; None: a graph for every step
     eager_layer_seconds: float = 0.0
+    eager_floor_layer_seconds: float = 0.0
+    eager_floor_moe_layer_seconds: float = 0.0
+    eager_floor_recurrent_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
     off_floor_layer_seconds: float = 0.0
     source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
@@ -95,13 +100,21 @@ class EngineTime:
         idle = np.maximum(self.off_floor_layer_seconds * layers - rest, 0.0)
         return np.asarray(self.off_step_seconds + self.off_sequence_seconds * step.sequences + idle)
 
-    def launch_seconds(self, step: Step, layers: int, rest: FloatArray) -> FloatArray:
+    def eager_floor_seconds(self, counts: LayerCounts) -> float:
+        """The shortest step without a CUDA graph."""
+        return (
+            self.eager_floor_layer_seconds * counts.layers
+            + self.eager_floor_moe_layer_seconds * counts.moe_layers
+            + self.eager_floor_recurrent_layer_seconds * counts.recurrent_layers
+        )
+
+    def launch_seconds(self, step: Step, counts: LayerCounts, rest: FloatArray) -> FloatArray:
         """Launch time that is not hidden by the `rest` seconds of the step; none inside a full CUDA graph."""
-        idle = np.maximum(self.floor_layer_seconds * layers - rest, 0.0)
+        idle = np.maximum(self.floor_layer_seconds * counts.layers - rest, 0.0)
         if self.graph_limit is None:
             return np.asarray(idle)
-        is_eager = step.positions > self.graph_limit
-        return np.asarray(np.where(is_eager, self.eager_layer_seconds * layers, idle))
+        eager = np.maximum(self.eager_floor_seconds(counts) - rest, self.eager_layer_seconds * counts.layers)
+        return np.asarray(np.where(step.positions > self.graph_limit, eager, idle))
 
 
 _TIMES = (
@@ -116,6 +129,9 @@ _TIMES = (
     "off_step_seconds",
     "off_sequence_seconds",
     "eager_layer_seconds",
+    "eager_floor_layer_seconds",
+    "eager_floor_moe_layer_seconds",
+    "eager_floor_recurrent_layer_seconds",
     "floor_layer_seconds",
     "off_floor_layer_seconds",
 )
@@ -167,7 +183,9 @@ class StepPrice:
         return np.asarray(sum(seconds, start=np.zeros(())) / self.total_seconds)
 
 
-def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: EngineTime, layers: int) -> StepPrice:
+def ledger(
+    model: PriceModel, works: Sequence[Work], *, step: Step, engine: EngineTime, counts: LayerCounts
+) -> StepPrice:
     """Price the works, add them up by component, and add the engine's own time.
 
     `step` is the part of the step that one engine process sees.
@@ -178,11 +196,11 @@ def ledger(model: PriceModel, works: Sequence[Work], *, step: Step, engine: Engi
         by_component.setdefault(work.component, []).append((work, price))
     lines = [_line(component, pairs) for component, pairs in by_component.items()]
     fixed = (
-        (Component.LAYERS, layers * engine.layer_seconds + 0.0 * step.positions),
+        (Component.LAYERS, counts.layers * engine.layer_seconds + 0.0 * step.positions),
         (Component.ENGINE, engine.seconds(step)),
     )
     lines += [fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
-    launches = engine.launch_seconds(step, layers, _sum([line.seconds for line in lines]))
+    launches = engine.launch_seconds(step, counts, _sum([line.seconds for line in lines]))
     if np.any(launches):
         lines.append(fixed_line(Component.LAUNCHES, launches + 0.0 * step.positions, engine.source))
     return StepPrice(components=tuple(lines))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
 
-from specmargin.architecture.precision import Arithmetic, Precision
+from specmargin.architecture.precision import FP32, Arithmetic, Precision
 from specmargin.architecture.types import (
     Architecture,
     Attention,
     ExpertBlock,
+    Layer,
     LayerGroup,
     LinearAttention,
     Matrix,
@@ -66,6 +67,22 @@ class Scope:
 EVERYTHING = Scope()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """An attention layer and its projections, which are also measured as one."""
+
+    attention: Attention
+    projections: tuple[Matrix, ...]
+
+    @classmethod
+    def of(cls, layer: Layer) -> Module | None:
+        """Hyper-connections (the only fp32 matrices) are outside of the module that engines call attention."""
+        if layer.attention is None:
+            return None
+        inside = tuple(matrix for matrix in layer.projections if matrix.precision is not FP32)
+        return cls(attention=layer.attention, projections=inside)
+
+
 # Measured price models look these up: the shapes behind the bytes.
 Subject = tuple[Matrix, ...] | Attention | ExpertBlock | Collective | None
 
@@ -84,8 +101,9 @@ class Work:
     subject: Subject = None
     ranks: int = 1  # tensor-parallel ranks that the subject is split over
     expert_ranks: int = 1  # ranks that whole experts are spread over
-    kv: Precision | None = None  # precision of the cache behind an attention work
-    step: Step | None = None  # the sequences behind an attention work
+    kv: Precision | None = None  # precision of the cache behind an attention work or its projections
+    step: Step | None = None  # the sequences behind an attention work or its projections
+    module: Module | None = None  # of which this work is a part
     positions: FloatArray = field(default_factory=lambda: np.zeros(()))
     distinct: FloatArray = field(default_factory=lambda: np.zeros(()))
     pairs: FloatArray = field(default_factory=lambda: np.zeros(()))
@@ -115,9 +133,13 @@ def stack_work(
     expert_index = 0
     for group in groups:
         layer = group.layer
-        works += _matrix_work(Component.ATTENTION_PROJECTIONS, group.count, layer.projections, local, layout)
-        if layer.attention is not None:
-            works.append(attention_work(layer.attention, group.count, local, layout=layout, kv=kv, scope=scope))
+        projections = _matrix_work(Component.ATTENTION_PROJECTIONS, group.count, layer.projections, local, layout)
+        module = Module.of(layer)
+        if module is None:
+            works += projections
+        else:
+            attention = attention_work(module.attention, group.count, local, layout=layout, kv=kv, scope=scope)
+            works += _joined((*projections, attention), module)
         works += _matrix_work(Component.DENSE_FFN, group.count, layer.dense, local, layout)
         if layer.experts is not None:
             distinct, pairs = experts.distinct_by_group[expert_index], experts.pairs_by_group[expert_index]
@@ -151,6 +173,17 @@ def target_work(
         local=local,
     )
     return layers + head_work(architecture.lm_head, local.wanted_positions, layout, scope)
+
+
+def module_work(module: Module, step: Step, *, layout: Layout, kv: Precision) -> list[Work]:
+    """The module of one layer."""
+    projections = _matrix_work(Component.ATTENTION_PROJECTIONS, 1, module.projections, step, layout)
+    return _joined((*projections, attention_work(module.attention, 1, step, layout=layout, kv=kv)), module)
+
+
+def _joined(works: Sequence[Work], module: Module) -> list[Work]:
+    """Works of one module: each knows the whole of it. Attention is the last."""
+    return [replace(work, module=module, kv=works[-1].kv, step=works[-1].step) for work in works]
 
 
 def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Scope = EVERYTHING) -> list[Work]:

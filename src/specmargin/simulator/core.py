@@ -11,12 +11,12 @@ import numpy as np
 from specmargin.compiling import compiled
 from specmargin.policies.kernel.decide import (
     GATED,
-    Expectation,
     choose_depth,
     choose_lengths,
     choose_verify,
     observe,
 )
+from specmargin.policies.kernel.types import Expectation
 from specmargin.simulator.costs import draft_alike, draft_ragged, target_seconds
 from specmargin.simulator.scheduling import arrive, close, commit, log_is_full, schedule
 from specmargin.simulator.state import ARRIVE, DEPTH, OUTCOME, VERIFY, RequestRow, Simulation, State

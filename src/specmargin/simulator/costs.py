@@ -42,11 +42,13 @@ def target_seconds(simulation: Simulation) -> None:
         totals.decode += seconds
     if step.prompt_tokens > 0:
         prefill = prefill_seconds(tables, positions, step.prompt_tokens, step.attended / step.prompt_tokens)
+        if simulation.limits.speculating:
+            prefill += tables.draft_prompt_token_seconds * step.prompt_tokens
         totals.prefill += prefill
         seconds += prefill
     launches = max(tables.floor_seconds - seconds, 0.0)
     if positions + step.prompt_tokens > tables.graph_limit:
-        launches = tables.eager_seconds
+        launches = max(tables.eager_floor_seconds - seconds, tables.eager_seconds)
     off = 0.0
     if simulation.limits.speculating and step.extra == 0 and step.rounds > 0:
         off = tables.off_step_seconds + tables.off_sequence_seconds * step.rounds

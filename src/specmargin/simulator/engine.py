@@ -21,6 +21,7 @@ class EngineSettings:
     block_tokens: int = 16
     kv_blocks: int | None = None  # None: as many as fit in memory
     switch_seconds: float = 0.0  # added to a step whose draft depth differs from the previous one
+    prefix_hit: float = 0.0  # share of each prompt that the prefix cache holds; its blocks are counted per request
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens"):
@@ -28,6 +29,8 @@ class EngineSettings:
                 raise ScenarioError(f"engine: {name} must be at least 1, got {getattr(self, name)}")
         if self.kv_blocks is not None and self.kv_blocks < 1:
             raise ScenarioError(f"engine: kv_blocks must be at least 1, got {self.kv_blocks}")
+        if not 0.0 <= self.prefix_hit < 1.0:
+            raise ScenarioError(f"engine: prefix_hit must lie in 0..1, got {self.prefix_hit}")
         if not self.switch_seconds >= 0.0:
             raise ScenarioError(f"engine: switch_seconds must not be negative, got {self.switch_seconds}")
 

@@ -44,11 +44,20 @@ _TABLES: IdentityCache[StepTables] = IdentityCache()
 _NO_KERNEL = schedule_kernel(np.zeros(1, dtype=np.int64))  # a placeholder when Python decides
 
 
-def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[int], None] = lambda _: None) -> Result:
-    """Simulate one serving. `advance` is called with the number of newly finished requests."""
-    check(serving, serving.policy)
+def simulate(
+    serving: Serving,
+    *,
+    choice: PolicyChoice | None = None,
+    log_steps: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Result:
+    """Simulate one serving, under `choice` if given instead of its policy's name.
+
+    `advance` is called with the number of newly finished requests.
+    """
+    held_depth = check_policy(serving.policy, serving.max_depth) if choice is None else choice.held_depth
     requests = draw(serving.workload, serving.seed)
-    held_depth = check_policy(serving.policy, serving.max_depth)
+    check_room(serving, held_depth, requests)
     kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
     tables = serving.tables or tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
@@ -56,7 +65,7 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
     inputs = PolicyInputs(
         pricer=serving.pricer, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
     )
-    choice = find_policy(serving.policy, inputs)
+    choice = find_policy(serving.policy, inputs) if choice is None else choice
     kernel = choice.policy.kernel() if serving.compiled else None
     limits = engine_limits(
         serving.engine,
@@ -82,18 +91,22 @@ def simulate(serving: Serving, *, log_steps: bool = False, advance: Callable[[in
 
 def check(serving: Serving, policy: str) -> None:
     """Raise for an unknown policy, or for an engine with no room for a sequence, before any work is done."""
-    held_depth = check_policy(policy, serving.max_depth)
+    check_room(serving, check_policy(policy, serving.max_depth))
+
+
+def check_room(serving: Serving, held_depth: int | None, requests: Requests | None = None) -> None:
+    """Raise unless one of the requests fits in the KV cache."""
     kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
-    name = serving.scenario.architecture.name
+    name, depth = serving.scenario.architecture.name, "no drafts" if held_depth is None else f"depth {held_depth}"
     if kv.blocks < kv.needed(1):
-        raise ScenarioError(f"policy {policy}: {name} leaves {kv.blocks} KV blocks, not enough for one sequence")
-    requests = draw(serving.workload, serving.seed)
+        raise ScenarioError(f"{name} at {depth} leaves {kv.blocks} KV blocks, not enough for one sequence")
+    requests = draw(serving.workload, serving.seed) if requests is None else requests
     shortest = int((requests.prompt_tokens + requests.output_tokens).min())
     if kv.blocks < kv.needed(shortest):
         room = (kv.blocks - kv.blocks_per_sequence) * kv.block_tokens - kv.lookahead_tokens
         raise ScenarioError(
-            f"policy {policy}: no request fits: the shortest has {shortest:,} tokens of input and output, the KV cache "
-            f"of {name} room for {room:,}; give shorter requests (--isl, --osl) or more GPUs"
+            f"no request fits: the shortest has {shortest:,} tokens of input and output, the KV cache of {name} at "
+            f"{depth} has room for {room:,}; give shorter requests (--isl, --osl) or more GPUs"
         )
 
 

@@ -145,8 +145,9 @@ def _admit(limits: Limits, state: State, budget: int) -> None:
             engine.stacked -= 1
         else:
             engine.queue_head += 1
-        take = min(tokens, budget)
-        request.blocks = _blocks_for(take, limits)
+        request.computed = int(limits.prefix_hit * request.prompt_tokens)  # found in the prefix cache
+        take = min(tokens - request.computed, budget)
+        request.blocks = _blocks_for(request.computed + take, limits)
         engine.free_blocks -= request.blocks
         state.slots[engine.running].request = number
         engine.running += 1

@@ -37,6 +37,8 @@ class Serving:
             raise ScenarioError(f"{len(names)} categories need as many routing profiles, or none")
         if self.max_depth < 1:
             raise ScenarioError(f"max_depth must be at least 1, got {self.max_depth}")
+        if self.scenario.early_stop is not None:
+            raise ScenarioError("draft_p_min: policies decide here how long drafts are; leave it out")
         limit = self.scenario.drafter.max_depth
         if limit is not None and self.max_depth > limit:
             raise ScenarioError(f"drafter {self.scenario.drafter.name} drafts at most {limit} tokens")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.policies.kernel.decide import Kernel
+from specmargin.policies.kernel.types import Kernel
 from specmargin.records import Rows, rows_of
 from specmargin.simulator.engine import EngineSettings, KvBudget
 from specmargin.simulator.rounds import RoundBank
@@ -160,6 +160,7 @@ class Limits(NamedTuple):
     blocks: int
     speculating: bool  # speculation is configured
     users: int
+    prefix_hit: float
     switch_seconds: float
     bin_seconds: float
     by_python: bool  # decisions are made in Python: the loop returns for each
@@ -228,6 +229,7 @@ def engine_limits(
         blocks=kv.blocks,
         speculating=speculating,
         users=users,
+        prefix_hit=settings.prefix_hit,
         switch_seconds=settings.switch_seconds,
         bin_seconds=bin_seconds,
         by_python=by_python,

@@ -25,6 +25,7 @@ from specmargin.step import FloatArray, Step
 
 _DENSE_BATCHES = 24  # every batch size up to here is priced, then 60 in geometric steps
 _SHORTEST = 64.0  # tokens: the first context above 0
+_PROMPT_TOKENS = 2048  # of the prompt at which the drafter's reading is priced; others in proportion
 
 
 class StepTables(NamedTuple):
@@ -36,7 +37,9 @@ class StepTables(NamedTuple):
     prefill_positions: FloatArray
     prefill_tokens: FloatArray
     prefill_attended: FloatArray
-    eager_seconds: float  # launches in a step without a CUDA graph
+    draft_prompt_token_seconds: float  # of the drafter reading prompts, with speculation configured: per token
+    eager_seconds: float  # launches in a step without a CUDA graph, at least
+    eager_floor_seconds: float  # shortest step without a CUDA graph
     floor_seconds: float  # shortest step with a CUDA graph
     graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
@@ -83,7 +86,9 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
         prefill_positions=axes[0],
         prefill_tokens=axes[1],
         prefill_attended=axes[2],
+        draft_prompt_token_seconds=pricer.drafter_prefill_seconds(_PROMPT_TOKENS) / _PROMPT_TOKENS,
         eager_seconds=engine.eager_layer_seconds * layers,
+        eager_floor_seconds=engine.eager_floor_seconds(scenario.architecture.layer_counts),
         floor_seconds=engine.floor_layer_seconds * layers,
         graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from typing import Any
@@ -119,7 +119,7 @@ def round_pricer(model: str, drafter: str, prices: str, engine_time: EngineTime)
         prices=find_prices(prices, device, "vllm", RooflineForm.PER_COMPONENT),
         routing=UNIFORM,
         drafter=choice,
-        survival=parse_acceptance("0", max_depth=8),
+        survival=parse_acceptance("0"),
         engine_time=engine_time,
     )
     return Pricer(scenario)
@@ -164,17 +164,6 @@ def fitted_engine_time(prices: str, rounds: list[Rounds] | None = None) -> Engin
     values = {name: 0.0 if term < 1e-4 else float(term) * 1e-3 for name, term in zip(TERMS, fit.x, strict=True)}
     source = Source(kind=SourceKind.MEASURED, detail=f"{_document()['engine']}; {_document()['gpu']}")
     return EngineTime(**values, graph_limit=GRAPH_LIMIT, source=source)
-
-
-def eager_layer_seconds(prices: str, time: EngineTime) -> float:
-    """Extra time per layer of rounds beyond the graph limit: the median of the mixtures, whose layers launch most."""
-    extra = []
-    for engine in measured_rounds():
-        model = bundled_model(engine.model)
-        beyond = ~engine.captured & model.is_moe
-        predicted = predicted_seconds(engine, prices, replace(time, graph_limit=None))
-        extra.append((engine.seconds - predicted)[beyond] / model.layers)
-    return float(np.median(np.concatenate(extra)))
 
 
 def _features(rounds: Rounds) -> FloatArray:
@@ -231,7 +220,10 @@ def _line(
     for engine in engines:
         chosen = engine.captured & (engine.depth >= shallowest) & (engine.depth <= deepest)
         errors.append((predicted_seconds(engine, source, time) / engine.seconds - 1.0)[chosen])
-    error = np.concatenate(errors)
+    return round_line(name, source, np.concatenate(errors))
+
+
+def round_line(name: str, source: str, error: FloatArray) -> RoundLine:
     return RoundLine(
         rounds=name,
         source=source,

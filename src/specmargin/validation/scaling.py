@@ -98,7 +98,7 @@ def _model_steps(device: Device, prices: PriceModel, model: str, gpus: int) -> F
         prices=prices,
         routing=UNIFORM,
         drafter=FREE,
-        survival=parse_acceptance("0", max_depth=8),
+        survival=parse_acceptance("0"),
         layout=Layout(gpus=gpus),
     )
     step = Step.uniform(batch=_BATCHES[:, np.newaxis], depth=np.array(_DEPTHS), context=1024.0)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -20,16 +20,35 @@ from specmargin.app.scenarios import scenario_of
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import SpecmarginError
-from specmargin.step import BoolArray, FloatArray
+from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
+from specmargin.step import BoolArray, FloatArray, Step
 from specmargin.validation.points_schema import Point
 
 # --- predictions ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCost:
+    """Seconds behind a predicted speed-up, per sequence, apart from the terms of a round that can be fitted."""
+
+    no_spec_seconds: float  # per output token, with prompts
+    rest_seconds: float  # a round without the terms below
+    prompt_seconds: float  # per output token while speculating
+    accept_length: float
+    counts: tuple[float, float, float]  # verify steps, verified sequences and draft passes of a round
+    terms: tuple[float, float, float]  # seconds of each, as priced
+
+    def speedup(self, terms: Sequence[float] | FloatArray) -> float:
+        """With other terms of a round."""
+        round_seconds = self.rest_seconds + sum(n * term for n, term in zip(self.counts, terms, strict=True))
+        return float(self.no_spec_seconds / (round_seconds / self.accept_length + self.prompt_seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPoint:
     point: Point
     speedup: float
+    cost: RoundCost
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     is_moe: bool
     prices: str
@@ -57,24 +76,52 @@ def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], obje
 def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer]) -> PredictedPoint:
     pricer = _pricer(point, folder, pricers, prices=None)
     datasheet = _pricer(point, folder, pricers, prices="datasheet")
+    cost, bare = _cost(pricer, point), _cost(datasheet, point)
     return PredictedPoint(
         point=point,
-        speedup=_speedup(pricer, point),
-        datasheet_speedup=_speedup(datasheet, point),
+        speedup=cost.speedup(cost.terms),
+        cost=cost,
+        datasheet_speedup=bare.speedup(bare.terms),
         is_moe=pricer.scenario.architecture.is_moe,
         prices=pricer.scenario.prices.name,
     )
 
 
-def _speedup(pricer: Pricer, point: Point) -> float:
-    grid = pricer.grid([point.batch], point.depth)
+def _cost(pricer: Pricer, point: Point) -> RoundCost:
+    grid, scenario = pricer.grid([point.batch], point.depth), pricer.scenario
     plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth])
-    if point.isl is None or point.osl is None:
-        return point.accept_length * plain / spec
-    prompts = point.waiting_prompts / point.osl  # per output token
-    before = plain + prompts * pricer.prefill_seconds(point.isl)
-    after = spec / point.accept_length + prompts * pricer.prefill_seconds(point.isl, speculating=True)
-    return before / after
+    time = scenario.engine_time
+    terms = (time.verify_step_seconds, time.verify_sequence_seconds, time.draft_pass_seconds)
+    step = Step.uniform(batch=point.batch, depth=point.depth).divided(scenario.layout.sequence_ranks)
+    counts = (1.0, float(step.verified_sequences), _passes(scenario.drafter, point.depth))
+    priced = sum(count * term for count, term in zip(counts, terms, strict=True))
+    prompts = 0.0 if point.osl is None else point.waiting_prompts / point.osl  # per output token
+    reading = (0.0, 0.0)
+    if point.isl is not None:
+        reading = (pricer.prefill_seconds(point.isl), pricer.prefill_seconds(point.isl, speculating=True))
+    return RoundCost(
+        no_spec_seconds=plain + prompts * reading[0],
+        rest_seconds=spec - priced,
+        prompt_seconds=prompts * reading[1],
+        accept_length=point.accept_length,
+        counts=counts,
+        terms=terms,
+    )
+
+
+def _passes(drafter: Drafter, depth: int) -> float:
+    """Passes of the drafter that the engine launches one after another in a round."""
+    match drafter:
+        case CostlessDrafter():
+            return 0.0
+        case HeadDrafter() if drafter.head.block is not None:
+            return 1.0
+        case HeadDrafter() | ModelDrafter():
+            return float(depth)
+        case OverlappedDrafter():
+            return 0.0  # beside the verify step: not a term of its own
+        case _:
+            assert_never(drafter)
 
 
 def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], *, prices: str | None) -> Pricer:

@@ -61,7 +61,7 @@ def step_scenario(prices: str, engine_time: EngineTime) -> Scenario:
         prices=find_prices(prices, device, "vllm", RooflineForm.PER_COMPONENT),
         routing=UNIFORM,
         drafter=FREE,
-        survival=parse_acceptance("0", max_depth=8),
+        survival=parse_acceptance("0"),
         context=_CONTEXT,
         engine_time=engine_time,
     )

@@ -89,7 +89,7 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
         prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
         routing=find_routing(None, architecture),  # as `plan` does
         drafter=FREE,
-        survival=parse_acceptance("0", max_depth=1),
+        survival=parse_acceptance("0"),
         layout=row.layout,
         context=0.0,
     )

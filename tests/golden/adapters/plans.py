@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.app.planning import Answer, _config, answer
+from specmargin.app.planning import Answer, answer, engine_config
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.decisions.plan import deepest, plan_rows
+from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import plan_rows
 from specmargin.decisions.schedule import Schedule, depth_table
 from specmargin.errors import CatalogError, InputError, ParallelismError
 from specmargin.modes import Parallel, Placement, RooflineForm
@@ -38,6 +39,7 @@ _TYPES: dict[str, Any] = {
     "position_us": float,
     "layer_us": float,
     "off_ms": float,
+    "draft_p_min": float,
     "memory_utilization": float,
     "form": RooflineForm,
     "parallel": Parallel,
@@ -118,9 +120,16 @@ def _planned(cell: Cell) -> Planned:
     largest = _WHOLE_BATCH if cell.whole else _LARGEST_BATCH
     # One pass over all batches; the pricer keeps what it has priced.
     pricer.grid(sorted({*range(1, largest + 1), *BATCHES}), deepest(scenario, MAX_DEPTH))
-    rows = plan_rows(pricer, BATCHES, max_depth=MAX_DEPTH, graph_limit=graph_limit)
+    rows = plan_rows(
+        pricer,
+        BATCHES,
+        max_depth=deepest(scenario, MAX_DEPTH),
+        graph_limit=graph_limit,
+        schedule=None,  # the best depth, whatever the engine can express
+        min_gain=0.0,
+    )
     # `answer` also finds out where speculation stops to pay, which takes three times as long as this part of it.
-    config = _config(choice, pricer, rows, _question(cell, _LARGEST_BATCH), graph_limit)
+    config = engine_config(choice, pricer, list(BATCHES), _question(cell, _LARGEST_BATCH), graph_limit)
     grid = pricer.grid(BATCHES, deepest(scenario, MAX_DEPTH))
     whole = None
     if cell.whole:
@@ -137,7 +146,7 @@ def _planned(cell: Cell) -> Planned:
                 best_depth=row.depth,
                 scheduled_depth=config.schedule.depth_at(row.batch),
                 speedup=row.speedup,
-                hurdle=row.hurdle,
+                hurdle=sum(row.hurdle_by_component.values()),  # as a price: `row.hurdle` is a probability or nothing
                 break_even=row.break_even_acceptance,
                 distinct_experts=row.distinct_experts,
             )
@@ -212,7 +221,7 @@ def _whole(answer: Answer) -> WholePlan:
     return WholePlan(
         schedule=_ranges(answer.config.schedule),
         config=_text(answer.config.text, answer.config.file_text),
-        scheduled_speedup=answer.scheduled_speedups,
+        scheduled_speedup=tuple(row.speedup for row in plan.rows),
         pays_at_batches=_pairs(plan.paying),
         pays_without_graph_limit=_pairs(plan.graph_free_paying),
         stops_at_context=plan.stops_at_context,

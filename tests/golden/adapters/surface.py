@@ -148,6 +148,7 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "plan --contexts --gpu-hour-price --compare": _of(
         "plan", *_MOE, "--batch", "8", "--contexts", "1k,8k", "--gpu-hour-price", "2", "--compare", "datasheet"
     ),
+    "plan --compare unverified": _of("plan", *_MOE, "--batch", "1,64", "--compare", "unverified"),
     "plan --qps": _of("plan", *_MOE, "--qps", "4", "--isl", "1000", "--osl", "300", "--tpot-slo", "20"),
     "plan --drafter all": _of("plan", *_MOE, "--batch", "8", "--drafter", "all"),
     "plan --engine sglang": _of("plan", *_MOE, "--batch", "1,8,64", "--engine", "sglang"),

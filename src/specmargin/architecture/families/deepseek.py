@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from specmargin.architecture.config import Config
 from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
 from specmargin.architecture.families.mixture import with_shared
+from specmargin.architecture.precision import BF16
 from specmargin.architecture.types import Architecture, LatentAttention, Layer, Matrix, TokenSelection
+
+# GEMMs that run at the same time in a layer with an indexer.
+_STAGES = {
+    "q_a_proj": "input",
+    "kv_a_proj_with_mqa": "input",
+    "indexer.wk": "input",
+    "indexer.weights_proj": "input",
+    "q_b_proj": "query",
+    "indexer.wq_b": "query",
+}
 
 
 def deepseek_v3(reading: Reading) -> Architecture:
@@ -32,7 +45,7 @@ def _latent_stack(reading: Reading, family: str, *, selects: bool = False) -> Ar
 
     def layer(make: LayerBuilder, *, routes: bool, owns_indexer: bool) -> Layer:
         attention = _attention(config, selects=selects, owns_indexer=owns_indexer)
-        projections, vectors = _projections(make, config, attention)
+        projections, vectors = latent_projections(make, config, attention)
         return Layer(
             attention=attention,
             projections=projections,
@@ -83,10 +96,13 @@ def _attention(config: Config, *, selects: bool, owns_indexer: bool) -> LatentAt
     )
 
 
-def _projections(make: LayerBuilder, config: Config, attention: LatentAttention) -> tuple[tuple[Matrix, ...], int]:
+def latent_projections(
+    make: LayerBuilder, config: Config, attention: LatentAttention
+) -> tuple[tuple[Matrix, ...], int]:
     """Down- and up-projections. kv_b is what the absorbed form multiplies queries and outputs by.
 
-    The down-projections to the latents are replicated under tensor parallelism, the per-head ones are split.
+    The down-projections to the latents are replicated under tensor parallelism, the per-head ones are split. An indexer
+    (DSA) runs beside them, on a parallel stream (SGLang and TensorRT-LLM); its weights are not quantised.
     """
     heads, latent, rope = attention.heads, attention.latent_dim, attention.rope_dim
     nope, value = config.positive("qk_nope_head_dim"), config.positive("v_head_dim")
@@ -111,7 +127,10 @@ def _projections(make: LayerBuilder, config: Config, attention: LatentAttention)
         matrices += [
             make.whole("self_attn.indexer.wq_b", selection.index_heads * selection.index_dim, inputs=rank),
             make.whole("self_attn.indexer.wk", selection.index_dim),
-            make.whole("self_attn.indexer.weights_proj", selection.index_heads),
+            replace(make.whole("self_attn.indexer.weights_proj", selection.index_heads), precision=BF16),
+        ]
+        matrices = [
+            replace(matrix, stage=_STAGES.get(matrix.name.removeprefix("self_attn."), "")) for matrix in matrices
         ]
         vectors += 2 * selection.index_dim
     return tuple(matrices), vectors

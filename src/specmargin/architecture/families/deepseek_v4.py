@@ -7,7 +7,7 @@ from dataclasses import replace
 from specmargin.architecture.config import Config
 from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
 from specmargin.architecture.families.mixture import pool
-from specmargin.architecture.precision import FP8, FP32, MXFP4
+from specmargin.architecture.precision import BF16, FP8, FP32, MXFP4
 from specmargin.architecture.types import (
     Architecture,
     CompressedAttention,
@@ -22,7 +22,7 @@ from specmargin.errors import ArchitectureError
 
 def deepseek_v4(reading: Reading) -> Architecture:
     config = reading.config
-    if config.text("expert_dtype", "") == "fp4":
+    if config.text("expert_dtype", "") == "fp4" and reading.scheme.experts is None:  # --weights sets the experts too
         reading = replace(reading, scheme=replace(reading.scheme, experts=MXFP4))
     hidden, layers = config.positive("hidden_size"), config.layer_count()
     ratios = config.per_layer("compress_ratios", layers)
@@ -83,6 +83,11 @@ def _attention(config: Config, ratio: int) -> CompressedAttention:
 
 
 def _projections(make: LayerBuilder, config: Config, attention: CompressedAttention) -> tuple[tuple[Matrix, ...], int]:
+    """As engines run them (vLLM 0.24 to 0.32, models/deepseek_v4/attention.py).
+
+    All GEMMs of the layer's input run at the same time, on parallel streams, and so do the two query projections.
+    Compressors are one GEMM each. They and the indexer's weights are not quantised.
+    """
     heads, dim = attention.heads, attention.head_dim
     rank, out_rank, groups = (
         config.positive("q_lora_rank"),
@@ -91,9 +96,9 @@ def _projections(make: LayerBuilder, config: Config, attention: CompressedAttent
     )
     group_output = make.columns("attn.wo_a", out_rank, units=groups, inputs=heads * dim // groups)
     matrices = [
-        make.whole("attn.wq_a", rank, fused="qkv_a"),
-        make.columns("attn.wq_b", heads * dim, units=heads, inputs=rank),
-        make.whole("attn.wkv", dim, fused="qkv_a"),
+        replace(make.whole("attn.wq_a", rank, fused="qkv_a"), stage="input"),
+        replace(make.columns("attn.wq_b", heads * dim, units=heads, inputs=rank), stage="query"),
+        replace(make.whole("attn.wkv", dim, fused="qkv_a"), stage="input"),
         replace(group_output, copies=groups),  # block-diagonal: each group of heads has its own
         make.rows("attn.wo_b", groups * out_rank, units=groups),
     ]
@@ -101,18 +106,22 @@ def _projections(make: LayerBuilder, config: Config, attention: CompressedAttent
     if attention.ratio:
         # CSA compresses overlapping windows, so its projections are twice as wide.
         width = 2 * dim if attention.selection else dim
-        matrices += [make.whole("attn.compressor.wkv", width), make.whole("attn.compressor.wgate", width)]
+        matrices += _compressor(make, "attn.compressor", width)
         vectors += attention.ratio * width + dim
     if attention.selection:
         index = attention.selection
         matrices += [
-            make.whole("attn.indexer.compressor.wkv", 2 * index.index_dim),
-            make.whole("attn.indexer.compressor.wgate", 2 * index.index_dim),
-            make.whole("attn.indexer.wq_b", index.index_heads * index.index_dim, inputs=rank),
-            make.whole("attn.indexer.weights_proj", index.index_heads),
+            *_compressor(make, "attn.indexer.compressor", 2 * index.index_dim),
+            replace(make.whole("attn.indexer.wq_b", index.index_heads * index.index_dim, inputs=rank), stage="query"),
+            replace(make.whole("attn.indexer.weights_proj", index.index_heads), precision=BF16, stage="input"),
         ]
         vectors += attention.ratio * 2 * index.index_dim + index.index_dim
     return tuple(matrices), vectors
+
+
+def _compressor(make: LayerBuilder, name: str, width: int) -> list[Matrix]:
+    parts = [make.whole(f"{name}.{part}", width, fused=name) for part in ("wkv", "wgate")]
+    return [replace(part, precision=BF16, stage="input") for part in parts]
 
 
 def _experts(make: LayerBuilder, config: Config, streams: int, hash_routed: bool) -> ExpertBlock:

@@ -1,4 +1,5 @@
-"""Mixtures of experts on grouped-query attention: Mixtral, Qwen3-MoE, GLM-4.5 to 4.7, MiniMax, gpt-oss, Cohere MoE."""
+"""Mixtures of experts on grouped-query attention: Mixtral, Qwen3-MoE, GLM-4.5 to 4.7, Hy3, Ling, MiniMax, gpt-oss,
+Cohere MoE."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from specmargin.architecture.types import (
     Layer,
     Matrix,
 )
+from specmargin.errors import ArchitectureError
 
 Block = tuple[tuple[Matrix, ...], ExpertBlock | None]
 
@@ -83,6 +85,55 @@ def glm4_moe(reading: Reading) -> Architecture:
         feed_forward,
         qkv_biased=config.boolean("attention_bias"),
         vectors=2 * attention.key_dim if config.boolean("use_qk_norm", False) else 0,
+        mtp_layers=config.integer("num_nextn_predict_layers", 0),
+    )
+
+
+def hy_v3(reading: Reading) -> Architecture:
+    """Tencent Hy3: a dense first layer, then experts with one shared beside them, q and k normalised by head."""
+    config = reading.config
+    attention, layers = plain_attention(config), config.layer_count()
+    default = ["dense", *["sparse"] * (layers - 1)]
+    kinds = config.kinds("mlp_layer_types", layers, ("dense", "sparse"), default)
+
+    def feed_forward(make: LayerBuilder, index: int) -> Block:
+        if kinds[index] == "dense":
+            return make.gated_mlp("mlp", config.positive("intermediate_size")), None
+        return (), with_shared(make, config, "num_experts", name="mlp", shared_key="num_shared_experts")
+
+    biased = config.boolean("attention_bias", False)
+    return _stack(
+        reading,
+        "hy_v3",
+        lambda _: attention,
+        feed_forward,
+        qkv_biased=biased,
+        output_biased=biased,
+        vectors=2 * attention.key_dim,
+        mtp_layers=config.integer("num_nextn_predict_layers", 0),
+    )
+
+
+def bailing_moe_v2(reading: Reading) -> Architecture:
+    """Ling and Ring 2.0. Their checkpoints say `bailing_moe`, as does the first generation, which differs."""
+    config = reading.config
+    if "BailingMoeForCausalLM" in (config.values.get("architectures") or ()):
+        raise ArchitectureError(f"{config.origin}: the first generation of Ling is not read, only Ling and Ring 2.0")
+    attention, dense_prefix = plain_attention(config), config.integer("first_k_dense_replace")
+
+    def feed_forward(make: LayerBuilder, index: int) -> Block:
+        if index < dense_prefix:
+            return make.gated_mlp("mlp", config.positive("intermediate_size")), None
+        return (), with_shared(make, config, "num_experts", name="mlp", shared_key="num_shared_experts")
+
+    return _stack(
+        reading,
+        "bailing_moe_v2",
+        lambda _: attention,
+        feed_forward,
+        qkv_biased=config.boolean("use_qkv_bias", False),
+        output_biased=config.boolean("use_bias", False),
+        vectors=2 * attention.key_dim if config.boolean("use_qk_norm") else 0,
         mtp_layers=config.integer("num_nextn_predict_layers", 0),
     )
 
@@ -246,9 +297,11 @@ def _cohere_pattern(config: Config, layers: int, dense_prefix: int) -> list[str]
     return prefix + kinds(layers - dense_prefix, config.positive("sliding_window_pattern", 4))
 
 
-def with_shared(make: LayerBuilder, config: Config, experts_key: str, *, name: str) -> ExpertBlock:
+def with_shared(
+    make: LayerBuilder, config: Config, experts_key: str, *, name: str, shared_key: str = "n_shared_experts"
+) -> ExpertBlock:
     """DeepSeek's arrangement, which GLM and Kimi follow: shared experts are one wide MLP beside the routed ones."""
-    intermediate, shared = config.positive("moe_intermediate_size"), config.integer("n_shared_experts", 0)
+    intermediate, shared = config.positive("moe_intermediate_size"), config.integer(shared_key, 0)
     return make.experts(
         pool(config, experts_key, shared=shared),
         name=f"{name}.experts",

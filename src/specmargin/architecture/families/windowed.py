@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model
+from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
 from specmargin.architecture.families.dense import plain_attention
 from specmargin.architecture.families.mixture import pool
 from specmargin.architecture.types import Architecture, ExpertBlock, GroupedAttention, Layer
@@ -97,10 +97,12 @@ def gemma4(reading: Reading) -> Architecture:
 
 
 def mimo_v2(reading: Reading) -> Architecture:
+    """Windowed and full attention layers, and MTP blocks that the configuration does not mention: a windowed layer with
+    a dense MLP (vLLM's mimo_v2_mtp.py). The checkpoint has three; engines run one of them again and again."""
     config = reading.config
     hidden, layers = config.positive("hidden_size"), config.layer_count()
     is_local = config.per_layer("hybrid_layer_pattern", layers)
-    routes = config.per_layer("moe_layer_freq", layers)
+    has_experts = config.per_layer("moe_layer_freq", layers)
 
     def attention_of(local: bool) -> GroupedAttention:
         prefix = "swa_" if local else ""
@@ -120,18 +122,19 @@ def mimo_v2(reading: Reading) -> Architecture:
             intermediate=config.positive("moe_intermediate_size"),
         )
 
-    def layer(index: int) -> Layer:
-        make = builder(reading, index, hidden)
-        local = bool(is_local[index])
+    def layer(make: LayerBuilder, *, local: bool, routes: bool) -> Layer:
         attention = attention_of(local)
         has_sinks = config.boolean("add_swa_attention_sink_bias" if local else "add_full_attention_sink_bias", False)
         return Layer(
             attention=attention,
             projections=make.grouped_projections(attention),
-            dense=() if routes[index] else make.gated_mlp("mlp", config.positive("intermediate_size")),
-            experts=experts_of(make) if routes[index] else None,
+            dense=() if routes else make.gated_mlp("mlp", config.positive("intermediate_size")),
+            experts=experts_of(make) if routes else None,
             vector_parameters=2 * hidden + (attention.heads if has_sinks else 0),
         )
 
-    stack = [layer(i) for i in range(layers)]
-    return model(reading, family="mimo_v2", hidden=hidden, layers=stack, tied_default=False)
+    stack = [
+        layer(builder(reading, i, hidden), local=bool(is_local[i]), routes=bool(has_experts[i])) for i in range(layers)
+    ]
+    mtp = layer(mtp_builder(reading, hidden), local=True, routes=False)
+    return model(reading, family="mimo_v2", hidden=hidden, layers=stack, tied_default=False, draft_layers=[mtp])

@@ -91,22 +91,28 @@ function links(name) {
 
 // --- the verdict ---
 
+const hurdle = (row) => row.hurdle_note ?? row.hurdle.toFixed(2);
+
+// Another depth that is faster by more than the plan's min-gain.
+const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
+
 function showPlan(plan) {
   byId("sentence").textContent = plan.verdict;
   const facts = [
     [`speed-up at batch ${markedRow.batch}`, times(markedRow.speedup), markedRow.fits ? null : "does not fit in memory"],
-    ["draft", markedRow.depth || "off", `of ${markedRow.drafter}`],
+    ["draft", markedRow.depth || "off", better(markedRow) ? `better: ${better(markedRow)}` : `of ${markedRow.drafter}`],
     ["tokens/s", whole(markedRow.goodput_tokens_per_second), `${whole(markedRow.no_spec_tokens_per_second)} without`],
     ["ms/token", (markedRow.tpot_seconds * 1e3).toFixed(2), null],
-    ["hurdle", markedRow.hurdle.toFixed(2), "survival needed"],
-    ["break-even", markedRow.break_even_acceptance === null ? "never" : markedRow.break_even_acceptance.toFixed(2), "per-token acceptance"],
-    ["experts touched", markedRow.distinct_experts === null ? "dense" : whole(markedRow.distinct_experts), markedRow.experts && `of ${markedRow.experts} per layer`],
+    ["hurdle", hurdle(markedRow), "survival needed by one more"],
+    ["break-even", markedRow.break_even_acceptance === null ? "never" : markedRow.break_even_acceptance.toFixed(2),
+      markedRow.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${markedRow.break_even_accept_length.toFixed(2)}`],
+    ["experts read", markedRow.distinct_experts === null ? "dense" : whole(markedRow.distinct_experts), markedRow.experts && `of ${markedRow.experts} per layer, busiest GPU`],
     ["bound by", markedRow.bound_by.split(":")[0], markedRow.bound_by.split(": ")[1]],
   ];
   byId("numbers").replaceChildren(...facts.map(([name, value, small]) =>
     element("div", {}, element("dt", {}, name), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
   byId("flags").textContent = [plan.config, plan.config_file].filter(Boolean).join("\n") || "Nothing to configure: leave speculation disabled.";
-  byId("notes").replaceChildren(...[...plan.config_notes, ...plan.warnings].map((note) => element("li", {}, note)));
+  byId("notes").replaceChildren(...[...(plan.config_needs ? [`for ${plan.config_needs}`] : []), ...plan.config_notes, ...plan.warnings].map((note) => element("li", {}, note)));
   byId("sources").replaceChildren(...Object.entries(plan.sources).map(([name, source]) => element("li", {}, element("b", {}, `${name}: `), source)));
   byId("json").href = `/api/plan?${query(state)}`;
   byId("report").href = `/api/report?${query(state)}`;
@@ -116,10 +122,11 @@ function showPlan(plan) {
 
 const COLUMNS = [
   ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
+  ["better", better],
   ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
-  ["ms/token", (row) => (row.tpot_seconds * 1e3).toFixed(2)], ["hurdle", (row) => row.hurdle.toFixed(2)],
+  ["ms/token", (row) => (row.tpot_seconds * 1e3).toFixed(2)], ["hurdle", hurdle],
   ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
-  ["experts", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))], ["bound by", (row) => row.bound_by, "text"],
+  ["experts/GPU", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))], ["bound by", (row) => row.bound_by, "text"],
 ];
 
 function showRows(rows) {

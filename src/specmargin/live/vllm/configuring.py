@@ -16,7 +16,8 @@ from vllm.logger import init_logger
 
 from specmargin.errors import EngineError
 from specmargin.live.board import write_fault_board
-from specmargin.live.settings_schema import Settings, read_settings, read_settings_file
+from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.vllm.graphs import add_depth_table, depth_note
 from specmargin.live.vllm.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
 
@@ -35,7 +36,14 @@ def configure(config: Any) -> None:
         _uninstall(config)
 
 
+def request_graphs(args: Any) -> bool:
+    """Before vLLM builds its configuration from these `EngineArgs`; whether a table of depths was added."""
+    check_version(vllm.__version__)
+    return add_depth_table(args, _settings(args), lambda text: logger.info("Specmargin: %s.", text))
+
+
 def _settings(config: Any) -> Settings:
+    """`config`: anything with vLLM's `additional_config`."""
     settings = config.additional_config.get(KEY) if isinstance(config.additional_config, dict) else None
     if settings is not None:
         return read_settings(settings, f"additional_config['{KEY}']")
@@ -60,6 +68,9 @@ def _install(config: Any, settings: Settings) -> None:
         parallel.worker_extension_cls = WORKER_EXTENSION
     elif settings.confidence:
         logger.warning("Specmargin: another worker extension is configured; drafts have no confidence.")
+    note = None if config.speculative_config is None else depth_note(config.speculative_config)
+    if note is not None and settings.mode is not Mode.OBSERVE:
+        logger.warning("Specmargin: %s.", note)
 
 
 def _uninstall(config: Any) -> None:

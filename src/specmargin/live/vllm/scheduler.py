@@ -6,7 +6,6 @@ the step is scheduled shortens its run; the remaining tokens are those that vLLM
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from contextlib import suppress
@@ -18,7 +17,6 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.request import RequestStatus
 
 from specmargin.live.board import write_fault_board
 from specmargin.live.building import build_driver
@@ -28,6 +26,7 @@ from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.naming import bank_identity
+from specmargin.live.vllm.outcomes import nothing_decoded, step_done
 
 logger = init_logger("vllm.specmargin")
 _LOG_STEPS = 8  # between checks whether a log line is due
@@ -37,6 +36,7 @@ class _Decisions:
     """Mixin of both schedulers, before vLLM's class in the method resolution order."""
 
     _driver: Driver | None = None
+    _disabled: Driver | None = None  # after too many faults
     _narrator: Narrator | None = None
     _last_done: float = math.nan  # end of the last step; NaN while idle
     _started: float = math.nan
@@ -85,6 +85,7 @@ class _Decisions:
             identity=bank_identity(config),
             engine=str(config.parallel_config.data_parallel_index),
             log=logger.warning,
+            graph_positions=_graph_positions(config.compilation_config),
         )
         if settings.mode is not Mode.OBSERVE and lookup is None:
             # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
@@ -111,10 +112,17 @@ class _Decisions:
     # --- steps ---
 
     def schedule(self: Any, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if self._driver is not None:
+        driver = self._driver
+        if driver is not None:
             self._started = time.perf_counter()
-            self._truncate_drafts()
+            driver.guard.call("verify decision", None, self._before_schedule, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+    def _before_schedule(self: Any, driver: Driver) -> None:
+        if driver.verifies_by_request:
+            self._truncate_drafts()
+        else:
+            driver.verify_whole()
 
     def _truncate_drafts(self: Any) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]
@@ -127,12 +135,17 @@ class _Decisions:
                 request.spec_token_ids = request.spec_token_ids[:depth]
 
     def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
-        if self._driver is not None:
-            depth = self._driver.draft_depth(list(scheduler_output.num_scheduled_tokens))
-            if depth is not None:
-                scheduler_output.num_spec_tokens_to_schedule = depth
-            setattr(scheduler_output, WANTS_CONFIDENCE, self._driver.wants_confidence())
+        driver = self._driver
+        if driver is not None:
+            driver.guard.call("depth decision", None, self._set_depth, driver, scheduler_output)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+
+    @staticmethod
+    def _set_depth(driver: Driver, scheduled: SchedulerOutput) -> None:
+        depth = driver.draft_depth(scheduled.num_scheduled_tokens)
+        if depth is not None:
+            scheduled.num_spec_tokens_to_schedule = depth
+        setattr(scheduled, WANTS_CONFIDENCE, driver.wants_confidence())
 
     def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
         if self._driver is not None:
@@ -142,20 +155,32 @@ class _Decisions:
 
     def update_from_output(self: Any, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         driver = self._driver
-        step = None
-        if driver is not None:
-            step = driver.guard.call("outcome", None, self._step_done, scheduler_output, model_runner_output)
+        if driver is None:
+            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        # Read before vLLM removes finished requests.
+        step = driver.guard.call(
+            "outcome", None, step_done, scheduler_output, model_runner_output, self.requests, driver
+        )
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if driver is not None:
-            self._finish(driver, step, scheduler_output.num_spec_tokens_to_schedule)
+        if driver.guard.off:
+            self._show_off(driver)
+        else:
+            driver.guard.call("outcome", None, self._finish, driver, step, scheduler_output.num_spec_tokens_to_schedule)
         return outputs
+
+    def _show_off(self: Any, driver: Driver) -> None:
+        """The plug-in is disabled: the metrics say so, and nothing else runs."""
+        with suppress(Exception):
+            driver.board.show_guard(driver.guard)
+        self._driver = None
+        self._disabled = driver  # closed at shutdown: captured rounds are written
 
     def _finish(self: Any, driver: Driver, step: StepDone | None, drafted: int) -> None:
         now = time.perf_counter()
         begun = self._last_done if not math.isnan(self._last_done) else self._started
         self._last_done = now if self.running else math.nan
         if step is None:
-            step = StepDone(request_ids=[], verified=[], accepted=[], contexts=[], prompt_tokens=0, seconds=math.nan)
+            step = nothing_decoded()
         step.seconds = now - begun
         driver.done(step, drafted)
         if not self.running:
@@ -164,36 +189,11 @@ class _Decisions:
         if self._narrator is not None and self._steps % _LOG_STEPS == 0:
             driver.guard.call("outcome", None, self._narrator.look, now)
 
-    def _step_done(self: Any, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> StepDone:
-        """Read before vLLM removes finished requests. As in vLLM, accepted tokens are sampled tokens minus one."""
-        step = StepDone(
-            request_ids=[], verified=[], accepted=[], contexts=[], prompt_tokens=0, seconds=math.nan,
-            distinct_experts=float(getattr(output, "specmargin_experts", math.nan)),
-        )  # fmt: skip
-        invalid = scheduled.num_invalid_spec_tokens or {}
-        drafts_by_id, requests = scheduled.scheduled_spec_decode_tokens, self.requests
-        index_by_id = output.req_id_to_index
-        sampled_ids, is_finished = output.sampled_token_ids, RequestStatus.is_finished
-        for request_id, tokens in scheduled.num_scheduled_tokens.items():
-            request = requests.get(request_id)
-            drafts = len(drafts_by_id.get(request_id, ()))
-            if request is None or tokens != 1 + drafts or is_finished(request.status):
-                step.prompt_tokens += tokens if tokens != 1 + drafts else 0
-                continue
-            sampled = sampled_ids[index_by_id[request_id]] if sampled_ids else ()
-            if not sampled:
-                step.prompt_tokens += tokens
-                continue
-            step.request_ids.append(request_id)
-            step.verified.append(drafts - invalid.get(request_id, 0))
-            step.accepted.append(len(sampled) - 1)
-            step.contexts.append(request.num_computed_tokens)
-        return step
-
     def shutdown(self: Any) -> None:
-        if self._driver is not None:
-            with contextlib.suppress(Exception):  # also if the guard is off: captured rounds are written
-                self._driver.close()
+        for driver in (self._driver, self._disabled):
+            if driver is not None:
+                with suppress(Exception):
+                    driver.close()
         super().shutdown()  # type: ignore[misc]
 
 
@@ -203,6 +203,12 @@ class SpecmarginScheduler(_Decisions, Scheduler):
 
 class SpecmarginAsyncScheduler(_Decisions, AsyncScheduler):
     """Without confidence: with async scheduling, drafts stay in the worker. Depth by learned acceptance."""
+
+
+def _graph_positions(compilation: Any) -> int | None:
+    """Positions of the largest captured CUDA graph; None without graphs."""
+    mode, largest = compilation.cudagraph_mode, getattr(compilation, "max_cudagraph_capture_size", None)
+    return int(largest) if mode is not None and mode.value != 0 and largest else None
 
 
 def _describe(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool, v2_runner: bool) -> str:

@@ -18,6 +18,7 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from specmargin.live.vllm.graphs import TABLE
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.routing import RoutingTap
 
@@ -122,6 +123,32 @@ def _install() -> None:
     RoutingTap.install(GPUModelRunner)
 
 
+def _report_graphs() -> None:
+    """Log what the CUDA graphs of all depths take, in vLLM's second runner."""
+    try:
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner  # noqa: PLC0415  # not everywhere
+    except Exception:
+        return
+    capture = SecondRunner.capture_model
+    if hasattr(capture, "specmargin"):
+        return
+
+    @functools.wraps(capture)
+    def capture_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        taken = capture(self, *args, **kwargs)
+        try:
+            table = getattr(self.vllm_config.speculative_config, TABLE, None) or ()
+            depths = sorted({entry[2] for entry in table})
+            if depths and isinstance(taken, int) and taken > 0:
+                logger.info("Specmargin: CUDA graphs for depths %s take %.2f GiB.", depths, taken / (1 << 30))
+        except Exception as error:
+            logger.warning_once("Specmargin: the size of the CUDA graphs is not known (%s).", error)
+        return taken
+
+    capture_model.specmargin = True  # type: ignore[attr-defined]
+    SecondRunner.capture_model = capture_model
+
+
 def _attach_tap(runner: Any) -> None:
     """Set the runner's tap before the first step; None if the drafter has no logits or they are not needed."""
     tap = None
@@ -143,8 +170,9 @@ def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds
     if drafts is None or not drafts.draft_token_ids:
         tap.clear()
         return drafts
-    depth = max(len(row) for row in drafts.draft_token_ids)
+    depth = max(map(len, drafts.draft_token_ids))
     return ConfidentDraftTokenIds(drafts.req_ids, drafts.draft_token_ids, *tap.take(len(drafts.req_ids), depth))
 
 
 _install()
+_report_graphs()

@@ -7,89 +7,31 @@ own compiled loop; an engine's plug-in calls the same ones through a `Handle`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba.experimental import structref
 
 from specmargin.compiling import StructType, compiled, entry
+from specmargin.policies.kernel.depth import best_depth, choose_plain_probe, choose_probe, fill_options, is_allowed
 from specmargin.policies.kernel.gate import EarlyStop, Scratch, draft_lengths, ragged_gate
 from specmargin.policies.kernel.learn import (
     Learned,
     acceptance_shift,
     conditional_acceptance,
-    corrected_seconds,
     learn_acceptance,
-    learn_prices,
     learn_shift,
     shift_survival,
 )
-from specmargin.policies.kernel.prices import (
-    FIRST_CONTEXT,
-    PriceTable,
-    drafting_seconds,
-    equal_parts,
-    verify_parts,
-)
-from specmargin.records import Rows
-from specmargin.step import BoolArray, FloatArray, IntArray
+from specmargin.policies.kernel.prices import FIRST_CONTEXT, drafting_seconds, verify_parts
+from specmargin.policies.kernel.times import enter_state, learn_time, level_of, round_parts
+from specmargin.policies.kernel.types import Expectation, Kernel
+from specmargin.step import FloatArray, IntArray
 
 _FALLEN = -1.0  # log-odds: acceptance is far below that of the sample behind the look-ahead
-_DEEP_PROBE = 32  # one probe in so many is of the deepest depth, which costs most and is rarely best
 _SURE = 3.0  # standard deviations of the tokens accepted in the guard's window
 WHOLE, GATED, UNUSABLE = 0, 1, 2  # how the drafts of a batch are verified
 _OTHER_LOAD = 2.0  # a batch this many times larger or smaller lifts the suspension of the gate
-
-
-class Tuning:
-    """The controller's settings, as `ControllerSettings` explains them."""
-
-    hysteresis: float
-    probe_every: int
-    guard_steps: float
-    guard_margin: float
-    guard_rest: int
-    gate_steps: float
-    gate_rest: int
-
-
-class Rules(NamedTuple):
-    """The constant inputs of a policy. Arrays by batch and by depth start at 0."""
-
-    table: PriceTable
-    depth_by_batch: IntArray  # of a schedule, or of the look-ahead
-    rate_by_batch: FloatArray  # tokens per second at which the gate charges time
-    option_by_batch: FloatArray  # (batch, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
-    next_acceptance: FloatArray  # by depth: of the next token, where all before it were accepted
-    prior: FloatArray  # by depth: conditional acceptance
-    allowed: BoolArray  # by depth: the engine runs it well (graphs, kernels)
-    floor: IntArray  # by depth: the deepest allowed depth up to it
-    tuning: Rows[Tuning]
-    learns: bool
-    gates: bool
-    early_stop: bool  # single drafts may end between two passes
-    selective: bool  # depths come from the look-ahead: drafts end early, or depth costs nothing
-
-
-class Kernel(NamedTuple):
-    rules: Rules
-    learned: Learned
-    scratch: Scratch
-
-
-class Expectation(NamedTuple):
-    """What the gate expects of the drafts that it shortened; compared with their outcome."""
-
-    depths: IntArray
-    accepted: float  # tokens
-    reached: float  # tokens before the first rejection and that one
-    unseen: FloatArray  # (2, depth): expected tokens reached and accepted among those left out
-    gain: float  # expected tokens gained over verifying whole drafts
-    seconds: float = 0.0  # overhead of reading confidences and deciding
-
-    @classmethod
-    def nothing(cls, max_depth: int) -> Expectation:
-        return cls(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros((2, max_depth)), 0.0, 0.0)
 
 
 # --- how deep to draft ---
@@ -108,77 +50,49 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
 @compiled
 def _learned_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     """The depth, and whether it is a probe of another one than the best."""
-    rules, marks, tuning = kernel.rules, kernel.learned.marks[0], kernel.rules.tuning[0]
+    rules, marks = kernel.rules, kernel.learned.marks[0]
     marks.step += 1
     if marks.step < marks.off_until:
         return 0, False
-    selective = rules.selective and is_gating(kernel, batch)
-    if selective and kernel.learned.shift[0] >= _FALLEN:
-        marks.depth = rules.floor[rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)]]
-    else:
-        best, gain = _best_depth(kernel, batch, marks.depth)
-        if marks.depth < 0 or selective or gain > 1.0 + tuning.hysteresis:
-            marks.depth = best
-    probe = _choose_probe(kernel, selective)
+    fill_options(kernel, batch)
+    gating = is_gating(kernel, batch)
+    if gating and rules.selective and kernel.learned.shift[0] >= _FALLEN:
+        depth = rules.floor[rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)]]
+        marks.depth = depth
+        if depth == 0:
+            probe = choose_probe(kernel, batch, 0)
+        else:
+            probe = choose_plain_probe(kernel, batch, depth, _ahead_of_plain(kernel))
+        return (depth, False) if probe < 0 else (probe, True)
+    best = best_depth(kernel, batch)
+    if _is_worth_a_change(kernel, batch, best):
+        marks.depth = best
+    probe = choose_probe(kernel, batch, marks.depth)
     return (marks.depth, False) if probe < 0 else (probe, True)
 
 
 @compiled
-def _goodput(kernel: Kernel, batch: int, depth: int, committed: float) -> float:
-    """Tokens per second at this depth, by learned prices."""
-    table = kernel.rules.table
-    rest, experts = equal_parts(table, batch, depth)
-    seconds = corrected_seconds(kernel.learned, rest + table.draft_seconds[batch, depth, 0], experts)
-    return batch * committed / max(seconds, 1e-6)
+def _is_worth_a_change(kernel: Kernel, batch: int, best: int) -> bool:
+    depth, options = kernel.learned.marks[0].depth, kernel.options
+    if depth < 0 or not is_allowed(kernel, batch, depth):
+        return True
+    return options[best].log_goodput - options[depth].log_goodput > kernel.rules.tuning[0].hysteresis
+
+
+@compiled
+def _ahead_of_plain(kernel: Kernel) -> float:
+    """ln of gated goodput over that of plain decoding, by the guard's sums; 0 before there are any."""
+    sums = kernel.learned.guard[0]
+    return np.log(sums.committed / sums.plain) if sums.committed > 0.0 and sums.plain > 0.0 else 0.0
 
 
 @compiled
 def goodput_by_depth(kernel: Kernel, batch: int, out: FloatArray) -> None:
-    """Fill `out` with tokens per second under learned acceptance and prices."""
-    prior = kernel.rules.prior
-    shift = acceptance_shift(prior, kernel.learned)
-    alive, committed = 1.0, 1.0
+    """Fill `out` with tokens per second under learned acceptance and times."""
+    fill_options(kernel, batch)
+    level = level_of(kernel.learned.times, kernel.learned.marks[0].state)
     for depth in range(out.size):
-        if depth > 0:
-            alive *= conditional_acceptance(prior, kernel.learned, depth - 1, shift)
-            committed += alive
-        out[depth] = _goodput(kernel, batch, depth, committed)
-
-
-@compiled
-def _best_depth(kernel: Kernel, batch: int, current: int) -> tuple[int, float]:
-    """The allowed depth with the most goodput, and its goodput relative to that of the current depth."""
-    goodput = kernel.scratch.goodput
-    goodput_by_depth(kernel, batch, goodput)
-    best, current_goodput = 0, 0.0
-    for depth in range(goodput.size):
-        if kernel.rules.allowed[depth] and goodput[depth] > goodput[best]:
-            best = depth
-        if depth == current:
-            current_goodput = goodput[depth]
-    return best, goodput[best] / max(current_goodput, 1e-300)
-
-
-@compiled
-def _choose_probe(kernel: Kernel, selective: bool) -> int:
-    """From time to time the next allowed depth, rarely the deepest; more often while nothing is drafted. −1: no probe.
-
-    A gate that drafts needs no probes: confident sequences are drafted deep anyway."""
-    allowed, marks, tuning = kernel.rules.allowed, kernel.learned.marks[0], kernel.rules.tuning[0]
-    deepest = allowed.size - 1
-    if selective and marks.depth > 0:
-        return -1
-    interval = max(tuning.probe_every // (4 if marks.depth == 0 else 1), 1)
-    if marks.step % interval != 0 or marks.depth == deepest:
-        return -1
-    upwards = (marks.step // interval) % _DEEP_PROBE != 0
-    probe = -1
-    for depth in range(marks.depth + 1, deepest + 1):
-        if allowed[depth]:
-            probe = depth
-            if upwards:
-                break
-    return probe
+        out[depth] = batch * np.exp(kernel.options[depth].log_goodput - level)
 
 
 @compiled
@@ -286,11 +200,22 @@ def observe(
     learn_acceptance(learned, verified, accepted, unseen)
     if np.isnan(seconds):
         return True
-    rest, experts = verify_parts(rules.table, verified, verified.size)
-    rest += drafting_seconds(rules.table, drafted, drafted.size, FIRST_CONTEXT)
-    learn_prices(learned, rest, experts, seconds)
-    _guard_goodput(kernel, drafted, accepted, seconds)
+    _learn_time(kernel, drafted, verified, seconds)
+    if is_gating(kernel, verified.size):
+        _guard_goodput(kernel, drafted, accepted, seconds)
     return True
+
+
+@compiled
+def _learn_time(kernel: Kernel, drafted: IntArray, verified: IntArray, seconds: float) -> None:
+    learned, table, batch = kernel.learned, kernel.rules.table, verified.size
+    marks, total = learned.marks[0], 0
+    for i in range(batch):
+        total += verified[i]
+    rest, experts = verify_parts(table, verified, batch)
+    drafting = drafting_seconds(table, drafted, batch, FIRST_CONTEXT)
+    state = enter_state(learned.times, batch, marks.state, marks.step)
+    learn_time(learned.times, state, table, batch, total / batch, rest + experts, drafting, seconds, marks.step)
 
 
 @compiled
@@ -331,7 +256,8 @@ def _account_for_gate(kernel: Kernel, accepted: IntArray, seconds: float, expect
 
 @compiled
 def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, seconds: float) -> None:
-    """Turn speculation off after goodput has been below that of plain decoding for long enough."""
+    """Turn speculation off after gated goodput has been below that of timed plain steps for long enough. Without a
+    gate depths are compared with each other, depth 0 among them, and nothing has to be guarded."""
     batch, deepest, tokens, squares = drafted.size, 0, 0, 0
     for i in range(batch):
         deepest = max(deepest, drafted[i])
@@ -339,8 +265,8 @@ def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, second
         squares += accepted[i] ** 2
     if deepest == 0:
         return
-    rest, experts = equal_parts(kernel.rules.table, batch, 0)
-    plain = corrected_seconds(kernel.learned, rest, experts)
+    times, state = kernel.learned.times, kernel.learned.marks[0].state
+    plain = np.exp(level_of(times, state)) * round_parts(times, state, kernel.rules.table, batch, 0)[0]
     # Decaying sums, not a count of bad steps: at batch 1 most rounds may accept nothing and speculation still pay.
     sums, marks, tuning = kernel.learned.guard[0], kernel.learned.marks[0], kernel.rules.tuning[0]
     steps = tuning.guard_steps

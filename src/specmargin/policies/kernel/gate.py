@@ -39,7 +39,6 @@ class Scratch(NamedTuple):
     believed: FloatArray  # (sequence, depth): survival that the gate decides from
     unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of drafts left out
     nothing: FloatArray  # the same where nothing was left out
-    goodput: FloatArray  # by depth, from 0
 
     @classmethod
     def of(cls, max_batch: int, max_depth: int) -> Scratch:
@@ -54,7 +53,6 @@ class Scratch(NamedTuple):
             believed=np.zeros((max_batch, max_depth)),
             unseen=np.zeros((2, max_depth)),
             nothing=np.zeros((2, max_depth)),
-            goodput=np.zeros(max_depth + 1),
         )
 
 
@@ -177,7 +175,9 @@ def keep_drafting(
     rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
     fixed, per_sequence = pass_line(table, batch, depth + 1)
     slope = _expert_slope(table, batch * effective[depth])
-    verify = (rest[depth + 1] - rest[depth]) / batch + slope * (effective[depth + 1] - effective[depth])
+    # The gate keeps the step inside its CUDA graph, so single drafts may be longer than that graph holds for all.
+    inside = min(depth, max(table.graph_depth_by_batch[batch] - 1, 0))
+    verify = (rest[inside + 1] - rest[inside]) / batch + slope * (effective[depth + 1] - effective[depth])
     hurdle = stop.rate * (verify + per_sequence)
     total = 0.0
     count = 0

@@ -7,32 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from specmargin.compiling import compiled
+from specmargin.policies.kernel.times import Times
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
 
-# Prices: decay per step, weight of the prior in steps (for an offset as large as a step; for a scale off by one), and
-# the relative error above which a step counts less. An engine's fixed time is as likely to be off as its speed.
-_PRICE_FORGETTING, _OFFSET_STEPS, _SCALE_STEPS, _OUTLIER = 0.995, 1.0, 0.4, 0.25
-# Level: weight of the last step, and its range; a larger deviation is not the machine's speed.
-_LEVEL_RATE, _FASTEST, _SLOWEST = 0.1, 0.5, 2.0
-# Acceptance: decay per step for depths that were tried and for those that were not, the minimum number of rounds to
-# remember (a small batch has few rounds per step, and noise would decide), and weight of the prior in rounds.
-_FORGETTING, _UNTRIED, _LEAST_ROUNDS, _PRIOR_ROUNDS = 0.94, 0.985, 64.0, 8.0
+# Acceptance: decay per step of the recent rounds, the minimum number of rounds in them (a small batch has few rounds,
+# and noise would decide), how many times as long all rounds are remembered, decay per step for depths that were
+# not tried, and weight of the prior in rounds.
+_FORGETTING, _LEAST_ROUNDS, _LONGER, _UNTRIED, PRIOR_ROUNDS = 0.94, 64.0, 8.0, 0.998, 8.0
+_CHANGED = 2.5  # standard deviations by which recent rounds differ from all of them where acceptance has changed
 # Confidence: how fast its shift is learned, how fast it decays, and its limit.
 _SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
-
-
-class Correction:
-    """Measured step seconds against the table: level · (offset + rest_scale · rest + expert_scale · experts).
-
-    The level follows the machine's speed from step to step. It is the same at every depth, so it changes no decision.
-    The other three say how steps of different shapes compare.
-    """
-
-    offset: float
-    rest_scale: float
-    expert_scale: float
-    level: float
 
 
 class Marks:
@@ -40,13 +25,14 @@ class Marks:
 
     depth: int  # the current one
     step: int
+    state: int  # of the learned times
     off_until: int  # step at which drafting is tried again
     whole_until: int  # step at which gating is tried again
     whole_batch: int  # batch at which gating was suspended
 
 
 class GuardSums:
-    """Decaying sums over drafting steps: tokens committed, what plain decoding would have committed, squares."""
+    """Decaying sums over gated steps: tokens committed, what plain decoding would have committed, squares."""
 
     committed: float
     plain: float
@@ -66,9 +52,9 @@ class Learned(NamedTuple):
 
     tried: FloatArray  # by depth: tokens reached, a decaying sum
     taken: FloatArray  # by depth: tokens accepted, a decaying sum
-    normal: FloatArray  # (3, 3): normal equations of the correction
-    right: FloatArray  # (3,)
-    correction: Rows[Correction]
+    recent: FloatArray  # (2, depth): both of the recent rounds only
+    times: Times
+    credit: FloatArray  # by depth, from 0: tokens per token that knowing it better could have won since its last probe
     shift: FloatArray  # (1,): log-odds by which tokens are likelier to be accepted than their confidence says
     marks: Rows[Marks]
     guard: Rows[GuardSums]
@@ -79,57 +65,14 @@ class Learned(NamedTuple):
         return cls(
             tried=np.zeros(max_depth),
             taken=np.zeros(max_depth),
-            normal=np.zeros((3, 3)),
-            right=np.zeros(3),
-            correction=rows_of(Correction, rest_scale=1.0, expert_scale=1.0, level=1.0),
+            recent=np.zeros((2, max_depth)),
+            times=Times.nothing(max_depth),
+            credit=np.zeros(max_depth + 1),
             shift=np.zeros(1),
-            marks=rows_of(Marks, depth=-1, off_until=-1, whole_until=-1),
+            marks=rows_of(Marks, depth=-1, state=-1, off_until=-1, whole_until=-1),
             guard=rows_of(GuardSums),
             gate=rows_of(GateSums),
         )
-
-
-# --- prices ---
-
-
-@compiled
-def corrected_seconds(learned: Learned, rest: float, experts: float) -> float:
-    c = learned.correction[0]
-    return c.level * (c.offset + c.rest_scale * rest + c.expert_scale * experts)
-
-
-@compiled
-def learn_prices(learned: Learned, rest: float, experts: float, seconds: float) -> None:
-    """Decaying least squares, regularised to the prior (0, 1, 1); a step far from the expected time counts less."""
-    normal, right, c = learned.normal, learned.right, learned.correction[0]
-    shape = c.offset + c.rest_scale * rest + c.expert_scale * experts
-    if not (0.0 < seconds < 100.0 and 0.0 < shape < 100.0):
-        return
-    # The mean of the first steps, then of the last ones.
-    gain = max(_LEVEL_RATE, 1.0 / (1.0 + normal[0, 0] * shape**2))
-    c.level = min(max(c.level * (seconds / (c.level * shape)) ** gain, _FASTEST), _SLOWEST)
-    seconds /= c.level
-    error = abs(seconds / shape - 1.0)
-    weight = (1.0 if error <= _OUTLIER else _OUTLIER / error) / shape**2
-    x = (1.0, rest, experts)
-    for i in range(3):
-        right[i] = _PRICE_FORGETTING * right[i] + weight * x[i] * seconds
-        for j in range(3):
-            normal[i, j] = _PRICE_FORGETTING * normal[i, j] + weight * x[i] * x[j]
-    # Three equations, positive definite because of the prior: solved without pivoting or allocation.
-    a00, a01, a02 = normal[0, 0] + _OFFSET_STEPS / shape**2, normal[0, 1], normal[0, 2]
-    first, second = a01 / a00, a02 / a00
-    a11, a12 = normal[1, 1] + _SCALE_STEPS - first * a01, normal[1, 2] - first * a02
-    third = a12 / a11
-    a22 = normal[2, 2] + _SCALE_STEPS - second * a02 - third * a12
-    b1 = right[1] + _SCALE_STEPS - first * right[0]
-    b2 = right[2] + _SCALE_STEPS - second * right[0] - third * b1
-    z = b2 / a22
-    y = (b1 - a12 * z) / a11
-    offset = (right[0] - a01 * y - a02 * z) / a00
-    c.offset = min(max(offset, -0.5 * shape), 5.0 * shape)
-    c.rest_scale = min(max(y, 0.2), 5.0)
-    c.expert_scale = min(max(z, 0.2), 5.0)
 
 
 # --- acceptance ---
@@ -139,8 +82,9 @@ def learn_prices(learned: Learned, rest: float, experts: float, seconds: float) 
 def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, unseen: FloatArray) -> None:
     """Rounds cut short are censored. `unseen`: tries and takes, by depth, that a gate expected of the drafts it left
     out; without them only confident drafts would count, and every depth would look better than it is."""
-    tried, taken = learned.tried, learned.taken
-    remembered = max(_FORGETTING, 1.0 - verified.size / _LEAST_ROUNDS)
+    tried, taken, recent = learned.tried, learned.taken, learned.recent
+    keep_recent = max(_FORGETTING, 1.0 - verified.size / _LEAST_ROUNDS)
+    keep_long = 1.0 - (1.0 - keep_recent) / _LONGER
     for depth in range(tried.size):
         tries, takes = unseen[0, depth], unseen[1, depth]
         for i in range(verified.size):
@@ -148,9 +92,27 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
                 tries += 1
             if accepted[i] > depth:
                 takes += 1
-        keep = remembered if tries > 0 else _UNTRIED  # an untried depth decays slowly
+        takes = min(takes, tries)
+        keep = keep_long if tries > 0 else _UNTRIED  # an untried depth decays slowly
         tried[depth] = keep * tried[depth] + tries
-        taken[depth] = keep * taken[depth] + min(takes, tries)
+        taken[depth] = keep * taken[depth] + takes
+        recent[0, depth] = keep_recent * recent[0, depth] + tries
+        recent[1, depth] = keep_recent * recent[1, depth] + takes
+    if _has_changed(learned):
+        for depth in range(tried.size):
+            tried[depth], taken[depth] = recent[0, depth], recent[1, depth]
+
+
+@compiled
+def _has_changed(learned: Learned) -> bool:
+    """Whether the recent rounds accept more or fewer tokens than chance would make of all of them."""
+    difference = variance = 0.0
+    for depth in range(learned.tried.size):
+        if learned.tried[depth] > 0.0:
+            share = learned.taken[depth] / learned.tried[depth]
+            difference += learned.recent[1, depth] - learned.recent[0, depth] * share
+            variance += learned.recent[0, depth] * share * (1.0 - share)
+    return bool(abs(difference) > _CHANGED * np.sqrt(variance + 1.0))
 
 
 @compiled
@@ -168,7 +130,7 @@ def acceptance_shift(prior: FloatArray, learned: Learned) -> float:
 def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shift: float) -> float:
     """Acceptance of the token at `depth`; depths with few tries follow the shift of the others."""
     likely = min(max(prior[depth] * shift, 0.0), 0.999)
-    return float((learned.taken[depth] + _PRIOR_ROUNDS * likely) / (learned.tried[depth] + _PRIOR_ROUNDS))
+    return float((learned.taken[depth] + PRIOR_ROUNDS * likely) / (learned.tried[depth] + PRIOR_ROUNDS))
 
 
 # --- confidence ---

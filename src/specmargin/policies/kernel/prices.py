@@ -31,6 +31,7 @@ class PriceTable(NamedTuple):
     expert_step: float
     effective_by_depth: FloatArray  # m(depth + 1)
     by_pass: bool  # drafting takes a pass per token; False: one block
+    graph_depth_by_batch: IntArray  # the deepest depth whose verify step fits a CUDA graph
 
     @classmethod
     def of(
@@ -43,11 +44,14 @@ class PriceTable(NamedTuple):
         expert_step: float = 1.0,
         contexts: FloatArray | None = None,
         by_pass: bool = True,
+        graph_depth_by_batch: IntArray | None = None,
     ) -> PriceTable:
-        """Checked and read-only. Two-dimensional seconds are for a single context."""
+        """Checked and read-only. Two-dimensional seconds are for a single context; without `graph_depth_by_batch`
+        every step fits a graph."""
         contexts = np.zeros(1) if contexts is None else contexts
         shape = (rest_seconds.shape[0], effective_by_depth.size, contexts.size)
         rest, draft = (_frozen(seconds.reshape(shape)) for seconds in (rest_seconds, draft_seconds))
+        deepest = np.full(shape[0], shape[1] - 1) if graph_depth_by_batch is None else graph_depth_by_batch
         table = cls(
             rest_seconds=rest,
             draft_seconds=draft,
@@ -56,10 +60,19 @@ class PriceTable(NamedTuple):
             expert_step=float(expert_step),
             effective_by_depth=_frozen(effective_by_depth),
             by_pass=bool(by_pass),
+            graph_depth_by_batch=_frozen_depths(deepest, shape[1] - 1),
         )
+        if table.graph_depth_by_batch.shape != shape[:1]:
+            raise ScenarioError("a price table needs one graph depth per batch")
         if shape[0] < 2 or shape[1] < 2 or expert_seconds.size < 2:
             raise ScenarioError("a price table needs at least one sequence and one draft token")
         return table
+
+    def with_graphs(self, positions: int | None) -> PriceTable:
+        """For an engine whose largest CUDA graph has so many positions; None: no step is kept inside a graph."""
+        batch = np.maximum(np.arange(self.max_batch + 1), 1)
+        deepest = np.full(batch.size, self.max_depth) if positions is None else positions // batch - 1
+        return self._replace(graph_depth_by_batch=_frozen_depths(deepest, self.max_depth))
 
     @property
     def max_batch(self) -> int:
@@ -106,6 +119,12 @@ def _frozen(values: npt.ArrayLike) -> FloatArray:
     return array
 
 
+def _frozen_depths(depths: IntArray, deepest: int) -> IntArray:
+    array = np.clip(np.array(depths, dtype=np.int64, order="C"), 0, deepest)
+    array.flags.writeable = False
+    return array
+
+
 # --- compiled ---
 
 
@@ -144,11 +163,16 @@ def expert_seconds(table: PriceTable, effective: float) -> float:
 def ragged_parts(
     table: PriceTable, batch: int, mean_depth: float, effective: float, context: AxisPoint
 ) -> tuple[float, float]:
-    """The price of any verify step: seconds of all but routed experts, and of routed experts."""
+    """The price of any verify step: seconds of all but routed experts, and of routed experts.
+
+    Interpolated between two depths, unless a CUDA graph holds only the lower one: then at the price of the higher one.
+    """
     low = min(int(mean_depth), table.effective_by_depth.size - 2)
     rest = at_context(table.rest_seconds, batch, low, context)
     over = mean_depth - low
     if over > 0.0:
+        if low == table.graph_depth_by_batch[batch]:
+            over = 1.0
         rest += over * (at_context(table.rest_seconds, batch, low + 1, context) - rest)
     return rest, expert_seconds(table, effective)
 

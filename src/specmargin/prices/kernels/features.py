@@ -216,11 +216,12 @@ def prefill_terms_of(rows: pl.DataFrame) -> Terms:
 # --- whole attention modules (MLA, DSA, CSA, HCA), of which the fit subtracts the GEMMs ---
 
 
-def module_rows(table: Table, table_model: str) -> pl.DataFrame:
+def module_rows(table: Table, table_models: tuple[str, ...]) -> pl.DataFrame:
+    """`table_models`: ends of the model's names. Older tables have one model and do not name it."""
     keys = ["num_heads", "kv_cache_dtype", "gemm_type", "batch_size", "context"]
-    rows = (
-        table.rows.filter(pl.col("model").str.ends_with(table_model)) if "model" in table.rows.columns else table.rows
-    )
+    rows = table.rows
+    if "model" in rows.columns:
+        rows = rows.filter(pl.any_horizontal(pl.col("model").str.ends_with(name) for name in table_models))
     rows = rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
     return rows.group_by(keys).agg(pl.col("seconds").min()).sort(keys)
 
@@ -228,7 +229,14 @@ def module_rows(table: Table, table_model: str) -> pl.DataFrame:
 # --- GatedDeltaNet: the recurrent update and the convolution before it ---
 
 
-def delta_net_rows(table: Table) -> pl.DataFrame:
+DELTA_NET_TAPS = 3  # entries that the convolution keeps per channel: a kernel of 4
+
+
+def delta_net_rows(table: Table, *, bandwidth: float) -> pl.DataFrame:
+    """Without rows that move their states faster than memory: small batches whose states stayed in L2 between repeats.
+
+    In a served step the weights of the other layers evict them. Half of the rows on an L40S are of this kind.
+    """
     keys = ["num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim", "batch_size"]
     decode = table.rows.filter((pl.col("phase") == "generation") & (pl.col("seq_len") == 1))
     kernels = decode.group_by([*keys, "kernel_source"]).agg(pl.col("seconds").min())
@@ -236,15 +244,14 @@ def delta_net_rows(table: Table) -> pl.DataFrame:
         kernels.group_by(keys)
         .agg(pl.col("seconds").sum(), pl.len().alias("kernels"))
         .filter(pl.col("kernels") >= 2)
+        .filter(2.0 * _state_bytes() <= _FASTEST * bandwidth * pl.col("seconds"))
         .sort(keys)
     )
 
 
-def delta_net_terms_of(rows: pl.DataFrame) -> Terms:
-    """One fp32 state read and written per sequence."""
-    batch, v_heads = _column(rows, "batch_size"), _column(rows, "num_v_heads")
-    state = v_heads * _column(rows, "head_k_dim") * _column(rows, "head_v_dim") * 4.0
-    return Terms(bytes=2.0 * batch * state, operations=np.zeros(()), units=batch)
+def _state_bytes() -> pl.Expr:
+    """fp32 states of all sequences."""
+    return 4.0 * pl.col("batch_size") * pl.col("num_v_heads") * pl.col("head_k_dim") * pl.col("head_v_dim")
 
 
 def shape_numbers(rows: pl.DataFrame, columns: list[str]) -> IntArray:

@@ -32,34 +32,36 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTable:
-    """A whole attention module as it was measured: operation folder, file, and the model whose shapes it has."""
+    """A whole attention module as it was measured: its kind, operation folder, file, and whose shapes it has."""
 
+    kind: str
     operation: str
     file: str
     model: str  # the bundled model
-    table_model: str  # the end of its name in the table
+    table_models: tuple[str, ...]  # ends of its names in the tables
 
 
-MODULES = {
-    "mla": ModuleTable(
-        operation="mla", file="mla_generation_module_perf", model="deepseek-v3", table_model="DeepSeek-V3"
+def _sparse(kind: str, file: str, model: str, *table_models: str) -> ModuleTable:
+    return ModuleTable(kind=kind, operation="sparse_attention", file=file, model=model, table_models=table_models)
+
+
+# Laws are fitted to the first model of each kind; the others are only looked up and validated.
+MODULES = (
+    ModuleTable(
+        kind="mla",
+        operation="mla",
+        file="mla_generation_module_perf",
+        model="deepseek-v3",
+        table_models=("DeepSeek-V3",),
     ),
-    "dsa": ModuleTable(
-        operation="sparse_attention", file="dsa_generation_module_perf", model="deepseek-v3.2", table_model="V3.2"
-    ),
-    "csa": ModuleTable(
-        operation="sparse_attention",
-        file="dsv4_csa_generation_module_perf",
-        model="deepseek-v4-flash",
-        table_model="V4-Flash-FP8",
-    ),
-    "hca": ModuleTable(
-        operation="sparse_attention",
-        file="dsv4_hca_generation_module_perf",
-        model="deepseek-v4-flash",
-        table_model="V4-Flash-FP8",
-    ),
-}
+    _sparse("dsa", "dsa_generation_module_perf", "deepseek-v3.2", "DeepSeek-V3.2"),
+    _sparse("dsa", "dsa_generation_module_perf", "glm-5", "GLM-5", "GLM-5-FP8"),
+    _sparse("csa", "dsv4_csa_generation_module_perf", "deepseek-v4-flash", "V4-Flash-FP8"),
+    _sparse("csa", "dsv4_csa_generation_module_perf", "deepseek-v4-pro", "V4-Pro", "V4-Pro-FP8"),
+    _sparse("hca", "dsv4_hca_generation_module_perf", "deepseek-v4-flash", "V4-Flash-FP8"),
+    _sparse("hca", "dsv4_hca_generation_module_perf", "deepseek-v4-pro", "V4-Pro", "V4-Pro-FP8"),
+)
+MODULE_KINDS = tuple(dict.fromkeys(module.kind for module in MODULES))
 
 
 def attention_kind(attention: Attention) -> str:
@@ -68,7 +70,9 @@ def attention_kind(attention: Attention) -> str:
         case GroupedAttention():
             return "attention" if attention.selection is None else ""
         case LatentAttention():
-            return "mla" if attention.selection is None else "dsa"
+            # A layer that reuses a selection (GLM-5.2) has no indexer and no top-k: MLA over the selected tokens.
+            selects = attention.selection is not None and attention.selection.owns_indexer
+            return "dsa" if selects else "mla"
         case CompressedAttention():
             return "hca" if attention.selection is None else "csa"
         case LinearAttention():

@@ -7,8 +7,9 @@ once, products grow with the queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,12 +26,12 @@ from specmargin.architecture.types import (
 )
 from specmargin.prices.attention import traffic
 from specmargin.prices.kernels.book import LawBook, LawEntry
-from specmargin.prices.kernels.kinds import attention_kind
+from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
 from specmargin.prices.kernels.law import Terms
-from specmargin.prices.kernels.terms import expert_terms_of_work, fused, gemm_shape, gemm_terms, grouped_terms
+from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
 from specmargin.prices.model import WorkPrice
 from specmargin.prices.roofline import Roofline
-from specmargin.prices.work import Collective, Work
+from specmargin.prices.work import Collective, Module, Work
 from specmargin.sources import Source, weakest
 from specmargin.step import FloatArray, Step
 
@@ -44,6 +45,7 @@ class Correction:
 
 
 NO_CORRECTION = Correction()
+Prediction = Callable[[Step], FloatArray]  # seconds of a module as the sum of its parts
 
 
 class Refinement(Protocol):
@@ -54,6 +56,8 @@ class Refinement(Protocol):
     def experts(self, entry: LawEntry, block: ExpertBlock, work: Work) -> Correction: ...
 
     def attention(self, entry: LawEntry, attention: Attention, work: Work, step: Step) -> Correction: ...
+
+    def module(self, engine: str, entry: LawEntry, work: Work, step: Step, predict: Prediction) -> Correction: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class SiliconPrices:
             case ExpertBlock():
                 return self._experts(work, work.subject)
             case tuple():
-                return self._matrices(work, work.subject)
+                return self._projections(work, work.subject)
             case _:
                 return self._attention(work, work.subject)
 
@@ -84,14 +88,18 @@ class SiliconPrices:
 
     def _matrices(self, work: Work, matrices: tuple[Matrix, ...]) -> WorkPrice | None:
         parts: list[WorkPrice] = []
-        for group in fused(matrices):
-            entry = self.book.gemm(self.engine, group[0].precision.name)
-            if entry is None and group[0].precision.name == "fp32":
-                entry = self.book.gemm(self.engine, "bf16")  # hyper-connections and the like run in bf16 kernels
-            if entry is None:
+        for stage in stages(matrices):
+            entries = [self._gemm_law(group[0]) for group in stage]
+            known = [(group, entry) for group, entry in zip(stage, entries, strict=True) if entry is not None]
+            if len(known) < len(stage):
                 return None
-            parts.append(self._gemm(work, group, entry))
+            parts.append(_at_the_same_time([self._gemm(work, group, entry) for group, entry in known]))
         return _sum_prices(parts)
+
+    def _gemm_law(self, matrix: Matrix) -> LawEntry | None:
+        """Hyper-connections and the like are fp32; they run in bf16 kernels."""
+        precision = "bf16" if matrix.precision.name == "fp32" else matrix.precision.name
+        return self.book.gemm(self.engine, precision)
 
     def _gemm(self, work: Work, group: tuple[Matrix, ...], entry: LawEntry) -> WorkPrice:
         n, k = gemm_shape(group, work.ranks)
@@ -99,6 +107,55 @@ class SiliconPrices:
         terms = gemm_terms(work.positions, n, k, entry.dtype)
         correction = self.refinement.gemm(entry, work.positions, n, k) if self.refinement else NO_CORRECTION
         return _law_price(entry, terms, work.count, correction)
+
+    # --- modules: projections and attention, measured together ---
+
+    def _projections(self, work: Work, matrices: tuple[Matrix, ...]) -> WorkPrice | None:
+        """The module's own matrices within its measured rows; those around it (hyper-connections) as they are."""
+        if work.module is None or attention_kind(work.module.attention) not in MODULE_KINDS:
+            return self._matrices(work, matrices)
+        inside = self._matrices(work, work.module.projections)
+        if inside is None:
+            return None
+        corrected = self._corrected(work, work.module, inside)
+        around = tuple(matrix for matrix in matrices if matrix not in work.module.projections)
+        if not around:
+            return corrected
+        rest = self._matrices(work, around)
+        return None if rest is None else _sum_prices([corrected, rest])
+
+    def _corrected(self, work: Work, module: Module, price: WorkPrice) -> WorkPrice:
+        """Corrects what decoding sequences take alone: what prompts add to their step stays the same."""
+        correction = self._module_correction(work)
+        decode = None if work.step is None else _split(work.step)[0]
+        if decode is None or not correction.label:
+            return price
+        alone = price
+        if decode is not work.step:
+            alone = self._matrices(replace(work, positions=decode.positions), module.projections) or price
+        scale = 1.0 + (np.asarray(correction.factor) - 1.0) * alone.seconds / price.seconds
+        detail = f"{price.source.detail}, at most the {correction.label}"
+        return _scaled(replace(price, source=replace(price.source, detail=detail)), scale)
+
+    def _module_correction(self, work: Work) -> Correction:
+        """Measured time of the whole module over the sum of its parts, at most 1."""
+        decode = None if work.step is None else _split(work.step)[0]
+        if self.refinement is None or work.module is None or work.kv is None or decode is None:
+            return NO_CORRECTION
+        attention = work.module.attention
+        entry = self._attention_law(attention, attention_kind(attention), work.kv.name)
+        if entry is None:
+            return NO_CORRECTION
+        return self.refinement.module(self.engine, entry, work, decode, partial(self._sum_of_parts, work))
+
+    def _sum_of_parts(self, work: Work, step: Step) -> FloatArray:
+        """One layer's module without its correction: GEMMs (except GatedDeltaNet's, measured alone) and attention."""
+        assert work.module is not None
+        alone = replace(work, count=1, module=None, step=step, positions=step.positions)
+        kind = attention_kind(work.module.attention)
+        attention = self._attention(alone, work.module.attention)
+        projections = self._matrices(alone, work.module.projections) if kind in MODULE_KINDS else None
+        return np.asarray(sum(part.seconds for part in (attention, projections) if part is not None))
 
     # --- experts ---
 
@@ -139,7 +196,10 @@ class SiliconPrices:
             part = _attention_work(work, attention, step)
             operations = part.flops if kind != "gdn" else np.zeros(())
             terms = Terms(bytes=part.bytes, operations=operations, units=step.sequences)
-        correction = self.refinement.attention(entry, attention, work, step) if self.refinement else NO_CORRECTION
+        if isinstance(attention, GroupedAttention):
+            correction = self.refinement.attention(entry, attention, work, step) if self.refinement else NO_CORRECTION
+        else:
+            correction = self._module_correction(work)
         return _law_price(entry, terms, work.count, correction, _QUERIES_MODELLED)
 
     def _attention_law(self, attention: Attention, kind: str, kv: str) -> LawEntry | None:
@@ -240,9 +300,28 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     )
 
 
+def _scaled(price: WorkPrice, scale: FloatArray) -> WorkPrice:
+    return replace(
+        price,
+        seconds=np.asarray(price.seconds * scale),
+        memory_seconds=np.asarray(price.memory_seconds * scale),
+        compute_seconds=np.asarray(price.compute_seconds * scale),
+        fixed_seconds=np.asarray(price.fixed_seconds * scale),
+    )
+
+
 def _fixed_price(seconds: FloatArray, source: Source) -> WorkPrice:
     zero = np.zeros(())
     return WorkPrice(seconds=seconds, memory_seconds=zero, compute_seconds=zero, fixed_seconds=seconds, source=source)
+
+
+def _at_the_same_time(parts: Sequence[WorkPrice]) -> WorkPrice:
+    """Kernels on parallel streams: they share bandwidth and matrix units, and wait for one fixed time, the longest."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = _sum_prices(parts)
+    hidden = whole.fixed_seconds - np.max(np.stack([part.fixed_seconds for part in parts]), axis=0)
+    return replace(whole, seconds=whole.seconds - hidden, fixed_seconds=whole.fixed_seconds - hidden)
 
 
 def _sum_prices(parts: Sequence[WorkPrice]) -> WorkPrice:

@@ -8,20 +8,21 @@ nearest neighbour fades out with distance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
-from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention
+from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention, LinearAttention
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawEntry
 from specmargin.prices.kernels.features import AttentionShape
 from specmargin.prices.kernels.kinds import is_plain
 from specmargin.prices.kernels.law import Law
-from specmargin.prices.kernels.model import NO_CORRECTION, Correction
+from specmargin.prices.kernels.model import NO_CORRECTION, Correction, Prediction
+from specmargin.prices.kernels.modules import MeasuredModule, ModuleRows, ModuleShape, find_delta_net, find_rows
 from specmargin.prices.kernels.terms import gemm_terms
 from specmargin.prices.work import Work
 from specmargin.step import FloatArray, IntArray, Step
@@ -76,6 +77,7 @@ class TableRefinement:
 
     system: str
     bandwidth_bytes_per_second: float
+    modules: tuple[MeasuredModule, ...] = ()  # whose measured rows bound the sum of their parts
     _cache: dict[object, Any] = field(default_factory=dict)
 
     def _table(self, operation: str, entry: LawEntry) -> store.Table | None:
@@ -155,6 +157,42 @@ class TableRefinement:
     def _attention_sheet(self, entry: LawEntry, shape: AttentionShape) -> Sheet | None:
         table = self._table("attention", entry)
         return None if table is None else attention_sheet(features.attention_rows(table, shape), entry.law)
+
+    # --- whole modules ---
+
+    def module(self, engine: str, entry: LawEntry, work: Work, step: Step, predict: Prediction) -> Correction:
+        """By number of sequences, as rows have one query each; several queries take the same correction."""
+        if work.module is None or work.kv is None:
+            return NO_CORRECTION
+        shape = ModuleShape(module=work.module, ranks=work.ranks, kv=work.kv)
+        key = ("module", engine, entry.law, shape)
+        sheet, label = self._cached(key, lambda: self._module_sheet(engine, entry, shape, predict))
+        if sheet is None:
+            return NO_CORRECTION
+        context = step.total(step.context_by_class) / np.maximum(step.sequences, 1e-9)
+        return Correction(factor=np.exp(sheet.interpolate(step.sequences, context)), label=label)
+
+    def _module_sheet(
+        self, engine: str, entry: LawEntry, shape: ModuleShape, predict: Prediction
+    ) -> tuple[Sheet | None, str]:
+        """From the engine's own rows, or else from those of the engine whose law is used."""
+        for source in dict.fromkeys((engine, entry.engine)):
+            measured = self._module_rows(source, shape)
+            sheet = None if measured is None else module_sheet(measured.rows, predict)
+            if measured is not None and sheet is not None:
+                return sheet, f"module table of {measured.version}"
+        return None, ""
+
+    def _module_rows(self, engine: str, shape: ModuleShape) -> ModuleRows | None:
+        attention = shape.module.attention
+        if not isinstance(attention, LinearAttention):
+            return find_rows(self.modules, self.system, engine, shape)
+        bandwidth = self.bandwidth_bytes_per_second
+        found = find_delta_net(self.system, engine, attention, shape.ranks, bandwidth=bandwidth)
+        if found is None:
+            return None
+        at_any_context = pl.concat([found.rows, found.rows.with_columns(context=pl.lit(1.0))])  # spans a sheet's axis
+        return replace(found, rows=at_any_context)
 
     def _cached(self, key: object, make: Callable[[], Cached]) -> Cached:
         if key not in self._cache:
@@ -252,10 +290,21 @@ def _coordinates(shapes: FloatArray) -> FloatArray:
 
 def attention_sheet(rows: pl.DataFrame, law: Law) -> Sheet | None:
     """The log ratios of one shape's rows; None where they do not span both axes."""
+    return _sheet(rows, rows["seconds"].to_numpy(), law.seconds(features.attention_terms_of(rows)))
+
+
+def module_sheet(rows: pl.DataFrame, predict: Prediction) -> Sheet | None:
+    """How far the sum of parts must come down to a module's rows, as log ratios; 0 where it is below them."""
+    batch, context = (rows[name].to_numpy().astype(np.float64) for name in ("batch_size", "context"))
+    sheet = _sheet(rows, rows["seconds"].to_numpy(), predict(Step.uniform(batch=batch, context=context)))
+    return None if sheet is None else replace(sheet, log_ratio=np.minimum(sheet.log_ratio, 0.0))
+
+
+def _sheet(rows: pl.DataFrame, measured: FloatArray, predicted: FloatArray) -> Sheet | None:
     batch, context = (np.sort(rows[name].unique().to_numpy()).astype(np.float64) for name in ("batch_size", "context"))
     if batch.size < 2 or context.size < 2:
         return None
     cells = np.searchsorted(batch, rows["batch_size"].to_numpy()), np.searchsorted(context, rows["context"].to_numpy())
     ratio = np.full((batch.size, context.size), np.nan)
-    ratio[cells] = np.log(rows["seconds"].to_numpy() / law.seconds(features.attention_terms_of(rows)))
+    ratio[cells] = np.log(measured / predicted)
     return Sheet(log_batch=np.log(batch), log_context=np.log(context + 1.0), log_ratio=_filled_along_last(ratio))

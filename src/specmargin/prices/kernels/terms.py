@@ -43,6 +43,14 @@ def fused(matrices: tuple[Matrix, ...]) -> list[tuple[Matrix, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
+def stages(matrices: tuple[Matrix, ...]) -> list[list[tuple[Matrix, ...]]]:
+    """The GEMMs of these matrices (fused ones together), and which of them run at the same time."""
+    by_stage: dict[object, list[tuple[Matrix, ...]]] = {}
+    for index, group in enumerate(fused(matrices)):
+        by_stage.setdefault(group[0].stage or index, []).append(group)
+    return list(by_stage.values())
+
+
 def gemm_shape(group: tuple[Matrix, ...], ranks: int) -> tuple[float, float]:
     """Rows of the output and depth of the product, on one rank."""
     first = group[0]

@@ -1,0 +1,166 @@
+"""What a service delivers under a stated load: whole requests, prefill and queues included, by the simulator.
+
+Speculation speeds up decoding alone. Requests also wait for prompts, their own and those of others, so the service
+gains less than a decoding step does; with long inputs and short outputs it gains next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from specmargin.acceptance.survival import Survival
+from specmargin.app.verbs_schema import PlanRequest
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
+from specmargin.errors import ScenarioError, needs_extra
+
+if TYPE_CHECKING:
+    from specmargin.simulator.policies import PolicyChoice
+    from specmargin.simulator.serving import Serving
+    from specmargin.simulator.steady import Steady
+
+_GENERATIONS = 16  # requests per user; the first quarter is left out, and the last ones
+_LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
+_MUCH_PREFILL = 0.4  # share of the time from which on the headline mentions it
+_MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLoad:
+    """Requests of one kind: `users` that send their next when the last one ends, or a Poisson rate."""
+
+    input_tokens: int
+    output_tokens: int
+    users: int | None = None
+    requests_per_second: float | None = None
+    prefix_hit: float = 0.0
+    max_num_batched_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        if (self.users is None) == (self.requests_per_second is None):
+            raise ScenarioError("a load is a number of concurrent users or a request rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The same load without speculation and under the plan's setting."""
+
+    load: ServiceLoad
+    gpus: int
+    plain: Steady
+    speculating: Steady
+
+    @property
+    def speedup(self) -> float:
+        """Of output tokens per second; with a request rate, of the time between tokens."""
+        if self.load.users is not None:
+            return self.speculating.tokens_per_second / self.plain.tokens_per_second
+        if self.plain.tpot_seconds is None or self.speculating.tpot_seconds is None:
+            return 1.0
+        return self.plain.tpot_seconds / self.speculating.tpot_seconds
+
+
+def headline(of: Service) -> str:
+    """What the service gains, in one or two sentences."""
+    load, gain = of.load, of.speedup
+    tokens = f"{load.input_tokens:,} tokens in and {load.output_tokens:,} out"
+    if load.users is not None:
+        subject = f"With {load.users:,} concurrent requests of {tokens}"
+        change = (
+            f"{of.plain.tokens_per_second:,.0f} to {of.speculating.tokens_per_second:,.0f} output tokens per second"
+        )
+    else:
+        subject = f"At {load.requests_per_second:g} requests per second of {tokens}"
+        before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (of.plain, of.speculating))
+        change = f"{before:.1f} to {after:.1f} ms per token"
+    text = f"{subject} the service goes from {change} ({gain:.2f}×)."
+    share = of.plain.prefill_share
+    if share > _MUCH_PREFILL:
+        text += f" Prefill takes {share:.0%} of its time, which speculation cannot shorten."
+    return text
+
+
+def service_payload(of: Service) -> dict[str, Any]:
+    """The same as JSON."""
+    values: dict[str, Any] = {"speedup": of.speedup, **asdict(of.load)}
+    for name, steady in (("plain", of.plain), ("speculating", of.speculating)):
+        values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / of.gpus}
+    return values
+
+
+def service_load(request: PlanRequest) -> ServiceLoad | None:
+    """None: the request names batch sizes instead."""
+    if request.isl is None or request.osl is None or (request.concurrency is None and request.qps is None):
+        return None
+    if request.concurrency is None and find_spec("numba") is None:
+        return None  # a rate can be planned without the simulator
+    return ServiceLoad(
+        input_tokens=request.isl,
+        output_tokens=request.osl,
+        users=request.concurrency,
+        requests_per_second=request.qps,
+        prefix_hit=request.prefix_hit,
+        max_num_batched_tokens=request.max_num_batched_tokens,
+    )
+
+
+def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
+    """Simulate the load twice. `schedule` is what the engine drafts."""
+    with needs_extra("simulate"):
+        from specmargin.simulator.run import simulate, with_tables  # noqa: PLC0415 (Numba is an extra)
+        from specmargin.simulator.steady import steady_state  # noqa: PLC0415
+
+    serving = _serving(pricer, load, depth=schedule.max_depth, seed=seed)
+    serving = with_tables(serving)
+    run = partial(simulate, serving)
+    plain = steady_state(run())
+    drafting = schedule.max_depth > 0
+    speculating = steady_state(run(choice=_choice(schedule, serving.engine.max_num_seqs))) if drafting else plain
+    return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
+
+
+def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Serving:
+    from specmargin.simulator.engine import EngineSettings  # noqa: PLC0415
+    from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415
+    from specmargin.simulator.serving import Serving  # noqa: PLC0415
+    from specmargin.simulator.workload import ClosedLoop, FixedLength, Poisson, Workload  # noqa: PLC0415
+
+    survival: Survival = pricer.scenario.survival
+    if load.users is not None:
+        arrivals: ClosedLoop | Poisson = ClosedLoop(
+            users=load.users, requests=max(_GENERATIONS * load.users, _LEAST_REQUESTS)
+        )
+    else:
+        assert load.requests_per_second is not None
+        arrivals = Poisson(requests_per_second=load.requests_per_second, requests=_LEAST_ARRIVALS)
+    return Serving(
+        pricer=pricer,
+        workload=Workload(
+            arrivals=arrivals,
+            prompt=FixedLength(tokens=load.input_tokens),
+            output=FixedLength(tokens=load.output_tokens),
+        ),
+        bank=drawn_rounds({"all": survival}, max(depth, 1), seed=seed),
+        policy="none",
+        engine=EngineSettings(
+            max_num_seqs=max(_MIN_SEQS, load.users or 0),
+            max_num_batched_tokens=load.max_num_batched_tokens,
+            prefix_hit=load.prefix_hit,
+        ),
+        max_depth=max(depth, 1),
+        seed=seed,
+    )
+
+
+def _choice(schedule: Schedule, max_batch: int) -> PolicyChoice:
+    import numpy as np  # noqa: PLC0415
+
+    from specmargin.policies.policy import Schedule as SchedulePolicy  # noqa: PLC0415
+    from specmargin.simulator.policies import PolicyChoice  # noqa: PLC0415
+
+    depths = np.concatenate([[0], schedule.depths_at(np.arange(1, max_batch + 1))]).astype(np.int64)
+    policy = SchedulePolicy(name="setting", depth_by_batch=depths)
+    return PolicyChoice(name="setting", policy=policy, held_depth=schedule.max_depth)

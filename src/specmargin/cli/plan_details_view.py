@@ -1,0 +1,65 @@
+"""`plan --explain`: bottlenecks by batch, how to read the table, the effect of routing, and every source."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from specmargin.app.payload import weight_names
+from specmargin.app.planning import Answer
+from specmargin.cli import render
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow
+from specmargin.prices.model import Resource
+
+_LEGEND = (
+    "draft: tokens per sequence and step that the flags give at this batch",
+    "better: depth that would be faster by more than --min-gain; none: without speculation",
+    "tok/s, plain: tokens per second of all sequences, with these flags and without speculation",
+    "ms/token: time between tokens of one sequence",
+    "break-even: per-token acceptance at which this depth breaks even; as accept length: tokens per round "
+    "with the bonus token, as engines report it",
+    "hurdle: survival at which verifying one more draft token pays, drafting excluded",
+    "experts: distinct experts of one layer that a step reads, on the busiest GPU",
+    "bottleneck: of one more position",
+)
+
+
+def show(out: Console, best: Answer) -> None:
+    for note in best.config.notes:
+        out.print(note, style="dim", markup=False)
+    _show_bottlenecks(out, best.plan)
+    for line in _LEGEND:
+        out.print(line, style="dim", markup=False)
+    out.print()
+    effect = best.routing_effect
+    if effect is not None:
+        out.print(str(effect), markup=False)
+        out.print()
+    render.sources(out, best.plan.pricer.sources)
+
+
+def _show_bottlenecks(out: Console, plan: Plan) -> None:
+    scenario = plan.scenario
+    several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
+    columns = ["batch", "plain ms", "accept length", "hurdle"]
+    columns += [*(["experts/GPU"] if moe else []), *(["comm"] if several else [])]
+    title = f"weights {weight_names(scenario)}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices"
+    shown = render.table(title, [*((name, "right") for name in columns), ("bottleneck", "left")])
+    for row in plan.rows:
+        shown.add_row(
+            f"{row.batch:,}",
+            f"{row.no_spec_tpot_seconds * 1e3:.2f}",
+            "never" if row.break_even_accept_length is None else f"{row.break_even_accept_length:.2f}",
+            render.hurdle(row),
+            *([f"{row.distinct_experts:.0f}"] if moe else []),
+            *([f"{row.communication_share:.0%}"] if several else []),
+            _bottleneck(row),
+        )
+    out.print(shown)
+    out.print()
+
+
+def _bottleneck(row: PlanRow) -> str:
+    if row.bound_resource is Resource.COLLECTIVES:
+        return str(row.bound_component)
+    return f"{row.bound_component} ({row.bound_resource})"

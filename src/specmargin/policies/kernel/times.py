@@ -1,0 +1,220 @@
+"""Measured step times against the price table: a Kalman filter over the logarithms of their ratios. Compiled.
+
+A step of B sequences that verifies depth d and drafts depth e at its end takes
+
+    exp(level) · (verify(B, d) · exp(s_d) + draft(B, e) · exp(draft))
+
+with `verify` and `draft` from the table. The level is the machine's speed: the same at every depth, so it changes no
+decision. `s_d` is `slope_d · z_d`, where z_d = ln(verify(B, d) / verify(B, 0)) plus a little: a fixed time that the
+table does not know is a slope of −1, verification at three times its price one of about +1. `s_0` stands alone.
+
+The filter also knows how uncertain it is, and that is what probes are decided by. What only one depth was timed at goes
+to the level. Every power of two of the batch has its own state; a new one starts from that of the last batch, less
+certain.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from specmargin.compiling import compiled
+from specmargin.policies.kernel.prices import PriceTable, equal_parts
+from specmargin.step import FloatArray, IntArray
+
+LEVEL, DRAFT, FIRST = 0, 1, 2  # places of the level, of drafting and of depth 0 in the state
+_STATES = 18  # powers of two up to 131,072 sequences
+# Standard deviations before anything was timed. A table may be wrong by a factor of two in any of them.
+_LEVEL_PRIOR, _DRAFT_PRIOR, _OFF_PRIOR, _SLOPE_PRIOR = 5.0, 0.8, 0.15, 0.65
+_SLOPE_REACH, _OWN_SLOPE = 6.0, 0.1  # depths over which slopes are alike, and what each has of its own
+_LEAST_Z = 0.03  # per depth, in z: verification that the table prices at nothing may still take time
+# Variance per step: of the level at first and later; share of its prior that everything else loses again.
+_FIRST_STEPS, _FIRST_DRIFT, _LEVEL_DRIFT, _FORGETTING = 8, 0.1, 4e-4, 1.0 / 4000.0
+_OCTAVE = 0.3  # share of the prior by which a batch twice as large is less certain
+_NOISE, _NOISE_RATE, _LEAST_NOISE, _MOST_NOISE = 0.01, 0.02, 1e-4, 0.25  # variance of one step
+_SURPRISE = 0.2  # share of a deviation that counts as noise: one step alone convinces nobody
+_FIRST_TIMED = 4  # steps of a depth in which it may turn out to be anywhere: prices may miss a cliff
+_STEEPEST = 2.0  # slope that is carried over to another batch; a steeper one is a cliff at this batch
+
+
+class Times(NamedTuple):
+    """By power of two of the batch. Only `prior` is constant."""
+
+    mean: FloatArray  # (states, 2 + depths): level, drafting, depth 0, slopes
+    spread: FloatArray  # (states, 2 + depths, 2 + depths): covariance
+    prior: FloatArray  # covariance before anything was timed
+    seen: IntArray  # (states, 2): steps timed, and the last one's number; −1: none
+    timed: IntArray  # (states, depths): steps timed that verified this depth
+    noise: FloatArray  # (1,): variance of a single step
+    scratch: FloatArray  # (2, 2 + depths)
+
+    @classmethod
+    def nothing(cls, max_depth: int) -> Times:
+        size = FIRST + 1 + max_depth
+        prior = np.zeros((size, size))
+        depth = np.arange(1.0, max_depth + 1.0)
+        alike = np.exp(-0.5 * ((depth[:, np.newaxis] - depth) / _SLOPE_REACH) ** 2)
+        prior[FIRST + 1 :, FIRST + 1 :] = _SLOPE_PRIOR**2 * alike + _OWN_SLOPE**2 * np.eye(max_depth)
+        prior[LEVEL, LEVEL], prior[DRAFT, DRAFT], prior[FIRST, FIRST] = _LEVEL_PRIOR**2, _DRAFT_PRIOR**2, _OFF_PRIOR**2
+        seen = np.zeros((_STATES, 2), dtype=np.int64)
+        seen[:, 1] = -1
+        return cls(
+            mean=np.zeros((_STATES, size)),
+            spread=np.zeros((_STATES, size, size)),
+            prior=prior,
+            seen=seen,
+            timed=np.zeros((_STATES, 1 + max_depth), dtype=np.int64),
+            noise=np.full(1, _NOISE),
+            scratch=np.zeros((2, size)),
+        )
+
+
+@compiled
+def state_of(batch: int) -> int:
+    """The power of two that is nearest to a batch."""
+    state, bound = 0, 1.5  # the middle of 1 and 2; the next ones are near the geometric middle
+    while batch > bound and state < _STATES - 1:
+        state += 1
+        bound *= 2.0
+    return state
+
+
+@compiled
+def enter_state(times: Times, batch: int, last: int, step: int) -> int:
+    """The state of this batch, ready for use. `last`: the one in use before, or −1."""
+    state = state_of(batch)
+    if times.seen[state, 1] < 0:
+        known = last >= 0 and last != state and times.seen[last, 1] >= 0
+        source = last if known else state
+        less = min(_OCTAVE * abs(last - state), 1.0) if known else 1.0
+        for i in range(times.prior.shape[0]):
+            times.mean[state, i] = _carried(times.mean[source, i], i) if known else 0.0
+            for j in range(times.prior.shape[0]):
+                before = times.spread[source, i, j] if known else times.prior[i, j]
+                times.spread[state, i, j] = before + less * (times.prior[i, j] - before)
+        times.seen[state, 0] = 0
+        times.seen[state, 1] = step
+    return state
+
+
+@compiled
+def _carried(value: float, place: int) -> float:
+    return value if place == LEVEL else min(max(value, -_STEEPEST), _STEEPEST)
+
+
+@compiled
+def level_of(times: Times, state: int) -> float:
+    """The machine's speed: ln of measured over priced seconds, for what all depths have in common."""
+    return float(times.mean[state, LEVEL])
+
+
+@compiled
+def depth_weight(table: PriceTable, batch: int, depth: int) -> float:
+    """z of a depth; 1 for depth 0."""
+    if depth == 0:
+        return 1.0
+    rest, experts = equal_parts(table, batch, depth)
+    plain_rest, plain_experts = equal_parts(table, batch, 0)
+    ratio = (rest + experts) / max(plain_rest + plain_experts, 1e-12)
+    return max(math.log(max(ratio, 1e-12)), 0.0) + _LEAST_Z * depth
+
+
+@compiled
+def round_parts(times: Times, state: int, table: PriceTable, batch: int, depth: int) -> tuple[float, float, float]:
+    """Seconds of verifying and of drafting in a round of this depth, without the level; and z."""
+    rest, experts = equal_parts(table, batch, depth)
+    z, mean = depth_weight(table, batch, depth), times.mean[state]
+    verify = (rest + experts) * math.exp(z * mean[FIRST + depth])
+    return verify, table.draft_seconds[batch, depth, 0] * math.exp(mean[DRAFT]), z
+
+
+@compiled
+def contrast_variance(
+    times: Times, state: int, one: int, one_verify: float, one_draft: float, other: int, verify: float, draft: float
+) -> float:
+    """Variance of ln(round of depth `one`) − ln(round of depth `other`). The others: weights of `slope` and of drafting
+    in each round's logarithm."""
+    p = times.spread[state]
+    i, j, u = FIRST + one, FIRST + other, one_draft - draft
+    variance = one_verify**2 * p[i, i] + verify**2 * p[j, j] + u**2 * p[DRAFT, DRAFT]
+    variance += 2.0 * (u * (one_verify * p[i, DRAFT] - verify * p[j, DRAFT]) - one_verify * verify * p[i, j])
+    return float(max(variance, 0.0))
+
+
+@compiled
+def learn_time(
+    times: Times,
+    state: int,
+    table: PriceTable,
+    batch: int,
+    mean_depth: float,
+    verify_seconds: float,
+    draft_seconds: float,
+    seconds: float,
+    step: int,
+) -> None:
+    """One timed step: `verify_seconds` and `draft_seconds` by the table, `mean_depth` verified."""
+    mean, p, size = times.mean[state], times.spread[state], times.prior.shape[0]
+    h, gain = times.scratch[0], times.scratch[1]
+    low = min(int(mean_depth), size - FIRST - 1)
+    high, over = min(low + 1, size - FIRST - 1), mean_depth - low
+    low_z, high_z = depth_weight(table, batch, low), depth_weight(table, batch, high)
+    shape = (1.0 - over) * low_z * mean[FIRST + low] + over * high_z * mean[FIRST + high]
+    verify, draft = verify_seconds * math.exp(shape), draft_seconds * math.exp(mean[DRAFT])
+    total = verify + draft
+    if not (0.0 < seconds < 100.0 and 0.0 < total < 100.0):
+        return
+    _forget(times, state, step)
+    if over == 0.0:
+        times.timed[state, low] += 1
+    h[:] = 0.0
+    h[LEVEL], h[DRAFT] = 1.0, draft / total
+    h[FIRST + low] += verify / total * (1.0 - over) * low_z
+    h[FIRST + high] += verify / total * over * high_z
+    error = math.log(seconds / total) - mean[LEVEL]
+    noise = times.noise[0]
+    explained = _explain(p, h, gain)
+    limit = 3.0 * math.sqrt(explained + noise)
+    if abs(error) > limit and over == 0.0 and times.timed[state, low] <= _FIRST_TIMED and times.seen[state, 0] > 1:
+        p[FIRST + low, FIRST + low] += (error / h[FIRST + low]) ** 2
+        explained = _explain(p, h, gain)
+        limit = abs(error)
+    variance = explained + noise + (_SURPRISE * error) ** 2
+    bounded = min(max(error, -limit), limit)
+    for i in range(size):
+        mean[i] += gain[i] / variance * bounded
+        for j in range(size):
+            p[i, j] -= gain[i] * gain[j] / variance
+    # The expected square of this step's noise, given its deviation.
+    share = noise / (explained + noise)
+    expected = share * share * bounded * bounded + share * explained
+    times.noise[0] = min(max(noise + _NOISE_RATE * (expected - noise), _LEAST_NOISE), _MOST_NOISE)
+
+
+@compiled
+def _explain(spread: FloatArray, h: FloatArray, gain: FloatArray) -> float:
+    """Fill `gain` with the covariance of the state and a step's logarithm; returns the variance of that logarithm."""
+    explained = 0.0
+    for i in range(h.size):
+        gain[i] = 0.0
+        for j in range(h.size):
+            gain[i] += spread[i, j] * h[j]
+        explained += h[i] * gain[i]
+    return explained
+
+
+@compiled
+def _forget(times: Times, state: int, step: int) -> None:
+    """Grow less certain for the steps since the last one of this state."""
+    p, seen = times.spread[state], times.seen[state]
+    steps = max(step - seen[1], 1)
+    lost = min(_FORGETTING * steps, 1.0)
+    for i in range(DRAFT, times.prior.shape[0]):
+        for j in range(DRAFT, times.prior.shape[0]):
+            p[i, j] += lost * (times.prior[i, j] - p[i, j])
+    drift = _FIRST_DRIFT if seen[0] < _FIRST_STEPS else _LEVEL_DRIFT
+    p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * min(steps, 256), times.prior[LEVEL, LEVEL])
+    seen[0] += 1
+    seen[1] = step

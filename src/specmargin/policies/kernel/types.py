@@ -1,0 +1,77 @@
+"""What a compiled policy is made of: constant rules, what it learns, and scratch memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from specmargin.policies.kernel.gate import Scratch
+from specmargin.policies.kernel.learn import Learned
+from specmargin.policies.kernel.prices import PriceTable
+from specmargin.records import Rows
+from specmargin.step import BoolArray, FloatArray, IntArray
+
+
+class Tuning:
+    """The controller's settings, as `ControllerSettings` explains them."""
+
+    hysteresis: float
+    probe_every: int
+    guard_steps: float
+    guard_margin: float
+    guard_rest: int
+    gate_steps: float
+    gate_rest: int
+
+
+class Rules(NamedTuple):
+    """The constant inputs of a policy. Arrays by batch and by depth start at 0."""
+
+    table: PriceTable
+    depth_by_batch: IntArray  # of a schedule, or of the look-ahead
+    rate_by_batch: FloatArray  # tokens per second at which the gate charges time
+    option_by_batch: FloatArray  # (batch, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
+    next_acceptance: FloatArray  # by depth: of the next token, where all before it were accepted
+    prior: FloatArray  # by depth: conditional acceptance
+    allowed: BoolArray  # by depth: the engine runs it well; the table says at which batches it fits a graph
+    floor: IntArray  # by depth: the deepest allowed depth up to it
+    tuning: Rows[Tuning]
+    learns: bool
+    gates: bool
+    early_stop: bool  # single drafts may end between two passes
+    selective: bool  # depths come from the look-ahead: drafts end early, or depth costs nothing
+
+
+class Option:
+    """A depth at the current batch, by what was learned."""
+
+    committed: float  # tokens per sequence and round
+    alive: float  # probability that the whole draft is accepted
+    acceptance: float  # of the token at this depth, if those before it were accepted
+    rounds: float  # that this acceptance is learned from, the prior included
+    log_goodput: float  # tokens per sequence and second, without the level of the machine's speed
+    verify_weight: float  # how much the logarithm of its round moves with the slope of its verification
+    draft_weight: float  # and with drafting
+
+
+class Kernel(NamedTuple):
+    rules: Rules
+    learned: Learned
+    scratch: Scratch
+    options: Rows[Option]  # by depth, from 0
+
+
+class Expectation(NamedTuple):
+    """What the gate expects of the drafts that it shortened; compared with their outcome."""
+
+    depths: IntArray
+    accepted: float  # tokens
+    reached: float  # tokens before the first rejection and that one
+    unseen: FloatArray  # (2, depth): expected tokens reached and accepted among those left out
+    gain: float  # expected tokens gained over verifying whole drafts
+    seconds: float = 0.0  # overhead of reading confidences and deciding
+
+    @classmethod
+    def nothing(cls, max_depth: int) -> Expectation:
+        return cls(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros((2, max_depth)), 0.0, 0.0)

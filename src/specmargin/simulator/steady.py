@@ -1,0 +1,52 @@
+"""The steady state of a run: what a service delivers between its ramp and its drain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmargin.errors import ScenarioError
+from specmargin.simulator.results import Result
+
+_RAMP = 0.25  # share of the requests before the window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """Means over the window. `sequences`, `depth` and `prefill_share` are of the whole run."""
+
+    tokens_per_second: float
+    tpot_seconds: float | None  # None: one output token per request
+    ttft_seconds: float
+    sequences: float  # decoding at the same time
+    depth: float
+    prefill_share: float  # of the busy time, with the launches of steps that run without a CUDA graph
+    preemptions_per_request: float
+
+
+def steady_state(result: Result) -> Steady:
+    """The window begins after a quarter of the requests; in a closed loop it ends when the last ones begin.
+
+    Users of a closed loop move in waves, which whole generations of requests average over.
+    """
+    if result.totals.rejected:
+        raise ScenarioError("the requests do not fit in memory: lower --isl or --osl, or add --gpus")
+    count, users = result.requests.count, result.requests.users
+    generation = max(users, 1)
+    first = max(int(_RAMP * count) // generation, 1) * generation
+    last = max((count - 1) // generation * generation, first + 1)
+    window = np.argsort(result.arrival, kind="stable")[first:last]
+    moments = np.sort(result.arrival if users else result.finish)
+    output = result.requests.output_tokens
+    gaps = np.maximum(output[window] - 1, 1)
+    tpot = float(((result.finish - result.first_token)[window] / gaps).mean())
+    return Steady(
+        tokens_per_second=float(output[window].sum() / (moments[last] - moments[first])),
+        tpot_seconds=tpot if output.min() > 1 else None,
+        ttft_seconds=float((result.first_token - result.arrival)[window].mean()),
+        sequences=float(result.bins["sequence_seconds"].sum() / result.busy_seconds),
+        depth=result.mean_depth,
+        prefill_share=float((result.totals.prefill + result.totals.launches) / result.busy_seconds),
+        preemptions_per_request=float(result.totals.preemptions / count),
+    )

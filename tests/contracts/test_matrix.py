@@ -1,0 +1,49 @@
+"""A fixed sample of models × GPUs × engines: table, verdict and parsed flags agree. `make test-matrix` checks all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specmargin.app.planning import Answer, answers
+from specmargin.app.verbs_schema import PlanRequest
+from specmargin.catalog.lookup import device_names, model_names
+from specmargin.formats import ENGINES
+from tests.matrix import check, faults, sample
+
+_PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_table_verdict_and_flags_agree(part: int) -> None:
+    for cell in sample()[part::_PARTS]:
+        assert check(cell).faults == (), cell
+
+
+def test_the_sample_has_everything_and_is_small() -> None:
+    cells = sample()
+    assert len(cells) <= 150
+    assert {cell.engine for cell in cells} == set(ENGINES)
+    assert {cell.gpu for cell in cells} == set(device_names())
+    assert {cell.model for cell in cells} == set(model_names())
+    assert {cell.engine for cell in cells if cell.parallel == "dp-ep"} == {"vllm", "sglang", "trtllm"}
+
+
+def test_the_check_can_fail() -> None:
+    (result,) = answers(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", batch=(1, 64)))
+    assert list(faults(result, "vllm")) == []
+    for broken in _broken(result):
+        assert list(faults(broken, "vllm"))
+
+
+def _broken(result: Answer) -> list[Answer]:
+    plan, row = result.plan, result.plan.rows[0]
+    rows = [replace(row, depth=row.depth + 1), replace(row, speedup=1.1 * row.speedup), replace(row, hurdle=1.2)]
+    flags = replace(result.config, text=result.config.text.replace(f", {row.depth}]", f", {row.depth - 1}]"))
+    return [
+        *(replace(result, plan=replace(plan, rows=(wrong, *plan.rows[1:]))) for wrong in rows),
+        replace(result, plan=replace(plan, paying=((2, 3),))),
+        replace(result, config=flags),
+        replace(result, config=replace(result.config, text="")),
+    ]

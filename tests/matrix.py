@@ -1,0 +1,311 @@
+"""Every bundled model × GPU × engine: does the table say what the flags mean, and the verdict what the table says?
+
+`python -m tests.matrix` (`make test-matrix`) checks all of them, which takes about half an hour on one core. It appends
+to `.cache/matrix.jsonl` and skips what that file holds for the same source code, so it can be stopped and continued.
+At the end it writes `tests/matrix_summary.md`. `tests/contracts/test_matrix.py` checks a fixed sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import specmargin
+from specmargin.app.planning import Answer, answer
+from specmargin.app.scenarios import scenarios_of
+from specmargin.app.verbs_schema import PlanRequest
+from specmargin.catalog.lookup import bundled_model, device_names, model_names
+from specmargin.cli import plan_view
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.verdict import verdict
+from specmargin.errors import InputError, ParallelismError
+from specmargin.formats import ENGINES, find_engine
+from specmargin.modes import Parallel
+from specmargin.step import ExpertCounter
+from tests.engine_readers import READERS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / ".cache" / "matrix.jsonl"
+SUMMARY = ROOT / "tests" / "matrix_summary.md"
+_MOST_LINES, _WIDTH = 30, 80
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    model: str
+    gpu: str
+    engine: str
+    parallel: str = "tp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    state: str  # "planned", or why not
+    rows: int = 0
+    faults: tuple[str, ...] = ()
+
+
+def cells() -> Iterator[Cell]:
+    """All models, GPUs and engines; with expert parallelism where the model has experts."""
+    for model, gpu, engine in itertools.product(model_names(), device_names(), ENGINES):
+        yield Cell(model=model, gpu=gpu, engine=engine)
+        if bundled_model(model).is_moe and engine != "llamacpp":
+            yield Cell(model=model, gpu=gpu, engine=engine, parallel="dp-ep")
+
+
+def sample() -> list[Cell]:
+    """At most 150, always the same: every model, GPU and engine, in changing company."""
+    gpus, engines = device_names(), list(ENGINES)
+    models = [model for model in model_names() if any(_fits(model, gpu) for gpu in gpus)]
+    pairs = [(model, _next_gpu(model, gpus, start)) for i, model in enumerate(models) for start in (i, i + 7)]
+    missing = set(gpus) - {gpu for _, gpu in pairs}
+    pairs += [(next(model for model in models if _fits(model, gpu)), gpu) for gpu in sorted(missing)]
+    chosen = [Cell(model=m, gpu=g, engine=engines[i % len(engines)]) for i, (m, g) in enumerate(pairs)]
+    spread = [
+        Cell(model=m, gpu=g, engine=("vllm", "sglang", "trtllm")[i % 3], parallel="dp-ep")
+        for i, (m, g) in enumerate(pairs[::5])
+        if bundled_model(m).is_moe
+    ]
+    return [*chosen, *spread][:150]
+
+
+def _next_gpu(model: str, gpus: Sequence[str], start: int) -> str:
+    """The first from `start` on, in a circle, that holds the model."""
+    turns = (gpus[(start + i) % len(gpus)] for i in range(len(gpus)))
+    return next(gpu for gpu in turns if _fits(model, gpu))
+
+
+@cache
+def _fits(model: str, gpu: str) -> bool:
+    try:
+        fewest_gpus(model, gpu, "tp")
+    except InputError:
+        return False
+    return True
+
+
+def check(cell: Cell) -> Result:
+    try:
+        gpus = fewest_gpus(cell.model, cell.gpu, cell.parallel)
+    except ParallelismError:
+        return Result(state="do not fit on 8 GPUs")
+    except InputError as error:
+        return Result(state=f"refused: {error}")
+    request = PlanRequest(
+        model=cell.model, gpu=cell.gpu, gpus=gpus, engine=cell.engine, parallel=Parallel(cell.parallel)
+    )
+    try:
+        ((choice, scenario),) = scenarios_of(request)
+        pricer = _pricer(scenario, (cell.model, gpus, cell.parallel))
+        result = answer(choice, pricer, request)
+    except InputError as error:
+        return Result(state=f"refused: {error}")
+    return Result(state="planned", rows=len(result.plan.rows), faults=tuple(faults(result, cell.engine)))
+
+
+_COUNTERS: dict[tuple[str, int, str], ExpertCounter] = {}
+
+
+def _pricer(scenario: Scenario, layout: tuple[str, int, str]) -> Pricer:
+    """Counting experts is a third of the work and depends on neither GPU nor engine: share it."""
+    if all(model != layout[0] for model, _, _ in _COUNTERS):
+        _COUNTERS.clear()  # cells come model by model
+    pricer = Pricer(scenario, count_experts=_COUNTERS.get(layout))
+    _COUNTERS[layout] = pricer.count_experts
+    return pricer
+
+
+@cache
+def fewest_gpus(model: str, gpu: str, parallel: str) -> int:
+    """The smallest power of two, up to 8, that holds the weights."""
+    for gpus in (1, 2, 4, 8) if parallel == "tp" else (2, 4, 8):
+        request = PlanRequest(model=model, gpu=gpu, gpus=gpus, parallel=Parallel(parallel), prices="datasheet")
+        try:
+            ((_, scenario),) = scenarios_of(request)
+            Pricer(scenario).check_memory()
+        except ParallelismError:
+            if gpus == 8:
+                raise
+            continue
+        return gpus
+    raise AssertionError("unreachable")
+
+
+# --- what must hold ---
+
+
+def faults(result: Answer, engine: str) -> Iterator[str]:
+    losing = () if result.plan.loss is None else result.plan.loss.ranges
+    batches = {*_sampled(result.plan.paying), *_sampled(losing), *(row.batch for row in result.plan.rows)}
+    result.plan.pricer.grid(sorted(batches), result.plan.max_depth)  # priced together, kept by the pricer
+    yield from _row_faults(result, engine)
+    yield from _range_faults(result, engine)
+    yield from _verdict_faults(result, engine)
+    yield from _output_faults(result, engine)
+
+
+def parsed_depth(result: Answer, engine: str, batch: int) -> int:
+    """The depth that the engine would draft, from the printed text alone."""
+    return READERS[engine](result.config, batch) if result.config.text else 0
+
+
+def parsed_speedup(result: Answer, engine: str, batch: int) -> float:
+    if not result.config.text:
+        return 1.0
+    depth = parsed_depth(result, engine, batch)
+    grid = result.plan.pricer.grid([batch], result.plan.max_depth)
+    return float(grid.goodput[0, depth] / grid.no_spec_goodput[0])
+
+
+def _row_faults(result: Answer, engine: str) -> Iterator[str]:
+    plan = result.plan
+    for row in plan.rows:
+        depth, speedup = parsed_depth(result, engine, row.batch), parsed_speedup(result, engine, row.batch)
+        if row.depth != depth:
+            yield f"batch {row.batch}: the table drafts {row.depth}, the flags {depth}"
+        if abs(row.speedup - speedup) > _SLACK:
+            yield f"batch {row.batch}: speed-up {row.speedup}, with the flags {speedup}"
+        if (row.hurdle is None) == (row.hurdle_note is None) or not 0.0 <= (row.hurdle or 0.0) <= 1.0:
+            yield f"batch {row.batch}: hurdle {row.hurdle} ({row.hurdle_note})"
+        if row.better_speedup is not None and row.better_speedup <= row.speedup * (1.0 + plan.min_gain):
+            yield f"batch {row.batch}: {row.better_speedup} is not better than {row.speedup}"
+        if row.fits and row.fits != (row.batch <= plan.largest_batch):
+            yield f"batch {row.batch}: fits beside {plan.largest_batch}"
+    same = plan.rows_at_context(plan.scenario.context)
+    if [row.fits for row in same] != [row.fits for row in plan.rows]:
+        yield "the table by context disagrees on what fits"
+
+
+def _range_faults(result: Answer, engine: str) -> Iterator[str]:
+    plan = result.plan
+    losing = () if plan.loss is None else plan.loss.ranges
+    inside = [(batch, side) for ranges, side in ((plan.paying, 1), (losing, -1)) for batch in _sampled(ranges)]
+    for batch, side in inside:
+        speedup = parsed_speedup(result, engine, batch)
+        if (speedup - 1.0) * side <= 0.0:
+            yield f"batch {batch}: speed-up {speedup} where it is called {'paying' if side > 0 else 'losing'}"
+    for row in plan.rows:
+        if row.batch <= plan.priced_up_to and _within(row.batch, plan.paying) != (row.speedup > 1.0):
+            yield f"batch {row.batch}: {row.speedup} and the paying ranges {plan.paying}"
+
+
+def _sampled(ranges: tuple[tuple[int, int], ...]) -> Iterator[int]:
+    for first, last in ranges:
+        yield from sorted({first, (first + last) // 2, round((first * last) ** 0.5), last})
+
+
+def _within(batch: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return any(first <= batch <= last for first, last in ranges)
+
+
+def _verdict_faults(result: Answer, engine: str) -> Iterator[str]:
+    plan, text = result.plan, verdict(result.plan)
+    fitting = [row for row in plan.rows if row.fits]
+    if text.startswith("Speculate") != bool(result.config.text and plan.pays and fitting):
+        yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
+    if text.startswith("Speculate"):
+        if f"{fitting[0].speedup:.2f}× at batch {fitting[0].batch}" not in text:
+            yield f"the verdict does not give the first row's gain: {text}"
+        if ("it loses" in text) != (plan.loss is not None):
+            yield f"the verdict is silent about a loss: {text}"
+        if any(row.speedup < 1.0 for row in fitting if row.batch <= plan.priced_up_to) and "it loses" not in text:
+            yield f"a row loses, and the verdict does not say so: {text}"
+    if text.count(". ") > 2:
+        yield f"more than three sentences: {text}"
+
+
+def _output_faults(result: Answer, engine: str) -> Iterator[str]:
+    captured = io.StringIO()
+    with contextlib.redirect_stdout(captured):
+        plan_view.show([result], find_engine(engine), None, None, explain=False)
+    lines = captured.getvalue().splitlines()
+    if len(lines) > _MOST_LINES:
+        yield f"{len(lines)} lines of output"
+    pasted = [*result.config.text.splitlines(), *(result.config.file_text or "").splitlines()]
+    for line in lines:
+        if len(line.rstrip()) > _WIDTH and not any(text in line for text in pasted):
+            yield f"{len(line.rstrip())} columns: {line}"
+
+
+# --- all of them ---
+
+
+def main() -> int:
+    code = _digest()
+    done = _read(code)
+    todo = [cell for cell in cells() if cell not in done]
+    RESULTS.parent.mkdir(exist_ok=True)
+    try:
+        _check_all(todo, done, code)
+    finally:
+        SUMMARY.write_text(_summary(done), encoding="utf-8")
+        print(SUMMARY.read_text(encoding="utf-8"))
+    return 1 if any(result.faults for result in done.values()) else 0
+
+
+def _check_all(todo: list[Cell], done: dict[Cell, Result], code: str) -> None:
+    began, known = time.monotonic(), len(done)
+    with RESULTS.open("a", encoding="utf-8") as file:
+        for index, cell in enumerate(todo, start=1):
+            done[cell] = check(cell)
+            file.write(json.dumps({"code": code, "cell": asdict(cell), "result": asdict(done[cell])}) + "\n")
+            file.flush()
+            if index % 20 == 0 or index == len(todo):
+                left = (time.monotonic() - began) / index * (len(todo) - index)
+                print(f"{index}/{len(todo)} ({known} known before), {left / 60:.0f} min left", flush=True)
+
+
+def _digest() -> str:
+    """Of the source code: results of other code do not count."""
+    package = Path(specmargin.__file__).parent
+    files = [*sorted(package.rglob("*.py")), *sorted(package.rglob("*.toml")), *sorted(package.rglob("*.json"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:16]
+
+
+def _read(code: str) -> dict[Cell, Result]:
+    if not RESULTS.exists():
+        return {}
+    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    return {
+        Cell(**line["cell"]): Result(**{**line["result"], "faults": tuple(line["result"]["faults"])})
+        for line in lines
+        if line["code"] == code
+    }
+
+
+def _summary(done: dict[Cell, Result]) -> str:
+    states = Counter(result.state.partition(":")[0] for result in done.values())
+    faulty = [(cell, fault) for cell, result in done.items() for fault in result.faults]
+    planned = [cell for cell, result in done.items() if result.state == "planned"]
+    lines = [
+        "# Table, verdict and flags over all bundled models, GPUs and engines",
+        "",
+        "`make test-matrix` writes this file; `tests/matrix.py` says what is checked. "
+        f"{len(done):,} of {sum(1 for _ in cells()):,} combinations were tried.",
+        "",
+        "| engine | layout | plans | rows | faults |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for engine, parallel in sorted({(cell.engine, cell.parallel) for cell in planned}):
+        group = [done[cell] for cell in planned if (cell.engine, cell.parallel) == (engine, parallel)]
+        rows, count = sum(result.rows for result in group), sum(len(result.faults) for result in group)
+        lines.append(f"| {engine} | {parallel} | {len(group):,} | {rows:,} | {count:,} |")
+    lines += ["", *(f"- {count:,} {state}" for state, count in states.most_common()), ""]
+    lines += [f"- {cell.model}, {cell.gpu}, {cell.engine}, {cell.parallel}: {fault}" for cell, fault in faulty[:50]]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The controller on replayed engines: measured rounds of an H200, wrong prices, changing acceptance and changing load.
+
+Each step drafts one depth and verifies the one before, with noise, and outcomes arrive eight steps at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from specmargin.catalog.engine_times import find_engine_time
+from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.tables import scenario_table, study_table
+from specmargin.step import FloatArray
+from specmargin.validation.rounds import GRAPH_LIMIT, Rounds, measured_rounds, round_pricer
+from tests.surfaces import Phase, Replayed, Surface, best_goodput, replay
+
+DEEPEST = 8
+SETTLED = 200
+SEEDS = 2
+
+
+def geometric(acceptance: float) -> FloatArray:
+    return np.asarray(acceptance ** np.arange(1.0, DEEPEST + 1.0), dtype=np.float64)
+
+
+def goodputs(
+    table: PriceTable, phases: list[Phase], prior: float, *, settled: int = SETTLED, noise: float = 0.03
+) -> list[float]:
+    """By phase, after so many steps of it: goodput relative to its best depth in hindsight, mean of a few seeds."""
+    ratios = []
+    for seed in range(SEEDS):
+        controller = Controller(table=table, prior_survival=geometric(prior))
+        replayed = replay(controller, phases, seed=seed, noise=noise, learn_every=8)
+        ratios.append(_by_phase(replayed, phases, settled))
+    means = [float(np.mean(ratio)) for ratio in zip(*ratios, strict=True)]
+    print("of the best depth:", *(f"{mean:.4f}" for mean in means))
+    return means
+
+
+def _by_phase(replayed: Replayed, phases: list[Phase], settled: int) -> list[float]:
+    ratios, first = [], 0
+    for phase in phases:
+        ratios.append(replayed.goodput(first + settled, first + phase.steps) / best_goodput(phase))
+        first += phase.steps
+    return ratios
+
+
+# --- measured rounds ---
+
+MEASURED = {
+    (engine.name, int(batch)): engine for engine in measured_rounds() if engine.drafter for batch in set(engine.batch)
+}
+
+
+@cache
+def measured_table(model: str, drafter: str) -> PriceTable:
+    time = replace(find_engine_time(None, engine="vllm", prices="laws"), graph_limit=GRAPH_LIMIT)
+    return scenario_table(round_pricer(model, drafter, "laws", time), max_batch=256, max_depth=7)
+
+
+def measured_surface(engine: Rounds, batch: int) -> tuple[Surface, tuple[int, ...]]:
+    """Measured rounds, drafting at its price; and the depths that were measured. Others are never chosen."""
+    priced = Surface.of(measured_table(engine.model, engine.drafter), batch)
+    depths = engine.depth[engine.batch == batch].astype(np.int64)
+    verify = np.full(priced.verify_seconds.shape, np.inf)
+    verify[depths] = engine.seconds[engine.batch == batch] - priced.draft_seconds[depths]
+    surface = Surface(batch=batch, verify_seconds=verify, draft_seconds=priced.draft_seconds)
+    return surface, tuple(int(depth) for depth in depths)
+
+
+@pytest.mark.parametrize(("name", "batch"), sorted(MEASURED))
+@pytest.mark.parametrize("acceptance", [0.5, 0.75])
+def test_on_measured_rounds_it_does_not_lose_to_its_own_table(name: str, batch: int, acceptance: float) -> None:
+    """vLLM 0.32 on an H200, three models. The schedule is the table's best depth; the best is that in hindsight."""
+    engine = MEASURED[name, batch]
+    surface, depths = measured_surface(engine, batch)
+    table = measured_table(engine.model, engine.drafter)
+    phase = Phase(surface=surface, acceptance=acceptance, steps=800)
+    committed = np.cumsum(acceptance ** np.arange(table.max_depth + 1.0))
+    allowed = [depth for depth in depths if depth <= table.graph_depth_by_batch[batch]]
+    planned = max(allowed, key=lambda depth: committed[depth] / table.round_seconds(batch)[depth])
+    scheduled = batch * committed[planned] / surface.round_seconds[planned]
+    made = []
+    for seed in range(SEEDS):
+        controller = Controller(
+            table=table, prior_survival=geometric(acceptance), settings=ControllerSettings(candidates=depths)
+        )
+        replayed = replay(controller, [phase], seed=seed, learn_every=8)
+        made.append(replayed.goodput(SETTLED, phase.steps))
+        assert set(replayed.depths.astype(np.int64)) <= set(allowed)
+    best = best_goodput(phase, lambda depth: depth in allowed)
+    print(f"{np.mean(made) / scheduled:.4f} of its table (depth {planned}), {np.mean(made) / best:.4f} of the best")
+    assert np.mean(made) >= 0.99 * scheduled
+    assert np.mean(made) >= 0.97 * best
+
+
+def test_a_cliff_that_no_price_knows_is_found() -> None:
+    """The table believes in a graph for every step; beyond 512 positions the engine takes three times as long."""
+    engine = MEASURED["moe-eagle3", 256]
+    surface, depths = measured_surface(engine, 256)
+    table = PriceTable.of(
+        **measured_table(engine.model, engine.drafter)._asdict()
+        | {"rest_seconds": without_cliff(256), "graph_depth_by_batch": None}
+    )
+    phase = Phase(surface=surface, acceptance=0.75, steps=800)
+    controller = Controller(
+        table=table, prior_survival=geometric(0.75), settings=ControllerSettings(candidates=(0, 1, 2, 3))
+    )
+    assert controller.draft(256).depth == 3
+    made = replay(controller, [phase], seed=0, learn_every=8).goodput(SETTLED, phase.steps)
+    assert made >= 0.97 * best_goodput(phase, lambda depth: depth in depths)
+
+
+def without_cliff(max_batch: int) -> FloatArray:
+    time = replace(find_engine_time(None, engine="vllm", prices="laws"), graph_limit=None)
+    pricer = round_pricer("qwen3-30b-a3b", "eagle3", "laws", time)
+    return scenario_table(pricer, max_batch=max_batch, max_depth=7).rest_seconds
+
+
+# --- wrong prices ---
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize("times", [3.0, 6.0])
+@pytest.mark.parametrize("part", ["drafting", "every drafted token"])
+def test_drafts_that_cost_several_times_their_price(batch: int, times: float, part: str) -> None:
+    """Plain steps take what was planned. Over rounds 300 to 1,500 it is held against them, and against the best depth
+    where one still pays."""
+    table = study_table(by_pass=True, max_batch=64)
+    planned = Surface.of(table, batch)
+    if part == "drafting":
+        surface = planned.slower(draft=times)
+    else:
+        added = (times - 1.0) * np.arange(DEEPEST + 1.0) * (planned.round_seconds[1] - planned.round_seconds[0])
+        surface = Surface(
+            batch=batch, verify_seconds=planned.verify_seconds + added, draft_seconds=planned.draft_seconds
+        )
+    phase = Phase(surface=surface, acceptance=0.5, steps=1500)
+    assert goodputs(table, [phase], 0.65, settled=300)[0] >= 0.97
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize(("verify", "draft"), [(2.0, 2.0), (0.5, 0.5), (2.0, 1.0), (1.0, 2.0), (1.0, 0.5)])
+def test_a_table_that_is_wrong_by_a_factor_of_two(batch: int, verify: float, draft: float) -> None:
+    table = study_table(by_pass=True, max_batch=64)
+    surface = Surface.of(table, batch).slower(verify=verify, draft=draft)
+    assert goodputs(table, [Phase(surface=surface, acceptance=0.7, steps=800)], 0.7)[0] >= 0.97
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize("plain_steps", [1.0, 5.0, 20.0])
+def test_a_slow_host(batch: int, plain_steps: float) -> None:
+    """A fixed time that no price knows, in plain steps."""
+    table = study_table(by_pass=True, max_batch=64)
+    planned = Surface.of(table, batch)
+    surface = planned.slower(fixed_seconds=plain_steps * planned.verify_seconds[0])
+    assert goodputs(table, [Phase(surface=surface, acceptance=0.75, steps=800)], 0.65)[0] >= 0.97
+
+
+def test_a_host_that_becomes_slow() -> None:
+    table = study_table(by_pass=True, max_batch=64)
+    planned = Surface.of(table, 8)
+    slow = planned.slower(fixed_seconds=5.0 * planned.verify_seconds[0])
+    phases = [Phase(surface=surface, acceptance=0.7, steps=800) for surface in (planned, slow, planned)]
+    assert min(goodputs(table, phases, 0.7, settled=300)) >= 0.97
+
+
+# --- changes ---
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_changing_acceptance(batch: int) -> None:
+    table = study_table(by_pass=True, max_batch=64)
+    surface = Surface.of(table, batch)
+    phases = [Phase(surface=surface, acceptance=acceptance, steps=600) for acceptance in (0.85, 0.3, 0.85)]
+    assert min(goodputs(table, phases, 0.7)) >= 0.97
+
+
+@pytest.mark.parametrize("draft", [1.0, 3.0])
+def test_changing_load(draft: float) -> None:
+    """100 steps after every change, with drafting at its price and at three times its price."""
+    table = study_table(by_pass=True, max_batch=256)
+    phases = [
+        Phase(surface=Surface.of(table, batch).slower(draft=draft), acceptance=0.7, steps=300)
+        for batch in (1, 4, 16, 64, 256, 16, 1)
+    ]
+    assert min(goodputs(table, phases, 0.7, settled=100)) >= 0.97
+
+
+def test_probes_are_rare_where_they_cannot_win() -> None:
+    """With prices that are right, probes and chance cost less than 0.2% of a long run."""
+    table = study_table(by_pass=True, max_batch=64)
+    phase = Phase(surface=Surface.of(table, 64), acceptance=0.7, steps=3000)
+    controller = Controller(table=table, prior_survival=geometric(0.7))
+    assert replay(controller, [phase], seed=0, learn_every=8).goodput(1000, 3000) >= 0.998 * best_goodput(phase)

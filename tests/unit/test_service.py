@@ -1,0 +1,104 @@
+"""A load as whole requests: `plan --concurrency` and `--qps` against the simulator, and the physics of a service."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specmargin.app.planning import answers
+from specmargin.app.request_schema import read_request
+from specmargin.app.serving import serving_of, simulation_of
+from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
+from specmargin.errors import InputError
+from specmargin.simulator.run import simulate
+from specmargin.simulator.steady import steady_state
+from tests.unit.test_cli import run
+
+MODELS = (
+    ("qwen3.6-35b-a3b", "h200", 1, "tp"),
+    ("deepseek-v3", "h200", 8, "ep"),
+    ("gpt-oss-120b", "h100", 1, "tp"),
+    ("llama-3.1-8b", "h200", 1, "tp"),
+    ("qwen3-235b-a22b", "b200", 4, "tp"),
+)
+LENGTHS = ((4096, 1024), (1024, 4096), (2048, 64))
+USERS = (1, 16, 64, 256)
+
+
+def planned(model: str, gpu: str, gpus: int, parallel: str, **load: object):  # type: ignore[no-untyped-def]
+    request = {"model": model, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "depth": 4, **load}
+    return answers(read_request(PlanRequest, request))[0]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=lambda lengths: f"{lengths[0]}-{lengths[1]}")
+def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], lengths: tuple[int, int]) -> None:
+    """`simulate` with another seed, in its own steady state: within 5%, without speculation and with it."""
+    name, gpu, gpus, parallel = model
+    isl, osl = lengths
+    for users in USERS:
+        plan = planned(*model, concurrency=users, isl=isl, osl=osl)
+        service = plan.service
+        assert service is not None
+        request = {"model": name, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "seed": 3}
+        request |= {"users": users, "isl": isl, "osl": osl, "requests": max(16 * users, 32)}
+        request |= {"drafter": plan.choice.kind, "context": round(isl + osl / 2)}
+        depth = plan.config.schedule.depth_at(users)
+        fixed = {entry.depth for entry in plan.config.schedule.ranges if entry.first <= users} == {depth}
+        for policy, mine in (("none", service.plain), (f"fixed:{depth}", service.speculating)):
+            if policy == "none" or (fixed and depth):
+                described, folder = simulation_of(read_request(SimulateRequest, request | {"policy": policy}))
+                steady = steady_state(simulate(serving_of(described, folder)))
+                assert mine.tokens_per_second == pytest.approx(steady.tokens_per_second, rel=0.05), (users, policy)
+
+
+def test_decoding_alone_bounds_what_the_service_gains() -> None:
+    long_output = planned("qwen3.6-35b-a3b", "h200", 1, "tp", concurrency=16, isl=64, osl=2048).service
+    short_output = planned("qwen3.6-35b-a3b", "h200", 1, "tp", concurrency=16, isl=4096, osl=32).service
+    decode_only = planned("qwen3.6-35b-a3b", "h200", 1, "tp", batch="16", context=1088).plan.rows[0].speedup
+    assert short_output.speedup < long_output.speedup < 1.02 * decode_only
+    assert long_output.speedup > 0.9 * decode_only
+    assert short_output.speedup < 0.8 * long_output.speedup
+
+
+def test_a_prefix_cache_shortens_the_first_token_and_helps_speculation() -> None:
+    cold = planned("llama-3.1-8b", "h200", 1, "tp", concurrency=16, isl=8192, osl=256).service
+    warm = planned("llama-3.1-8b", "h200", 1, "tp", concurrency=16, isl=8192, osl=256, prefix_hit=0.9).service
+    assert warm.speculating.ttft_seconds < 0.5 * cold.speculating.ttft_seconds
+    assert warm.speedup > cold.speedup
+
+
+def test_smaller_chunks_interrupt_decoding_less() -> None:
+    def service(tokens: int):  # type: ignore[no-untyped-def]
+        load = {"concurrency": 16, "isl": 8192, "osl": 256, "max_num_batched_tokens": tokens}
+        return planned("llama-3.1-8b", "h200", 1, "tp", **load).service
+
+    assert service(1024).plain.tpot_seconds < service(8192).plain.tpot_seconds
+
+
+def test_the_headline_is_the_services() -> None:
+    options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
+    text = " ".join(run("plan", "llama-3.1-8b", *options).stdout.split())
+    assert text.startswith("With 64 concurrent requests of 4,096 tokens in and 64 out")
+    assert "Prefill takes" in text
+    payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").stdout)
+    assert payload["service"]["users"] == 64
+    assert payload["service"]["plain"]["tokens_per_second_per_gpu"] > 0
+    assert payload["verdict"].startswith("With 64")
+
+
+@pytest.mark.parametrize(
+    ("load", "complaint"),
+    [
+        ({"concurrency": 4}, "--concurrency needs --isl and --osl"),
+        ({"concurrency": 4, "qps": 1.0, "isl": 8, "osl": 8}, "give one load"),
+        ({"isl": 8, "osl": 8}, "add --concurrency or --qps"),
+        ({"concurrency": 4, "isl": 8, "osl": 8, "batch": "4"}, "leave out --batch"),
+        ({"concurrency": 4, "isl": 8, "osl": 8, "tpot_slo": 9.0}, "--tpot-slo needs a request rate"),
+        ({"concurrency": 4, "isl": 8, "osl": 8, "prefix_hit": 1.0}, "prefix_hit"),
+    ],
+)
+def test_half_a_load_is_refused(load: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        planned("llama-3.1-8b", "h200", 1, "tp", **load)
