@@ -1,6 +1,6 @@
 """Fit the engine time beyond kernels, and write it to the catalog.
 
-    python scripts/fit_engine_time.py            # needs: pip install 'specmargin[silicon]' scipy
+    python scripts/fit_engine_time.py            # needs: pip install 'specmargin[tables]' scipy
 
 Four sources: whole rounds of vLLM 0.32 on an H200, with and without speculation (`validation/rounds.py`); its steps
 that read prompts (`validation/prompts.py`); served

@@ -1,6 +1,6 @@
 """Fit the compact price laws to the public kernel tables and write them to the catalog.
 
-    python scripts/fit_laws.py            # needs: pip install 'specmargin[silicon]' scipy
+    python scripts/fit_laws.py            # needs: pip install 'specmargin[tables]' scipy
     python scripts/fit_laws.py --check    # fits again and reports what would change
 
 Every law carries its row count and its error on shapes that its fit did not see.

@@ -12,13 +12,13 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.app.python import PlanResult, plan
+    from specmargin.api.results import CoverageResult, DuelResult, PlanResult, PriceResult, SimulateResult, SweepResult
+    from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
     from specmargin.catalog.drafters import find_acceptance, find_drafter
     from specmargin.catalog.lookup import find_device, find_model
     from specmargin.catalog.routing_profiles import find_routing
-    from specmargin.decisions.duel import duel
     from specmargin.decisions.plan import Plan, make_plan
     from specmargin.decisions.pricer import Pricer
     from specmargin.decisions.rows import PlanRow
@@ -35,28 +35,34 @@ if TYPE_CHECKING:
 
 _MODULE_BY_NAME = {
     "Architecture": "architecture.types",
+    "CoverageResult": "api.results",
     "Device": "hardware.device",
+    "DuelResult": "api.results",
     "EngineTime": "prices.model",
     "ExpertPool": "architecture.types",
     "InputError": "errors",
     "Layout": "hardware.layout",
     "Parallel": "modes",
     "Plan": "decisions.plan",
-    "PlanResult": "app.python",
+    "PlanResult": "api.results",
     "PlanRow": "decisions.rows",
     "PriceModel": "prices.model",
+    "PriceResult": "api.results",
     "Pricer": "decisions.pricer",
     "Roofline": "prices.roofline",
     "RooflineForm": "modes",
     "RoutingProfile": "routing.profile",
     "Scenario": "decisions.scenario",
+    "SimulateResult": "api.results",
     "SpecmarginError": "errors",
     "Step": "step",
     "StepPrice": "prices.model",
     "Survival": "acceptance.survival",
+    "SweepResult": "api.results",
     "UniformRouting": "routing.profile",
     "break_even_acceptance": "acceptance.survival",
-    "duel": "decisions.duel",
+    "coverage": "api.verbs",
+    "duel": "api.verbs",
     "find_acceptance": "catalog.drafters",
     "find_device": "catalog.lookup",
     "find_drafter": "catalog.drafters",
@@ -65,14 +71,19 @@ _MODULE_BY_NAME = {
     "load_architecture": "architecture.reader",
     "make_plan": "decisions.plan",
     "parse_acceptance": "acceptance.survival",
-    "plan": "app.python",
+    "plan": "api.verbs",
+    "price": "api.verbs",
     "read_architecture": "architecture.reader",
+    "simulate": "api.verbs",
+    "sweep": "api.verbs",
     "verdict": "decisions.verdict",
 }
 
 __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Architecture",
+    "CoverageResult",
     "Device",
+    "DuelResult",
     "EngineTime",
     "ExpertPool",
     "InputError",
@@ -82,18 +93,22 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "PlanResult",
     "PlanRow",
     "PriceModel",
+    "PriceResult",
     "Pricer",
     "Roofline",
     "RooflineForm",
     "RoutingProfile",
     "Scenario",
+    "SimulateResult",
     "SpecmarginError",
     "Step",
     "StepPrice",
     "Survival",
+    "SweepResult",
     "UniformRouting",
     "__version__",
     "break_even_acceptance",
+    "coverage",
     "duel",
     "find_acceptance",
     "find_device",
@@ -104,7 +119,10 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "make_plan",
     "parse_acceptance",
     "plan",
+    "price",
     "read_architecture",
+    "simulate",
+    "sweep",
     "verdict",
 ]
 

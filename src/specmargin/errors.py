@@ -18,7 +18,7 @@ SpecmarginError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -78,6 +78,17 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> str:
     """A phrase such as ``; nearest: h100-sxm, h100-pcie`` for an error message, or nothing."""
     matches = difflib.get_close_matches(name.lower(), list(names), n=count, cutoff=0.4)
     return f"; nearest: {', '.join(matches)}" if matches else ""
+
+
+def matching(
+    what: str, search: str, names: Sequence[str], ids: Callable[[str], Sequence[str]] = lambda _: ()
+) -> list[str]:
+    """The names that contain the text, or whose `ids` do; an error where there are none."""
+    found = [name for name in names if any(search.lower() in known.lower() for known in (name, *ids(name)))]
+    if not found:
+        verb = f"specmargin {what.lower()}s"
+        raise CatalogError(f"no bundled {what} has {search!r} in its name{nearest_names(search, names)}; see `{verb}`")
+    return found
 
 
 @contextmanager

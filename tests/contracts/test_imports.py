@@ -29,6 +29,7 @@ ORDER = (
     "app",
     "validation",
     "figures",
+    "api",
     "explorer",
     "cli",
 )
@@ -56,7 +57,19 @@ NARROWER = {
     "figures": set(ORDER[: ORDER.index("figures")]) - {"app", "catalog", "formats", "live", "simulator"},
 }
 ALLOWED = {name: NARROWER.get(name, set(ORDER[:index])) for index, name in enumerate(ORDER)}
-NOUNS = {"caching", "compiling", "errors", "files", "modes", "records", "schema", "sources", "step", "_version"}
+NOUNS = {
+    "caching",
+    "compiling",
+    "errors",
+    "files",
+    "modes",
+    "records",
+    "schema",
+    "sources",
+    "step",
+    "words",
+    "_version",
+}
 
 
 def _imports(file: Path) -> set[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Open = Callable[..., "Page"]
 needs_tables = pytest.mark.skipif(
-    not store.available(), reason="the kernel tables are not installed: pip install '.[silicon]'"
+    not store.available(), reason="the kernel tables are not installed: pip install '.[tables]'"
 )
 _REDRAW_MS = 150.0
 _PAINT_MS = 1500.0

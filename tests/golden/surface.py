@@ -13,6 +13,7 @@ from tests.golden.adapters import surface
 _MAPS = {
     "best_depth",
     "categories",
+    "cell",
     "conditions",
     "counted",
     "errors",
@@ -21,6 +22,7 @@ _MAPS = {
     "kernels",
     "modes",
     "operations_per_second",
+    "options",
     "ranges",
     "refused",
     "seconds_by_component",
@@ -31,7 +33,7 @@ _MAPS = {
     "unfinished",
 }
 _WORDS = {"title", "description", "examples"}
-_NO_JSON = ("explore", "report")  # a page and a file
+_NO_JSON = ("explore", "report")  # a page and a file: their JSON names these, and holds a plan
 
 
 def verb_keys(name: str) -> dict[str, str]:

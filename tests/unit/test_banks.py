@@ -91,7 +91,7 @@ def test_wrong_banks_are_refused_by_name(tmp_path: Path) -> None:
     cases.append((folder, "lacks the column 'accept'"))
     folder = bank(tmp_path / "f")
     (folder / "acceptance.parquet").write_bytes(b"PAR1")
-    cases.append((folder, "not a readable Parquet file"))
+    cases.append((folder, "not a complete Parquet file"))
     folder = bank(tmp_path / "g")
     pl.read_parquet(folder / "speculator.parquet").head(100).write_parquet(folder / "speculator.parquet")
     cases.append((folder, "lacks 200 of the 300 rounds"))
@@ -156,7 +156,7 @@ def test_profile_acceptance_and_plan(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("commits,category,a0,a1\n", "has no rounds"),
-        ("commits,a0\nmany,0.5\n", "is not understood as a bank"),
+        ("commits,a0\nmany,0.5\n", "must hold whole numbers"),
         ("commits,drafted,a0\n1,5,0.5\n", "drafts 5 tokens, but there are 1 depths"),
         ("category,a0\ncode,0.5\n", "lacks the column 'commits'"),
     ],

@@ -64,7 +64,7 @@ def test_elsewhere_it_warns_and_wants_its_token() -> None:
     [
         (["nonesuch"], "neither a bundled model"),
         (["--gpu", "h999"], "unknown GPU"),
-        (["--host", "203.0.113.7"], "--port 0"),
+        (["--host", "203.0.113.7"], "give an address of this machine"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(arguments: list[str], message: str) -> None:

@@ -82,9 +82,9 @@ def test_settings_files(tmp_path: Path) -> None:
     file.write_text('{"mode": "observe"}')
     assert read_settings(read_settings_file(file), str(file)) == Settings()
     file.write_text("{mode: observe}")
-    with pytest.raises(EngineError, match="is not JSON"):
+    with pytest.raises(EngineError, match="not valid JSON"):
         read_settings_file(file)
-    with pytest.raises(EngineError, match=r"cannot be read \(No such file or directory\)"):
+    with pytest.raises(EngineError, match=r"cannot be read \(no such file\)"):
         read_settings_file(tmp_path / "nothing.json")
 
 

@@ -319,9 +319,9 @@ def test_a_folder_a_file_and_the_quantization_beside_it(tmp_path: Path) -> None:
     [
         ("{", "not valid JSON"),
         ("[]", "is a JSON object"),
-        ("\xff\xfe", "not valid JSON|cannot be read"),
-        ('{"hidden_size": ' + "9" * 5000 + "}", "not a usable JSON file"),
-        ("[" * 100_000, "not a usable JSON file|not valid JSON"),
+        ("\xff\xfe", "not valid JSON|cannot be read|UTF-16"),
+        ('{"hidden_size": ' + "9" * 5000 + "}", "not usable JSON"),
+        ("[" * 100_000, "not usable JSON|not valid JSON"),
     ],
     ids=["cut", "list", "bytes", "digits", "nesting"],
 )

@@ -175,7 +175,7 @@ def test_wrong_captures_are_refused_by_name(tmp_path: Path) -> None:
     np.save(folder / "routing.npy", np.load(folder / "routing.npy").reshape(-1))
     folder = case("alone", "routing_meta.parquet is missing")
     (folder / "routing_meta.parquet").unlink()
-    folder = case("broken", "not a readable Parquet file")
+    folder = case("broken", "not a complete Parquet file")
     (folder / "routing_meta.parquet").write_bytes(b"PAR1")
     folder = case("column", "lacks the column 'position'")
     pl.read_parquet(folder / "routing_meta.parquet").drop("position").write_parquet(folder / "routing_meta.parquet")

@@ -229,7 +229,7 @@ def test_a_table_without_its_column_is_named(copied_tables: Path) -> None:
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "find_spec", lambda _: None)
-    with pytest.raises(TableError, match=r"pip install 'specmargin\[silicon\]'"):
+    with pytest.raises(TableError, match=r"pip install 'specmargin\[tables\]'"):
         prices_of("tables")
 
 
@@ -292,7 +292,7 @@ def test_a_wrong_file_of_laws_is_named(tmp_path: Path, changes: dict[str, Any], 
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     path = tmp_path / "own.json"
     path.write_text("{")
-    with pytest.raises(CatalogError, match=r"own\.json: not a JSON file"):
+    with pytest.raises(CatalogError, match=r"own\.json: not valid JSON"):
         prices_of(str(path))
     with pytest.raises(CatalogError, match=r"none\.json: cannot be read"):
         prices_of(str(tmp_path / "none.json"))

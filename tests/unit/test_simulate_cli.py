@@ -88,7 +88,7 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         "[base.workload]\nrequests = 20\noutput = 20\n"
         '[grid]\npolicy = ["none", "fixed:2"]\n"workload.requests_per_second" = [2, 20]\n'
     )
-    flags = ["--workers", "1", "--parquet", str(tmp_path / "t.parquet"), "--plot", str(tmp_path / "p.svg")]
+    flags = ["--workers", "1", "--table", str(tmp_path / "t.parquet"), "--plot", str(tmp_path / "p.svg")]
     payload = json_of(capsys, "sweep", str(grid), *flags)
     assert (payload["cells"], payload["ran"], payload["failed"]) == (4, 4, 0)
     assert pl.read_parquet(tmp_path / "t.parquet")["policy"].to_list() == ["none", "none", "fixed:2", "fixed:2"]

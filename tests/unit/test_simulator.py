@@ -291,7 +291,7 @@ def test_traces_are_taken_in_the_columns_they_were_published_with(tmp_path: Path
     [
         ("a.csv", "time,prompt_tokens\n1,2\n", "missing column 'output_tokens'"),
         ("a.csv", "arrival_seconds,prompt_tokens,output_tokens\nsoon,2,3\n", "must hold numbers"),
-        ("a.jsonl", "not json", "not a readable trace"),
+        ("a.jsonl", "not json", "line 1 is not a JSON object"),
         ("a.csv", "arrival_seconds,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )

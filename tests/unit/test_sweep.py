@@ -162,7 +162,7 @@ def test_a_file_that_is_not_a_sweep_result_is_left_alone(tmp_path: Path) -> None
         (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
         (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate is not a known field"),
         (("max_depth = 2", "max_depth = 0"), "max_depth must be at least 1, got 0"),
-        (("[grid]", "[grid"), "not a TOML file"),
+        (("[grid]", "[grid"), "not valid TOML"),
         (("seed =", '"workload.prompt.x.y" ='), "goes through 'prompt'"),
     ],
 )
@@ -174,7 +174,8 @@ def test_invalid_grids_are_refused(tmp_path: Path, change: tuple[str, str], mess
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "scenario is missing"),
+        ("", "is empty"),
+        ("seed = 1", "scenario is missing"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "give the number of requests"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\ntrace = "x"', "give one of users"),
         ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours needs rates"),

@@ -262,7 +262,7 @@ def test_servers_without_specmargin_are_distinguished(text: str, message: str) -
         (["localhost:8000"], "must begin with http:// or https://, such as http://localhost:8000"),
         (["ftp://x"], "such as http://x"),
         (["http://"], "is not a server address"),
-        (["http://h:port"], "is not a server address"),
+        (["http://h:port"], "the port must be a number in 1..65535"),
         ([], "give the address of the server"),
         (["http://h", "--interval", "0"], "--interval must lie in"),
         (["http://h", "--interval", "nan"], "--interval must lie in"),

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from specmargin.errors import AcceptanceError
-from specmargin.files import scan_parquet
+from specmargin.files import read_csv, read_json_lines, scan_parquet
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 KEYS = ("model", "speculator", "config", "category", "prompt_idx", "turn", "round_idx")
@@ -196,12 +196,12 @@ def _single_value(frame: pl.DataFrame, column: str, path: Path) -> str:
 
 def _read_csv(path: Path) -> Rounds:
     """`commits` (accepted + 1), `category`, confidences `a0..`; `drafted` if rounds differ in depth."""
-    try:
-        frame = pl.read_csv(path, infer_schema_length=None)
-    except Exception as error:
-        raise AcceptanceError(f"{path}: not a readable CSV file ({type(error).__name__})") from None
+    frame = read_csv(path, AcceptanceError)
     if "commits" not in frame.columns:
         raise AcceptanceError(f"{path}: lacks the column 'commits'")
+    for name in {"commits", "drafted"} & set(frame.columns):
+        if frame.height and not frame[name].dtype.is_integer():
+            raise AcceptanceError(f"{path}: the column {name!r} must hold whole numbers")
     names = sorted((n for n in frame.columns if n[:1] == "a" and n[1:].isdigit()), key=lambda n: int(n[1:]))
     depth = len(names) or int(frame["commits"].to_numpy().max()) - 1
     confidence = frame.select(names).to_numpy() if names else np.full((frame.height, max(depth, 1)), np.nan)
@@ -223,10 +223,7 @@ def _read_csv(path: Path) -> Rounds:
 
 def _read_metrics(path: Path) -> Rounds:
     """vLLM's per-request metrics: one line per request, with the tokens drafted and accepted in every round."""
-    try:
-        frame = pl.read_ndjson(path)
-    except Exception as error:
-        raise AcceptanceError(f"{path}: not a readable JSON-lines file ({type(error).__name__})") from None
+    frame = read_json_lines(path, AcceptanceError)
     for name in ("per_step_drafted", "per_step_accepted"):
         if name not in frame.columns:
             raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number per round)")

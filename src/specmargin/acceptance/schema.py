@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from specmargin.acceptance.survival import Survival
 from specmargin.errors import AcceptanceError, nearest_names
+from specmargin.files import read_text
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
 
@@ -51,12 +52,7 @@ class AcceptanceFile(StrictModel):
 
 
 def read_acceptance(path: Path) -> AcceptanceFile:
-    try:
-        return parse_acceptance_file(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError:
-        raise AcceptanceError(f"{path}: not an acceptance profile (not text)") from None
-    except OSError as error:
-        raise AcceptanceError(f"{path}: cannot be read ({error.strerror or error})") from None
+    return parse_acceptance_file(read_text(path, AcceptanceError), str(path))
 
 
 def parse_acceptance_file(text: str, origin: str) -> AcceptanceFile:

@@ -22,6 +22,8 @@ from specmargin.schema import StrictModel, first_complaint
 
 MAX_BATCH = 65_536
 MAX_DEPTH = 64
+MAX_CONTEXT = 1 << 24
+_MOST_DIGITS = 4000  # of a number that Python reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +54,15 @@ def parse_number(given: object) -> object:
     """`64k` is 65536; k and m mean 1024 and 1,048,576. Values that are not text are returned unchanged."""
     if not isinstance(given, str):
         return given
-    match = re.fullmatch(r"\s*(-?[0-9]{1,9})([km]?)\s*", given.lower())
+    match = re.fullmatch(r"\s*(-?[0-9]+)([km]?)\s*", given.lower())
     if match is None:
         raise ValueError(f"{given!r} is not a whole number such as 512 or 8k")
+    if len(match.group(1)) > _MOST_DIGITS:
+        raise ValueError(f"{given.strip()} is too large")
     return int(match.group(1)) * {"": 1, "k": 1024, "m": 1_048_576}[match.group(2)]
 
 
-def parse_numbers(given: object, most: int = 4096) -> object:
+def parse_numbers(given: object, most: int = 4096, largest: int = MAX_CONTEXT) -> object:
     """`1,2,4`, `1-8` or `1,4-6,32`; one number, or a list of them."""
     if isinstance(given, int):
         return (given,)
@@ -73,6 +77,8 @@ def parse_numbers(given: object, most: int = 4096) -> object:
             raise ValueError(f"{part!r} is neither a number nor a range such as 1-8") from None
         if last < first:
             raise ValueError(f"the range {part!r} is empty")
+        if last > largest:
+            raise ValueError(f"{last} is too large; at most {largest:,}")
         if last - first >= most or len(values) >= most:
             raise ValueError(f"at most {most} values, {given!r} has more")
         values.update(range(first, last + 1))
@@ -115,7 +121,7 @@ DrafterField = Annotated[
 ]
 ContextField = Annotated[
     int,
-    Field(ge=0, le=1 << 24, description="Tokens in the KV cache per sequence: 1024, 64k."),
+    Field(ge=0, le=MAX_CONTEXT, description="Tokens in the KV cache per sequence: 1024, 64k."),
     NUMBER,
     LOAD.as_("TOKENS"),
 ]
@@ -144,7 +150,9 @@ class ScenarioRequest(Request):
         Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
         MODEL.as_("GPU"),
     ]
-    gpus: Annotated[int, Field(description="GPUs that serve one copy of the model."), MODEL.as_("N")] = 1
+    gpus: Annotated[
+        int, Field(ge=1, le=65_536, description="GPUs that serve one copy of the model."), MODEL.as_("N")
+    ] = 1
     parallel: Annotated[
         Parallel,
         Field(
@@ -163,7 +171,7 @@ class ScenarioRequest(Request):
     ] = Placement.CONTIGUOUS
     weights: Annotated[
         str | None,
-        Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, q4_k ..."),
+        Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, Q4_K_M ..."),
         MODEL.as_("PRECISION", "as the model says"),
     ] = None
     kv_cache: Annotated[
@@ -172,7 +180,7 @@ class ScenarioRequest(Request):
         MODEL.as_("PRECISION", "as the model says"),
     ] = None
     memory_utilization: Annotated[
-        float, Field(description="Fraction of GPU memory that the engine may use."), MODEL.as_("PART")
+        float, Field(gt=0, le=1, description="Fraction of GPU memory that the engine may use."), MODEL.as_("PART")
     ] = 0.9
     drafter: DrafterField = None
     acceptance: Annotated[
@@ -213,7 +221,7 @@ class ScenarioRequest(Request):
         str | None,
         Field(
             description="datasheet (a roofline), laws (fitted to measured kernels), tables (the measured kernels; "
-            "needs the extra silicon), scaled (laws of the nearest measured GPU, by datasheet ratios), FILE.json with "
+            "needs the extra tables), scaled (laws of the nearest measured GPU, by datasheet ratios), FILE.json with "
             "your own laws or measured steps (`specmargin measure`), or a bundled measurement."
         ),
         PRICES.as_("SOURCE", "tables if installed, else laws; scaled for a GPU without measurements"),

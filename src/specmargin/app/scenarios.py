@@ -29,7 +29,7 @@ from specmargin.prices.model import EngineTime, PriceModel
 from specmargin.sources import Source, SourceKind
 
 ALL_DRAFTERS = "all"
-_ENGINE_TIMES = {
+ENGINE_TIMES = {
     "step_seconds": ("step_ms", 1e-3),
     "sequence_seconds": ("sequence_ms", 1e-3),
     "position_seconds": ("position_us", 1e-6),
@@ -115,7 +115,7 @@ def _engine_time(request: ScenarioRequest, prices: PriceModel, engine: str) -> E
         base = prices.engine_time
     else:
         base = find_engine_time(request.engine_time, engine=engine, prices=prices.name)
-    given = {name: (getattr(request, field), scale) for name, (field, scale) in _ENGINE_TIMES.items()}
+    given = {name: (getattr(request, field), scale) for name, (field, scale) in ENGINE_TIMES.items()}
     overrides = {name: value * scale for name, (value, scale) in given.items() if value is not None}
     if not overrides:
         return base

@@ -10,13 +10,14 @@ from typing import Any
 from specmargin.acceptance.survival import Survival
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenario_of
-from specmargin.app.simulation_schema import SimulationFile, parse_simulation, read_toml
+from specmargin.app.simulation_schema import SimulationFile, parse_simulation
 from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.catalog.drafters import DraftChoice, find_acceptance
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError, nearest_names, needs_extra
+from specmargin.files import read_toml
 
 
 def simulation_of(request: SimulateRequest) -> tuple[SimulationFile, Path]:
@@ -32,7 +33,7 @@ def simulation_of(request: SimulateRequest) -> tuple[SimulationFile, Path]:
             raise InputError("give one load: --qps, --users or --trace")
         return parse_simulation(_merged(_DEFAULTS, given), "simulate"), Path()
     path = Path(request.model)
-    base = read_toml(path)
+    base = read_toml(path, ScenarioError)
     if _LOADS & given["workload"].keys() and isinstance(base.get("workload"), dict):
         base["workload"] = {name: value for name, value in base["workload"].items() if name not in _LOADS}
     for where, name in (("workload", "trace"), ("scenario", "acceptance"), ("", "bank")):

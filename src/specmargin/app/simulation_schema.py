@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.request_schema import ScenarioRequest, parse_number
 from specmargin.errors import ScenarioError
+from specmargin.files import origin, read_toml
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Slo
@@ -61,7 +61,9 @@ class LengthFile(StrictModel):
 
 
 def _fixed_length(given: Any) -> Any:
-    return {"tokens": given} if isinstance(given, int) and not isinstance(given, bool) else given
+    """A number alone, or text such as `4k`."""
+    number = parse_number(given)
+    return {"tokens": number} if isinstance(number, int) and not isinstance(number, bool) else given
 
 
 LengthField = Annotated[LengthFile, BeforeValidator(_fixed_length)]  # a number alone is a fixed length
@@ -229,21 +231,16 @@ def parse_simulation(described: dict[str, Any], source: str) -> SimulationFile:
 
 
 def read_simulation(path: Path) -> SimulationFile:
-    return parse_simulation(read_toml(path), str(path))
+    return parse_simulation(read_toml(path, ScenarioError), origin(path))
 
 
 def read_sweep(path: Path) -> list[SimulationFile]:
+    return parse_sweep(read_toml(path, ScenarioError), origin(path))
+
+
+def parse_sweep(described: dict[str, Any], source: str) -> list[SimulationFile]:
     try:
-        grid_file = SweepFile.model_validate(read_toml(path))
+        grid = SweepFile.model_validate(described)
     except ValidationError as error:
-        raise ScenarioError(f"{path}: {first_complaint(error)}") from None
-    return grid_file.cells(str(path))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ScenarioError(f"{path}: not a TOML file ({error})") from None
+        raise ScenarioError(f"{source}: {first_complaint(error)}") from None
+    return grid.cells(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -11,6 +12,7 @@ from specmargin.app.request_schema import (
     DRAFTS,
     LOAD,
     MAX_BATCH,
+    MAX_CONTEXT,
     MAX_DEPTH,
     MODEL,
     NUMBER,
@@ -18,14 +20,16 @@ from specmargin.app.request_schema import (
     QUESTION,
     ContextField,
     DrafterField,
-    Numbers,
     ScenarioRequest,
     Shown,
     listed,
+    parse_numbers,
     parse_shares,
 )
 from specmargin.modes import POLICIES, Hold
 
+MAX_REQUESTS = 10_000_000  # of a simulation
+MAX_USERS = 8192  # concurrent requests of a plan
 _NO_ACCEPTANCE = "no price depends on acceptance"
 _FULL_DRAFTS = "drafts of their full depth are priced here"
 _NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
@@ -36,12 +40,10 @@ Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
 BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
 
 
-MAX_USERS = 8192
-
-
 class PlanRequest(ScenarioRequest):
     batch: Annotated[
-        Numbers | None,
+        tuple[int, ...] | None,
+        BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
         Field(description="Batch sizes: 1,4,16 or 1-64."),
         LOAD.as_("LIST", "1, 2, 4 ... as many as fit"),
     ] = None
@@ -58,18 +60,18 @@ class PlanRequest(ScenarioRequest):
     ] = None
     qps: Annotated[
         float | None,
-        Field(description="Requests per second, instead of a concurrency."),
+        Field(gt=0, le=1e6, description="Requests per second, instead of a concurrency."),
         LOAD.as_("RATE"),
     ] = None
     isl: Annotated[
         int | None,
-        Field(ge=1, description="Input tokens per request (with --concurrency or --qps)."),
+        Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
         NUMBER,
         LOAD.as_("TOKENS"),
     ] = None
     osl: Annotated[
         int | None,
-        Field(ge=1, description="Output tokens per request (with --concurrency or --qps)."),
+        Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
         NUMBER,
         LOAD.as_("TOKENS"),
     ] = None
@@ -77,15 +79,24 @@ class PlanRequest(ScenarioRequest):
         float, Field(ge=0, lt=1, description="Share of the input found in the prefix cache."), LOAD.as_("PART")
     ] = 0.0
     max_num_batched_tokens: Annotated[
-        int, Field(ge=64, description="Tokens per step, as in vLLM: prompts are read in chunks."), LOAD.as_("N")
+        int,
+        Field(ge=64, le=MAX_CONTEXT, description="Tokens per step, as in vLLM: prompts are read in chunks."),
+        NUMBER,
+        LOAD.as_("N"),
     ] = 8192
     tpot_slo: Annotated[
-        float | None, Field(description="Target for the time between tokens, in ms (with --qps)."), LOAD.as_("MS")
+        float | None,
+        Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
+        LOAD.as_("MS"),
     ] = None
     depth: DepthField = 8
     min_gain: Annotated[
         float,
-        Field(description="Smaller gains do not matter: the schedule takes the fewest ranges within this fraction."),
+        Field(
+            ge=0,
+            lt=1,
+            description="Smaller gains do not matter: the schedule takes the fewest ranges within this fraction.",
+        ),
         QUESTION.as_("PART"),
     ] = 0.02
     max_batch: Annotated[
@@ -105,7 +116,7 @@ class PlanRequest(ScenarioRequest):
         QUESTION.as_("SOURCE"),
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(ge=0, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
 
     @model_validator(mode="after")
@@ -143,7 +154,9 @@ class DuelRequest(ScenarioRequest):
         "off_ms": _NO_OFF_TIME,
     }
 
-    alpha: Annotated[float, Field(description="Probability that the draft token is accepted."), QUESTION.as_("P")]
+    alpha: Annotated[
+        float, Field(ge=0, le=1, description="Probability that the draft token is accepted."), QUESTION.as_("P")
+    ]
     batch: Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences decoding already."), LOAD.as_("N")] = 1
     drafter: DrafterField = "free"
     context: ContextField = 0
@@ -205,7 +218,7 @@ class CoverageRequest(ScenarioRequest):
         tuple[int, ...], listed(1024), Field(description="Numbers of positions: 1,2,4 or 1-16."), QUESTION.as_("LIST")
     ] = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
     layer: Annotated[
-        int | None, Field(description="One MoE layer (from 0) instead of the mean."), QUESTION.as_("N")
+        int | None, Field(ge=0, description="One MoE layer (from 0) instead of the mean."), QUESTION.as_("N")
     ] = None
     batch: BatchField = 1
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Draft tokens of that step."), LOAD.as_("N")] = 3
@@ -235,31 +248,43 @@ class SimulateRequest(ScenarioRequest):
         Field(description=f"{', '.join(POLICIES)}; separate several with commas to compare them."),
         QUESTION.as_("NAMES"),
     ] = "controller,none"
-    qps: Annotated[float | None, Field(description="Requests per second (Poisson)."), LOAD.as_("RATE")] = None
+    qps: Annotated[
+        float | None, Field(gt=0, le=1e6, description="Requests per second (Poisson)."), LOAD.as_("RATE")
+    ] = None
     users: Annotated[
-        int | None, Field(ge=1, description="Closed loop with this many concurrent users."), LOAD.as_("N")
+        int | None,
+        Field(ge=1, le=MAX_REQUESTS, description="Closed loop with this many concurrent users."),
+        LOAD.as_("N"),
     ] = None
     trace: Annotated[str | None, Field(description="Request trace, CSV or JSONL."), LOAD.as_("FILE")] = None
-    requests: Annotated[int, Field(ge=1, description="Number of requests."), LOAD.as_("N")] = 400
-    burst: Annotated[int, Field(ge=1, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")] = 1
-    isl: Annotated[int, Field(ge=1, description="Prompt tokens."), NUMBER, LOAD.as_("TOKENS")] = 1000
-    osl: Annotated[int, Field(ge=1, description="Output tokens."), NUMBER, LOAD.as_("TOKENS")] = 200
+    requests: Annotated[int, Field(ge=1, le=MAX_REQUESTS, description="Number of requests."), LOAD.as_("N")] = 400
+    burst: Annotated[
+        int, Field(ge=1, le=MAX_REQUESTS, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")
+    ] = 1
+    isl: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="Prompt tokens: 1000, 4k."), NUMBER, LOAD.as_("TOKENS")
+    ] = 1000
+    osl: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="Output tokens: 200, 1k."), NUMBER, LOAD.as_("TOKENS")
+    ] = 200
     bank: Annotated[
         str | None,
         Field(description="Bank of rounds to replay. Otherwise rounds are drawn from --acceptance."),
         DRAFTS.as_("FOLDER"),
     ] = None
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth."), QUESTION.as_("N")] = 4
-    max_num_seqs: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 256
-    max_num_batched_tokens: Annotated[int, Field(ge=1, description="As in vLLM."), PRICES.as_("N")] = 8192
+    max_num_seqs: Annotated[int, Field(ge=1, le=MAX_BATCH, description="As in vLLM."), PRICES.as_("N")] = 256
+    max_num_batched_tokens: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="As in vLLM: 8192, 16k."), NUMBER, PRICES.as_("N")
+    ] = 8192
     ttft_slo: Annotated[
-        float | None, Field(description="Target for the time to first token, in ms."), QUESTION.as_("MS")
+        float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
     tpot_slo: Annotated[
-        float | None, Field(description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
+        float | None, Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
     ] = None
     gpu_hour_price: Annotated[
-        float | None, Field(description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
+        float | None, Field(gt=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
     seed: Annotated[
         int, Field(ge=0, description="Random seed; equal seeds give identical results."), QUESTION.as_("N")

@@ -32,7 +32,7 @@ class Config:
                 raise self._missing(key)
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_DIMENSION:
-            raise ArchitectureError(f"{self.origin}: {key!r} must be a whole number, got {value!r}")
+            raise ArchitectureError(f"{self.origin}: {key!r} must be a whole number, not negative, got {value!r}")
         return value
 
     def positive(self, key: str, default: int | None = None) -> int:

@@ -53,6 +53,15 @@ _ALL = (
     _precision("q5_k", 176 / 256, Arithmetic.INT8),
     _precision("q4_k", 144 / 256, Arithmetic.INT8),
     _precision("q4_0", 18 / 32, Arithmetic.INT8),
+    # Mixes of block formats, as llama-quantize writes them: mean bits per weight of Llama-3.1-8B (llama.cpp,
+    # tools/quantize/README.md), embedding and output included. Other models differ by a few percent.
+    _precision("q2_k", 3.1593 / 8, Arithmetic.INT8),
+    _precision("q3_k_s", 3.6429 / 8, Arithmetic.INT8),
+    _precision("q3_k_l", 4.2979 / 8, Arithmetic.INT8),
+    _precision("q4_k_s", 4.6672 / 8, Arithmetic.INT8),
+    _precision("q4_k_m", 4.8944 / 8, Arithmetic.INT8),
+    _precision("q5_k_s", 5.5704 / 8, Arithmetic.INT8),
+    _precision("q5_k_m", 5.7036 / 8, Arithmetic.INT8),
 )
 
 PRECISIONS: dict[str, Precision] = {precision.name: precision for precision in _ALL}
@@ -72,9 +81,28 @@ _DTYPES = {
 }
 
 
+#: Other names in use. AWQ and GPTQ checkpoints have groups of 128 unless they say otherwise.
+_ALIASES = {
+    "f16": "fp16",
+    "f32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "fp8_e4m3": "fp8",
+    "int4": "int4-g128",
+    "awq": "int4-g128",
+    "gptq": "int4-g128",
+}
+
+
 def precision_named(name: str) -> Precision:
+    """Also as llama.cpp spells it: `Q4_K_M`, `q4-k-m`."""
+    known = name.strip().lower()
+    for spelling in (known, known.replace("-", "_"), known.replace("_", "-")):
+        if spelling in _ALIASES or spelling in PRECISIONS:
+            return PRECISIONS[_ALIASES.get(spelling, spelling)]
     try:
-        return PRECISIONS[name.lower()]
+        return PRECISIONS[known]
     except KeyError:
         hint = nearest_names(name, PRECISIONS)
         raise ArchitectureError(f"unknown precision {name!r}{hint}; known: {', '.join(PRECISIONS)}") from None

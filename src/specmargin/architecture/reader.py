@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from specmargin.architecture.precision import BF16, Precision, precision_of_dtyp
 from specmargin.architecture.quantization import QuantizationScheme, all_weights, read_scheme, unquantized
 from specmargin.architecture.types import Architecture
 from specmargin.errors import ArchitectureError, UnknownFamilyError, nearest_names
+from specmargin.files import STANDARD_INPUT, origin, read_json
 from specmargin.sources import Source, published
 
 FAMILIES: dict[str, FamilyReader] = {
@@ -109,12 +109,10 @@ def read_architecture(
 def load_architecture(path: Path, *, weights: Precision | None = None, name: str | None = None) -> Architecture:
     """Read a `config.json`, or a model folder that holds one (with `hf_quant_config.json` beside it)."""
     file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ArchitectureError(
-            f"{path}: no config.json here; give the file itself, a model folder, or a bundled name"
-            if path.is_dir()
-            else f"{path}: no such file; give a config.json, a model folder, or a bundled name"
-        )
+    if path.is_dir() and not os.path.lexists(file):
+        raise ArchitectureError(f"{path}: no config.json here; give the file itself, a model folder, or a bundled name")
+    if str(path) not in STANDARD_INPUT and not os.path.lexists(file):
+        raise ArchitectureError(f"{path}: no such file; give a config.json, a model folder, or a bundled name")
     values = _read_json(file)
     quantization_file = file.with_name("hf_quant_config.json")
     quantization = None
@@ -126,11 +124,17 @@ def load_architecture(path: Path, *, weights: Precision | None = None, name: str
             )
     return read_architecture(
         values,
-        name=name or (file.parent.resolve().name if file.name == "config.json" else file.stem),
-        origin=str(file),
+        name=name or _name(file),
+        origin=origin(file),
         quantization=quantization,
         weights=weights,
     )
+
+
+def _name(file: Path) -> str:
+    if not file.is_file():  # standard input, or a pipe of the shell
+        return "stdin"
+    return file.parent.resolve().name if file.name == "config.json" else file.stem
 
 
 def cached_config(hub_id: str) -> Path | None:
@@ -145,16 +149,11 @@ def cached_config(hub_id: str) -> Path | None:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArchitectureError(f"{file}: cannot be read ({error})") from None
-    except json.JSONDecodeError as error:
-        raise ArchitectureError(f"{file}: not valid JSON, line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested too deeply
-        raise ArchitectureError(f"{file}: not a usable JSON file ({error})") from None
+    values = read_json(file, ArchitectureError)
     if not isinstance(values, dict):
-        raise ArchitectureError(f"{file}: a model configuration is a JSON object, not a {type(values).__name__}")
+        raise ArchitectureError(
+            f"{origin(file)}: a model configuration is a JSON object, not a {type(values).__name__}"
+        )
     return values
 
 

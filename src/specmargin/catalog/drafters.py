@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +21,7 @@ from specmargin.architecture.quantization import unquantized
 from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, Split, grouped
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
+from specmargin.files import read_json
 from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.sources import Source, SourceKind, assumed, published
@@ -213,10 +213,7 @@ def _scaled(target: Architecture) -> dict[str, int]:
 
 def _head_config(path: str) -> Config:
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    try:
-        values: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ArchitectureError(f"{file}: the drafter's configuration cannot be read ({error})") from None
+    values: Any = read_json(file, ArchitectureError)
     if not isinstance(values, dict):
         raise ArchitectureError(f"{file}: a configuration must be a JSON object")
     return Config(origin=str(file), values=values)
@@ -272,7 +269,7 @@ def _survival_from_path(text: str | None) -> Survival | None:
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
         return read_acceptance(path).survival(category or _ALL)
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
 
     rounds = _rounds(path, category)
@@ -283,7 +280,7 @@ def _survival_from_path(text: str | None) -> Survival | None:
 
 
 def _rounds(path: Path, category: str) -> Rounds:
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     rounds = read_bank([path])

@@ -16,6 +16,7 @@ from specmargin.architecture.reader import cached_config, load_architecture, rea
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
 from specmargin.errors import CatalogError, nearest_names
+from specmargin.files import existing
 from specmargin.hardware.device import Device, load_device, read_device
 from specmargin.sources import Source, assumed, published
 
@@ -107,7 +108,7 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
     """
     if spec.lower() in model_names():
         return bundled_model(spec.lower(), weights=weights)
-    path = _existing(spec)
+    path = existing(spec)
     if path is not None or spec.endswith(".json"):
         return load_architecture(path or Path(spec), weights=weights)
     if spec.lower() in _models_by_id():
@@ -140,15 +141,6 @@ def _nearest(spec: str) -> str:
     models = variants | _models_by_name()
     name = spec.rsplit("/", 1)[-1].lower()[:100]
     return models[difflib.get_close_matches(name, models, n=1, cutoff=0.0)[0]]
-
-
-def _existing(spec: str) -> Path | None:
-    """The path, if it exists; None also for names that no file can have (too long, ~nobody)."""
-    try:
-        path = Path(spec).expanduser()
-        return path if path.exists() else None
-    except (OSError, RuntimeError, ValueError):
-        return None
 
 
 @cache
@@ -197,7 +189,7 @@ def find_device(spec: str) -> Device:
     name = _bundled_name(spec)
     if name is not None:
         return bundled_device(name)
-    path = _existing(spec)
-    if spec.endswith(".toml") or (path is not None and path.is_file()):
+    path = existing(spec)
+    if spec.endswith(".toml") or path is not None:
         return load_device(path or Path(spec))
     raise CatalogError(_unknown_device(spec))

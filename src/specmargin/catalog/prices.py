@@ -11,6 +11,7 @@ from typing import Any
 
 from specmargin.catalog.lookup import bundled_device
 from specmargin.errors import CatalogError, nearest_names
+from specmargin.files import read_json
 from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
@@ -27,6 +28,7 @@ from specmargin.prices.roofline import Roofline
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _ENDING = ".prices.json"
+_WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
 
 
@@ -148,17 +150,12 @@ def _from_file(path: Path, device: Device, engine: str, datasheet: Roofline) -> 
 
 
 def _read_laws(path: Path, device: Device) -> LawBook:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CatalogError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise CatalogError(f"{path}: not a JSON file ({error})") from None
+    values = read_json(path, CatalogError)
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise CatalogError(f"{path}: 'schema' must be {SCHEMA!r}; scripts/fit_laws.py writes such files")
+        raise CatalogError(f"{path}: 'schema' must be {SCHEMA!r} or {MEASURED_SCHEMA!r}; {_WRITERS}")
     for name, kind in (("source", str), ("kernels", dict), ("laws", list)):
         if not isinstance(values.get(name), kind):
-            raise CatalogError(f"{path}: {name!r} must be {_KINDS[kind]}; scripts/fit_laws.py writes such files")
+            raise CatalogError(f"{path}: {name!r} must be {_KINDS[kind]}; {_WRITERS}")
     try:
         return LawBook.from_json(device.name, values)
     except KeyError as error:

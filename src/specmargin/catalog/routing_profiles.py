@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specmargin.architecture.types import Architecture
-from specmargin.errors import InputError, nearest_names
+from specmargin.errors import InputError, RoutingError, nearest_names
 from specmargin.routing.curves import CurveRouting
 from specmargin.routing.profile import UNIFORM, ModelRouting, RoutingProfile, UniformWithReplacement, check_model
 from specmargin.sources import Source, assumed, published
@@ -77,6 +77,8 @@ def assumed_routing() -> CurveRouting:
 
 def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile:
     """`uniform`, a bundled NAME[:CATEGORY], or FILE[:CATEGORY[=WEIGHT],…]; None: the model's own, or an assumed one."""
+    if spec is not None and not architecture.is_moe:
+        raise RoutingError(f"--routing {spec}: {architecture.name} is dense and has no experts; leave --routing out")
     if spec is None:
         return _bundled_profile(architecture) or assumed_routing()
     if spec.lower() == ASSUMED:

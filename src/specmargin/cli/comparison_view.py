@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 
 from specmargin.cli import render, unverified_view
@@ -15,46 +13,11 @@ Compared = Comparison | Unverified
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
 
 
-def payload(compared: Compared) -> dict[str, Any]:
-    """The key that the comparison adds to the JSON of a plan."""
-    if isinstance(compared, Unverified):
-        return {"unverified": unverified_view.payload(compared)}
-    return {"comparison": _prices(compared)}
-
-
 def show(out: Console, compared: Compared) -> None:
     if isinstance(compared, Unverified):
         unverified_view.show(out, compared)
     else:
         _show_prices(out, compared)
-
-
-def _prices(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "prices": comparison.ours.prices.name,
-        "other_prices": comparison.other.prices.name,
-        "rows": [
-            {
-                "batch": row.batch,
-                "ours": _side(row.ours),
-                "other": _side(row.other),
-                "differences": [
-                    {"name": d.component, "added": d.added, "other_added": d.other_added} for d in row.differences
-                ],
-            }
-            for row in comparison.rows
-        ],
-    }
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "depth": side.depth,
-        "speedup": side.speedup,
-        "verify_seconds": side.verify_seconds,
-        "speedup_of_the_other_depth": side.speedup_of_the_other,
-        "regret": side.regret,
-    }
 
 
 def _show_prices(out: Console, comparison: Comparison) -> None:

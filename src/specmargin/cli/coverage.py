@@ -10,6 +10,7 @@ import typer
 from specmargin.app.verbs_schema import CoverageRequest
 from specmargin.cli import options as o
 from specmargin.cli.requests import command
+from specmargin.errors import ScenarioError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -28,6 +29,7 @@ def coverage(
         Path | None,
         typer.Option("--plot", help="Draw the curves: FILE.png, .svg, .html or .json.", rich_help_panel=o.OUTPUT),
     ] = None,
+    output: o.TableOption = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -41,10 +43,23 @@ def coverage(
 
       specmargin coverage MODEL --routing mine.routing.json:coding=0.7,prose=0.3 --layer 3
     """
-    from specmargin.cli import coverage_view
+    from specmargin.app.covering import coverage_json, coverage_of
+    from specmargin.cli import coverage_view, render
 
     if grouping is not None:
+        if plot is not None or output is not None:
+            raise ScenarioError("--plot and --output take the curves of experts, not --grouping; leave one of them out")
         coverage_view.show_grouping(request, grouping, json=json)
         return
+    o.check_table(output, force=force)
     o.check_plot(plot, force=force)
-    coverage_view.show(request, plot, json=json)
+    answer = coverage_of(request)
+    o.write_rows(output, answer.rows, force=force)
+    if plot is not None:
+        from specmargin.api.charts import coverage_chart
+
+        o.save_plot(plot, coverage_chart(answer))
+    if json:
+        render.json_out(coverage_json(answer))
+    else:
+        coverage_view.show(answer)

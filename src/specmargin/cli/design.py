@@ -22,6 +22,7 @@ def design(
         Path | None,
         typer.Option("--plot", help="Draw the heat map: FILE.png, .svg, .html or .json.", rich_help_panel=o.OUTPUT),
     ] = None,
+    output: o.TableOption = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -38,10 +39,17 @@ def design(
       specmargin design qwen3.6-35b-a3b --gpu h200 --batch 128 --hold total
     """
     from specmargin.app.designing import explore_design
+    from specmargin.app.stamp import stamped
     from specmargin.cli import design_view, render
 
+    o.check_table(output, force=force)
     o.check_plot(plot, force=force)
     result = explore_design(request, progress=partial(render.tracked, "variants"))
     if plot is not None:
         design_view.draw(result, plot)
-    design_view.show(result, json=json)
+    payload = design_view.payload(result)
+    o.write_rows(output, payload["rows"], force=force)
+    if json:
+        render.json_out(stamped(payload, request, result.scenario))
+    else:
+        design_view.show(result)

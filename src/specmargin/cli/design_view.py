@@ -17,10 +17,6 @@ _EQUAL = {Hold.ACTIVE: "active", Hold.TOTAL: "active and total"}
 _NOT_PREDICTED = "Acceptance and drafter are held equal; the quality of the variants is not predicted."
 
 
-def show(design: Design, *, json: bool) -> None:
-    (_emit_json if json else _emit_table)(design)
-
-
 # --- as JSON ---
 
 
@@ -47,35 +43,33 @@ def _over_base(design: Design, row: DesignRow) -> float:
     return row.goodput_tokens_per_second / design.base.goodput_tokens_per_second
 
 
-def _emit_json(design: Design) -> None:
+def payload(design: Design) -> dict[str, Any]:
     scenario, sources = design.scenario, design.sources
-    render.json_out(
-        {
-            "schema": "specmargin.design/1",
-            "model": scenario.architecture.name,
-            "gpu": scenario.device.name,
-            "gpus": scenario.layout.gpus,
-            "batch": design.batch,
-            "context": scenario.context,
-            "drafter": scenario.drafter.name,
-            "prices": scenario.prices.name,
-            "routing": scenario.routing.name,
-            "hold": design.space.hold,
-            "note": _NOT_PREDICTED,
-            "base": _row(design, design.base),
-            "best": _row(design, design.fitting[0]) if design.fitting else None,
-            "rows": [_row(design, row) for row in design.rows],
-            "left_out": design.left_out,
-            "sources": {name: str(source) for name, source in sources.items()},
-            "weakest_source": str(weakest(sources.values())),
-        }
-    )
+    return {
+        "schema": "specmargin.design/1",
+        "model": scenario.architecture.name,
+        "gpu": scenario.device.name,
+        "gpus": scenario.layout.gpus,
+        "batch": design.batch,
+        "context": scenario.context,
+        "drafter": scenario.drafter.name,
+        "prices": scenario.prices.name,
+        "routing": scenario.routing.name,
+        "hold": design.space.hold,
+        "note": _NOT_PREDICTED,
+        "base": _row(design, design.base),
+        "best": _row(design, design.fitting[0]) if design.fitting else None,
+        "rows": [_row(design, row) for row in design.rows],
+        "left_out": design.left_out,
+        "sources": {name: str(source) for name, source in sources.items()},
+        "weakest_source": str(weakest(sources.values())),
+    }
 
 
 # --- as a table ---
 
 
-def _emit_table(design: Design) -> None:
+def show(design: Design) -> None:
     out = render.console()
     out.print(_verdict(design), style="bold", markup=False)
     out.print(_NOT_PREDICTED)

@@ -12,7 +12,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @command(app, DuelRequest)
-def duel(request: DuelRequest, json: o.JsonOption = False) -> None:
+def duel(
+    request: DuelRequest, output: o.TableOption = None, force: o.ForceOption = False, json: o.JsonOption = False
+) -> None:
     """Compare one more sequence with one more draft token.
 
     Both add one position to the step. The sequence commits a token for certain; the draft token with
@@ -21,12 +23,13 @@ def duel(request: DuelRequest, json: o.JsonOption = False) -> None:
 
     Example: specmargin duel qwen3.6-35b-a3b --gpu h100 --batch 1 --alpha 0.9
     """
-    from specmargin.app.scenarios import scenario_of
-    from specmargin.cli import duel_view
-    from specmargin.decisions.duel import duel as decide
-    from specmargin.decisions.pricer import Pricer
+    from specmargin.app.dueling import duel_json, duel_of, duel_rows
+    from specmargin.cli import duel_view, render
 
-    _, scenario = scenario_of(request)
-    pricer = Pricer(scenario)
-    pricer.check_memory()
-    duel_view.show(pricer, decide(pricer, batch=request.batch, alpha=request.alpha), json=json)
+    o.check_table(output, force=force)
+    answer = duel_of(request)
+    o.write_rows(output, duel_rows(answer), force=force)
+    if json:
+        render.json_out(duel_json(answer))
+    else:
+        duel_view.show(answer)

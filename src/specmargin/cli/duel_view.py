@@ -1,70 +1,22 @@
-"""Width against depth: table and JSON."""
+"""Width against depth, as a table."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from specmargin.app.dueling import DuelAnswer
 from specmargin.cli import render
-from specmargin.decisions.duel import Duel, Side
-from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.unverified import LABEL
 
 
-def show(pricer: Pricer, result: Duel, *, json: bool) -> None:
-    (_emit_json if json else _emit_table)(pricer, result)
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "goodput_tokens_per_second": side.goodput_tokens_per_second,
-        "distinct_experts": side.distinct_experts,
-        "step_seconds": side.step_seconds,
-    }
-
-
-def _sources(pricer: Pricer) -> dict[str, Any]:
-    return {name: source for name, source in pricer.sources.items() if name != "acceptance"}
-
-
-def _emit_json(pricer: Pricer, result: Duel) -> None:
-    scenario = pricer.scenario
-    render.json_out(
-        {
-            "schema": "specmargin.duel/1",
-            "model": scenario.architecture.name,
-            "gpu": scenario.device.name,
-            "batch": result.batch,
-            "alpha": result.alpha,
-            "context": scenario.context,
-            "routing": scenario.routing.name,
-            "width": _side(result.width),
-            "depth": _side(result.depth),
-            "unverified": {"label": LABEL, **_side(result.unverified)},
-            "winner": result.winner,
-            "turning_alpha": result.turning_alpha,
-            "sources": {name: str(source) for name, source in _sources(pricer).items()},
-        }
-    )
-
-
-def _emit_table(pricer: Pricer, result: Duel) -> None:
-    out, scenario = render.console(), pricer.scenario
-    turning = result.turning_alpha
-    threshold = (
-        f"depth wins above an acceptance of {turning:.3f}" if turning <= 1 else "depth does not win at any acceptance"
-    )
-    out.print(
-        f"{result.winner.capitalize()} wins: {scenario.architecture.name} on {scenario.device.name}, batch "
-        f"{result.batch}, acceptance {result.alpha:g}, {scenario.routing.name} routing; {threshold}.",
-        style="bold",
-    )
+def show(answer: DuelAnswer) -> None:
+    out, duel = render.console(), answer.duel
+    out.print(answer.verdict, style="bold")
     out.print()
     columns = [("one more", "left"), ("tok/s", "right"), ("distinct experts", "right"), ("step", "right")]
     shown = render.table("", columns)
     sides = (
-        ("sequence (width)", result.width),
-        ("draft token (depth)", result.depth),
-        ("draft token, unverified *", result.unverified),
+        ("sequence (width)", duel.width),
+        ("draft token (depth)", duel.depth),
+        ("draft token, unverified *", duel.unverified),
     )
     for name, side in sides:
         experts = "–" if side.distinct_experts is None else f"{side.distinct_experts:.2f}"
@@ -72,4 +24,4 @@ def _emit_table(pricer: Pricer, result: Duel) -> None:
     out.print(shown)
     out.print(f"* {LABEL}", style="dim", markup=False)
     out.print()
-    render.sources(out, _sources(pricer))
+    render.sources(out, {name: s for name, s in answer.pricer.sources.items() if name != "acceptance"})

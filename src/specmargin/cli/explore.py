@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import webbrowser
+from json import dumps
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,8 @@ from urllib.parse import urlencode
 
 import typer
 
+from specmargin._version import __version__
+from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import InputError, needs_extra
 
@@ -34,6 +38,7 @@ def explore(
         int, typer.Option("--port", help="Port to listen on; 0 picks a free one.", min=0, max=65535)
     ] = 8642,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    json: o.JsonOption = False,
 ) -> None:
     """Open the web page: move the controls and see where speculation pays. Everything stays on this machine.
 
@@ -55,14 +60,17 @@ def explore(
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1], start | ({} if token is None else {"token": token}))
     out = render.console()
-    if token is not None:
+    if token is not None and not json:
         out.print(
             f"Warning: {host} is reachable from other machines over unencrypted HTTP. Anybody with this address can "
             f"use the page.",
             style="bold",
         )
-    print(address, flush=True)
-    out.print("Press Ctrl-C to stop.", style="dim")
+    if json:  # one line, before the server runs: a program reads the address and goes on
+        print(dumps({"schema": "specmargin.explore/1", "version": __version__, "url": address}), flush=True)
+    else:
+        print(address, flush=True)
+        out.print("Press Ctrl-C to stop.", style="dim")
     if browser:
         Timer(0.4, webbrowser.open, [address]).start()
     config = uvicorn.Config(make_app(hosts=allowed_hosts(host), token=token, uploads=uploads), log_level="error")
@@ -100,7 +108,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen()  # before the address is printed, so that an early client is not refused
     except OSError as error:
         listening.close()
-        raise InputError(f"--host {host} --port {port}: {error.strerror or error}; try --port 0") from None
+        hint = (
+            "; try --port 0" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "; give an address of this machine"
+        )
+        raise InputError(f"--host {host} --port {port}: {(error.strerror or str(error)).lower()}{hint}") from None
     return listening
 
 

@@ -10,6 +10,7 @@ from specmargin.architecture.precision import Arithmetic
 from specmargin.catalog.lookup import bundled_device, device_names, device_template
 from specmargin.cli import options as o
 from specmargin.cli import render
+from specmargin.errors import matching
 from specmargin.hardware.device import Device
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -23,6 +24,8 @@ def gpus(
     template: Annotated[
         bool, typer.Option("--template", help="Print a documented device file, with the figures of SEARCH if given.")
     ] = False,
+    output: o.TableOption = None,
+    force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled devices: datasheet memory, bandwidth, rates and links.
@@ -32,7 +35,9 @@ def gpus(
     if template:
         print(device_template(search or _TEMPLATE), end="")
         return
-    devices = [bundled_device(name) for name in device_names() if search.lower() in name]
+    devices = [bundled_device(name) for name in matching("GPU", search, device_names())]
+    o.check_table(output, force=force)
+    o.write_rows(output, [_payload(device) for device in devices], force=force)
     if json:
         render.json_out({"schema": "specmargin.gpus/1", "gpus": [_payload(device) for device in devices]})
         return

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -48,7 +49,20 @@ root = typer.Typer(
 @root.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    completion: Annotated[
+        str | None,
+        typer.Option(
+            "--completion",
+            metavar="SHELL",
+            help='Print the completion of bash, zsh or fish: eval "$(specmargin --completion bash)".',
+        ),
+    ] = None,
 ) -> None:
+    if completion is not None:
+        from specmargin.cli.completion import script
+
+        typer.echo(script(completion))
+        raise typer.Exit
     if version:
         typer.echo(f"specmargin {__version__}")
         raise typer.Exit
@@ -67,9 +81,22 @@ for _verb, _help in VERBS.items():
     root.command(_verb, help=_help)(_placeholder(_verb))
 
 
+#: Lists that may be given as nothing; any other empty value is a variable that a script forgot to set.
+_MAY_BE_EMPTY = ("--depths", "--long-batches")
+
+
 def run(verb: str, arguments: list[str]) -> int:
+    _refuse_empty(verb, arguments)
     module = importlib.import_module(f"specmargin.cli.{verb}")
     return _call(module.app, arguments, f"specmargin {verb}")
+
+
+def _refuse_empty(verb: str, arguments: list[str]) -> None:
+    for before, value in zip(["", *arguments], arguments, strict=False):
+        name, equals, given = value.partition("=")
+        option = name if equals and not given else before if not value else ""
+        if option.startswith("-") and option not in _MAY_BE_EMPTY:
+            raise InputError(f"{option} has an empty value; give one or leave it out (`specmargin {verb} --help`)")
 
 
 def _call(app: typer.Typer, arguments: list[str], name: str) -> int:
@@ -88,7 +115,9 @@ def main() -> None:
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe closed it (`| head`)
+    except (BrokenPipeError, SystemExit) as error:  # the reader of a pipe closed it (`| head`)
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise  # Rich and the option parser turn a closed pipe into an exit with code 1
         code = 0
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 (nothing is left to flush into)
     except Exception as error:
@@ -97,6 +126,12 @@ def main() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    arguments = arguments or ["--help"]
+    if "_SPECMARGIN_COMPLETE" in os.environ:
+        from specmargin.cli.completion import complete
+
+        complete(VERBS)
+        return 0
     if arguments and arguments[0] in VERBS:
         return run(arguments[0], arguments[1:])
     if arguments and not arguments[0].startswith("-"):
@@ -104,6 +139,24 @@ def _dispatch(arguments: list[str]) -> int:
             f"no verb {arguments[0]!r}{nearest_names(arguments[0], VERBS)}; `specmargin --help` lists them"
         )
     return _call(root, arguments, "specmargin")
+
+
+#: The option parser's words, and Specmargin's (`schema.py` has those for requests and files).
+_WORDS = (
+    (r"^Invalid value for '([^']*)': ", r"\1: "),
+    (r": Input should be a valid integer.*", " must be a whole number"),
+    (r": Input should be a valid number.*", " must be a number"),
+    (r": Input should be greater than or equal to ", " must be at least "),
+    (r": Input should be less than or equal to ", " must be at most "),
+    (r": Value error, ", ": "),
+)
+
+
+def _plain(message: str) -> str:
+    text = " ".join(message.rstrip(".").split())
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    return text
 
 
 def _complain(error: Exception, arguments: list[str]) -> int:
@@ -114,13 +167,15 @@ def _complain(error: Exception, arguments: list[str]) -> int:
         message, code = str(error), 2
     elif hasattr(error, "format_message"):  # a usage error of the option parser
         verb = f" {arguments[0]}" if arguments and arguments[0] in VERBS else ""
-        message, code = f"{error.format_message().rstrip('.')}; see `specmargin{verb} --help`", 2
-        message = " ".join(message.split())
+        message, code = f"{_plain(error.format_message())}; see `specmargin{verb} --help`", 2
     elif isinstance(error, OSError):
-        message, code = f"cannot write: {error.strerror or error}", 1
+        what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
+        message, code = f"{what} ({(error.strerror or str(error)).lower()})", 1
     else:
         message = f"this is a bug ({type(error).__name__}: {error}); run again with SPECMARGIN_DEBUG=1 and report it"
         code = 70
+    if type(error).__name__ == "NoArgsIsHelpError":  # a verb of several parts alone: its help page has been printed
+        return code
     with contextlib.suppress(OSError, ValueError):
         print(f"specmargin: {message}", file=sys.stderr)
     return code

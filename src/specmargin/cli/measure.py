@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specmargin.app.measure_schema import MeasureRequest
-from specmargin.catalog.lookup import find_model
+from specmargin.catalog.lookup import find_device, find_model
 from specmargin.cli import measure_gpu_view, measure_view, render
 from specmargin.cli import options as o
 from specmargin.cli.requests import command
@@ -21,7 +21,7 @@ from specmargin.files import check_new, write_text
 from specmargin.measure.gpu.shapes import Shapes, shapes_of
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
-from specmargin.measure.steps import Order, Watcher, measure_steps
+from specmargin.measure.steps import Order, Watcher, check_engine, measure_steps
 from specmargin.prices.measured_schema import as_text
 
 ROWS = 260  # approximate records of `measure gpu`, for the progress bar
@@ -73,8 +73,10 @@ def vllm(
         repeats=request.repeats,
     )
     records, log = Records(path=output.with_suffix(".rows.jsonl")), output.with_suffix(".log")
-    records.begin(order.header(), fresh=force and not fit_only)
+    records.check(order.header(), fresh=force and not fit_only)
     if not fit_only:
+        check_engine()
+        records.begin(order.header(), fresh=force)
         with _interruptible(records), _watching() as watch:
             measure_steps(order, records, deadline=time.time() + 60.0 * request.minutes, log=log, watch=watch)
     method = str((order.speculative or {}).get("method", ""))
@@ -112,10 +114,14 @@ def gpu(
       specmargin price qwen3-30b-a3b --gpu h200 --batch 8 --depth 3 --prices mine.json
     """
     check_new(output, force=force)
-    shapes = shapes_of(find_model(model))
-    records = Records(path=output.with_suffix(".rows.jsonl"))
-    records.begin({"model": shapes.model, "gpu": name}, fresh=force and not fit_only)
+    name, shapes = find_device(name).name, shapes_of(find_model(model))
+    records, header = Records(path=output.with_suffix(".rows.jsonl")), {"model": shapes.model, "gpu": name}
+    records.check(header, fresh=force and not fit_only)
     if not fit_only:
+        with needs_extra("measure-gpu"):
+            from specmargin.measure.gpu.bench import check_gpu
+        check_gpu()
+        records.begin(header, fresh=force)
         _time_kernels(shapes, records, repeats=repeats, deadline=time.time() + 60.0 * minutes)
     with needs_extra("measure"):
         from specmargin.measure.gpu.laws import kernel_report
@@ -128,8 +134,8 @@ def gpu(
 
 
 def _time_kernels(shapes: Shapes, records: Records, *, repeats: int, deadline: float) -> None:
-    with needs_extra("gpu"):
-        from specmargin.measure.gpu.bench import Bench, everything, key_of
+    from specmargin.measure.gpu.bench import Bench, everything, key_of
+
     done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
     bench = Bench(repeats=repeats, deadline=deadline, done=done)
     with _interruptible(records), render.progress("kernels", ROWS) as advance:

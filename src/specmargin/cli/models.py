@@ -17,6 +17,7 @@ from specmargin.architecture.types import (
 from specmargin.catalog.lookup import bundled_model, hub_id, model_names, variant_ids
 from specmargin.cli import options as o
 from specmargin.cli import render
+from specmargin.errors import matching
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -24,6 +25,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def models(
     search: Annotated[str, typer.Argument(help="Only names and Hugging Face ids that contain this.")] = "",
+    output: o.TableOption = None,
+    force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled models: parameters, experts, attention and MTP head.
@@ -31,7 +34,9 @@ def models(
     Hugging Face ids of their variants work as well (Qwen/Qwen3-30B-A3B-Instruct-2507-FP8; --json lists them), and any
     other model from its config.json: specmargin plan PATH --gpu h200
     """
-    entries = [(name, bundled_model(name)) for name in model_names() if _matches(name, search.lower())]
+    entries = [(name, bundled_model(name)) for name in matching("model", search, model_names(), _ids)]
+    o.check_table(output, force=force)
+    o.write_rows(output, [_payload(n, a) for n, a in entries], force=force)
     if json:
         render.json_out({"schema": "specmargin.models/1", "models": [_payload(n, a) for n, a in entries]})
         return
@@ -51,8 +56,8 @@ def models(
     out.print("active: parameters used per token, without the input embedding", style="dim")
 
 
-def _matches(name: str, search: str) -> bool:
-    return any(search in known.lower() for known in (name, hub_id(name), *variant_ids(name)))
+def _ids(name: str) -> tuple[str, ...]:
+    return hub_id(name), *variant_ids(name)
 
 
 def _payload(name: str, a: Architecture) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from specmargin.cli.requests import command
 from specmargin.errors import needs_extra
 
 if TYPE_CHECKING:
+    from specmargin.app.plan_answer import PlanAnswer
     from specmargin.app.planning import Answer
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -25,7 +26,12 @@ def plan(
     request: PlanRequest,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the engine configuration to this file.", rich_help_panel=o.OUTPUT),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the engine configuration, or as FILE.csv the table of rows.",
+            rich_help_panel=o.OUTPUT,
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -66,32 +72,44 @@ def plan(
 
       specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
     """
-    from specmargin.app.payload import payload
-    from specmargin.app.planning import answers, compare
-    from specmargin.cli import comparison_view, plan_view, render
-    from specmargin.files import write_text
+    from specmargin.app.plan_answer import plan_answer, plan_json
+    from specmargin.cli import plan_view, render
     from specmargin.formats import find_engine
 
+    o.check_outputs(output, policy, force=force)
     o.check_plot(plot, force=force)
-    ranked = answers(request)
-    comparison = None if request.compare is None else compare(ranked[0], request, request.compare)
+    answer = plan_answer(request)
     if output is not None:
-        config = ranked[0].config
-        write_text(output, config.file_text or f"{config.text}\n", force=force)
-        if config.file_name:  # the flags that are shown name the file that was written
-            text = config.text.replace(config.file_name, shlex.quote(str(output)))
-            ranked[0] = replace(ranked[0], config=replace(config, text=text, file_name=str(output)))
+        answer = _write(answer, output, force=force)
     if plot is not None:
-        _draw(ranked[0], plot)
-    message = None if policy is None else _write_policy(policy, ranked[0], request, force=force)
-    engine = find_engine(request.engine)
+        from specmargin.api.charts import plan_chart
+
+        o.save_plot(plot, plan_chart(answer))
+    message = None if policy is None else _write_policy(policy, answer.best, request, force=force)
     if json:
-        compared = {} if comparison is None else comparison_view.payload(comparison)
-        render.json_out(payload(ranked, engine, request.gpu_hour_price) | compared)
+        render.json_out(plan_json(answer))
     else:
-        plan_view.show(ranked, engine, request.gpu_hour_price, comparison, explain=explain)
+        engine, price = find_engine(request.engine), request.gpu_hour_price
+        plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
         if message is not None:
             typer.echo(f"Wrote {message}.")
+
+
+def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:
+    """Rows as CSV, or the engine's configuration; flags that are shown then name the file that was written."""
+    from specmargin.app.plan_answer import plan_json
+    from specmargin.files import is_table, write_table, write_text
+
+    if is_table(output):
+        write_table(output, plan_json(answer)["rows"], force=force)
+        return answer
+    config = answer.best.config
+    write_text(output, config.file_text or f"{config.text}\n", force=force)
+    if not config.file_name:
+        return answer
+    text = config.text.replace(config.file_name, shlex.quote(str(output)))
+    best = replace(answer.best, config=replace(config, text=text, file_name=str(output)))
+    return replace(answer, ranked=(best, *answer.ranked[1:]))
 
 
 def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
@@ -101,17 +119,3 @@ def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool
         from specmargin.app.policy_file import write_policy
 
     return write_policy(path, best, request.acceptance, max_batch=request.max_batch or MAX_NUM_SEQS, force=force)
-
-
-def _draw(best: Answer, path: Path) -> None:
-    from specmargin.figures.files import save
-    from specmargin.figures.payoff import context_figure, speedup_figure
-
-    plan = best.plan
-    depth, limit, schedule = plan.max_depth, plan.graph_limit, plan.schedule
-    if best.by_context:
-        figure = context_figure(plan.pricer, max_depth=depth, graph_limit=limit, schedule=schedule)
-    else:
-        batch = plan.best.batch
-        figure = speedup_figure(plan.pricer, batch=batch, max_depth=depth, graph_limit=limit, schedule=schedule)
-    save(figure.chart(), path)

@@ -25,6 +25,7 @@ def price(
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
+    output: o.TableOption = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -34,17 +35,18 @@ def price(
 
     Example: specmargin price deepseek-v4-flash --gpu b200 --batch 8 --depth 2
     """
-    from specmargin.app.scenarios import scenario_of
-    from specmargin.cli import price_view
-    from specmargin.decisions.pricer import Pricer
+    from specmargin.app.ledger import ledger_json, ledger_of
+    from specmargin.cli import price_view, render
 
+    o.check_table(output, force=force)
     o.check_plot(plot, force=force)
-    _, scenario = scenario_of(request)
-    pricer = Pricer(scenario)
-    pricer.check_memory()
+    ledger = ledger_of(request)
+    o.write_rows(output, ledger_json(ledger)["components"], force=force)
     if plot is not None:
-        from specmargin.figures.files import save
-        from specmargin.figures.ledger import ledger_figure
+        from specmargin.api.charts import ledger_chart
 
-        save(ledger_figure(pricer, graph_limit=scenario.engine_time.graph_limit).chart(), plot)
-    price_view.show(pricer, request.batch, request.depth, json=json)
+        o.save_plot(plot, ledger_chart(ledger))
+    if json:
+        render.json_out(ledger_json(ledger))
+    else:
+        price_view.show(ledger)

@@ -64,7 +64,7 @@ def routing(
 
       specmargin plan MODEL --gpu h200 --routing mine.routing.json:coding
     """
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.routing.building import build_profile
         from specmargin.routing.capture import open_captures
         from specmargin.routing.counting import count
@@ -128,7 +128,7 @@ def acceptance(
 
       specmargin profile acceptance bank/ --ladder --at study-passes --at real --plot ladder.png
     """
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank
         from specmargin.app import acceptance_study
         from specmargin.cli import profile_acceptance_view

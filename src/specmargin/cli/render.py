@@ -14,6 +14,7 @@ from rich.table import Table
 
 from specmargin.decisions.rows import PlanRow
 from specmargin.sources import Source
+from specmargin.words import duration
 
 WIDTH = 80
 Item = TypeVar("Item")
@@ -76,15 +77,15 @@ def tracked(name: str, items: Sequence[Item]) -> Iterator[Item]:
 
 
 def json_out(payload: dict[str, Any]) -> None:
+    if "version" not in payload:
+        from specmargin.app.stamp import stamped
+
+        payload = stamped(payload)
     print(json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def seconds(value: float) -> str:
-    """Three significant digits in the largest unit that gives at least 1."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return "0" if abs(value) < 1e-9 else f"{value * 1e9:.3g} ns"
+    return duration(value)
 
 
 def amount(value: float, unit: str) -> str:

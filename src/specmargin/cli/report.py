@@ -22,11 +22,13 @@ def report(
         Path, typer.Option("--output", "-o", help="Where to write the page: FILE.html.", rich_help_panel=o.OUTPUT)
     ],
     force: o.ForceOption = False,
+    json: o.JsonOption = False,
 ) -> None:
     """Write verdict, flags, explanation and all figures to one HTML file without scripts or network requests.
 
     Example: specmargin report qwen3.6-35b-a3b --gpu h200 -o report.html
     """
+    from specmargin.app.stamp import stamped
     from specmargin.cli import render
     from specmargin.files import check_new, write_text
 
@@ -41,4 +43,9 @@ def report(
     with render.progress("drawing", len(GALLERY)) as advance:
         text = page(view, advance=lambda: advance(1))
     write_text(output, text, force=force)
-    render.console().print(f"{output}: {view.plan['verdict']}", markup=False)
+    if json:
+        figures = [name for name in GALLERY if f'"{name}-' in text]
+        payload = {"schema": "specmargin.report/1", "output": str(output), "figures": figures, "plan": view.plan}
+        render.json_out(stamped(payload, request, view.scenario))
+    else:
+        render.console().print(f"{output}: {view.plan['verdict']}", markup=False)

@@ -48,7 +48,9 @@ def command(app: typer.Typer, kind: type[RequestKind]) -> Callable[[Callable[...
 def read_given(kind: type[RequestKind], given: Mapping[str, Any]) -> RequestKind:
     """The request for the options given on the command line."""
     set_options = {name: value for name, value in given.items() if value is not None}
-    return read_request(kind, set_options, option=option_name)
+    arguments = {option.field for option in request_options(kind) if option.shown.argument}
+    name = {field: field.upper() for field in arguments}
+    return read_request(kind, set_options, option=lambda field: name.get(field) or option_name(field))
 
 
 def _parameter(option: RequestOption) -> inspect.Parameter:
@@ -65,7 +67,9 @@ def _parameter(option: RequestOption) -> inspect.Parameter:
             rich_help_panel=shown.panel,
             hidden=option.unused,
         )
-    kind: Any = option.kind if option.required else option.kind | None
+    # Numbers are parsed by the request, so that its messages are the same for options, files and Python.
+    own: Any = str if option.kind in (int, float) else option.kind
+    kind: Any = own if option.required else own | None
     default = inspect.Parameter.empty if option.required else None
     annotation = Annotated[kind, info]
     return inspect.Parameter(option.field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

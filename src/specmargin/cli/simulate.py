@@ -21,12 +21,18 @@ def simulate(
     save_requests: Annotated[
         Path | None,
         typer.Option(
-            "--save-requests", help="Write all requests as Parquet (one policy only).", rich_help_panel=o.OUTPUT
+            "--save-requests",
+            help="Write all requests to FILE.parquet or FILE.csv (one policy only).",
+            rich_help_panel=o.OUTPUT,
         ),
     ] = None,
     save_steps: Annotated[
         Path | None,
-        typer.Option("--save-steps", help="Write all steps as Parquet (one policy only).", rich_help_panel=o.OUTPUT),
+        typer.Option(
+            "--save-steps",
+            help="Write all steps to FILE.parquet or FILE.csv (one policy only).",
+            rich_help_panel=o.OUTPUT,
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -36,6 +42,7 @@ def simulate(
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
+    output: o.TableOption = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -52,22 +59,23 @@ def simulate(
 
       specmargin simulate llama-3.1-70b --gpu h100-sxm --gpus 4 --drafter eagle --users 64 --requests 1000
     """
-    from specmargin.app.serving import simulation_of
-    from specmargin.files import check_new
-
-    for path in (save_requests, save_steps):
-        if path is not None:
-            check_new(path, force=force)
-    o.check_plot(plot, force=force)
-    described, folder = simulation_of(request)
-    names = described.policy.split(",")
-    if len(names) > 1 and (save_requests or save_steps):
-        raise ScenarioError("--save-requests and --save-steps need a single policy")
     with needs_extra("simulate"):
-        from specmargin.cli import simulate_view
+        from specmargin.app.simulating import policy_names, simulated, simulated_json
+        from specmargin.cli import render, simulate_view
 
-    results = simulate_view.simulate_policies(described, folder, names, log_steps=save_steps is not None)
-    simulate_view.save_tables(results[0], save_requests, save_steps)
+    for path in (output, save_requests, save_steps):
+        o.check_table(path, force=force)
+    o.check_plot(plot, force=force)
+    if len(policy_names(request)) > 1 and (save_requests or save_steps):
+        raise ScenarioError("--save-requests and --save-steps need a single policy: name one with --policy")
+    answer = simulated(request, log_steps=save_steps is not None, progress=render.progress)
+    o.write_rows(output, answer.flat_rows, force=force)
+    simulate_view.save_tables(answer.results[0], save_requests, save_steps, force=force)
     if plot is not None:
-        simulate_view.draw(plot, described, results)
-    simulate_view.show(described, results, json=json)
+        from specmargin.api.charts import simulation_chart
+
+        o.save_plot(plot, simulation_chart(answer))
+    if json:
+        render.json_out(simulated_json(answer))
+    else:
+        simulate_view.show(answer)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,11 +11,30 @@ from rich.console import Console
 from specmargin.cli import options as o
 from specmargin.cli import render
 from specmargin.errors import InputError, needs_extra
-from specmargin.files import check_new
+from specmargin.files import STANDARD_INPUT, check_new
+
+if TYPE_CHECKING:
+    from specmargin.app.sweeping import Swept
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-SCHEMA = "specmargin.sweep-report/1"
 _SHOWN = 20  # rows on a terminal
+
+
+EXAMPLE = """\
+base.scenario.model = "qwen3.6-35b-a3b"
+base.scenario.gpu = "h200"
+base.workload.requests = 50
+base.workload.requests_per_second = 4
+grid.policy = ["none", "fixed:2"]
+grid."workload.requests_per_second" = [1, 4]
+grid.seed = [0, 1]
+"""
+
+
+def _print_example(asked: bool) -> None:
+    if asked:
+        typer.echo(EXAMPLE, nl=False)
+        raise typer.Exit
 
 
 @app.command()
@@ -28,135 +46,82 @@ def sweep(
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Processes. Default: all cores.", min=1)] = None,
     ray: Annotated[str | None, typer.Option("--ray", help="Run on a Ray cluster: its address, auto or local.")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Also write a flat table of all cells.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="Also write a flat table of all cells: FILE.csv or FILE.parquet.")
+    ] = None,
     figure: Annotated[
         Path | None,
         typer.Option("--plot", help="Draw goodput against the time between tokens: FILE.png, .svg, .html or .json."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the table and the figure.")] = False,
+    _example: Annotated[
+        bool,
+        typer.Option("--example", help="Print a grid to start from.", callback=_print_example, is_eager=True),
+    ] = False,
     json: o.JsonOption = False,
 ) -> None:
     """Simulate every combination of models, GPUs, policies, loads and seeds.
 
     Each finished cell is written immediately; run the same command again to resume.
 
-    A grid:
+    A grid, as --example prints it:
 
-      [base.scenario]
-      model = "qwen3.6-35b-a3b"
-      gpu = "h200"
-      [base.workload]
-      requests_per_second = 4
-      requests = 500
-      [grid]
-      policy = ["none", "fixed:2", "controller"]
-      "workload.requests_per_second" = [1, 2, 4, 8]
-      seed = [0, 1, 2]
+    \b
+    base.scenario.model = "qwen3.6-35b-a3b"
+    base.scenario.gpu = "h200"
+    base.workload.requests = 50
+    base.workload.requests_per_second = 4
+    grid.policy = ["none", "fixed:2"]
+    grid."workload.requests_per_second" = [1, 4]
+    grid.seed = [0, 1]
 
     Examples:
 
-      specmargin sweep grid.toml
+      specmargin sweep --example > grid.toml
 
-      specmargin sweep grid.toml -o results.jsonl --ray auto --parquet results.parquet
+      specmargin sweep grid.toml --table results.csv
+
+      specmargin sweep grid.toml -o results.jsonl --ray auto
     """
-    for path in (parquet, figure):
-        if path is not None:
-            check_new(path, force=force)
-    if figure is not None:
-        from specmargin.figures.files import check_target
-
-        check_target(figure, force=force)
-    from specmargin.app.simulation_schema import read_sweep
-    from specmargin.simulator.sweep import make_cells, read_results
-    from specmargin.simulator.sweep import sweep as run_all
-
-    results = output or grid.with_suffix(".jsonl")
-    cells = make_cells([cell.description() for cell in read_sweep(grid)], grid.parent)
-    with render.progress("cells", len(cells)) as advance:
-        swept = run_all(cells, results, _runner(workers, ray), grid.parent.resolve(), advance)
-    rows = read_results(results)
-    swept_rows = [rows[cell.key] for cell in cells]
-    _save(swept_rows, parquet, figure)
-    if json:
-        payload = {"schema": SCHEMA, "output": str(results), "cells": swept.cells, "ran": swept.ran}
-        render.json_out(payload | {"failed": swept.failed, "rows": [flat(row) for row in swept_rows]})
-    else:
-        _show(render.console(), swept_rows, results, swept.ran, swept.failed)
-
-
-def _runner(workers: int | None, ray: str | None) -> Any:
+    o.check_table(table, force=force)
+    o.check_plot(figure, force=force)
     with needs_extra("simulate"):
-        import numba  # noqa: F401 (reported once here, not by every worker)
-    from specmargin.app.serving import run_cell
-    from specmargin.simulator.sweep import LocalRunner, RayRunner
-
-    if ray is not None:
-        return RayRunner(run=run_cell, address=ray, workers=workers)
-    return LocalRunner(run=run_cell, workers=workers or os.cpu_count() or 1)
-
-
-def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A flat row: the parameters of a cell and its results, nested names joined with underscores."""
-    cell = row["cell"]
-    load = cell["workload"]
-    columns = {
-        "key": row["key"],
-        "model": cell["scenario"]["model"],
-        "gpu": cell["scenario"]["gpu"],
-        "policy": cell["policy"],
-        "requests_per_second": load["requests_per_second"],
-        "users": load["users"],
-        "seed": cell["seed"],
-        "error": row.get("error"),
-    }
-    for name, value in row.get("result", {}).items():
-        columns |= {f"{name}_{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
-    return columns
-
-
-def _save(rows: list[dict[str, Any]], parquet: Path | None, figure: Path | None) -> None:
-    table = [flat(row) for row in rows]
-    if parquet is not None:
-        with needs_extra("simulate"):
-            import polars as pl
-
-        try:
-            pl.DataFrame(table, infer_schema_length=None).write_parquet(parquet)
-        except OSError as error:
-            raise InputError(f"{parquet}: cannot be written ({error.strerror or error})") from None
+        from specmargin.app.sweeping import cells_of, runner_of, swept, swept_json
+    if output is None and str(grid) in STANDARD_INPUT:
+        raise InputError("-o is needed with a grid from standard input: give a file for the finished cells")
+    results = output or grid.with_suffix(".jsonl")
+    if results.suffix == ".csv":
+        raise InputError(f"{results}: -o takes finished cells as JSON lines; write the table with --table FILE.csv")
+    check_new(results, force=True)  # cells in it are kept
+    cells = cells_of(grid)
+    with render.progress("cells", len(cells)) as advance:
+        answer = swept(cells, results, grid.parent, runner_of(workers, ray), advance)
+    o.write_rows(table, answer.rows, force=force)
     if figure is not None:
-        with needs_extra("figures"):
-            from specmargin.figures.files import save
-            from specmargin.figures.simulation import pareto_figure
+        from specmargin.api.charts import sweep_chart
 
-        records = [_point(row) for row in table if row["error"] is None and row.get("tpot_seconds_p50") is not None]
-        if not records:
-            raise InputError("nothing to draw: no cell finished a request of more than one token")
-        save(pareto_figure("Goodput against the time between tokens", records, subtitle="modelled"), figure)
-
-
-def _point(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "policy": row["policy"],
-        "load": row["requests_per_second"] or row["users"] or 0,
-        "goodput_tokens_per_second": row["goodput_tokens_per_second"],
-        "tpot_seconds": row["tpot_seconds_p50"],
-    }
+        o.save_plot(figure, sweep_chart(answer))
+    if json:
+        render.json_out(swept_json(answer))
+    else:
+        _show(render.console(), answer)
+    if answer.counts.failed == len(answer.results):
+        raise typer.Exit(1)
 
 
-def _show(out: Console, rows: list[dict[str, Any]], path: Path, ran: int, failed: int) -> None:
-    failures = f", {failed} failed" if failed else ""
-    out.print(f"{len(rows)} cells, {ran} run now{failures}; all in {path}", style="bold", markup=False)
+def _show(out: Console, answer: Swept) -> None:
+    rows = answer.rows
+    out.print(f"{answer.verdict}; all in {answer.output}", style="bold", markup=False)
     out.print()
     columns = [("model", "left"), ("GPU", "left"), ("policy", "left"), ("load", "right"), ("seed", "right")]
     columns += [("goodput", "right"), ("busy tok/s", "right"), ("TPOT p50", "right"), ("TTFT p50", "right")]
     shown = render.table("the first cells" if len(rows) > _SHOWN else "", columns)
-    for row in [flat(row) for row in rows[:_SHOWN]]:
+    for row in rows[:_SHOWN]:
         load = f"{row['requests_per_second']:g}/s" if row["requests_per_second"] else f"{row['users'] or '-'}"
         head = [row["model"], row["gpu"], row["policy"], load, str(row["seed"])]
         shown.add_row(*head, *_cells(row))
     out.print(shown)
-    errors = list(dict.fromkeys(row["error"] for row in rows if "error" in row))
+    errors = list(dict.fromkeys(row["error"] for row in rows if row["error"] is not None))
     render.warnings(out, [str(error) for error in errors[:3]])
 
 

@@ -1,41 +1,11 @@
-"""Unverified decoding, the labelled upper bound: table, sentence and JSON."""
+"""Unverified decoding, the labelled upper bound: table and sentence."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from rich.console import Console
 
 from specmargin.cli import render
 from specmargin.decisions.unverified import LABEL, Unverified, UnverifiedRound
-
-
-def round_payload(bound: UnverifiedRound) -> dict[str, Any]:
-    return {
-        "label": LABEL,
-        "depth": bound.depth,
-        "drafted": bound.drafted,
-        "speedup": bound.speedup,
-        "round_seconds": bound.unverified_seconds,
-        "verification_seconds": bound.verification_seconds,
-        "verification_share": bound.verification_share,
-    }
-
-
-def payload(unverified: Unverified) -> dict[str, Any]:
-    return {
-        "label": LABEL,
-        "rows": [
-            {
-                "batch": row.batch,
-                "planned_depth": row.planned_depth,
-                "planned_speedup": row.planned_speedup,
-                "free_verification_speedup": row.free_speedup,
-            }
-            | {name: value for name, value in round_payload(row.bound).items() if name != "label"}
-            for row in unverified.rows
-        ],
-    }
 
 
 def sentence(bound: UnverifiedRound) -> str:

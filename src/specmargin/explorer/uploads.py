@@ -165,7 +165,7 @@ def _acceptance(key: str, name: str, path: Path) -> Upload:
             summary=summary,
             categories=tuple(profile.categories),
         )
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     _check_rows(path)

@@ -185,7 +185,7 @@ def _answer(request: ScenarioRequest, max_depth: int) -> Answer:
 
 @made_once(maxsize=4)
 def read_rounds(bank: Upload) -> Rounds:
-    with needs_extra("routing"):
+    with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     return read_bank([bank.path])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specmargin.errors import InputError, needs_extra
 from specmargin.figures.theme import LIGHT, config
-from specmargin.files import check_new
+from specmargin.files import check_new, write_bytes
 
 if TYPE_CHECKING:
     import altair as alt
@@ -20,8 +20,6 @@ def check_target(path: Path, *, force: bool) -> None:
     """Check before any work is done: a supported suffix, an existing folder, and no file overwritten."""
     if path.suffix not in ENDINGS:
         raise InputError(f"{path}: the name of a figure must end in {', '.join(ENDINGS)}")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
     check_new(path, force=force)
     with needs_extra("figures"):
         import altair  # noqa: F401, PLC0415 (an extra)
@@ -30,10 +28,7 @@ def check_target(path: Path, *, force: bool) -> None:
 
 def save(chart: alt.TopLevelMixin, path: Path) -> None:
     content = rendered(chart, path.suffix.removeprefix("."))
-    if isinstance(content, str):
-        path.write_text(content, encoding="utf-8")
-    else:
-        path.write_bytes(content)
+    write_bytes(path, content.encode() if isinstance(content, str) else content)
 
 
 def rendered(chart: alt.TopLevelMixin, ending: str) -> str | bytes:

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from specmargin.decisions.grid import Grid, allowed_depths, best_depths
-from specmargin.decisions.plan import deepest
+from specmargin.decisions.plan import Plan, deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import fitting_batch, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
@@ -126,6 +126,15 @@ def _draw_speedup() -> alt.LayerChart:
 
 
 # --- over batch and context ---
+
+
+def plan_figure(plan: Plan, *, by_context: bool) -> Figure:
+    """The figure of a plan: by batch, and with several contexts by context."""
+    depth, limit, schedule = plan.max_depth, plan.graph_limit, plan.schedule
+    if by_context:
+        return context_figure(plan.pricer, max_depth=depth, graph_limit=limit, schedule=schedule)
+    batch = plan.best.batch
+    return speedup_figure(plan.pricer, batch=batch, max_depth=depth, graph_limit=limit, schedule=schedule)
 
 
 def context_figure(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specmargin.architecture.precision import Arithmetic
 from specmargin.errors import HardwareError
+from specmargin.files import origin, read_toml
 from specmargin.sources import Source, datasheet
 
 
@@ -81,16 +81,11 @@ def read_device(name: str, table: dict[str, Any], origin: str) -> Device:
 
 def load_device(path: Path) -> Device:
     """A user-defined device: a TOML file with one table, or with the fields at top level."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise HardwareError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise HardwareError(f"{path}: not valid TOML: {error}") from None
+    values = read_toml(path, HardwareError)
     tables = {key: value for key, value in values.items() if isinstance(value, dict) and "title" in value}
     if tables and len(values) == 1:
         name, table = next(iter(tables.items()))
         return read_device(name, table, f"{path}: [{name}]")
     if len(tables) > 1:
         raise HardwareError(f"{path}: holds {len(tables)} devices ({', '.join(tables)}); keep one")
-    return read_device(path.stem, values, str(path))
+    return read_device(path.stem, values, origin(path))

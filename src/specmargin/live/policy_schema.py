@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile, Probability
 from specmargin.errors import EngineError
+from specmargin.files import read_text
 from specmargin.live.settings_schema import Count, Range, Ranges
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import Schedule
@@ -127,13 +128,12 @@ class PolicyFile(StrictModel):
 
 def read_policy(path: Path) -> PolicyFile:
     try:
-        return PolicyFile.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EngineError(f"policy {path}: cannot be read ({error.strerror or error})") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        fault = first_complaint(error) if isinstance(error, ValidationError) else "is not text"
+        return PolicyFile.model_validate_json(read_text(path, EngineError))
+    except EngineError as error:
+        raise EngineError(f"policy {error}") from None
+    except ValidationError as error:
         raise EngineError(
-            f"policy {path}: {fault}; `specmargin plan MODEL --gpu GPU --policy FILE` writes one"
+            f"policy {path}: {first_complaint(error)}; `specmargin plan MODEL --gpu GPU --policy FILE` writes one"
         ) from None
 
 

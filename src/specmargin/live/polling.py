@@ -30,6 +30,8 @@ class Server:
     def from_address(cls, address: str, timeout_seconds: float = 5.0) -> Server:
         """`http://HOST:PORT`, with or without `/metrics`."""
         parts = _parts(address)
+        if parts is not None and not _valid_port(parts):
+            raise EngineError(f"{address!r}: the port must be a number in 1..65535, such as http://localhost:8000")
         if parts is None:
             raise EngineError(
                 f"{address!r} is not a server address; it must begin with http:// or https://, such as "
@@ -61,10 +63,16 @@ def _parts(address: str) -> SplitResult | None:
     """None if this is not a server address."""
     try:
         parts = urlsplit(address)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number
+    except ValueError:  # brackets that are not an IPv6 address
         return None
-    return parts if valid else None
+    return parts if parts.scheme in ("http", "https") and parts.hostname else None
+
+
+def _valid_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:  # not a number, or above 65535
+        return False
 
 
 def _reason(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from specmargin.errors import EngineError
+from specmargin.files import read_json
 from specmargin.schema import StrictModel, first_complaint
 
 Count = Annotated[int, Field(ge=0)]
@@ -101,9 +101,4 @@ def read_settings(given: object, source: str) -> Settings:
 
 
 def read_settings_file(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EngineError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise EngineError(f"{path}: is not JSON ({error})") from None
+    return read_json(path, EngineError)

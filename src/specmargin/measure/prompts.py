@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from specmargin.errors import InputError
+from specmargin.files import read_json
 
 
 def read_prompts(path: Path, model: str) -> tuple[tuple[int, ...], ...]:
     """A JSON list, or an object of lists by category: texts, which need the model's tokenizer, or token ids."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not a JSON file ({error})") from None
-    prompts = list(_prompts(values))
+    prompts = list(_prompts(read_json(path, InputError)))
     if not prompts:
         raise InputError(f"{path}: holds no prompts; expected a JSON list of texts or of lists of token ids")
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]

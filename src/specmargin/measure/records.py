@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.errors import InputError
+from specmargin.files import check_new, write_bytes
 from specmargin.measure.points import Key, Point, Run
 
 
@@ -19,17 +20,25 @@ class Records:
 
     path: Path
 
-    def begin(self, header: dict[str, Any], *, fresh: bool) -> None:
-        """Start the file, or continue it if its header is the same. A file without rows is overwritten."""
-        wanted = {"record": "measurement", **header}
+    def check(self, header: dict[str, Any], *, fresh: bool) -> None:
+        """Whether the file can be started or continued: called first, because `begin` leaves a file behind."""
+        check_new(self.path, force=True)
         recorded = None if fresh else next(iter(self.read()), None)
-        if recorded is None or (recorded != wanted and not self._has_rows()):
-            self.path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
-        elif recorded != wanted:
+        if recorded is None and not fresh and self.path.exists() and self.path.stat().st_size:
+            raise InputError(f"{self.path} is not a measurement: give another -o, or --force to overwrite it")
+        wanted = _head(header)
+        if recorded is not None and recorded != wanted and self._has_rows():
             difference = next(name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name))
             raise InputError(
                 f"{self.path} holds a measurement with another {difference}: pass --force to start again, or another -o"
             )
+
+    def begin(self, header: dict[str, Any], *, fresh: bool) -> None:
+        """Start the file, or continue it if its header is the same. A file without rows is overwritten."""
+        self.check(header, fresh=fresh)
+        recorded = None if fresh else next(iter(self.read()), None)
+        if recorded != _head(header):
+            write_bytes(self.path, (json.dumps(_head(header)) + "\n").encode())
 
     def _has_rows(self) -> bool:
         return any(record.get("record") == "row" for record in self.read())
@@ -85,6 +94,10 @@ class Records:
     def missing(self, run: Run) -> tuple[Point, ...]:
         done = {_key(row) for row in self.rows()}
         return tuple(point for point in run.points if run.key(point) not in done)
+
+
+def _head(header: dict[str, Any]) -> dict[str, Any]:
+    return {"record": "measurement", **header}
 
 
 def _key(row: dict[str, Any]) -> Key:

@@ -69,6 +69,11 @@ class Order:
 Watcher = Callable[[str, int, int], None]
 
 
+def check_engine() -> None:
+    if find_spec("vllm") is None:
+        raise InputError("vLLM is not installed in this Python; install it, or run specmargin where it is")
+
+
 def measure_steps(order: Order, records: Records, *, deadline: float, log: Path, watch: Watcher) -> None:
     """Measure all missing points, run by run, until the deadline. What was measured stays in the records."""
     plain = plain_run(order.surface)
@@ -85,8 +90,6 @@ def measure_run(order: Order, run: Run, records: Records, *, deadline: float, lo
     missing = records.missing(run)
     if not missing or time.time() > deadline:
         return
-    if find_spec("vllm") is None:
-        raise InputError("vLLM is not installed in this Python; install it, or run specmargin where it is")
     total, old_records = len(missing), len(list(records.read()))
     watch(run.name, total, 0)
     with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as output:

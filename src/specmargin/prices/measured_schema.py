@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from specmargin.errors import CatalogError
+from specmargin.files import read_text
 from specmargin.prices.drafters import DraftTime
 from specmargin.prices.measured import MeasuredModel, MeasuredPrices, Rates
 from specmargin.prices.model import EngineTime
@@ -103,9 +104,7 @@ class PriceFile(StrictModel):
 
 def read_price_file(path: Path) -> PriceFile:
     try:
-        return PriceFile.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CatalogError(f"{path}: cannot be read ({error.strerror or error})") from None
+        return PriceFile.model_validate_json(read_text(path, CatalogError))
     except ValueError as error:
         raise CatalogError(f"{path}: {first_complaint(error)}; `specmargin measure vllm` writes such files") from None
 

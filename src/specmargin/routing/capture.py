@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from specmargin.errors import RoutingError
-from specmargin.files import scan_parquet
+from specmargin.files import check_readable, scan_parquet
 from specmargin.step import IntArray
 
 ExpertIds = npt.NDArray[np.unsignedinteger[Any]]
@@ -26,6 +26,7 @@ ExpertIds = npt.NDArray[np.unsignedinteger[Any]]
 _PIECE_ROWS = 1 << 17
 _TURNS = 1_000_003  # more than any conversation has
 RETURNED_RUN = 16  # positions of the runs cut from returned tokens
+_EXPECTED = "give the .npy that an engine returned, or a bank's folder"
 META = "routing_meta.parquet"
 
 
@@ -210,12 +211,11 @@ def _open(path: Path, category: str) -> list[Capture]:
 
 
 def _mapped(path: Path) -> ExpertIds:
+    check_readable(path, RoutingError)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise RoutingError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise RoutingError(f"{path}: not a complete .npy file ({error})") from None
+    except (OSError, ValueError, EOFError):  # NumPy's words are about pickles, whatever the file is
+        raise RoutingError(f"{path}: not a complete .npy file of expert ids; {_EXPECTED}") from None
     if not isinstance(array, np.ndarray) or array.ndim != 3:
         raise RoutingError(f"{path}: must be one array of (tokens, layers, experts per token)")
     if array.dtype not in (np.uint8, np.uint16):

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from specmargin.architecture.types import ExpertPool
 from specmargin.errors import RoutingError
+from specmargin.files import read_text
 from specmargin.routing.local import LocalRouting, log_miss, mixed
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
@@ -140,12 +141,7 @@ def decoded(text: str, kind: Literal["u1", "u2"], shape: tuple[int, ...]) -> Flo
 
 
 def read_routing(path: Path) -> RoutingFile:
-    try:
-        return parse_routing(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise RoutingError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise RoutingError(f"{path}: not a routing profile (not text)") from None
+    return parse_routing(read_text(path, RoutingError), str(path))
 
 
 def parse_routing(text: str, origin: str) -> RoutingFile:

@@ -56,8 +56,8 @@ def simulate(
     `advance` is called with the number of newly finished requests.
     """
     held_depth = check_policy(serving.policy, serving.max_depth) if choice is None else choice.held_depth
-    check_room(serving, held_depth)
     requests = draw(serving.workload, serving.seed)
+    check_room(serving, held_depth, requests)
     kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
     tables = serving.tables or tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
@@ -94,11 +94,20 @@ def check(serving: Serving, policy: str) -> None:
     check_room(serving, check_policy(policy, serving.max_depth))
 
 
-def check_room(serving: Serving, held_depth: int | None) -> None:
+def check_room(serving: Serving, held_depth: int | None, requests: Requests | None = None) -> None:
+    """Raise unless one of the requests fits in the KV cache."""
     kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
+    name, depth = serving.scenario.architecture.name, "no drafts" if held_depth is None else f"depth {held_depth}"
     if kv.blocks < kv.needed(1):
-        name, depth = serving.scenario.architecture.name, "no drafts" if held_depth is None else f"depth {held_depth}"
         raise ScenarioError(f"{name} at {depth} leaves {kv.blocks} KV blocks, not enough for one sequence")
+    requests = draw(serving.workload, serving.seed) if requests is None else requests
+    shortest = int((requests.prompt_tokens + requests.output_tokens).min())
+    if kv.blocks < kv.needed(shortest):
+        room = (kv.blocks - kv.blocks_per_sequence) * kv.block_tokens - kv.lookahead_tokens
+        raise ScenarioError(
+            f"no request fits: the shortest has {shortest:,} tokens of input and output, the KV cache of {name} at "
+            f"{depth} has room for {room:,}; give shorter requests (--isl, --osl) or more GPUs"
+        )
 
 
 def with_tables(serving: Serving) -> Serving:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from specmargin.errors import ScenarioError, needs_extra
+from specmargin.files import read_csv, read_json_lines
 from specmargin.simulator.workload import Trace
 from specmargin.step import FloatArray
 
@@ -20,18 +21,16 @@ def read_trace(path: Path) -> Trace:
     """Read CSV or JSON Lines. Times are seconds or dates (Mooncake's integer milliseconds must be converted first);
     failed requests (no output) are left out."""
     with needs_extra("simulate"):
-        import polars as pl  # noqa: PLC0415 (an extra)
+        import polars  # noqa: F401, PLC0415 (an extra)
 
-    if not path.is_file():
-        raise ScenarioError(f"{path}: no such file; a trace is a .csv or .jsonl with arrival, prompt and output")
-    try:
-        frame = pl.read_ndjson(path) if path.suffix in (".jsonl", ".json") else pl.read_csv(path, try_parse_dates=True)
-    except Exception as error:  # Polars raises several types for a malformed file
-        raise ScenarioError(f"{path}: not a readable trace ({type(error).__name__}); give CSV or JSON lines") from None
+    if path.suffix in (".jsonl", ".json"):
+        frame = read_json_lines(path, ScenarioError)
+    else:
+        frame = read_csv(path, ScenarioError, try_parse_dates=True)
     columns = [_column(path, frame.columns, names) for names in (_ARRIVAL, _PROMPT, _OUTPUT)]
     try:
         arrival, prompt, output = (_numbers(frame[name]) for name in columns)
-    except Exception:  # as above
+    except Exception:  # Polars raises several types for values that are not numbers
         raise ScenarioError(
             f"{path}: the columns {', '.join(columns)} must hold numbers (or dates, for arrivals)"
         ) from None

@@ -111,7 +111,7 @@ def served_rows() -> list[ServedRow]:
     try:
         frame = pl.read_csv(path, infer_schema_length=None).filter(pl.col("mode") == "agg")
     except Exception as error:
-        raise TableError(f"{path}: cannot be read ({type(error).__name__}); reinstall specmargin[silicon]") from None
+        raise TableError(f"{path}: cannot be read ({type(error).__name__}); reinstall specmargin[tables]") from None
     return [_row(values) for values in frame.to_dicts()]
 
 

@@ -54,7 +54,7 @@ def available() -> bool:
 
 def data_folder() -> Path:
     if not available():
-        raise TableError("the kernel tables are not installed; run: pip install 'specmargin[silicon]'")
+        raise TableError("the kernel tables are not installed; run: pip install 'specmargin[tables]'")
     return Path(str(files("aiconfigurator_core"))) / "systems" / "data"
 
 
@@ -91,7 +91,7 @@ def read(path: Path, *, latency: str | None = "latency") -> pl.DataFrame:
         rows = pl.read_parquet(path)
     except Exception as error:  # Polars raises many kinds for a file that is cut short or not Parquet
         raise TableError(
-            f"{path}: not a readable Parquet file ({type(error).__name__}); reinstall specmargin[silicon]"
+            f"{path}: not a readable Parquet file ({type(error).__name__}); reinstall specmargin[tables]"
         ) from None
     if latency is None:
         return rows

@@ -1,0 +1,6 @@
+"""`python -m specmargin`."""
+
+from specmargin.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The verbs in Python: `specmargin.plan(...)`, `price`, `coverage`, `duel`, `simulate` and `sweep`."""

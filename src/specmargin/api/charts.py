@@ -1,0 +1,82 @@
+"""The Altair chart of each answer: the same for `--plot` and for `plot()` in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from specmargin.app.covering import Coverage
+from specmargin.app.dueling import DuelAnswer, duel_rows
+from specmargin.app.ledger import Ledger
+from specmargin.app.plan_answer import PlanAnswer
+from specmargin.app.simulating import Simulated
+from specmargin.app.sweeping import Swept
+from specmargin.errors import InputError
+from specmargin.figures.experts import coverage_figure
+from specmargin.figures.figure import Chart
+from specmargin.figures.ledger import ledger_figure
+from specmargin.figures.payoff import plan_figure
+from specmargin.figures.simulation import compared_figure, day_figure, pareto_figure, policies_figure
+from specmargin.figures.theme import LIGHT, config
+
+_HOURS = 3  # shortest run whose figure compares policies by hour
+
+
+def plan_chart(answer: PlanAnswer) -> Chart:
+    return plan_figure(answer.best.plan, by_context=bool(answer.best.by_context)).chart()
+
+
+def ledger_chart(ledger: Ledger) -> Chart:
+    return ledger_figure(ledger.pricer, graph_limit=ledger.pricer.scenario.engine_time.graph_limit).chart()
+
+
+def coverage_chart(coverage: Coverage) -> Chart:
+    profile = coverage.profile
+    return coverage_figure(coverage.architecture.name, profile.name, coverage.rows, profile.source).chart()
+
+
+def duel_chart(answer: DuelAnswer) -> Chart:
+    """Goodput of both sides."""
+    bars = alt.Chart(alt.InlineData(values=duel_rows(answer)), width=460, height=90, title=answer.verdict).mark_bar()
+    chart = bars.encode(
+        x=alt.X("goodput_tokens_per_second:Q", title="tokens per second"), y=alt.Y("side:N", title="one more")
+    )
+    return themed(chart)
+
+
+def simulation_chart(answer: Simulated) -> Chart:
+    """One policy over time, or several side by side."""
+    title, results = f"{answer.described.scenario.model} on {answer.described.scenario.gpu}", answer.results
+    if len(results) == 1:
+        result = results[0]
+        subtitle = f"policy: {result.serving.policy}; {result.requests.count:,} requests, modelled"
+        return themed(day_figure(title, result.timeline(), subtitle=subtitle))
+    rows, same = [result.policy_row() for result in results], "the same requests, modelled"
+    hourly = [row | {"policy": result.serving.policy} for result in results for row in result.hourly()]
+    if len({row["hour"] for row in hourly}) >= _HOURS:
+        return themed(compared_figure(title, rows, hourly, subtitle=same))
+    return themed(policies_figure(title, rows, subtitle=same))
+
+
+def sweep_chart(swept: Swept) -> Chart:
+    """Goodput against the time between tokens, one line per policy."""
+    rows = [row for row in swept.rows if row["error"] is None and row.get("tpot_seconds_p50") is not None]
+    if not rows:
+        raise InputError("nothing to draw: no cell finished a request of more than one token")
+    return themed(
+        pareto_figure("Goodput against the time between tokens", [_point(row) for row in rows], subtitle="modelled")
+    )
+
+
+def _point(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "policy": row["policy"],
+        "load": row["requests_per_second"] or row["users"] or 0,
+        "goodput_tokens_per_second": row["goodput_tokens_per_second"],
+        "tpot_seconds": row["tpot_seconds_p50"],
+    }
+
+
+def themed(chart: Chart) -> Chart:
+    return chart.properties(config=alt.Config(**config(LIGHT)))

@@ -1,0 +1,281 @@
+"""The answers as Python objects: `verdict`, `rows`, `to_dict()`, `to_frame()`, `plot()` and a view in notebooks.
+
+Every object is the command line's answer to the same request: `to_dict()` is what `--json` prints.
+"""
+
+from __future__ import annotations
+
+import html
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specmargin.errors import needs_extra
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from specmargin.app.covering import Coverage
+    from specmargin.app.dueling import DuelAnswer
+    from specmargin.app.ledger import Ledger
+    from specmargin.app.plan_answer import PlanAnswer
+    from specmargin.app.planning import Answer
+    from specmargin.app.simulating import Simulated
+    from specmargin.app.sweeping import Swept
+    from specmargin.app.verbs_schema import PlanRequest
+    from specmargin.decisions.rows import PlanRow
+    from specmargin.figures.figure import Chart
+
+_SHOWN_ROWS, _SHOWN_COLUMNS = 12, 8  # of a notebook's table
+
+
+class Result(ABC):
+    """What every answer has."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def verdict(self) -> str:
+        """The answer in a sentence or two."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints on the command line."""
+
+    @abstractmethod
+    def _table(self) -> list[dict[str, Any]]:
+        """The rows of `to_frame`."""
+
+    @abstractmethod
+    def plot(self) -> Chart:
+        """An Altair chart, the one of `--plot`; needs `specmargin[figures]`."""
+
+    def to_frame(self) -> pl.DataFrame:
+        """The rows as a Polars table, without values that are tables of their own; needs `specmargin[notebook]`."""
+        with needs_extra("notebook"):
+            import polars as pl  # noqa: PLC0415 (an extra)
+
+        return pl.DataFrame(plain_rows(self._table()), infer_schema_length=None)
+
+    def __str__(self) -> str:
+        return self.verdict
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict and the first rows and columns."""
+        rows = plain_rows(self._table())
+        names = list(rows[0])[:_SHOWN_COLUMNS] if rows else []
+        head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(_cell(row.get(name)))}</td>' for name in names)}</tr>"
+            for row in rows[:_SHOWN_ROWS]
+        )
+        more = f"<p>{len(rows) - _SHOWN_ROWS} more rows</p>" if len(rows) > _SHOWN_ROWS else ""
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p><b>{html.escape(self.verdict)}</b></p>{table}{more}"
+
+
+def plain_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    nested = {name for row in rows for name, value in row.items() if isinstance(value, list | dict | tuple)}
+    return [{name: value for name, value in row.items() if name not in nested} for row in rows]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PlanResult(Result):
+    """What `specmargin plan` answers."""
+
+    answer: PlanAnswer
+
+    @property
+    def verdict(self) -> str:
+        from specmargin.app.payload import answer_text  # noqa: PLC0415
+
+        return answer_text(self.answer.best)
+
+    @property
+    def request(self) -> PlanRequest:
+        return self.answer.request
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """One per drafter, the best first."""
+        return self.answer.ranked
+
+    @property
+    def rows(self) -> tuple[PlanRow, ...]:
+        """One per batch size, for the best drafter."""
+        return self.answer.best.plan.rows
+
+    def flags(self, engine: str | None = None) -> str:
+        """The setting to paste: of the engine that was priced, or of another one, which is then priced itself."""
+        from specmargin.app.plan_answer import flags_for  # noqa: PLC0415
+
+        return flags_for(self.answer, engine or self.answer.request.engine)
+
+    def to_dict(self) -> dict[str, Any]:
+        from specmargin.app.plan_answer import plan_json  # noqa: PLC0415
+
+        return plan_json(self.answer)
+
+    def _table(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.to_dict()["rows"]
+        return rows
+
+    def plot(self) -> Chart:
+        with needs_extra("figures"):
+            from specmargin.api.charts import plan_chart  # noqa: PLC0415
+        return plan_chart(self.answer)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PriceResult(Result):
+    """What `specmargin price` answers: the ledger of one step."""
+
+    ledger: Ledger
+
+    @property
+    def verdict(self) -> str:
+        return self.ledger.verdict
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One per component of the verify step."""
+        rows: list[dict[str, Any]] = self.to_dict()["components"]
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        from specmargin.app.ledger import ledger_json  # noqa: PLC0415
+
+        return ledger_json(self.ledger)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def plot(self) -> Chart:
+        with needs_extra("figures"):
+            from specmargin.api.charts import ledger_chart  # noqa: PLC0415
+        return ledger_chart(self.ledger)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CoverageResult(Result):
+    """What `specmargin coverage` answers: distinct experts by number of positions."""
+
+    coverage: Coverage
+
+    @property
+    def verdict(self) -> str:
+        return self.coverage.verdict
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.coverage.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        from specmargin.app.covering import coverage_json  # noqa: PLC0415
+
+        return coverage_json(self.coverage)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def plot(self) -> Chart:
+        with needs_extra("figures"):
+            from specmargin.api.charts import coverage_chart  # noqa: PLC0415
+        return coverage_chart(self.coverage)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DuelResult(Result):
+    """What `specmargin duel` answers: one more sequence against one more draft token."""
+
+    answer: DuelAnswer
+
+    @property
+    def verdict(self) -> str:
+        return self.answer.verdict
+
+    @property
+    def winner(self) -> str:
+        return self.answer.duel.winner
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        from specmargin.app.dueling import duel_rows  # noqa: PLC0415
+
+        return duel_rows(self.answer)
+
+    def to_dict(self) -> dict[str, Any]:
+        from specmargin.app.dueling import duel_json  # noqa: PLC0415
+
+        return duel_json(self.answer)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def plot(self) -> Chart:
+        with needs_extra("figures"):
+            from specmargin.api.charts import duel_chart  # noqa: PLC0415
+        return duel_chart(self.answer)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SimulateResult(Result):
+    """What `specmargin simulate` answers: one row per policy."""
+
+    simulated: Simulated
+
+    @property
+    def verdict(self) -> str:
+        return self.simulated.verdict
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.simulated.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        from specmargin.app.simulating import simulated_json  # noqa: PLC0415
+
+        return simulated_json(self.simulated)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return self.simulated.flat_rows
+
+    def plot(self) -> Chart:
+        with needs_extra("figures"):
+            from specmargin.api.charts import simulation_chart  # noqa: PLC0415
+        return simulation_chart(self.simulated)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepResult(Result):
+    """What `specmargin sweep` answers: one row per cell."""
+
+    swept: Swept
+
+    @property
+    def verdict(self) -> str:
+        return self.swept.verdict
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.swept.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        from specmargin.app.sweeping import swept_json  # noqa: PLC0415
+
+        return swept_json(self.swept)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def plot(self) -> Chart:
+        with needs_extra("figures"):
+            from specmargin.api.charts import sweep_chart  # noqa: PLC0415
+        return sweep_chart(self.swept)
