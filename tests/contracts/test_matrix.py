@@ -26,7 +26,8 @@ def test_the_sample_has_everything_and_is_small() -> None:
     assert len(cells) <= 150
     assert {cell.engine for cell in cells} == set(ENGINES)
     assert {cell.gpu for cell in cells} == set(device_names())
-    assert {cell.model for cell in cells} == set(model_names())
+    left_out = set(model_names()) - {cell.model for cell in cells}
+    assert left_out == {"qwen3.8-2.4t-a95b"}  # in bf16 it needs more than eight of any GPU
     assert {cell.engine for cell in cells if cell.parallel == "dp-ep"} == {"vllm", "sglang", "trtllm"}
 
 

@@ -76,7 +76,10 @@ def test_the_answer_says_how_sure_it_is() -> None:
     options = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "eagle"]
     text = " ".join(run(*options).stdout.split())
     assert "80% range at batch 1:" in text
-    assert "the largest unknown is acceptance, borrowed from other models: capture yours with" in text
+    assert (
+        "the largest unknown is acceptance, borrowed from other models: capture yours (specmargin profile acceptance)"
+        in text
+    )
     payload = json.loads(run(*options, "--json").stdout)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]

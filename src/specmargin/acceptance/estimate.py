@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.acceptance.bank import Rounds
-from specmargin.acceptance.survival import Survival
+from specmargin.acceptance.survival import EIGHTY_PERCENT, Survival
 from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray
 
 _GROUPS = 20
-_EIGHTY_PERCENT = 1.2816  # standard errors on either side that hold 80%
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,7 @@ class SurvivalEstimate:
     standard_error: FloatArray  # over requests: rounds of the same request are correlated
 
     def curve(self, detail: str) -> Survival:
-        error = _EIGHTY_PERCENT * float(self.standard_error[0])
+        error = EIGHTY_PERCENT * float(self.standard_error[0])
         source = Source(kind=SourceKind.MEASURED, detail=detail)
         return Survival(by_depth=self.survival, source=source, shift_range=(-error, error))
 

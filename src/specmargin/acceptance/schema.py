@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from specmargin.acceptance.survival import Survival
+from specmargin.acceptance.survival import EIGHTY_PERCENT, Survival
 from specmargin.errors import AcceptanceError, nearest_names
 from specmargin.files import read_text
 from specmargin.schema import StrictModel, first_complaint
@@ -48,7 +48,9 @@ class AcceptanceFile(StrictModel):
         origin = f"{self.speculator} ({self.source})" if self.speculator else self.source
         detail = f"{profile.rounds:,} rounds of {origin}, {category}"
         by_depth = np.minimum.accumulate(np.array(profile.survival))
-        return Survival(by_depth=by_depth, source=Source(kind=SourceKind.MEASURED, detail=detail))
+        error = EIGHTY_PERCENT * profile.survival_stderr[0] if profile.survival_stderr else 0.0
+        source = Source(kind=SourceKind.MEASURED, detail=detail)
+        return Survival(by_depth=by_depth, source=source, shift_range=(-error, error))
 
 
 def read_acceptance(path: Path) -> AcceptanceFile:

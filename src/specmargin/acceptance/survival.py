@@ -12,6 +12,8 @@ from specmargin.step import ArrayLike, FloatArray
 
 _DEEPEST = 64
 
+EIGHTY_PERCENT = 1.2816  # standard errors on either side that hold 80%
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:

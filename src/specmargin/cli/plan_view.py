@@ -46,6 +46,7 @@ def show(
         _show_contexts(out, best)
     _show_config(out, best, engine)
     if explain:
+        out.print()
         plan_details_view.show(out, best)
     else:
         for line in _provenance(best):
@@ -181,7 +182,6 @@ def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
         print(config.text)  # not through Rich: it must stay one line
     if config.file_text:
         print(f"{config.file_name}: {config.file_text}")
-    out.print()
 
 
 def _provenance(best: Answer) -> list[str]:

@@ -15,6 +15,7 @@ from specmargin.acceptance.survival import Survival
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.prices.accuracy import PriceErrors
+from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
@@ -25,7 +26,8 @@ class InputRange:
     """One input: where it comes from, and the factors by which it could change the speed-up."""
 
     name: str
-    origin: str
+    origin: str  # in a word or two
+    phrase: str  # in a sentence: "acceptance, borrowed from other models"
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
@@ -50,7 +52,8 @@ class SpeedupRange:
 def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> tuple[SpeedupRange, ...]:
     """The range of each row of the plan."""
     uniform: list[float | None] = [None] * len(plan.rows)
-    if plan.scenario.architecture.is_moe and plan.scenario.routing.source.kind is SourceKind.ASSUMED:
+    borrowed = plan.scenario.routing.source.kind is SourceKind.ASSUMED and plan.scenario.routing is not UNIFORM
+    if plan.scenario.architecture.is_moe and borrowed:
         depth = max(row.depth for row in plan.rows)
         grid = plan.pricer.under_uniform_routing().grid([row.batch for row in plan.rows], depth)
         uniform = [float(grid.goodput[i, row.depth] / grid.no_spec_goodput[i]) for i, row in enumerate(plan.rows)]
@@ -68,7 +71,7 @@ def _range(
         return SpeedupRange(low=row.speedup, high=row.speedup, inputs=())
     inputs = [_prices(plan, errors), _acceptance(plan.scenario.survival, row.depth, own=own_acceptance)]
     if plan.scenario.architecture.is_moe:
-        inputs.append(_routing(row, uniform_speedup))
+        inputs.append(_routing(plan, row, uniform_speedup))
     below = math.hypot(*(math.log(entry.low) for entry in inputs))
     above = math.hypot(*(math.log(entry.high) for entry in inputs))
     return SpeedupRange(low=row.speedup * math.exp(-below), high=row.speedup * math.exp(above), inputs=tuple(inputs))
@@ -77,16 +80,21 @@ def _range(
 _PRICE_ORIGINS = {
     "tables": "measured kernels",
     "laws": "measured kernels",
-    "scaled": "another GPU's kernels, scaled",
-    "datasheet": "the datasheet",
+    "scaled": "scaled kernels",
+    "datasheet": "datasheet",
 }
 
 
 def _prices(plan: Plan, errors: PriceErrors) -> InputRange:
-    origin = _PRICE_ORIGINS.get(plan.scenario.prices.name, "your measurements")
-    narrow = "" if origin == "your measurements" else "time your engine with `specmargin measure vllm`"
-    low, high = min(errors.low, 0.0), max(errors.high, 0.0)
-    return InputRange(name=PRICES, origin=origin, low=math.exp(low), high=math.exp(high), narrow=narrow)
+    origin = _PRICE_ORIGINS.get(plan.scenario.prices.name, "yours")
+    return InputRange(
+        name=PRICES,
+        origin=origin,
+        phrase=f"prices ({origin})",
+        low=math.exp(min(errors.low, 0.0)),
+        high=math.exp(max(errors.high, 0.0)),
+        narrow="" if origin == "yours" else "time your engine (specmargin measure vllm)",
+    )
 
 
 def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
@@ -95,25 +103,29 @@ def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
         (1.0 + float(survival.shifted(shift, depth).by_depth.sum())) / committed for shift in survival.shift_range
     )
     if own:
-        origin, narrow = "yours", ""
+        origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
-        origin, narrow = "borrowed from other models", "capture yours with `specmargin profile acceptance`"
+        origin, phrase = "borrowed", "acceptance, borrowed from other models"
+        narrow = "capture yours (specmargin profile acceptance)"
     else:
-        origin, narrow = "of this model on a benchmark", "capture your traffic with `specmargin profile acceptance`"
-    return InputRange(name=ACCEPTANCE, origin=origin, low=low, high=high, narrow=narrow)
+        origin, phrase = "benchmark", "acceptance, measured on a benchmark"
+        narrow = "capture your traffic (specmargin profile acceptance)"
+    return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 
 
-def _routing(row: PlanRow, uniform_speedup: float | None) -> InputRange:
+def _routing(plan: Plan, row: PlanRow, uniform_speedup: float | None) -> InputRange:
     """Assumed routing lies halfway between uniform routing and another model's, so both are equally far."""
     if uniform_speedup is None:
-        return InputRange(name=ROUTING, origin="of this model", low=1.0, high=1.0, narrow="")
+        origin = "uniform" if plan.scenario.routing is UNIFORM else "own"
+        return InputRange(name=ROUTING, origin=origin, phrase="routing", low=1.0, high=1.0, narrow="")
     factor = abs(math.log(uniform_speedup / row.speedup))
     return InputRange(
         name=ROUTING,
-        origin="borrowed from another model",
+        origin="borrowed",
+        phrase="routing, borrowed from another model",
         low=math.exp(-factor),
         high=math.exp(factor),
-        narrow="capture yours with `specmargin profile routing`",
+        narrow="capture yours (specmargin profile routing)",
     )
 
 
@@ -121,13 +133,7 @@ def certainty_text(of: SpeedupRange, batch: int) -> str:
     """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from other models: capture …`."""
     text = f"80% range at batch {batch}: {of.low:.2f} to {of.high:.2f}×"
     unknown = of.largest_unknown
-    if unknown is None:
-        return f"{text}."
-    return f"{text}; the largest unknown is {unknown.name}, {_from(unknown)}: {unknown.narrow}."
-
-
-def _from(entry: InputRange) -> str:
-    return f"from {entry.origin}" if entry.name == PRICES else entry.origin
+    return f"{text}." if unknown is None else f"{text}; the largest unknown is {unknown.phrase}: {unknown.narrow}."
 
 
 def inputs_text(of: SpeedupRange) -> str:

@@ -144,7 +144,9 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
     if key not in pricers:
         given = {name: value for name, value in asked.items() if value is not None}
         scenario = scenario_of(read_request(ScenarioRequest, given))[1]
-        if prices is not None and scenario.routing.name == ASSUMED:  # a baseline without what these rows settled
+        if (
+            prices is not None and scenario.architecture.is_moe and scenario.routing.name == ASSUMED
+        ):  # a baseline without what these rows settled
             scenario = replace(scenario, routing=find_routing(SCALED, scenario.architecture))
         pricers[key] = Pricer(scenario)
     return pricers[key]

@@ -36,6 +36,7 @@ _OCTAVE = 0.3  # share of the prior by which a batch twice as large is less cert
 _NOISE, _NOISE_RATE, _LEAST_NOISE, _MOST_NOISE = 0.01, 0.02, 1e-4, 0.25  # variance of one step
 _SURPRISE = 0.2  # share of a deviation that counts as noise: one step alone convinces nobody
 _FIRST_TIMED = 4  # steps of a depth in which it may turn out to be anywhere: prices may miss a cliff
+_LEAST_VARIANCE, _MOST_VARIANCE = 1e-9, 1e4
 _STEEPEST = 2.0  # slope that is carried over to another batch; a steeper one is a cliff at this batch
 
 
@@ -178,7 +179,7 @@ def learn_time(
     explained = _explain(p, h, gain)
     limit = 3.0 * math.sqrt(explained + noise)
     if abs(error) > limit and over == 0.0 and times.timed[state, low] <= _FIRST_TIMED and times.seen[state, 0] > 1:
-        p[FIRST + low, FIRST + low] += (error / h[FIRST + low]) ** 2
+        p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
         explained = _explain(p, h, gain)
         limit = abs(error)
     variance = explained + noise + (_SURPRISE * error) ** 2
@@ -187,6 +188,7 @@ def learn_time(
         mean[i] += gain[i] / variance * bounded
         for j in range(size):
             p[i, j] -= gain[i] * gain[j] / variance
+        p[i, i] = max(p[i, i], _LEAST_VARIANCE)  # rounding, after a step that was far off
     # The expected square of this step's noise, given its deviation.
     share = noise / (explained + noise)
     expected = share * share * bounded * bounded + share * explained
@@ -202,7 +204,7 @@ def _explain(spread: FloatArray, h: FloatArray, gain: FloatArray) -> float:
         for j in range(h.size):
             gain[i] += spread[i, j] * h[j]
         explained += h[i] * gain[i]
-    return explained
+    return max(explained, 0.0)
 
 
 @compiled
