@@ -38,7 +38,7 @@ def test_terms_carry_over_to_a_model_that_they_were_not_fitted_to(model: str) ->
 
 
 def test_an_earlier_run_on_another_day_agrees() -> None:
-    line = LINES["tables", "an earlier run, depth 0 and 1 (nothing fitted)"]
+    line = LINES["tables", "an earlier run, depth 0, 1 (not fitted)"]
     assert line.count == 8
     assert line.median_error <= 0.05
     assert line.worst_error <= 0.12

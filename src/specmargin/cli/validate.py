@@ -236,7 +236,7 @@ def _rounds(out: Console) -> dict[str, Any]:
 
     lines = [*round_lines(), *prompt_lines()]
     sources = list(dict.fromkeys(line.source for line in lines))
-    columns = [("rounds within the graph limit, and steps beyond it", "left"), ("rounds", "right")]
+    columns = [("rounds; steps with a prompt", "left"), ("rounds", "right")]
     shown = render.table(
         "vLLM 0.32: median (worst) error of whole rounds", [*columns, *((source, "right") for source in sources)]
     )

@@ -95,8 +95,8 @@ def prompt_lines() -> Iterator[RoundLine]:
             errors.append((predicted_seconds(steps, source, time) / steps.seconds - 1.0)[eager])
             host_bound.append((kernels < _HOST_BOUND * steps.seconds)[eager])
         error, host = np.concatenate(errors), np.concatenate(host_bound)
-        yield round_line("with a prompt, kernels longer than launching them", source, error[~host])
-        yield round_line("with a prompt, launching longer (three terms fitted)", source, error[host])
+        yield round_line("a prompt, kernels longer than launching", source, error[~host])
+        yield round_line("a prompt, launching longer (fitted here)", source, error[host])
 
 
 # --- engine time ---

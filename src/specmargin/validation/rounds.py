@@ -210,7 +210,7 @@ def round_lines() -> Iterator[RoundLine]:
             yield _line(f"{model}, terms fitted without it", source, of_model, held_out)
         yield _line("all three models, depth 0 and 1", source, engines, everything, deepest=1)
         yield _line("all three models, deeper", source, engines, everything, shallowest=2)
-        yield _line("an earlier run, depth 0 and 1 (nothing fitted)", source, [earlier_rounds()], everything, deepest=1)
+        yield _line("an earlier run, depth 0, 1 (not fitted)", source, [earlier_rounds()], everything, deepest=1)
 
 
 def _line(
