@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from specmargin.app.payload import answer_text
 from specmargin.app.planning import answers
 from specmargin.app.request_schema import read_request
 from specmargin.app.serving import serving_of, simulation_of
@@ -86,6 +87,14 @@ def test_the_headline_is_the_services() -> None:
     assert payload["service"]["users"] == 64
     assert payload["service"]["plain"]["tokens_per_second_per_gpu"] > 0
     assert payload["verdict"].startswith("With 64")
+
+
+def test_a_load_that_speculation_slows_down_is_told_so() -> None:
+    answer = planned("qwen3.6-35b-a3b", "h200", 1, "tp", concurrency=256, isl=2048, osl=64)
+    assert answer.service is not None and answer.service.speedup < 1.0
+    text = answer_text(answer)
+    assert "Leave speculation off for this load." in text
+    assert text.index("Leave speculation off") < text.index("Decode steps alone: Speculate")
 
 
 @pytest.mark.parametrize(

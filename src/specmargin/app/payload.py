@@ -85,7 +85,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
 
 def answer_text(best: Answer) -> str:
     """What the service gains, with a load; the verdict; and how sure it is."""
-    parts = [] if best.service is None else [headline(best.service)]
+    parts = [] if best.service is None else [headline(best.service), "Decode steps alone:"]
     parts.append(verdict(best.plan))
     if best.headline_range is not None and best.plan.pays:
         parts.append(certainty_text(best.headline_range, best.headline_row.batch))

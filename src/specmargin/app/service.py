@@ -77,6 +77,8 @@ def headline(of: Service) -> str:
         before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (of.plain, of.speculating))
         change = f"{before:.1f} to {after:.1f} ms per token"
     text = f"{subject} the service goes from {change} ({gain:.2f}×)."
+    if gain < 1.0:
+        text += " Leave speculation off for this load."
     share = of.plain.prefill_share
     if share > _MUCH_PREFILL:
         text += f" Prefill takes {share:.0%} of its time, which speculation cannot shorten."
