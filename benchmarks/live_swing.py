@@ -294,7 +294,7 @@ def report(swing: Swing) -> str:
     for concurrency in (1, 32):
         own = [p for row in swing.turns["adaptive"] for p, (c, _) in zip(row, PHASES, strict=True) if c == concurrency]
         share = sum(p["counted_decision_seconds"] for p in own) / sum(p["counted_step_seconds"] for p in own)
-        lines += ["", f"Decisions take {share:.2%} of the step time at {concurrency} sequences."]
+        lines += ["", f"Decisions take {share:.2%} of the step time at concurrency {concurrency}."]
     lines += ["", f"Faults: {sum(p['faults'] for p in phases):.0f}."]
     return "\n".join(lines)
 

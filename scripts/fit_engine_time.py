@@ -62,9 +62,9 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
         f"vLLM 0.32, second model runner, {scheduling}, full graphs: {_micro(time.step_seconds)} per step, "
         f"{_micro(time.sequence_seconds)} per sequence, {_micro(time.verify_step_seconds)} per verify step, "
         f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.draft_pass_seconds)} per draft "
-        f"pass; off {_micro(time.off_step_seconds)} per step and {_micro(time.off_sequence_seconds)} per sequence; "
-        f"fitted to {count} rounds of {models} {'model' if models == 1 else 'models'} on an H200 (specmargin validate "
-        f"rounds); without a graph no step under {_floors(time)}"
+        f"pass; while disabled {_micro(time.off_step_seconds)} per step and {_micro(time.off_sequence_seconds)} per "
+        f"sequence; fitted to {count} rounds of {models} {'model' if models == 1 else 'models'} on an H200 "
+        f"(specmargin validate rounds); without a CUDA graph a step takes at least {_floors(time)}"
     )
     values = {term: _rounded(getattr(time, term)) for term in TERMS}
     return {

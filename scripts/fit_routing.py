@@ -27,7 +27,10 @@ MODELS = {
     "qwen3.6-35b-a3b": ("", ExpertPool(experts=256, experts_per_token=8), (1, 2, 3, 4, 6, 8, 12, 16)),
     "deepseek-v4-flash": ("deepseek-v4-flash/", ExpertPool(experts=256, experts_per_token=6), (1, 2, 3, 4)),
 }
-SOURCE = "specdec-calibration captures (Apache-2.0), popularity and width-against-depth curves by layer, our fit"
+SOURCE = (
+    "specdec-calibration captures (Apache-2.0), popularity and width-against-depth curves by layer, "
+    "fitted by this project"
+)
 
 
 def main() -> None:

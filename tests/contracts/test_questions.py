@@ -35,7 +35,7 @@ def asked(command: str) -> dict[str, Any]:
 QUESTIONS = {
     "DeepSeek-V3.2 on 8 H200 at concurrency 64, 4k in and 1k out": (
         "plan deepseek-v3.2 --gpu h200 --gpus 8 --parallel ep --concurrency 64 --isl 4096 --osl 1024",
-        (r"^With 64 concurrent requests of 4,096 tokens in and 1,024 out", r"per GPU", r"TTFT", VLLM, RANGE),
+        (r"^With 64 concurrent requests of 4,096 input and 1,024 output tokens", r"per GPU", r"TTFT", VLLM, RANGE),
     ),
     "gpt-oss-120b with EAGLE-3 on one H100 at 1 to 8": (
         "plan gpt-oss-120b --gpu h100 --drafter eagle --batch 1,2,4,8",
@@ -47,7 +47,7 @@ QUESTIONS = {
     ),
     "Kimi-K2 NVFP4 on 8 B200 dp-ep, and where it loses": (
         "plan kimi-k2 --weights nvfp4 --gpu b200 --gpus 8 --parallel dp-ep",
-        (r"8 × b200", r"It pays at", r"of all GPUs"),
+        (r"8 × b200", r"It pays at", r"over all GPUs"),
     ),
     "Llama-3.3-70B with a 1B draft on 2 A100": (
         "plan meta-llama/Llama-3.3-70B-Instruct --gpu a100 --gpus 2 --drafter model:llama-3.2-1b",
@@ -99,7 +99,7 @@ QUESTIONS = {
     ),
     "how sure are you?": (
         "plan mixtral-8x7b --gpu h100 --gpus 2 --drafter eagle",
-        (RANGE, r"the largest unknown is \w+", r"capture yours|time your engine"),
+        (RANGE, r"the largest unknown is \w+", r"profile your own|time your engine"),
     ),
 }
 

@@ -253,7 +253,7 @@ def test_the_plan_says_what_routing_changes() -> None:
         assert row["goodput_gain"] > 0.0
         assert row["loss_by_uniform"] >= 0.0
     shown = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--batch", "1,4,16", "--explain").stdout
-    assert "against uniform routing, the profile" in shown
+    assert "compared with uniform routing, the routing profile" in shown
     uniform = payload("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--routing", "uniform")
     assert uniform["routing_effect"] is None
 

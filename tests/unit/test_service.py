@@ -81,7 +81,7 @@ def test_smaller_chunks_interrupt_decoding_less() -> None:
 def test_the_headline_is_the_services() -> None:
     options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
     text = " ".join(run("plan", "llama-3.1-8b", *options).stdout.split())
-    assert text.startswith("With 64 concurrent requests of 4,096 tokens in and 64 out")
+    assert text.startswith("With 64 concurrent requests of 4,096 input and 64 output tokens,")
     assert "Prefill takes" in text
     payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").stdout)
     assert payload["service"]["users"] == 64

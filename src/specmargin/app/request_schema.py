@@ -116,7 +116,7 @@ def listing(names: Iterable[str]) -> str:
 
 DrafterField = Annotated[
     str | None,
-    Field(description=f"{listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
+    Field(description=f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
     DRAFTS.as_("KIND", "mtp where the model has a head, else eagle"),
 ]
 ContextField = Annotated[
@@ -172,22 +172,22 @@ class ScenarioRequest(Request):
     weights: Annotated[
         str | None,
         Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, Q4_K_M ..."),
-        MODEL.as_("PRECISION", "as the model says"),
+        MODEL.as_("PRECISION", "from the model's configuration"),
     ] = None
     kv_cache: Annotated[
         str | None,
         Field(description="Precision of the KV cache: bf16, fp8."),
-        MODEL.as_("PRECISION", "as the model says"),
+        MODEL.as_("PRECISION", "from the model's configuration"),
     ] = None
     memory_utilization: Annotated[
-        float, Field(gt=0, le=1, description="Fraction of GPU memory that the engine may use."), MODEL.as_("PART")
+        float, Field(gt=0, le=1, description="Fraction of GPU memory that the engine may use."), MODEL.as_("FRACTION")
     ] = 0.9
     drafter: DrafterField = None
     acceptance: Annotated[
         str | None,
         Field(
-            description="0.8 (each token), 0.78,0.58,0.44 (survival by depth), length:2.4@3 (accept length with "
-            "the bonus token at depth 3, as engines report it), accepted:1.4@3 (without it), a bank of rounds or its "
+            description="0.8 (every token), 0.78,0.58,0.44 (survival by depth), length:2.4@3 (accept length at depth 3 "
+            "including the bonus token, as engines report it), accepted:1.4@3 (excluding it), a bank of rounds or its "
             "profile (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, "
             "eagle ..., reference-moe[:CATEGORY])."
         ),
@@ -199,17 +199,17 @@ class ScenarioRequest(Request):
             description="How positions choose experts: uniform, a bundled NAME[:CATEGORY], or "
             "FILE[:CATEGORY[=WEIGHT],...] made by `specmargin profile routing`."
         ),
-        DRAFTS.as_("PROFILE", "the model's own profile, or one scaled to it"),
+        DRAFTS.as_("PROFILE", "the model's bundled profile, else one borrowed from qwen3.6-35b-a3b"),
     ] = None
     draft_p_min: Annotated[
         float | None,
         Field(
             ge=0,
             lt=1,
-            description="llama.cpp only: a draft stops at the first token whose confidence is below this, so that a "
-            "depth is the longest draft.",
+            description="llama.cpp only: a draft stops at the first token whose confidence is below this; the depth "
+            "is then the maximum draft length.",
         ),
-        DRAFTS.as_("P", "drafts reach their depth"),
+        DRAFTS.as_("P", "no threshold"),
     ] = None
     context: ContextField = 1024
     engine: Annotated[
@@ -221,8 +221,8 @@ class ScenarioRequest(Request):
         str | None,
         Field(
             description="datasheet (a roofline), laws (fitted to measured kernels), tables (the measured kernels; "
-            "needs the extra tables), scaled (laws of the nearest measured GPU, by datasheet ratios), FILE.json with "
-            "your own laws or measured steps (`specmargin measure`), or a bundled measurement."
+            "needs the extra `tables`), scaled (laws of the nearest measured GPU, scaled by datasheet ratios), "
+            "FILE.json with your own laws or measured steps (`specmargin measure`), or a bundled measurement."
         ),
         PRICES.as_("SOURCE", "tables if installed, else laws; scaled for a GPU without measurements"),
     ] = None
@@ -242,7 +242,7 @@ class ScenarioRequest(Request):
     graph_limit: Annotated[
         int | None,
         Field(ge=1, description="Positions of the largest captured CUDA graph."),
-        PRICES.as_("POSITIONS", "the engine's"),
+        PRICES.as_("POSITIONS", "the engine's default"),
     ] = None
     step_ms: Annotated[
         float | None,
@@ -260,7 +260,7 @@ class ScenarioRequest(Request):
     ] = None
     verify_ms: Annotated[
         float | None,
-        Field(ge=0, lt=1e6, description="Engine time per step that verifies drafts, beyond a plain step, in ms."),
+        Field(ge=0, lt=1e6, description="Engine time that a verify step adds to a plain step, in ms."),
         PRICES.as_("MS"),
     ] = None
     verify_sequence_ms: Annotated[

@@ -66,22 +66,22 @@ class Service:
 def headline(of: Service) -> str:
     """What the service gains, in one or two sentences."""
     load, gain = of.load, of.speedup
-    tokens = f"{load.input_tokens:,} tokens in and {load.output_tokens:,} out"
+    tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens"
     if load.users is not None:
         subject = f"With {load.users:,} concurrent requests of {tokens}"
         change = (
             f"{of.plain.tokens_per_second:,.0f} to {of.speculating.tokens_per_second:,.0f} output tokens per second"
         )
     else:
-        subject = f"At {load.requests_per_second:g} requests per second of {tokens}"
+        subject = f"At {load.requests_per_second:g} requests per second, each of {tokens}"
         before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (of.plain, of.speculating))
         change = f"{before:.1f} to {after:.1f} ms per token"
-    text = f"{subject} the service goes from {change} ({gain:.2f}×)."
+    text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×)."
     if gain < 1.0:
         text += " Leave speculation off for this load."
     share = of.plain.prefill_share
     if share > _MUCH_PREFILL:
-        text += f" Prefill takes {share:.0%} of its time, which speculation cannot shorten."
+        text += f" Prefill takes {share:.0%} of the time without speculation, and drafting does not shorten it."
     return text
 
 

@@ -45,7 +45,7 @@ class PlanRequest(ScenarioRequest):
         tuple[int, ...] | None,
         BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
         Field(description="Batch sizes: 1,4,16 or 1-64."),
-        LOAD.as_("LIST", "1, 2, 4 ... as many as fit"),
+        LOAD.as_("LIST", "1, 2, 4 ... up to what fits"),
     ] = None
     contexts: Annotated[
         tuple[int, ...],
@@ -55,12 +55,12 @@ class PlanRequest(ScenarioRequest):
     ] = ()
     concurrency: Annotated[
         int | None,
-        Field(ge=1, le=MAX_USERS, description="Concurrent requests: what the service delivers, prefill included."),
+        Field(ge=1, le=MAX_USERS, description="Concurrent requests; simulates the service, including prefill."),
         LOAD.as_("N"),
     ] = None
     qps: Annotated[
         float | None,
-        Field(gt=0, le=1e6, description="Requests per second, instead of a concurrency."),
+        Field(gt=0, le=1e6, description="Requests per second, instead of --concurrency."),
         LOAD.as_("RATE"),
     ] = None
     isl: Annotated[
@@ -76,11 +76,13 @@ class PlanRequest(ScenarioRequest):
         LOAD.as_("TOKENS"),
     ] = None
     prefix_hit: Annotated[
-        float, Field(ge=0, lt=1, description="Share of the input found in the prefix cache."), LOAD.as_("PART")
+        float,
+        Field(ge=0, lt=1, description="Fraction of input tokens found in the prefix cache."),
+        LOAD.as_("FRACTION"),
     ] = 0.0
     max_num_batched_tokens: Annotated[
         int,
-        Field(ge=64, le=MAX_CONTEXT, description="Tokens per step, as in vLLM: prompts are read in chunks."),
+        Field(ge=64, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM; longer prompts are split."),
         NUMBER,
         LOAD.as_("N"),
     ] = 8192
@@ -95,23 +97,23 @@ class PlanRequest(ScenarioRequest):
         Field(
             ge=0,
             lt=1,
-            description="Smaller gains do not matter: the schedule takes the fewest ranges within this fraction.",
+            description="Ignore smaller gains: the schedule has the fewest ranges within this of the best depths.",
         ),
-        QUESTION.as_("PART"),
+        QUESTION.as_("FRACTION"),
     ] = 0.02
     max_batch: Annotated[
         int | None,
-        Field(ge=1, le=MAX_BATCH, description="Largest batch of the engine's schedule."),
-        QUESTION.as_("N", "512, or as many as fit"),
+        Field(ge=1, le=MAX_BATCH, description="Largest batch size in the schedule."),
+        QUESTION.as_("N", "512, or what fits if that is more"),
     ] = None
     ignore_graph_limit: Annotated[
-        bool, Field(description="Allow steps beyond the largest CUDA graph, at their price."), QUESTION
+        bool, Field(description="Also consider steps beyond the largest CUDA graph, priced without a graph."), QUESTION
     ] = False
     compare: Annotated[
         str | None,
         Field(
-            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: with committing "
-            "every draft token unverified, a lossy upper bound that shows what verification costs."
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: compare with "
+            "committing every draft token, a lossy upper bound that shows what verification costs."
         ),
         QUESTION.as_("SOURCE"),
     ] = None
@@ -167,9 +169,7 @@ class DesignRequest(ScenarioRequest):
         "placement": "no profile has the experts of variants, so their placement makes no difference"
     }
 
-    batch: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="Target batch size of the design."), QUESTION.as_("N")
-    ] = 32
+    batch: Annotated[int, Field(ge=1, le=MAX_BATCH, description="Target batch size."), QUESTION.as_("N")] = 32
     hold: Annotated[
         Hold,
         Field(description="active: equal active expert parameters; total: equal active and total expert parameters."),
@@ -191,7 +191,7 @@ class DesignRequest(ScenarioRequest):
     ] = None
     shared: Annotated[
         Shares,
-        Field(description="Shares of the active width in shared experts to try; derived with --hold total."),
+        Field(description="Fractions of the active width in shared experts to try; derived with --hold total."),
         QUESTION.as_("LIST", "0,0.25,0.5"),
     ] = ()
     depth: DepthField = 8
@@ -273,9 +273,14 @@ class SimulateRequest(ScenarioRequest):
         DRAFTS.as_("FOLDER"),
     ] = None
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth."), QUESTION.as_("N")] = 4
-    max_num_seqs: Annotated[int, Field(ge=1, le=MAX_BATCH, description="As in vLLM."), PRICES.as_("N")] = 256
+    max_num_seqs: Annotated[
+        int, Field(ge=1, le=MAX_BATCH, description="Maximum sequences per step, as in vLLM."), PRICES.as_("N")
+    ] = 256
     max_num_batched_tokens: Annotated[
-        int, Field(ge=1, le=MAX_CONTEXT, description="As in vLLM: 8192, 16k."), NUMBER, PRICES.as_("N")
+        int,
+        Field(ge=1, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM: 8192, 16k."),
+        NUMBER,
+        PRICES.as_("N"),
     ] = 8192
     ttft_slo: Annotated[
         float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")

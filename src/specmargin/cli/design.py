@@ -26,7 +26,7 @@ def design(
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Which experts suit speculation at a target batch: number, experts per token, width and shared share.
+    """Which experts suit speculation at a target batch: number, experts per token, width and shared fraction.
 
     Reshapes the experts of a model at equal active (or active and total) parameters and ranks the variants by
     speculative goodput. Widths are multiples of 64; variants that are not equal within 2% are left out. Prices are

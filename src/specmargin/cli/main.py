@@ -22,11 +22,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Help line per verb, which is implemented by the module of the same name in this package.
 VERBS = {
     "plan": "Whether speculation pays, the draft depth per batch size, and the engine configuration.",
-    "price": "The ledger of one step: seconds, bytes and FLOPs by component.",
+    "price": "The cost of one step: seconds, bytes and FLOPs by component.",
     "coverage": "Distinct experts by number of positions.",
     "duel": "Compare one more sequence with one more draft token.",
     "profile": "Build profiles from captures: routed experts (routing), draft rounds and policies (acceptance).",
-    "design": "Which experts suit speculation at a target batch: number, width and shared share.",
+    "design": "Which experts suit speculation at a target batch: number, width and share of shared experts.",
     "simulate": "Simulate an engine that serves a workload under a policy: latency, goodput, tokens and time.",
     "sweep": "Simulate a grid of models, GPUs, policies and loads on all cores or a Ray cluster; resumable.",
     "watch": "Monitor a running vLLM with the plug-in in the terminal, or write a Grafana dashboard.",
@@ -54,7 +54,7 @@ def _root(
         typer.Option(
             "--completion",
             metavar="SHELL",
-            help='Print the completion of bash, zsh or fish: eval "$(specmargin --completion bash)".',
+            help='Print the completion script for bash, zsh or fish: eval "$(specmargin --completion bash)".',
         ),
     ] = None,
 ) -> None:

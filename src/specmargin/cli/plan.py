@@ -29,7 +29,7 @@ def plan(
         typer.Option(
             "--output",
             "-o",
-            help="Write the engine configuration, or as FILE.csv the table of rows.",
+            help="Write the engine configuration to this file, or the table to FILE.csv.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,

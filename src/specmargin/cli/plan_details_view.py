@@ -12,15 +12,17 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.prices.model import Resource
 
 _LEGEND = (
-    "draft: tokens per sequence and step that the flags give at this batch",
-    "better: depth that would be faster by more than --min-gain; none: without speculation",
-    "tok/s, plain: tokens per second of all sequences, with these flags and without speculation",
+    "draft: draft tokens per sequence and step with these flags",
+    "better: a depth that would be faster by more than --min-gain; none: no speculation",
+    "tok/s: tokens per second over all sequences with these flags; plain: without speculation",
     "ms/token: time between tokens of one sequence",
-    "break-even: per-token acceptance at which this depth breaks even; as accept length: tokens per round "
-    "with the bonus token, as engines report it",
-    "hurdle: survival at which verifying one more draft token pays, drafting excluded",
-    "experts: distinct experts of one layer that a step reads, on the busiest GPU",
-    "bottleneck: of one more position",
+    "break-even: per-token acceptance at which this depth breaks even",
+    "accept length: break-even in tokens per round, including the bonus token, as engines report it",
+    "hurdle: survival at which verifying one more draft token pays, drafting excluded; survival: probability that a "
+    "draft token and all before it are accepted; never pays: not even a token that is certain to be accepted",
+    "experts/GPU: distinct experts per layer that a step reads on the busiest GPU",
+    "comm: share of the step spent in communication between GPUs",
+    "bottleneck: component, and its limiting resource, that one more position waits for",
 )
 
 

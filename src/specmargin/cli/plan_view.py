@@ -57,7 +57,7 @@ def _title(plan: Plan) -> str:
     scenario = plan.scenario
     where, gpus, note = scenario.device.title, scenario.layout.gpus, ""
     if gpus > 1:
-        where, note = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})", "; batch and tok/s of all GPUs"
+        where, note = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})", "; batch and tok/s over all GPUs"
     return f"{scenario.drafter.name} on {where}, context {scenario.context:,.0f}{note}"
 
 
@@ -192,4 +192,4 @@ def _provenance(best: Answer) -> list[str]:
     if best.headline_range is not None:
         kinds = inputs_text(best.headline_range)
     echo = f"acceptance: {survival.detail}".replace(", given by the user", "")
-    return [*([echo] if best.own_acceptance else []), f"{kinds}; more: --explain"]
+    return [*([echo] if best.own_acceptance else []), f"{kinds} (--explain)"]

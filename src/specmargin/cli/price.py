@@ -29,7 +29,7 @@ def price(
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
-    """The ledger of one step: seconds, bytes and FLOPs by component, and the cost of one more position.
+    """The cost of one step: seconds, bytes and FLOPs by component, and the cost of one more position.
 
     With --depth, the drafter's passes are listed below the verify step.
 

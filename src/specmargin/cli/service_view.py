@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def show(out: Console, service: Service, tpot_target_seconds: float | None) -> None:
-    out.print("the service, prefill and queues included (means)", style="bold")
-    columns = ["", "tok/s", "per GPU", "ms/token", "TTFT", "decoding", "draft", "prefill"]
+    out.print("service, including prefill and queueing (means)", style="bold")
+    columns = ["", "tok/s", "per GPU", "ms/token", "TTFT", "batch", "draft", "prefill"]
     shown = render.table("", [(name, "right" if name else "left") for name in columns])
     for name, steady in (("no speculation", service.plain), ("with these flags", service.speculating)):
         shown.add_row(name, *_cells(steady, service.gpus))

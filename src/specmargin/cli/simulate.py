@@ -48,8 +48,9 @@ def simulate(
 ) -> None:
     """Simulate an engine like vLLM that serves a workload under one policy or several.
 
-    Models arrivals, chunked prefill, KV blocks, preemption, and drafts that are verified one step later. Options
-    given together with a scenario file override the file.
+    Models arrivals, chunked prefill, KV blocks, preemption, and drafts that are verified one step later.
+
+    Options given together with a scenario file override the file.
 
     Examples:
 

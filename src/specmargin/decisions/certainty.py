@@ -106,17 +106,17 @@ def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
         origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
         origin, phrase = "borrowed", "acceptance, borrowed from other models"
-        narrow = "capture yours (specmargin profile acceptance)"
+        narrow = "profile your own traffic (specmargin profile acceptance)"
     else:
         origin, phrase = "benchmark", "acceptance, measured on a benchmark"
-        narrow = "capture your traffic (specmargin profile acceptance)"
+        narrow = "profile your own traffic (specmargin profile acceptance)"
     return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 
 
 def _routing(plan: Plan, row: PlanRow, uniform_speedup: float | None) -> InputRange:
     """Assumed routing lies halfway between uniform routing and another model's, so both are equally far."""
     if uniform_speedup is None:
-        origin = "uniform" if plan.scenario.routing is UNIFORM else "own"
+        origin = "uniform" if plan.scenario.routing is UNIFORM else "captured"
         return InputRange(name=ROUTING, origin=origin, phrase="routing", low=1.0, high=1.0, narrow="")
     factor = abs(math.log(uniform_speedup / row.speedup))
     return InputRange(
@@ -125,15 +125,19 @@ def _routing(plan: Plan, row: PlanRow, uniform_speedup: float | None) -> InputRa
         phrase="routing, borrowed from another model",
         low=math.exp(-factor),
         high=math.exp(factor),
-        narrow="capture yours (specmargin profile routing)",
+        narrow="profile your own traffic (specmargin profile routing)",
     )
 
 
 def certainty_text(of: SpeedupRange, batch: int) -> str:
-    """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from other models: capture …`."""
+    """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from …; to narrow it, …`."""
     text = f"80% range at batch {batch}: {of.low:.2f} to {of.high:.2f}×"
     unknown = of.largest_unknown
-    return f"{text}." if unknown is None else f"{text}; the largest unknown is {unknown.phrase}: {unknown.narrow}."
+    return (
+        f"{text}."
+        if unknown is None
+        else f"{text}; the largest unknown is {unknown.phrase}; to narrow it, {unknown.narrow}."
+    )
 
 
 def inputs_text(of: SpeedupRange) -> str:

@@ -29,15 +29,15 @@ class RoutingEffect:
         gain = max(self.rows, key=lambda row: row.goodput_gain)
         loss = max(self.rows, key=lambda row: row.loss_by_uniform)
         depths = (
-            f"drafts {deeper.depth} instead of {deeper.uniform_depth} at batch {deeper.batch}"
+            f"drafts {deeper.depth} tokens instead of {deeper.uniform_depth} at batch {deeper.batch}"
             if deeper.depth != deeper.uniform_depth
-            else "drafts as deep"
+            else "gives the same depths"
         )
         most = gain.goodput_gain
         change = f"adds up to {most:.0%}" if most >= 0.0 else f"loses at least {-most:.0%} of"
         return (
-            f"against uniform routing, the profile {depths} and {change} goodput (batch {gain.batch}); "
-            f"the depths that are best under uniform routing would lose up to {loss.loss_by_uniform:.1%}"
+            f"compared with uniform routing, the routing profile {depths} and {change} goodput (batch {gain.batch}); "
+            f"using the best depths of uniform routing would lose up to {loss.loss_by_uniform:.1%}"
         )
 
 

@@ -33,13 +33,13 @@ def _advice(plan: Plan) -> str:
     if not plan.pays:
         return f"Do not speculate: {_subject(plan)} gains nothing at {_considered(rows)}."
     first, best = rows[0], plan.best
-    gain = f"{first.speedup:.2f}× at batch {first.batch}"
+    gain = f"{first.speedup:.2f}× as fast at batch {first.batch}"
     if best.batch != first.batch:
-        gain += f", at most {best.speedup:.2f}× at batch {best.batch}"
+        gain += f", up to {best.speedup:.2f}× at batch {best.batch}"
     capped = ""
     if any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
-        capped = f" ({plan.max_depth} is the deepest considered)"
-    return f"Speculate: {_subject(plan)} gains {gain}; draft {_depth_steps(plan, rows)}{capped}."
+        capped = f" ({plan.max_depth} is the maximum considered)"
+    return f"Speculate: {_subject(plan)} is {gain}; draft {_depth_steps(plan, rows)}{capped}."
 
 
 def _considered(rows: list[PlanRow]) -> str:
@@ -48,7 +48,7 @@ def _considered(rows: list[PlanRow]) -> str:
     if alone is None:
         return "any batch considered"
     return (
-        f"one depth for all batches considered (depth {alone.better_depth} would gain {alone.better_speedup:.2f}× "
+        f"one depth for all batches considered (depth {alone.better_depth} would reach {alone.better_speedup:.2f}× "
         f"at batch {alone.batch} alone)"
     )
 
@@ -58,7 +58,7 @@ def _sequences(count: int) -> str:
 
 
 def _depth_steps(plan: Plan, rows: list[PlanRow]) -> str:
-    """`3 up to batch 8, 2 up to 64, nothing beyond`, up to the largest batch that fits."""
+    """`3 tokens up to batch 8, 2 up to 64, nothing beyond`, up to the largest batch that fits."""
     if plan.schedule is None:
         steps = [(row.batch, row.depth) for row in rows]
     else:
@@ -66,12 +66,15 @@ def _depth_steps(plan: Plan, rows: list[PlanRow]) -> str:
         steps = [(entry.last, entry.depth) for entry in ranges]
     steps = [step for i, step in enumerate(steps) if i + 1 == len(steps) or steps[i + 1][1] != step[1]]
     names = ["nothing" if depth == 0 else str(depth) for _, depth in steps]
+    if steps[0][1] > 0:
+        names[0] += " token" if steps[0][1] == 1 else " tokens"
     if len(steps) == 1:
         return f"{names[0]} at every batch"
     parts = [f"{name} up to batch {last:,}" for name, (last, _) in zip(names[:-1], steps[:-1], strict=True)]
     if len(parts) > _STEPS_SHOWN:
         parts = [*parts[: _STEPS_SHOWN - 1], "…"]
-    return ", ".join([parts[0], *(part.replace("batch ", "") for part in parts[1:]), f"{names[-1]} beyond"])
+    last = f"{names[-1]} {'at the largest' if parts[-1] == '…' else 'beyond'}"
+    return ", ".join([parts[0], *(part.replace("batch ", "") for part in parts[1:]), last])
 
 
 def _paying(plan: Plan) -> str:
@@ -109,8 +112,8 @@ def _losing(plan: Plan, loss: Loss) -> str:
 def _listed(ranges: Ranges, priced_up_to: int, fits: int) -> str:
     if ranges == ((1, priced_up_to),):
         if fits > priced_up_to:
-            return f"at every batch considered (up to {priced_up_to:,})"
-        return f"at every batch that fits ({fits:,})"
+            return f"at every batch considered, up to {priced_up_to:,}"
+        return f"at every batch that fits, up to {fits:,}"
     return f"at batch {_range_names(ranges)}" if ranges else "at no batch"
 
 
@@ -125,10 +128,10 @@ def _memory(plan: Plan) -> list[str]:
     """Memory reserved for drafts leaves less for sequences; much less on models with recurrent states."""
     if plan.largest_batch >= 0.8 * plan.no_spec_largest_batch:
         return []
-    clause = f"{_sequences(plan.largest_batch)} fit instead of {plan.no_spec_largest_batch:,}"
+    clause = f"with drafts, {_sequences(plan.largest_batch)} fit in memory instead of {plan.no_spec_largest_batch:,}"
     if plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second:
         clause += (
-            f", so a full queue is served faster without speculation "
+            f", so peak throughput is higher without speculation "
             f"({plan.no_spec_peak_tokens_per_second:,.0f} against {plan.peak_tokens_per_second:,.0f} tok/s)"
         )
     return [clause]
@@ -140,10 +143,11 @@ def _what_would_change(plan: Plan) -> str:
         return "No drafts were considered (--depth 0)."
     if plan.switch_acceptance is None:
         return f"At batch {row.batch} not even perfect drafts would pay."
-    side = "above" if row.depth == 0 else "below"
-    change = (
-        f"a per-token acceptance {side} {plan.switch_acceptance:.2f} at batch {row.batch} "
-        f"(assumed for the first token: {plan.scenario.survival.first_acceptance:.2f})"
+    side, effect = ("Above", "some depth pays") if row.depth == 0 else ("Below", "no depth pays")
+    context = ""
+    if plan.stops_at_context is not None:
+        context = f"; beyond a context of about {plan.stops_at_context:,} tokens these flags do not pay there"
+    return (
+        f"{side} a per-token acceptance of {plan.switch_acceptance:.2f}, {effect} at batch {row.batch} "
+        f"(the plan uses {plan.scenario.survival.first_acceptance:.2f} for the first token){context}."
     )
-    context = "" if plan.stops_at_context is None else f", or a context beyond about {plan.stops_at_context:,} tokens"
-    return f"What would change that: {change}{context}."

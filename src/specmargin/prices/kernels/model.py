@@ -281,7 +281,7 @@ def _prefill_pairs(attention: Attention, step: Step) -> FloatArray:
     return step.total(run * np.minimum(context + (run + 1.0) / 2.0, reach))
 
 
-_QUERIES_MODELLED = "; more than one query per sequence modelled: KV read once, products by query"
+_QUERIES_MODELLED = "; several queries per sequence are modelled: KV read once, products per query"
 
 
 def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:

@@ -126,7 +126,7 @@ class TableRefinement:
         if weight == 0.0:
             return NO_CORRECTION
         version = entry.law.evidence.version
-        table = f"table of {version} and before ({entry.dtype})"
+        table = f"table of {version} and earlier ({entry.dtype})"
         label = table if weight == 1.0 else f"law of {version}, corrected by the nearest shape of the {table}"
         return Correction(factor=np.exp(weight * line.interpolate(work.positions)), label=label)
 
