@@ -169,8 +169,7 @@ def _batches(
         return list(request.batch)
     fits = max(pricer.no_spec_largest_batch, 1)
     if request.concurrency is not None:
-        most = min(request.concurrency, fits)
-        return sorted({batch for batch in DEFAULT_BATCHES if most / 8 <= batch < most} | {most})
+        return [min(request.concurrency, fits)]
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
