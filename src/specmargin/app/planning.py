@@ -169,7 +169,8 @@ def _batches(
         return list(request.batch)
     fits = max(pricer.no_spec_largest_batch, 1)
     if request.concurrency is not None:
-        return [min(request.concurrency, fits)]
+        drafting = max(pricer.largest_batch(deepest(pricer.scenario, request.depth)), 1)
+        return sorted({min(request.concurrency, drafting), min(request.concurrency, fits)})
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
