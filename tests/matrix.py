@@ -216,7 +216,7 @@ def _verdict_faults(result: Answer, engine: str) -> Iterator[str]:
     if text.startswith("Speculate") != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
     if text.startswith("Speculate"):
-        if f"{fitting[0].speedup:.2f}× at batch {fitting[0].batch}" not in text:
+        if f"{fitting[0].speedup:.2f}× as fast at batch {fitting[0].batch}" not in text:
             yield f"the verdict does not give the first row's gain: {text}"
         if ("it loses" in text) != (plan.loss is not None):
             yield f"the verdict is silent about a loss: {text}"

@@ -77,8 +77,8 @@ def test_the_answer_says_how_sure_it_is() -> None:
     text = " ".join(run(*options).stdout.split())
     assert "80% range at batch 1:" in text
     assert (
-        "the largest unknown is acceptance, borrowed from other models; to narrow it, profile your own traffic "
-        "(specmargin profile acceptance)" in text
+        "the largest unknown is acceptance, borrowed from other models (to narrow it: specmargin profile acceptance)"
+        in text
     )
     payload = json.loads(run(*options, "--json").stdout)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]

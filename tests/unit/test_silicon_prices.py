@@ -102,7 +102,7 @@ def test_llamacpp_was_never_measured_so_the_label_names_the_engine_that_was() ->
 
 
 def test_verify_attention_says_that_it_is_modelled() -> None:
-    assert "more than one query per sequence modelled" in source_of(priced(prices_of("laws")), Component.ATTENTION)
+    assert "several queries per sequence are modelled" in source_of(priced(prices_of("laws")), Component.ATTENTION)
 
 
 def test_a_measured_shape_comes_from_the_table_and_says_so() -> None:

@@ -13,6 +13,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.formats.base import EngineFormat
 
+_MANY_ROWS = 10
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 
 
@@ -39,7 +40,8 @@ def show(
         render.warnings(out, best.warnings)
     elif best.warnings:
         _show_first_warning(out, best.warnings)
-    out.print()
+    if explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS:  # at most 30 lines
+        out.print()
     if comparison is not None:
         comparison_view.show(out, comparison)
     if best.by_context:

@@ -93,7 +93,7 @@ def _prices(plan: Plan, errors: PriceErrors) -> InputRange:
         phrase=f"prices ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
-        narrow="" if origin == "yours" else "time your engine (specmargin measure vllm)",
+        narrow="" if origin == "yours" else "specmargin measure vllm",
     )
 
 
@@ -106,10 +106,10 @@ def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
         origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
         origin, phrase = "borrowed", "acceptance, borrowed from other models"
-        narrow = "profile your own traffic (specmargin profile acceptance)"
+        narrow = "specmargin profile acceptance"
     else:
         origin, phrase = "benchmark", "acceptance, measured on a benchmark"
-        narrow = "profile your own traffic (specmargin profile acceptance)"
+        narrow = "specmargin profile acceptance"
     return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 
 
@@ -125,18 +125,18 @@ def _routing(plan: Plan, row: PlanRow, uniform_speedup: float | None) -> InputRa
         phrase="routing, borrowed from another model",
         low=math.exp(-factor),
         high=math.exp(factor),
-        narrow="profile your own traffic (specmargin profile routing)",
+        narrow="specmargin profile routing",
     )
 
 
 def certainty_text(of: SpeedupRange, batch: int) -> str:
-    """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from …; to narrow it, …`."""
+    """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from … (to narrow it: …)`."""
     text = f"80% range at batch {batch}: {of.low:.2f} to {of.high:.2f}×"
     unknown = of.largest_unknown
     return (
         f"{text}."
         if unknown is None
-        else f"{text}; the largest unknown is {unknown.phrase}; to narrow it, {unknown.narrow}."
+        else f"{text}; the largest unknown is {unknown.phrase} (to narrow it: {unknown.narrow})."
     )
 
 
