@@ -9,13 +9,17 @@ from specmargin.errors import ArchitectureError, nearest_names
 
 
 class Arithmetic(StrEnum):
-    """The operand format of the matrix unit. Devices list a rate for each that they have."""
+    """The operand format of the matrix unit. Devices list a rate for each that they have.
+
+    DP4A is int8 on the vector units, which matrix-vector kernels use.
+    """
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP8 = "fp8"
     INT8 = "int8"
     FP4 = "fp4"
+    DP4A = "dp4a"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ def find_prices(spec: str | None, device: Device, engine: str, form: RooflineFor
     prices = _find_kernels(spec, device, engine, form)
     if engine != "llamacpp" or form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
-    return LlamaCppPrices(inner=prices)
+    return LlamaCppPrices(inner=prices, device=device)
 
 
 def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from specmargin.schema import StrictModel
 
-ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4"]
+ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4", "dp4a"]
 
 
 class DeviceTable(StrictModel):

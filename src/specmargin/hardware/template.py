@@ -12,7 +12,8 @@ COMMENTS = {
     "memory_bytes": "Memory of one GPU. SI units everywhere: 24e9 is 24 GB.",
     "bandwidth_bytes_per_second": "Peak memory bandwidth of one GPU.",
     "operations_per_second": "Peak dense rates of the matrix units: bf16 (required), fp32, fp8, int8, fp4. Datasheets\n"
-    "# often state sparse rates: halve them. A format that is missing is converted and multiplied in bf16.",
+    "# often state sparse rates: halve them. A format that is missing is converted and multiplied in bf16. dp4a:\n"
+    "# integer dot products of the vector units, about twice the fp32 vector rate (llama.cpp); bf16 if missing.",
     "link_bytes_per_second": "Between GPUs of one node, per direction: NVLink, or PCIe (4.0 x16: 32e9, 5.0 x16: 64e9).",
     "link_latency_seconds": "Latency of a small collective: about 5e-6 over NVLink, 15e-6 over PCIe.",
     "network_bytes_per_second": "Network per GPU and direction, between nodes. Leave it out where there is none.",
