@@ -61,10 +61,11 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
     detail = (
         f"vLLM 0.32, second model runner, {scheduling}, full graphs: {_micro(time.step_seconds)} per step, "
         f"{_micro(time.sequence_seconds)} per sequence, {_micro(time.verify_step_seconds)} per verify step, "
-        f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.draft_pass_seconds)} per draft "
-        f"pass; while disabled {_micro(time.off_step_seconds)} per step and {_micro(time.off_sequence_seconds)} per "
-        f"sequence; fitted to {count} rounds of {models} {'model' if models == 1 else 'models'} on an H200 "
-        f"(specmargin validate rounds); without a CUDA graph a step takes at least {_floors(time)}"
+        f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.verify_token_seconds)} per draft "
+        f"token, {_micro(time.draft_pass_seconds)} per draft pass; while disabled {_micro(time.off_step_seconds)} per "
+        f"step and {_micro(time.off_sequence_seconds)} per sequence; fitted to {count} rounds of "
+        f"{models} {'model' if models == 1 else 'models'} on an H200 (specmargin validate rounds); "
+        f"without a CUDA graph a step takes at least {_floors(time)}"
     )
     values = {term: _rounded(getattr(time, term)) for term in TERMS}
     return {
@@ -121,12 +122,13 @@ def _round_terms(engine: str, rounds: EngineTime, sync: EngineTime) -> tuple[dic
     terms = {
         "verify_step_seconds": sync.step_seconds + sync.verify_step_seconds - rounds.step_seconds,
         "verify_sequence_seconds": sync.sequence_seconds + sync.verify_sequence_seconds - rounds.sequence_seconds,
+        "verify_token_seconds": sync.verify_token_seconds,
         "draft_pass_seconds": rounds.draft_pass_seconds,
     }
     return terms, "rounds assumed as in vLLM 0.32 with synchronous scheduling, which speculation forces"
 
 
-_ROUND_TERMS = ("verify_step_seconds", "verify_sequence_seconds", "draft_pass_seconds")
+_ROUND_TERMS = ("verify_step_seconds", "verify_sequence_seconds", "verify_token_seconds", "draft_pass_seconds")
 
 
 def _slow_host_detail(measured: MeasuredTime) -> str:

@@ -112,6 +112,11 @@ class Step:
         """Sequences with drafts to verify. Prompts have none."""
         return self.total(np.asarray(self.wanted_by_class > 1.0, dtype=np.float64))
 
+    @cached_property
+    def drafted_positions(self) -> FloatArray:
+        """Draft tokens to verify. Prompts have none."""
+        return self.total(np.maximum(self.wanted_by_class - 1.0, 0.0))
+
     def joined(self, other: Step) -> Step:
         """Both in one step, such as decoding sequences and the prefill of a prompt."""
         prompts, other_prompts = (

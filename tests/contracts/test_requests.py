@@ -78,6 +78,7 @@ OTHER: dict[str, dict[str, str]] = {
     "layer_us": {"layer_us": "90"},
     "verify_ms": {"verify_ms": "3"},
     "verify_sequence_ms": {"verify_sequence_ms": "0.5"},
+    "verify_token_us": {"verify_token_us": "50"},
     "draft_pass_ms": {"draft_pass_ms": "2"},
     "off_ms": {"acceptance": "0.001", "off_ms": "2"},
 }

@@ -87,15 +87,19 @@ def test_async_scheduling_hides_host_time(prices: str) -> None:
 
 
 def test_a_speculative_round_has_terms_of_its_own() -> None:
-    """8 sequences: 1 ms for verifying, 0.1 ms for each sequence, 0.2 ms for each draft pass and 0.5 for the first."""
+    """8 sequences: 1 ms to verify, 0.1 for a sequence, 0.01 for a token, 0.2 for a draft pass, 0.5 for the first."""
     time = EngineTime(
-        verify_step_seconds=1e-3, verify_sequence_seconds=1e-4, draft_pass_seconds=2e-4, first_pass_seconds=5e-4
+        verify_step_seconds=1e-3,
+        verify_sequence_seconds=1e-4,
+        verify_token_seconds=1e-5,
+        draft_pass_seconds=2e-4,
+        first_pass_seconds=5e-4,
     )
     timed, bare = (pricer("qwen3.6-35b-a3b", drafter="mtp", engine_time=t) for t in (time, EngineTime()))
     with_terms, kernels = timed.grid([8], 3), bare.grid([8], 3)
     verify = with_terms.verify_seconds - kernels.verify_seconds
     draft = with_terms.draft_seconds - kernels.draft_seconds
-    assert verify[0] == pytest.approx([0.0, 1.8e-3, 1.8e-3, 1.8e-3], abs=1e-12)
+    assert verify[0] == pytest.approx([0.0, 1.88e-3, 1.96e-3, 2.04e-3], abs=1e-12)
     assert draft[0] == pytest.approx([0.0, 7e-4, 9e-4, 11e-4], abs=1e-12)
     with_time, without = timed.draft_ledger(8, 3), bare.draft_ledger(8, 3)
     assert with_time is not None
@@ -104,11 +108,11 @@ def test_a_speculative_round_has_terms_of_its_own() -> None:
 
 
 def test_prompts_verify_nothing() -> None:
-    time = EngineTime(verify_step_seconds=1e-3, verify_sequence_seconds=1e-4)
+    time = EngineTime(verify_step_seconds=1e-3, verify_sequence_seconds=1e-4, verify_token_seconds=1e-5)
     prompts = Step.prompts(count=2, tokens=64)
     assert float(time.seconds(prompts)) == 0.0
     together = prompts.joined(Step.uniform(batch=3, depth=1, context=100.0))
-    assert float(time.seconds(together)) == pytest.approx(1.3e-3)
+    assert float(time.seconds(together)) == pytest.approx(1.33e-3)
 
 
 def test_names_are_suggested() -> None:

@@ -268,6 +268,11 @@ class ScenarioRequest(Request):
         Field(ge=0, lt=1e6, description="Engine time per verified sequence, in ms."),
         PRICES.as_("MS"),
     ] = None
+    verify_token_us: Annotated[
+        float | None,
+        Field(ge=0, lt=1e9, description="Engine time per verified draft token, in µs."),
+        PRICES.as_("µS"),
+    ] = None
     draft_pass_ms: Annotated[
         float | None,
         Field(ge=0, lt=1e6, description="Engine time per pass of the drafter, in ms."),

@@ -36,6 +36,7 @@ ENGINE_TIMES = {
     "layer_seconds": ("layer_us", 1e-6),
     "verify_step_seconds": ("verify_ms", 1e-3),
     "verify_sequence_seconds": ("verify_sequence_ms", 1e-3),
+    "verify_token_seconds": ("verify_token_us", 1e-6),
     "draft_pass_seconds": ("draft_pass_ms", 1e-3),
     "off_step_seconds": ("off_ms", 1e-3),
 }

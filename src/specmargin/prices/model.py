@@ -52,9 +52,9 @@ class PriceModel(Protocol):
 class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
 
-    `verify_step_seconds` and `verify_sequence_seconds` are the extra time of a step that verifies drafts (rejection
-    sampling, metadata, host work). `draft_pass_seconds` is the engine's time per pass of the drafter, and
-    `first_pass_seconds` what the first pass after a verify step takes beyond the others.
+    `verify_step_seconds`, `verify_sequence_seconds` and `verify_token_seconds` (per draft token) are the extra time of
+    a step that verifies drafts (rejection sampling, metadata, host work). `draft_pass_seconds` is the engine's time per
+    pass of the drafter, and `first_pass_seconds` what the first pass after a verify step takes beyond the others.
     `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
     `graph_limit` positions run without a CUDA graph: the host launches every kernel. They take `eager_layer_seconds`
     longer per layer, and none is shorter than `eager_floor_layer_seconds` per layer and the two terms after it for
@@ -68,6 +68,7 @@ class EngineTime:
     layer_seconds: float = 0.0
     verify_step_seconds: float = 0.0
     verify_sequence_seconds: float = 0.0
+    verify_token_seconds: float = 0.0
     first_pass_seconds: float = 0.0
     draft_pass_seconds: float = 0.0
     off_step_seconds: float = 0.0
@@ -89,7 +90,8 @@ class EngineTime:
     def seconds(self, step: Step) -> FloatArray:
         plain = self.step_seconds + self.sequence_seconds * step.sequences + self.position_seconds * step.positions
         verified = step.verified_sequences
-        return plain + self.verify_step_seconds * (verified > 0.0) + self.verify_sequence_seconds * verified
+        per_sequence = self.verify_sequence_seconds * verified + self.verify_token_seconds * step.drafted_positions
+        return plain + self.verify_step_seconds * (verified > 0.0) + per_sequence
 
     def draft_seconds(self, passes: FloatArray) -> FloatArray:
         """The engine's time for so many passes of the drafter, beside their kernels."""
@@ -124,6 +126,7 @@ _TIMES = (
     "layer_seconds",
     "verify_step_seconds",
     "verify_sequence_seconds",
+    "verify_token_seconds",
     "first_pass_seconds",
     "draft_pass_seconds",
     "off_step_seconds",

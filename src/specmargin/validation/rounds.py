@@ -1,7 +1,8 @@
 """Whole rounds of a real engine on a real GPU, drafting included: what they take beside their kernels.
 
 Kernels are priced with uniform routing: the drafts were random tokens, and counted experts agree with it. What is left
-is engine time: per step, per step with drafts, per sequence, per draft pass, and while speculation is off.
+is engine time: per step, per step with drafts, per sequence, per draft token, per draft pass, and while speculation is
+off.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ TERMS = (
     "sequence_seconds",
     "verify_step_seconds",
     "verify_sequence_seconds",
+    "verify_token_seconds",
     "draft_pass_seconds",
     "off_step_seconds",
     "off_sequence_seconds",
@@ -176,6 +178,7 @@ def _features(rounds: Rounds) -> FloatArray:
             batch,
             1.0 * drafting,
             batch * drafting,
+            np.where(drafting, batch * depth, 0.0),
             np.where(drafting, depth, 0.0),
             1.0 * off,
             batch * off,
