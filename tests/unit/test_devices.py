@@ -70,10 +70,11 @@ def test_the_template_is_the_device_that_it_starts_from(name: str, tmp_path: Pat
 def test_the_template_explains_every_field() -> None:
     assert set(COMMENTS) == set(DeviceTable.model_fields)
     text = device_template("h100")
-    for name in set(COMMENTS) - {"aliases"}:
+    for name in set(COMMENTS) - {"aliases", "architecture"}:
         assert f"\n# {COMMENTS[name]}\n{name} = " in text
     with pytest.raises(CatalogError, match="unknown GPU 'h20o'"):
         device_template("h20o")
+    assert f'\n# {COMMENTS["architecture"]}\narchitecture = "gfx1151"' in device_template("strix-halo")
 
 
 def test_unknown_gpu_suggests_the_nearest() -> None:

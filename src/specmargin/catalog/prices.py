@@ -23,6 +23,7 @@ from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
+from specmargin.prices.rdna import RdnaPrices, has_hybrid_kernels
 from specmargin.prices.roofline import Roofline
 
 KINDS = ("datasheet", "scaled", "laws", "tables")
@@ -62,9 +63,13 @@ def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ())
 def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
     """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
     prices = _find_kernels(spec, device, engine, form)
-    if engine != "llamacpp" or form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
+    if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
-    return LlamaCppPrices(inner=prices, device=device)
+    if engine == "llamacpp":
+        return LlamaCppPrices(inner=prices, device=device)
+    if engine == "vllm" and has_hybrid_kernels(device):
+        return RdnaPrices(inner=prices, device=device)
+    return prices
 
 
 def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:

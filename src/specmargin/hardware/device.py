@@ -41,6 +41,7 @@ class Device:
     operations_per_second: dict[Arithmetic, float]
     fabric: Fabric
     source: Source
+    architecture: str | None = None  # as compilers name it, where engines choose kernels by it: gfx1151
 
     def rate(self, arithmetic: Arithmetic) -> float:
         """Operations per second in one format.
@@ -76,6 +77,7 @@ def read_device(name: str, table: dict[str, Any], origin: str) -> Device:
             gpus_per_node=checked.gpus_per_node,
         ),
         source=datasheet(checked.source),
+        architecture=checked.architecture,
     )
 
 

@@ -21,6 +21,7 @@ class DeviceTable(StrictModel):
     link_latency_seconds: float = Field(ge=0)
     network_bytes_per_second: PositiveFloat | None = None
     gpus_per_node: PositiveInt
+    architecture: str | None = None
     source: str
 
     @model_validator(mode="after")
