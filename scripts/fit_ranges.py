@@ -2,7 +2,8 @@
 
     python scripts/fit_ranges.py ../shared/published/speedups/points.csv    # writes catalog/speedup_errors.json
 
-Quantiles of ln(measured / predicted) over published rows; a source of n rows counts √n, because its rows err alike.
+Quantiles of ln(measured / predicted) over published rows, without those that are mostly prefill; a source of n rows
+counts √n, because its rows err alike.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CLASSES = {"kernels": ("tables", "laws"), "scaled": ("scaled",), "datasheet": ("
 
 
 def main(path: Path) -> None:
-    rows = predict(read_points(path), path.parent).predicted
+    rows = [row for row in predict(read_points(path), path.parent).predicted if not row.is_prefill]
     entries = {}
     for name, prices in CLASSES.items():
         chosen = [row for row in rows if row.prices in prices]

@@ -50,7 +50,13 @@ def row(
         speedup=cost.speedup(terms),
     )
     return PredictedPoint(
-        point=point, speedup=cost.speedup(PRIOR), cost=cost, datasheet_speedup=1.0, is_moe=True, prices="laws"
+        point=point,
+        speedup=cost.speedup(PRIOR),
+        cost=cost,
+        datasheet_speedup=1.0,
+        is_moe=True,
+        prices="laws",
+        prefill_share=None,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from specmargin.app.payload import answer_text
 from specmargin.app.planning import answers
 from specmargin.app.request_schema import read_request
+from specmargin.app.service import service_load
 from specmargin.app.serving import serving_of, simulation_of
 from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
 from specmargin.errors import InputError
@@ -39,7 +40,7 @@ def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], len
     name, gpu, gpus, parallel = model
     isl, osl = lengths
     for users in USERS:
-        plan = planned(*model, concurrency=users, isl=isl, osl=osl)
+        plan = planned(*model, concurrency=users, isl=isl, osl=osl, max_num_batched_tokens=8192)
         service = plan.service
         assert service is not None
         request = {"model": name, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "seed": 3}
@@ -52,6 +53,26 @@ def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], len
                 described, folder = simulation_of(read_request(SimulateRequest, request | {"policy": policy}))
                 steady = steady_state(simulate(serving_of(described, folder)))
                 assert mine.tokens_per_second == pytest.approx(steady.tokens_per_second, rel=0.05), (users, policy)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "tokens"),
+    [
+        ("gb300", "vllm", 16384),
+        ("h200", "vllm", 8192),
+        ("a100", "vllm", 2048),
+        ("l40s", "vllm", 2048),
+        ("gb300", "sglang", 8192),
+    ],
+)
+def test_tokens_per_step_are_the_engines_default(gpu: str, engine: str, tokens: int) -> None:
+    """vLLM 0.32, engine/arg_utils.py: by memory, 160 GiB and 70 GiB, and less on an A100."""
+    load = {"concurrency": 8, "isl": 512, "osl": 64}
+    asked = {"model": "llama-3.1-8b", "gpu": gpu, "engine": engine, **load}
+    of = service_load(read_request(PlanRequest, asked))
+    assert of is not None and of.max_num_batched_tokens == tokens
+    given = service_load(read_request(PlanRequest, asked | {"max_num_batched_tokens": 512}))
+    assert given is not None and given.max_num_batched_tokens == 512
 
 
 def test_decoding_alone_bounds_what_the_service_gains() -> None:

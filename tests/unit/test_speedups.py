@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from specmargin.app.request_schema import read_request
+from specmargin.app.scenarios import scenario_of
+from specmargin.app.service import ServiceLoad, service
+from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
 from specmargin.validation.points_schema import Point, read_points
-from specmargin.validation.speedups import PredictedPoint, RoundCost, SpeedupReport, ranges, speedup_lines
+from specmargin.validation.speedups import (
+    PredictedPoint,
+    RoundCost,
+    SpeedupReport,
+    ranges,
+    source_median,
+    speedup_lines,
+)
+from specmargin.validation.whole_requests import lengths_of
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
 
@@ -43,7 +58,13 @@ def predicted(identity: str, source: str, *, length: float, measured: float, spe
         terms=(0.0, 0.0, 0.0),
     )
     return PredictedPoint(
-        point=point, speedup=speedup, cost=cost, datasheet_speedup=speedup, is_moe=True, prices="laws"
+        point=point,
+        speedup=speedup,
+        cost=cost,
+        datasheet_speedup=speedup,
+        is_moe=True,
+        prices="laws",
+        prefill_share=None,
     )
 
 
@@ -65,7 +86,60 @@ def test_prefill_draws_the_speed_up_towards_one(tmp_path: Path, capsys: pytest.C
     path = file(tmp_path, f"decode,{row},,,", f"short,{row},1024,4096,1", f"long,{row},8192,64,1")
     assert run("validate", ["speedups", str(path), "--json"]) == 0
     by_id = {row["id"]: row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert by_id["decode"] > by_id["short"] > by_id["long"] > 1.0
+    assert by_id["decode"] > by_id["short"] > 1.2 > by_id["long"]
+    assert by_id["long"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_whole_requests_are_the_closed_loop_of_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Throughput and time between tokens, from the service that `plan --concurrency` simulates."""
+    header = HEADER.replace("prefill_inside", "prefill_inside,unit")
+    row = "own,llama-3.1-8b,h200,vllm,eagle,2,16,2.0,1.5,2048,128"
+    path = file(tmp_path, f"throughput,{row},1,tok/s", f"tokens,{row},0,TPOT ms", header=header)
+    assert run("validate", ["speedups", str(path), "--json"]) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    asked = {"model": "llama-3.1-8b", "gpu": "h200", "drafter": "eagle", "acceptance": "length:2.0@2"}
+    pricer = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
+    load = ServiceLoad(input_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192)
+    answer = service(pricer, load, Schedule.fixed(2, last=16))
+    assert rows["throughput"]["predicted"] == pytest.approx(answer.speedup)
+    assert rows["throughput"]["prefill_share"] == pytest.approx(answer.plain.prefill_share)
+    plain, speculating = answer.plain.tpot_seconds, answer.speculating.tpot_seconds
+    assert plain is not None and speculating is not None
+    assert rows["tokens"]["predicted"] == pytest.approx(plain / speculating)
+
+
+@pytest.mark.parametrize(
+    ("stated", "isl", "osl", "expected"),
+    [
+        ("Qwen3-8B, MT-Bench", None, None, (51, 512, False)),
+        ("Hy3 on 8x H20, GSM8K", None, 1024, (59, 1024, False)),
+        ("own traffic", None, None, None),
+        ("own traffic", 300, None, (300, 512, False)),
+        ("MT-Bench", 2048, 64, (2048, 64, True)),
+    ],
+)
+def test_lengths_are_stated_or_those_of_the_dataset(
+    stated: str, isl: int | None, osl: int | None, expected: tuple[int, int, bool] | None
+) -> None:
+    point = predicted("a", "one", length=2.0, measured=2.0, speedup=2.0).point
+    lengths = lengths_of(point.model_copy(update={"stated_as": stated, "isl": isl, "osl": osl}))
+    found = None if lengths is None else (lengths.input_tokens, lengths.output_tokens, lengths.stated)
+    assert found == expected
+
+
+def test_rows_that_are_mostly_prefill_widen_no_other_range() -> None:
+    exact = [predicted(name, name, length=2.0, measured=2.0, speedup=2.0) for name in ("a", "b")]
+    far_off = replace(predicted("c", "c", length=2.0, measured=1.0, speedup=2.0), prefill_share=0.8)
+    spread = ranges(SpeedupReport(predicted=(*exact, far_off), refused={}))
+    assert spread is not None
+    assert spread.low[:2].tolist() == pytest.approx([2.0, 2.0])
+    assert not spread.inside[2]
+
+
+def test_the_median_over_sources_counts_each_source_once() -> None:
+    rows = [predicted(f"a{i}", "a", length=2.0, measured=1.0, speedup=1.1) for i in range(9)]
+    rows += [predicted(f"{name}", name, length=2.0, measured=1.0, speedup=1.4) for name in ("b", "c")]
+    assert source_median(SpeedupReport(predicted=tuple(rows), refused={})) == pytest.approx(0.4)
 
 
 def test_the_constant_comes_from_other_sources() -> None:

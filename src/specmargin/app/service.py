@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from specmargin.acceptance.survival import Survival
 from specmargin.app.verbs_schema import PlanRequest
+from specmargin.catalog.lookup import find_device
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError, needs_extra
+from specmargin.formats import find_engine
+from specmargin.hardware.device import Device
 
 if TYPE_CHECKING:
     from specmargin.simulator.policies import PolicyChoice
@@ -105,8 +108,14 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         users=request.concurrency,
         requests_per_second=request.qps,
         prefix_hit=request.prefix_hit,
-        max_num_batched_tokens=request.max_num_batched_tokens,
+        max_num_batched_tokens=request.max_num_batched_tokens
+        or batched_tokens(request.engine, find_device(request.gpu)),
     )
+
+
+def batched_tokens(engine: str, device: Device) -> int:
+    """Tokens per step of a server with default options."""
+    return find_engine(engine).batched_tokens(device)
 
 
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:

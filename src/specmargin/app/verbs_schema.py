@@ -81,11 +81,11 @@ class PlanRequest(ScenarioRequest):
         LOAD.as_("FRACTION"),
     ] = 0.0
     max_num_batched_tokens: Annotated[
-        int,
+        int | None,
         Field(ge=64, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM; longer prompts are split."),
         NUMBER,
-        LOAD.as_("N"),
-    ] = 8192
+        LOAD.as_("N", "the engine's on this GPU"),
+    ] = None
     tpot_slo: Annotated[
         float | None,
         Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),

@@ -80,9 +80,23 @@ def _show(out: Console, report: SpeedupReport, lines: Sequence[SpeedupLine], los
         errors = [_cell(by_key[group, rule]) for rule in rules]
         shown.add_row(group, str(by_key[group, rules[0]].rows), *errors)
     out.print(shown)
+    _show_loops(out, report)
     _show_losses(out, lost)
     for name, reason in report.refused.items():
         out.print(f"not predicted: {name}: {reason}", style="dim", markup=False)
+
+
+def _show_loops(out: Console, report: SpeedupReport) -> None:
+    from specmargin.validation.speedups import source_median
+
+    loops = sum(row.prefill_share is not None for row in report.predicted)
+    decoding = sum(row.prefill_share is None and row.point.of_whole_requests for row in report.predicted)
+    text = f"median of the sources' median errors {source_median(report):.1%}"
+    if loops:
+        text += f"; {loops} rows as whole requests in a closed loop (lengths of the dataset where none are stated)"
+    if decoding:
+        text += f"; {decoding} as decoding alone (lengths unknown, or the model does not fit on the assumed GPUs)"
+    out.print(text, style="dim", markup=False)
 
 
 def _show_ranges(out: Console, report: SpeedupReport, spread: Ranges | None) -> None:
@@ -123,6 +137,8 @@ def _show_losses(out: Console, lost: Sequence[PredictedPoint]) -> None:
 
 
 def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine], spread: Ranges | None) -> dict[str, Any]:
+    from specmargin.validation.speedups import source_median
+
     return {
         "schema": "specmargin.validate-speedups/1",
         "lines": [
@@ -142,9 +158,11 @@ def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine], spread: Ranges
                 "speedup_high": None if spread is None else float(spread.high[index]),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
+                "prefill_share": row.prefill_share,
             }
             for index, row in enumerate(report.predicted)
         ],
+        "source_median_error": source_median(report),
         "range_coverage": None if spread is None else float(spread.inside.mean()),
         "not_predicted": report.refused,
     }

@@ -56,6 +56,7 @@ class EngineFormat:
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     write: Callable[[ScheduleRequest], EngineConfig]
+    batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
 
 

@@ -26,10 +26,19 @@ from specmargin.modes import Parallel
 
 _METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram"}
 
+_GIB = 2**30
+
 
 def graph_limit(device: Device) -> int:
     """vLLM's default `max_cudagraph_capture_size`: 1024 on data-centre Blackwell, 512 elsewhere."""
     return 1024 if device.name in ("b200", "b300", "gb200", "gb300") else 512
+
+
+def batched_tokens(device: Device) -> int:
+    """vLLM's default `max_num_batched_tokens` of a server, by memory (0.32, `engine/arg_utils.py`)."""
+    if device.memory_bytes >= 160 * _GIB:
+        return 16_384
+    return 8192 if device.memory_bytes >= 70 * _GIB and device.name != "a100" else 2048
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
@@ -53,4 +62,4 @@ def write(request: ScheduleRequest) -> EngineConfig:
     return EngineConfig(text=text, schedule=schedule, needs="vLLM 0.24 or later", notes=tuple(notes))
 
 
-FORMAT = EngineFormat(name="vllm", title="vLLM", graph_limit=graph_limit, write=write)
+FORMAT = EngineFormat(name="vllm", title="vLLM", graph_limit=graph_limit, write=write, batched_tokens=batched_tokens)

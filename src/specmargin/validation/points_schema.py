@@ -35,6 +35,17 @@ class Point(StrictModel):
     context: float = Field(default=1024.0, ge=0.0)
     prefill_inside: bool = False
     engine_time: str | None = None  # as the option; None: that of the engine
+    unit: str = ""  # of the figure: "TPOT ms" for the time between tokens
+    stated_as: str = ""  # the source's words; a dataset named here gives the lengths that the row lacks
+
+    @property
+    def is_token_time(self) -> bool:
+        return self.unit.upper().startswith("TPOT")
+
+    @property
+    def of_whole_requests(self) -> bool:
+        """Prompts delay the figure: throughput of whole requests, or the time between tokens while others prefill."""
+        return self.prefill_inside or (self.is_token_time and self.isl is not None and self.osl is not None)
 
     @property
     def waiting_prompts(self) -> int:

@@ -17,12 +17,16 @@ from scipy.stats import spearmanr
 
 from specmargin.app.request_schema import ScenarioRequest, read_request
 from specmargin.app.scenarios import scenario_of
+from specmargin.app.service import batched_tokens
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
-from specmargin.errors import SpecmarginError
+from specmargin.errors import ParallelismError, ScenarioError, SpecmarginError
 from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.step import BoolArray, FloatArray, Step
 from specmargin.validation.points_schema import Point
+from specmargin.validation.whole_requests import Loop, closed_loop, lengths_of
+
+_MOSTLY = 0.5  # share of the time from which on prompts, not decoding, decide a row
 
 # --- predictions ---
 
@@ -52,6 +56,12 @@ class PredictedPoint:
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     is_moe: bool
     prices: str
+    prefill_share: float | None  # of a closed loop of whole requests; None: predicted as decoding
+
+    @property
+    def is_prefill(self) -> bool:
+        """Mostly prompts: an error of such a row says little about decoding."""
+        return self.prefill_share is not None and self.prefill_share > _MOSTLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +87,27 @@ def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pr
     pricer = _pricer(point, folder, pricers, prices=None)
     datasheet = _pricer(point, folder, pricers, prices="datasheet")
     cost, bare = _cost(pricer, point), _cost(datasheet, point)
+    loop = _loop(pricer, point) if point.of_whole_requests else None
     return PredictedPoint(
         point=point,
-        speedup=cost.speedup(cost.terms),
+        speedup=cost.speedup(cost.terms) if loop is None else loop.speedup,
         cost=cost,
         datasheet_speedup=bare.speedup(bare.terms),
         is_moe=pricer.scenario.architecture.is_moe,
         prices=pricer.scenario.prices.name,
+        prefill_share=None if loop is None else loop.prefill_share,
     )
+
+
+def _loop(pricer: Pricer, point: Point) -> Loop | None:
+    """None without known lengths, or where the model does not fit on GPUs whose number had to be assumed."""
+    lengths = lengths_of(point)
+    if lengths is None:
+        return None
+    try:
+        return closed_loop(pricer, point, lengths, batched_tokens(point.engine, pricer.scenario.device))
+    except (ParallelismError, ScenarioError):
+        return None
 
 
 def _cost(pricer: Pricer, point: Point) -> RoundCost:
@@ -188,6 +211,14 @@ def speedup_lines(report: SpeedupReport) -> list[SpeedupLine]:
     ]
 
 
+def source_median(report: SpeedupReport) -> float:
+    """Median over sources of each source's median error: every source counts once."""
+    errors: dict[str, list[float]] = {}
+    for row in report.predicted:
+        errors.setdefault(row.point.source, []).append(abs(row.speedup / row.point.speedup - 1.0))
+    return float(np.median([np.median(of_source) for of_source in errors.values()]))
+
+
 def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:
     """Specmargin, and three rules that anybody can apply to the same rows."""
     length = np.array([row.point.accept_length for row in rows])
@@ -260,7 +291,8 @@ class Ranges:
 def ranges(report: SpeedupReport) -> Ranges | None:
     """None where all rows are of one source. A source of n rows counts √n: rows of one source err alike.
 
-    Rows that are priced by a datasheet get a wider range, by what datasheets add to the error of measured kernels.
+    Rows that are mostly prefill say nothing about the others. Rows that are priced by a datasheet get a wider range, by
+    what datasheets add to the error of measured kernels.
     """
     rows = report.predicted
     source = np.array([row.point.source for row in rows])
@@ -270,9 +302,12 @@ def ranges(report: SpeedupReport) -> Ranges | None:
         np.array(values) for values in zip(*((row.speedup, row.point.speedup) for row in rows), strict=True)
     )
     error = np.log(measured / predicted)
+    prefill = np.array([row.is_prefill for row in rows])
     low, high = np.zeros(error.shape), np.zeros(error.shape)
     for name in np.unique(source):
-        own, others = source == name, source != name
+        own, others = source == name, (source != name) & ~prefill
+        if not others.any():
+            others = source != name
         rows_by_source = Counter(source[others].tolist())
         weight = np.array([rows_by_source[other] ** -0.5 for other in source[others].tolist()])
         low[own], high[own] = (weighted_quantile(error[others], weight, share) for share in (0.1, 0.9))

@@ -1,0 +1,69 @@
+"""Figures of whole requests, predicted as their benchmark ran them: users in a closed loop, prompts included.
+
+The same simulation as `plan --concurrency`. Most sources state no lengths: those of the dataset that a row names are
+assumed. Prompts: mean characters per turn of the question files that EAGLE's evaluation uses
+(github.com/SafeAILab/EAGLE, eagle/data), at 4 characters per token. Answers: 512 tokens, as answers to Spec-Bench's
+questions average 501 under a limit of 512 (github.com/tenstorrent/tt-inference-server/pull/3699).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specmargin.acceptance.survival import parse_acceptance
+from specmargin.app.service import Service, ServiceLoad, service
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
+from specmargin.errors import ScenarioError
+from specmargin.validation.points_schema import Point
+
+_OUTPUT_TOKENS = 512
+_INPUT_TOKENS_BY_DATASET = {"alpaca": 14, "gsm8k": 59, "humaneval": 124, "mtbench": 51}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    input_tokens: int
+    output_tokens: int
+    stated: bool
+
+
+def lengths_of(point: Point) -> Lengths | None:
+    """As the row states them, or those assumed for its dataset; None for a dataset without known lengths."""
+    if point.isl is not None and point.osl is not None:
+        return Lengths(input_tokens=point.isl, output_tokens=point.osl, stated=True)
+    text = point.stated_as.lower().replace("-", "")
+    named = next((tokens for name, tokens in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
+    input_tokens = point.isl or named
+    if input_tokens is None:
+        return None
+    return Lengths(input_tokens=input_tokens, output_tokens=point.osl or _OUTPUT_TOKENS, stated=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    speedup: float  # of output tokens per second, or of the time between tokens where that is the figure
+    prefill_share: float  # of the time without speculation
+
+
+def closed_loop(pricer: Pricer, point: Point, lengths: Lengths, batched_tokens: int) -> Loop:
+    """`batched_tokens`: the engine's tokens per step."""
+    accepting = pricer.with_survival(parse_acceptance(f"length:{point.accept_length}@{point.depth}"))
+    load = ServiceLoad(
+        input_tokens=lengths.input_tokens,
+        output_tokens=lengths.output_tokens,
+        users=point.batch,
+        max_num_batched_tokens=batched_tokens,
+    )
+    answer = service(accepting, load, Schedule.fixed(point.depth, last=point.batch))
+    return Loop(
+        speedup=_token_time(answer, point) if point.is_token_time else answer.speedup,
+        prefill_share=answer.plain.prefill_share,
+    )
+
+
+def _token_time(answer: Service, point: Point) -> float:
+    plain, speculating = answer.plain.tpot_seconds, answer.speculating.tpot_seconds
+    if plain is None or speculating is None:
+        raise ScenarioError(f"{point.id}: one output token has no time between tokens; give osl of at least 2")
+    return plain / speculating
