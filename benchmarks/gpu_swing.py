@@ -1,26 +1,29 @@
 """Fixed depths, the plan's table and the controller take turns inside one vLLM on a GPU, over a swing of load.
 
-    python benchmarks/gpu_swing.py make FOLDER POLICY.json     model folders, policy and job.json
+    specmargin plan qwen3-30b-a3b … --policy POLICY.json       its options: docs/live.md
+    python benchmarks/gpu_swing.py make FOLDER POLICY.json     model folders, policy and the jobs
     python benchmarks/gpu_swing.py run FOLDER                  FOLDER/swing.json
+    python benchmarks/gpu_swing.py plain FOLDER                FOLDER/plain.json: an engine without speculation
 
 One engine under vLLM's defaults (second model runner, async scheduling, full graphs), dummy weights, synthetic
-acceptance, random drafts. The plug-in itself asks for the graphs of every depth. At each load it learns first; then
-contestants take turns: each depth without the plug-in, and the controller. The table is the depth that it names at that
-load, without the plug-in. Overhead is the difference of whole rounds with and without the plug-in at the same depth.
+acceptance of two kinds of traffic, random drafts. The plug-in itself asks for the graphs of every depth. At each load
+and traffic the controller learns first; then contestants take turns: each depth without the plug-in, the controller,
+and the controller with the table's depth as its only candidate. The table is the depth that it names at that load,
+without the plug-in. Overhead is the difference of whole rounds with and without the plug-in at the same depth.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import math
 import os
-import statistics
 import sys
 import time
 import types
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +34,15 @@ from benchmarks.gpu.rounds import Engine
 
 MODEL = "qwen3-30b-a3b"
 LOADS = [1, 4, 16, 64, 128, 256]
-ACCEPTANCE = [round(0.75**depth, 4) for depth in range(1, 8)]
-LEARNING_SECONDS = 6.0
-TURNS = 5
-TURN_SECONDS = 0.5
+DEPTH = 5
+TRAFFIC = {"code": 0.85, "prose": 0.6}  # acceptance of each draft token, given that those before it were accepted
+SURVIVAL = [round(sum(rate**depth for rate in TRAFFIC.values()) / 2, 4) for depth in range(1, DEPTH + 1)]  # planned for
+LEARNING_SECONDS = 3.0
+BLOCKS = 6
+TURN_SECONDS = 0.3
+LEAST_ROUNDS = 8
 PROMPT_TOKENS = 96
+GRAPH_POSITIONS = 512  # of vLLM's largest CUDA graph
 
 
 def make(folder: Path, policy: Path) -> None:
@@ -49,21 +56,21 @@ def make(folder: Path, policy: Path) -> None:
         "max_num_seqs": max(LOADS),
         "enable_prefix_caching": False,
         "gpu_memory_utilization": 0.05,
-        "kv_cache_memory_bytes": 40 * 10**9,
+        "kv_cache_memory_bytes": 60 * 10**9,
         "disable_log_stats": True,
-        "speculative_config": {
-            "method": "eagle3",
-            "model": head_folder(folder / "models", MODEL, None),
-            "num_speculative_tokens": len(ACCEPTANCE),
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_rates": ACCEPTANCE,
-        },
-        "additional_config": {
-            "specmargin": {"mode": "adaptive", "policy": str(folder / "swing.policy.json"), "log_seconds": 15.0}
-        },
     }
-    job = {"name": "swing", "engine": engine, "speculative": True, "vocabulary": VOCABULARY[MODEL]}
-    (folder / "job.json").write_text(json.dumps(job, indent=1))
+    speculative = {
+        "method": "eagle3",
+        "model": head_folder(folder / "models", MODEL, None),
+        "num_speculative_tokens": DEPTH,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": SURVIVAL,
+    }
+    settings = {"mode": "adaptive", "policy": str(folder / "swing.policy.json"), "log_seconds": 15.0}
+    swing = engine | {"speculative_config": speculative, "additional_config": {"specmargin": settings}}
+    for name, arguments, is_speculative in (("swing", swing, True), ("plain", engine, False)):
+        job = {"name": name, "engine": arguments, "speculative": is_speculative, "vocabulary": VOCABULARY[MODEL]}
+        (folder / f"{name}.job.json").write_text(json.dumps(job, indent=1))
 
 
 class Swing:
@@ -71,13 +78,25 @@ class Swing:
 
     def __init__(self, job: dict[str, Any]) -> None:
         _stand_in_for_missing_extras()
+        from specmargin.live.building import build_driver
+        from specmargin.live.vllm import scheduler
         from specmargin.live.vllm.plugin import register
 
+        given: dict[str, Any] = {}
+
+        def remembered(settings: Any, **named: Any) -> Any:
+            given.update(settings=settings, named=named)
+            return build_driver(settings, **named)
+
+        setattr(scheduler, "build_driver", remembered)  # noqa: B010 (it is not exported)
         register()
         self.engine = Engine(job)
         self.scheduler = self.engine.core.scheduler
         self.driver = self.scheduler._driver
         self.table = list(self.scheduler.dynamic_sd_lookup)
+        self.narrator, self.scheduler._narrator = self.scheduler._narrator, None
+        settings = given["settings"].model_copy(update={"board": None})
+        self.held = {d: build_driver(settings, **{**given["named"], "candidates": (d,)}) for d in self.depths}
 
     @property
     def depths(self) -> list[int]:
@@ -88,13 +107,17 @@ class Swing:
         self.scheduler._driver = None
         self.scheduler.dynamic_sd_lookup = [depth] * len(self.table)
 
-    def controlled(self) -> None:
-        self.scheduler._driver = self.driver
-        self.scheduler._last_done = math.nan
+    def controlled(self, depth: int | None = None) -> None:
+        """The controller; with a depth, one that may choose only that."""
+        self.scheduler._driver = None
         self.scheduler.dynamic_sd_lookup = list(self.table)
+        if self.engine.requests():
+            self.engine.rounds(1)
+        self.scheduler._last_done = time.perf_counter() if self.engine.requests() else math.nan
+        self.scheduler._driver = self.driver if depth is None else self.held[depth]
 
-    def turn(self, seconds: float) -> tuple[float, float, Counter[int]]:
-        """Seconds per round, tokens per second, and rounds by depth that the scheduler asked for."""
+    def turn(self, seconds: float) -> dict[str, Any]:
+        """Seconds, rounds, tokens, and rounds by the depth that the scheduler asked for."""
         self.engine.rounds(3)
         asked, update = Counter[int](), self.scheduler._update_after_schedule
 
@@ -105,46 +128,61 @@ class Swing:
 
         self.scheduler._update_after_schedule = counted
         begun, rounds, tokens = time.perf_counter(), 0, 0
-        while time.perf_counter() - begun < seconds or rounds < 8:
+        while time.perf_counter() - begun < seconds or rounds < LEAST_ROUNDS:
             _, new_tokens = self.engine.rounds(1)
             rounds, tokens = rounds + 1, tokens + new_tokens
         elapsed = time.perf_counter() - begun
         del self.scheduler._update_after_schedule
-        return elapsed / rounds, tokens / elapsed, asked
+        depths = {str(depth): count for depth, count in sorted(asked.items())}
+        return {"seconds": round(elapsed, 5), "rounds": rounds, "tokens": tokens, "depths": depths}
 
-    def load(self, batch: int) -> dict[str, Any]:
+    def play(self, batch: int, traffic: str) -> dict[str, Any]:
+        """One load and traffic: the controller learns, then contestants take turns, in another order in each block."""
+        self.engine.runner.rejection_sampler.synthetic_conditional_rates.fill_(TRAFFIC[traffic])
+        named = self.table[min(batch, len(self.table) - 1)]
+        depths = [depth for depth in self.depths if batch * (depth + 1) <= GRAPH_POSITIONS]
+        contestants: list[tuple[str, Callable[[], None], float]] = [
+            ("controller", self.controlled, 2.0),
+            *((f"depth {depth}", partial(self.fixed, depth), 1.0) for depth in depths),
+        ]
+        after = next(i for i, one in enumerate(contestants) if one[0] == f"depth {named}")
+        contestants.insert(after + 1, (f"held {named}", partial(self.controlled, named), 1.0))
+        self._fill(batch)
+        learning = [self.turn(LEARNING_SECONDS)]
+        blocks = []
+        for block in range(BLOCKS):
+            self._fill(batch)
+            first, turns = block % len(contestants), {}
+            for name, begin, length in contestants[first:] + contestants[:first]:
+                begin()
+                turns[name] = self.turn(TURN_SECONDS * length)
+            blocks.append(turns)
+        return {"batch": batch, "traffic": traffic, "table_depth": named, "learning": learning, "blocks": blocks}
+
+    def _fill(self, batch: int) -> None:
+        """New sequences, so that contexts stay alike and the KV cache holds them."""
+        if self.engine.requests():
+            self.engine.clear()
         self.controlled()
         self.engine.fill(batch, PROMPT_TOKENS)
         self.controlled()
-        self.turn(LEARNING_SECONDS)
-        depths = [depth for depth in self.depths if batch * (depth + 1) <= 512]
-        fixed: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
-        controlled, asked = [], Counter[int]()
-        for _ in range(TURNS):
-            for depth in depths:
-                self.fixed(depth)
-                fixed[depth].append(self.turn(TURN_SECONDS)[:2])
-            self.controlled()
-            seconds, speed, chosen = self.turn(TURN_SECONDS * 2)
-            controlled.append((seconds, speed))
-            asked += chosen
-        self.controlled()
-        self.engine.clear()
-        return {
-            "batch": batch,
-            "fixed": {depth: _summary(turns) for depth, turns in fixed.items()},
-            "controller": _summary(controlled),
-            "controller_depths": dict(asked),
-            "table_depth": self.table[min(batch, len(self.table) - 1)],
-        }
 
 
-def _summary(turns: list[tuple[float, float]]) -> dict[str, Any]:
-    return {
-        "round_ms": round(statistics.median(seconds for seconds, _ in turns) * 1e3, 4),
-        "tokens_per_second": round(statistics.median(speed for _, speed in turns), 1),
-        "turns_tokens_per_second": [round(speed, 1) for _, speed in turns],
-    }
+def speeds(row: dict[str, Any]) -> dict[str, float]:
+    """Tokens per second by contestant, at the expected number of tokens of each round that was asked for."""
+    result = {}
+    for name in row["blocks"][0]:
+        turns = [block[name] for block in row["blocks"]]
+        tokens = sum(expected_tokens(turn, row["batch"], TRAFFIC[row["traffic"]]) for turn in turns)
+        result[name] = tokens / sum(turn["seconds"] for turn in turns)
+    return result
+
+
+def expected_tokens(turn: dict[str, Any], batch: int, rate: float) -> float:
+    """Of the rounds in a turn: chance decides how many were committed, and is not what is compared."""
+    rounds = {int(depth): count for depth, count in turn["depths"].items()}
+    mean = sum(count * sum(rate**d for d in range(depth + 1)) for depth, count in rounds.items()) / sum(rounds.values())
+    return mean * float(turn["rounds"]) * batch
 
 
 def _stand_in_for_missing_extras() -> None:
@@ -160,15 +198,35 @@ def _stand_in_for_missing_extras() -> None:
 
 def run(folder: Path) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    swing = Swing(json.loads((folder / "job.json").read_text()))
-    result: dict[str, Any] = {"engine": swing.engine.description(), "table": _ranges(swing.table), "loads": []}
+    swing = Swing(json.loads((folder / "swing.job.json").read_text()))
+    result: dict[str, Any] = {"engine": swing.engine.description(), "table": _ranges(swing.table), "rows": []}
     print("depths with graphs:", swing.depths, "plug-in:", swing.driver is not None, flush=True)
     for batch in LOADS:
-        with contextlib.suppress(TimeoutError):
-            result["loads"].append(swing.load(batch))
-            print(json.dumps(result["loads"][-1]), flush=True)
-        (folder / "swing.json").write_text(json.dumps(result, indent=1))
+        for traffic in TRAFFIC:
+            try:
+                row = swing.play(batch, traffic)
+            except Exception as error:  # other loads stay
+                print(f"batch {batch}: {type(error).__name__}: {error}", flush=True)
+                continue
+            result["rows"].append(row)
+            chosen = sum((Counter(block["controller"]["depths"]) for block in row["blocks"]), Counter[str]())
+            line = {name: round(speed) for name, speed in speeds(row).items()}
+            print(batch, traffic, "table", row["table_depth"], "chosen", dict(chosen), line, flush=True)
+            result["faults"] = dict(swing.driver.guard.faults)
+            (folder / "swing.json").write_text(json.dumps(result))
+    print("DONE swing", flush=True)
     os._exit(0)  # skips the engine's shutdown
+
+
+def run_plain(folder: Path) -> None:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    engine = Engine(json.loads((folder / "plain.job.json").read_text()))
+    result: dict[str, Any] = {"engine": engine.description(), "rows": []}
+    for batch in LOADS:
+        result["rows"] += engine.measure(batch, [0], PROMPT_TOKENS)
+        (folder / "plain.json").write_text(json.dumps(result, indent=1))
+    print("DONE plain", [(row["batch"], row["round_ms"]) for row in result["rows"]], flush=True)
+    os._exit(0)
 
 
 def _ranges(table: list[int]) -> list[list[int]]:
@@ -186,4 +244,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "make":
         make(folder, Path(sys.argv[3]))
     else:
-        run(folder)
+        {"run": run, "plain": run_plain}[sys.argv[1]](folder)
