@@ -181,8 +181,8 @@ def speeds(row: dict[str, Any]) -> dict[str, float]:
 def expected_tokens(turn: dict[str, Any], batch: int, rate: float) -> float:
     """Of the rounds in a turn: chance decides how many were committed, and is not what is compared."""
     rounds = {int(depth): count for depth, count in turn["depths"].items()}
-    mean = sum(count * sum(rate**d for d in range(depth + 1)) for depth, count in rounds.items()) / sum(rounds.values())
-    return mean * float(turn["rounds"]) * batch
+    tokens: float = sum(count * sum(rate**d for d in range(depth + 1)) for depth, count in rounds.items())
+    return tokens / sum(rounds.values()) * float(turn["rounds"]) * batch
 
 
 def _stand_in_for_missing_extras() -> None:
