@@ -61,6 +61,78 @@ def test_random_tokens_are_measured_where_no_prompts_are_given(pair: Pair, tmp_p
     assert all(row["prompt"] == 48 <= row["context"] for row in rows)
 
 
+MTP_MODEL = {  # GLM-4.5's family in small: the only one with an MTP head that vLLM serves from CPU attention
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "attention_bias": True,
+    "first_k_dense_replace": 1,
+    "head_dim": 32,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 1024,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "num_nextn_predict_layers": 1,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "torch_dtype": "float32",
+    "use_qk_norm": False,
+    "vocab_size": 512,
+}
+
+
+def test_the_models_own_head_is_measured_by_default(tmp_path: Path) -> None:
+    """On the first model runner, which is the CPU's only one; the second needs a GPU."""
+    (tmp_path / "config.json").write_text(json.dumps(MTP_MODEL))
+    output = tmp_path / "prices.json"
+    flags = {"dtype": cpu_dtype(), "enforce_eager": True, "load_format": "dummy", "skip_tokenizer_init": True}
+    arguments = [part for name, value in flags.items() for part in ("--set", f"{name}={value}")]
+    grid = ("--batches", "1,2,4", "--depths", "1", "--contexts", "48", "--steps", "2", "--repeats", "1")
+    specmargin("measure", "vllm", str(tmp_path), "-o", str(output), *arguments, *grid)
+    file = json.loads(output.read_text())
+    drafted = [row for row in file["rows"] if row["run"] == "drafter" and row["depth"] > 0]
+    assert sorted(row["batch"] for row in drafted) == [1, 2, 4]
+    assert all(0.0 < row["draft_seconds"] < row["seconds"] for row in drafted)
+    assert file["drafter"]["method"] == "mtp"
+    assert file["drafter"]["first_seconds"] + file["drafter"]["first_sequence_seconds"] > 0.0
+
+
+class _Drafting:
+    """Stands for a model runner, or for the speculator of one."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def propose(self) -> str:
+        self.calls += 1
+        time.sleep(0.01)
+        return "drafts"
+
+
+def test_drafts_of_both_model_runners_are_timed() -> None:
+    from specmargin.measure.vllm.hooks import DraftClock  # noqa: PLC0415 (needs PyTorch)
+
+    first, second, none = _Drafting(), _Drafting(), _Drafting()
+    first.propose_draft_token_ids = first.propose  # type: ignore[attr-defined]
+    second.speculator = _Drafting()  # type: ignore[attr-defined]
+    for runner, draft in ((first, "propose_draft_token_ids"), (second, "speculator.propose")):
+        clock = DraftClock(runner, time.perf_counter)
+        target: Any = runner
+        for name in draft.split("."):
+            target = getattr(target, name)
+        assert target() == "drafts"
+        assert 0.01 <= clock.seconds < 1.0
+    assert first.calls == second.speculator.calls == 1  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="no drafter that can be timed"):
+        DraftClock(none, time.perf_counter)
+
+
 @pytest.fixture(scope="module")
 def prices(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("measure") / "prices.json"

@@ -15,9 +15,9 @@ from specmargin.app.measure_schema import MeasureRequest
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.types import Architecture
-from specmargin.catalog.lookup import find_device, find_model
+from specmargin.catalog.lookup import bundled_model, find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
-from specmargin.cli.measure import _interruptible
+from specmargin.cli.measure import _interruptible, _speculative
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
@@ -518,3 +518,13 @@ def test_every_bundled_measurement_can_be_read() -> None:
     for name in measured_names():
         prices = find_prices(name, DEVICE, "vllm", RooflineForm.PER_COMPONENT)
         assert isinstance(prices, MeasuredPrices)
+
+
+def test_a_model_with_a_head_of_its_own_is_measured_with_it() -> None:
+    with_head, without = bundled_model("glm-4.5-air"), bundled_model("qwen3-30b-a3b")
+    assert _speculative(None, with_head) == {"method": "mtp"}
+    assert _speculative(None, without) is None
+    assert _speculative("none", with_head) is None
+    assert _speculative("{'method': 'eagle3', 'model': 'x'}", with_head) == {"method": "eagle3", "model": "x"}
+    with pytest.raises(InputError, match="--drafter: 'eagle' is not a JSON object"):
+        _speculative("eagle", without)

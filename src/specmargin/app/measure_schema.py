@@ -53,8 +53,8 @@ class MeasureRequest(Request):
     ] = ()
     drafter: Annotated[
         str | None,
-        Field(description="Your speculative_config as JSON, to time its passes: {'method': 'eagle', …}."),
-        Shown(metavar="JSON"),
+        Field(description="Your speculative_config as JSON, to time its passes: {'method': 'eagle', …}; or none."),
+        Shown(metavar="JSON", default="the model's MTP head, if it has one"),
     ] = None
     prompts: Annotated[
         str | None,

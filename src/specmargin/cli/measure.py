@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specmargin.app.measure_schema import MeasureRequest
+from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.cli import measure_gpu_view, measure_view, render
 from specmargin.cli import options as o
@@ -50,8 +51,9 @@ def vllm(
 ) -> None:
     """Time steps of your own vLLM and fit a price file.
 
-    Starts the engine without speculation and with forced drafts (independent tokens, and repeats of one token, which
-    separate experts from positions), times its steps inside the engine, and fits kernels and engine time. Every row is
+    Starts the engine without speculation, with forced drafts (independent tokens, and repeats of one token, which
+    separate experts from positions) and with a drafter: the model's MTP head, or yours (--drafter). Times its steps
+    inside the engine, without async scheduling, and fits kernels, engine time and the drafter's passes. Every row is
     written to FILE.rows.jsonl immediately: run the command again to resume. Examples:
 
       specmargin measure vllm Qwen/Qwen3-30B-A3B -o mine.json --set load_format=dummy
@@ -64,7 +66,7 @@ def vllm(
         model=request.model,
         surface=request.surface,
         engine_args=_flags(flags or []),
-        speculative=None if request.drafter is None else _mapping(request.drafter, "--drafter"),
+        speculative=_speculative(request.drafter, architecture),
         prompts=() if request.prompts is None else read_prompts(Path(request.prompts), request.model),
         routes=architecture.is_moe,
         temperature=request.temperature,
@@ -88,6 +90,13 @@ def vllm(
         render.json_out(measure_view.payload(fitted, records.failures()))
     else:
         measure_view.show(fitted, records.failures(), output, log)
+
+
+def _speculative(given: str | None, architecture: Architecture) -> dict[str, Any] | None:
+    """The drafter to time: the one given, or the head that the model itself has."""
+    if given is None:
+        return {"method": "mtp"} if architecture.draft_head is not None else None
+    return None if given.strip().lower() == "none" else _mapping(given, "--drafter")
 
 
 @app.command()

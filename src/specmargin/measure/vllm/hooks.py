@@ -70,13 +70,22 @@ class GraphMode:
 
 
 class DraftClock:
-    """Seconds of the last draft, with a device synchronization on both sides."""
+    """Seconds of the last draft, with a device synchronization on both sides.
+
+    The first model runner drafts in a method of its own, the second in its speculator.
+    """
 
     def __init__(self, runner: Any, clock: Callable[[], float]) -> None:
         self.seconds = 0.0
         self._clock = clock
-        self._original = runner.propose_draft_token_ids
-        runner.propose_draft_token_ids = self._timed
+        if hasattr(runner, "propose_draft_token_ids"):
+            self._original = runner.propose_draft_token_ids
+            runner.propose_draft_token_ids = self._timed
+        elif getattr(runner, "speculator", None) is not None:
+            self._original = runner.speculator.propose
+            runner.speculator.propose = self._timed
+        else:
+            raise RuntimeError(f"{type(runner).__module__}: this model runner has no drafter that can be timed")
 
     def _timed(self, *arguments: Any, **named: Any) -> Any:
         wait_for_device()
