@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _drop_stale_compiled() -> None:
-    sources = sorted((ROOT / "src").rglob("*.py"))
-    compiled = [text for text in (path.read_bytes() for path in sources) if b"compiling import" in text]
+    places = [ROOT / "src", ROOT / "tests"]
+    texts = [path.read_bytes() for place in places for path in sorted(place.rglob("*.py"))]
+    compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
     digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
     if kept.is_file() and kept.read_text() == digest:
         return
-    for ending in ("*.nbi", "*.nbc"):
-        for path in (ROOT / "src").rglob(ending):
+    for place, ending in product(places, ("*.nbi", "*.nbc")):
+        for path in place.rglob(ending):
             path.unlink(missing_ok=True)
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(digest)

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specmargin.compiling import entry
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Kernel
 from specmargin.policies.policy import Decision, FixedDepth, OneWidthGate, Outcome, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.study.replay import replay
@@ -440,7 +442,12 @@ def gated_outcome(controller: Controller, batch: int, spent: float) -> bool:
 
 def is_gating(controller: Controller, batch: int) -> bool:
     """Without changing it."""
-    return bool(decide.is_gating(controller.kernel(), batch))
+    return bool(_is_gating(controller.kernel(), batch))
+
+
+@entry
+def _is_gating(kernel: Kernel, batch: int) -> bool:
+    return decide.is_gating(kernel, batch)
 
 
 def test_a_gate_that_costs_more_than_it_gains_rests_until_the_load_is_another() -> None:
