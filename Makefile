@@ -10,9 +10,10 @@ LIVE ?= .venv-live
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
+# The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Every bundled model, GPU and engine; continues where it was stopped. `make test` runs a sample.
 test-matrix: $(VENV)/.installed-dev

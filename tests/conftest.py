@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -12,28 +14,64 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_WARM_UP = pytest.StashKey["subprocess.Popen[bytes]"]()
+
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
 
+# Files that take longest: with `-n` they start first, so that a run ends with short ones on every core. The first three
+# need nothing compiled, or late: `tests/warm_up.py` compiles beside them.
+_LONGEST = (
+    "contracts/test_matrix.py",
+    "golden/test_golden.py",
+    "published/test_served_rows.py",
+    "explorer/test_browser.py",
+    "contracts/test_requests.py",
+    "unit/test_sweep.py",
+    "unit/test_policies.py",
+    "explorer/test_openapi.py",
+    "contracts/test_readme.py",
+    "contracts/test_install.py",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Once per run: compiled functions are cached by their own file, and would outlive a change of what they call."""
-    if not hasattr(config, "workerinput"):
-        _drop_stale_compiled()
+    if hasattr(config, "workerinput"):
+        return
+    stale = _drop_stale_compiled()
+    if stale and config.getoption("numprocesses", None):
+        command = [sys.executable, "-m", "tests.warm_up"]
+        config.stash[_WARM_UP] = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
-def _drop_stale_compiled() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (process := config.stash.get(_WARM_UP, None)) is not None:
+        process.terminate()  # has ended long ago, unless the run was short
+        process.wait()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {ROOT / "tests" / name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+def _drop_stale_compiled() -> bool:
+    """Whether there was anything to drop, or nothing compiled yet."""
     places = [ROOT / "src", ROOT / "tests"]
-    texts = [path.read_bytes() for place in places for path in sorted(place.rglob("*.py"))]
+    files = [path for place in places for path in sorted(place.rglob("*.py")) if path != Path(__file__)]
+    texts = [path.read_bytes() for path in files]
     compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
     digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
     if kept.is_file() and kept.read_text() == digest:
-        return
+        return False
     for place, ending in product(places, ("*.nbi", "*.nbc")):
         for path in place.rglob(ending):
             path.unlink(missing_ok=True)
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(digest)
+    return True
 
 
 @pytest.fixture(scope="session")
