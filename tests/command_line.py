@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -20,7 +21,7 @@ class Ended(NamedTuple):
     err: str
 
 
-def run(*arguments: str, stdin: str | None = None) -> Ended:
+def ended(*arguments: str, stdin: str | None = None) -> Ended:
     """What `specmargin ARGUMENTS` prints, and how it ends."""
     out, err = io.StringIO(), io.StringIO()
     given = sys.stdin if stdin is None else io.TextIOWrapper(io.BytesIO(stdin.encode()))
@@ -36,8 +37,14 @@ def run(*arguments: str, stdin: str | None = None) -> Ended:
     return Ended(int(str(stop.value.code)), out.getvalue(), err.getvalue())
 
 
-def succeeded(*arguments: str, code: int = 0) -> Ended:
-    """The same, if it ends with this code."""
-    ended = run(*arguments)
-    assert ended.code == code, ended.err or ended.out
-    return ended
+def run(*arguments: str, code: int = 0) -> Ended:
+    """The same; it must end with this code."""
+    done = ended(*arguments)
+    assert done.code == code, done.err or done.out
+    return done
+
+
+def payload(*arguments: str) -> dict[str, Any]:
+    """What it prints with `--json`."""
+    result: dict[str, Any] = json.loads(run(*arguments, "--json").out)
+    return result

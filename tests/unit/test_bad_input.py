@@ -68,7 +68,7 @@ def config(name: str = DENSE) -> str:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
     """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return command_line.run
+    return command_line.ended
 
 
 @pytest.fixture

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from specmargin.app.request_schema import parse_numbers
+from specmargin.cli import render
 from specmargin.cli.main import VERBS
 from specmargin.modes import ENGINES
-from tests.command_line import succeeded as run
-
-
-def payload(*arguments: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(run(*arguments, "--json").out)
-    return result
+from tests.command_line import payload, run
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -322,6 +317,19 @@ def test_the_verdict_names_where_the_flags_lose() -> None:
     ((first, last),) = result["loses_at_batches"]
     assert f"it loses at batch {first:,} to {last:,} (0." in result["verdict"]
     assert result["pays_at_batches"] == [[1, first - 1]]
+
+
+def test_long_work_is_announced_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(render, "_PATIENCE_SECONDS", 0.05)
+    for terminal, seconds, announced in ((True, 0.5, True), (True, 0.0, False), (False, 0.5, False)):
+        monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
+        with render.waiting("working on it"):
+            time.sleep(seconds)
+        shown = capsys.readouterr()
+        assert ("working on it" in shown.err) is announced
+        assert shown.out == ""
 
 
 def test_debug_shows_the_traceback_of_a_bug(
