@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -14,6 +14,11 @@ plan: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# After each edit, in less than a minute: without browser, golden files, published data and what is marked slow.
+test-fast: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
+		tests/unit tests/properties tests/contracts
 
 # Every bundled model, GPU and engine; continues where it was stopped. `make test` runs a sample.
 test-matrix: $(VENV)/.installed-dev

@@ -34,6 +34,18 @@ _LONGEST = (
     "contracts/test_readme.py",
     "contracts/test_install.py",
 )
+# Files that `make test-fast` leaves out: they install, start servers or other processes, or compute for long.
+_SLOW = (
+    "contracts/test_install.py",
+    "contracts/test_live_page.py",
+    "contracts/test_matrix.py",
+    "contracts/test_packaging.py",
+    "contracts/test_questions.py",
+    "contracts/test_readme.py",
+    "unit/test_explore_cli.py",
+    "unit/test_habits.py",
+    "unit/test_sweep.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,19 +67,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {ROOT / "tests" / name: place for place, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    slow = {ROOT / "tests" / name for name in _SLOW}
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 def _drop_stale_compiled() -> bool:
     """Whether there was anything to drop, or nothing compiled yet."""
-    places = [ROOT / "src", ROOT / "tests"]
-    files = [path for place in places for path in sorted(place.rglob("*.py")) if path != Path(__file__)]
-    texts = [path.read_bytes() for path in files]
+    texts = [path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))]
     compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
     digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
     if kept.is_file() and kept.read_text() == digest:
         return False
-    for place, ending in product(places, ("*.nbi", "*.nbc")):
-        for path in place.rglob(ending):
+    for place, ending in product(("src", "tests"), ("*.nbi", "*.nbc")):
+        for path in (ROOT / place).rglob(ending):
             path.unlink(missing_ok=True)
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(digest)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from specmargin.compiling import entry
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -339,17 +340,14 @@ def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
         decision = controller.draft(batch)
         depth = decision.depth
         assert 0 <= depth <= 8
-        signal = np.array(
-            data.draw(st.lists(st.lists(numbers, min_size=8, max_size=8), min_size=batch, max_size=batch))
-        )
-        signal = signal.reshape(batch, 8)
+        signal = data.draw(arrays(np.float64, (batch, 8), elements=numbers))
         drafted = np.full(batch, depth)
         decision = controller.verify(decision, signal, drafted)
         depths = decision.verify_depths
         assert depths is not None
         assert depths.shape == drafted.shape
         assert (depths <= drafted).all()
-        accepted = np.array(data.draw(st.lists(st.integers(-3, 12), min_size=batch, max_size=batch)), dtype=np.int64)
+        accepted = data.draw(arrays(np.int64, batch, elements=st.integers(-3, 12)))
         seconds = data.draw(numbers)
         controller.observe(
             Outcome(decision=decision, drafted=drafted, verified=depths, accepted=accepted, seconds=seconds)
