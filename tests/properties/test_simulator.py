@@ -152,6 +152,7 @@ def conserved(result: Result) -> None:
     assert summary["committed"] == int(steps["committed"].sum())
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(load=loads)
 def test_nothing_is_lost(load: Drawn) -> None:

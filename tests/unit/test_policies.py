@@ -48,6 +48,7 @@ def is_sane(controller: Controller) -> bool:
     return finite and bool(((survival >= 0.0) & (survival <= 1.0)).all())
 
 
+@pytest.mark.slow
 def geometric(acceptance: float) -> FloatArray:
     return np.asarray(acceptance ** np.arange(1.0, 9.0), dtype=np.float64)
 
@@ -328,6 +329,8 @@ def test_only_captured_depths_are_chosen() -> None:
     assert {controller.draft(8).depth for _ in range(200)} <= {0, 1, 3}
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data())
 def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
