@@ -33,6 +33,8 @@ _LONGEST = (
     "explorer/test_openapi.py",
     "contracts/test_readme.py",
     "contracts/test_install.py",
+    "unit/test_modules.py",
+    "unit/test_service.py",
 )
 # Files that `make test-fast` leaves out: they install, start servers or other processes, or compute for long.
 _SLOW = (
@@ -44,7 +46,10 @@ _SLOW = (
     "contracts/test_readme.py",
     "unit/test_explore_cli.py",
     "unit/test_habits.py",
+    "unit/test_modules.py",
+    "unit/test_service.py",
     "unit/test_sweep.py",
+    "unit/test_validate.py",
 )
 
 
