@@ -15,7 +15,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# After each edit, in less than a minute: without browser, golden files, published data and what is marked slow.
+# After each edit, in about a minute: without browser, golden files, published data and what is marked slow.
 test-fast: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
 		tests/unit tests/properties tests/contracts

@@ -48,11 +48,11 @@ def is_sane(controller: Controller) -> bool:
     return finite and bool(((survival >= 0.0) & (survival <= 1.0)).all())
 
 
-@pytest.mark.slow
 def geometric(acceptance: float) -> FloatArray:
     return np.asarray(acceptance ** np.arange(1.0, 9.0), dtype=np.float64)
 
 
+@pytest.mark.slow
 def test_greedy_against_the_exact_optimum() -> None:
     """Two thousand random small batches, drafting included: goodput of the gate at the rate it earns, against the best
     of all allocations. Mean loss at most 0.05%, the worst printed."""
@@ -330,7 +330,6 @@ def test_only_captured_depths_are_chosen() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data())
 def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
@@ -358,6 +357,7 @@ def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
         assert is_sane(controller)
 
 
+@pytest.mark.slow
 def test_a_long_life_of_abuse() -> None:
     """300,000 random updates, many of them nonsense; invariants hold all along, and so does memory."""
     table = study_table(by_pass=False, max_batch=8)
