@@ -33,7 +33,7 @@ def _first_true(test: Callable[[float], bool], low: float, high: float) -> float
 
 def test_device_is_the_one_of_the_post() -> None:
     assert B200.bandwidth_bytes_per_second == 8e12
-    assert [B200.rate(FP8.arithmetic), B200.operations_per_second] == [
+    assert [B200.rate(FP8.arithmetic), {k: v for k, v in B200.operations_per_second.items() if k != "dp4a"}] == [
         4.5e15,
         {"bf16": 2.25e15, "fp8": 4.5e15, "int8": 4.5e15, "fp4": 9e15},
     ]
