@@ -56,7 +56,7 @@ def row(
         datasheet_speedup=1.0,
         is_moe=True,
         prices="laws",
-        prefill_share=None,
+        loop=None,
     )
 
 

@@ -87,15 +87,15 @@ def _show(out: Console, report: SpeedupReport, lines: Sequence[SpeedupLine], los
 
 
 def _show_loops(out: Console, report: SpeedupReport) -> None:
-    from specmargin.validation.speedups import source_median
+    from specmargin.validation.speedups import loop_errors, source_median
 
-    loops = sum(row.prefill_share is not None for row in report.predicted)
-    decoding = sum(row.prefill_share is None and row.point.of_whole_requests for row in report.predicted)
     text = f"median of the sources' median errors {source_median(report):.1%}"
-    if loops:
-        text += f"; {loops} rows as whole requests in a closed loop (lengths of the dataset where none are stated)"
-    if decoding:
-        text += f"; {decoding} as decoding alone (lengths unknown, or the model does not fit on the assumed GPUs)"
+    loops = loop_errors(report)
+    if loops is not None:
+        text += (
+            f"; {loops.rows} rows of whole requests, simulated as a closed loop (plan --concurrency): median error "
+            f"{loops.median_error:.1%}, bias {loops.bias:+.1%} ({loops.own_median_error:.1%} as predicted above)"
+        )
     out.print(text, style="dim", markup=False)
 
 
@@ -158,7 +158,7 @@ def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine], spread: Ranges
                 "speedup_high": None if spread is None else float(spread.high[index]),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
-                "prefill_share": row.prefill_share,
+                "closed_loop": None if row.loop is None else asdict(row.loop),
             }
             for index, row in enumerate(report.predicted)
         ],

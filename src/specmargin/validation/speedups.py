@@ -56,12 +56,12 @@ class PredictedPoint:
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     is_moe: bool
     prices: str
-    prefill_share: float | None  # of a closed loop of whole requests; None: predicted as decoding
+    loop: Loop | None  # the same row as whole requests in a closed loop; None: decoding alone, or lengths unknown
 
     @property
     def is_prefill(self) -> bool:
         """Mostly prompts: an error of such a row says little about decoding."""
-        return self.prefill_share is not None and self.prefill_share > _MOSTLY
+        return self.loop is not None and self.loop.prefill_share > _MOSTLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +87,14 @@ def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pr
     pricer = _pricer(point, folder, pricers, prices=None)
     datasheet = _pricer(point, folder, pricers, prices="datasheet")
     cost, bare = _cost(pricer, point), _cost(datasheet, point)
-    loop = _loop(pricer, point) if point.of_whole_requests else None
     return PredictedPoint(
         point=point,
-        speedup=cost.speedup(cost.terms) if loop is None else loop.speedup,
+        speedup=cost.speedup(cost.terms),
         cost=cost,
         datasheet_speedup=bare.speedup(bare.terms),
         is_moe=pricer.scenario.architecture.is_moe,
         prices=pricer.scenario.prices.name,
-        prefill_share=None if loop is None else loop.prefill_share,
+        loop=_loop(pricer, point) if point.of_whole_requests else None,
     )
 
 
@@ -217,6 +216,31 @@ def source_median(report: SpeedupReport) -> float:
     for row in report.predicted:
         errors.setdefault(row.point.source, []).append(abs(row.speedup / row.point.speedup - 1.0))
     return float(np.median([np.median(of_source) for of_source in errors.values()]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopErrors:
+    """Rows of whole requests as a closed loop, beside the prediction of the other rules."""
+
+    rows: int
+    median_error: float
+    bias: float
+    own_median_error: float  # of the prediction, on the same rows
+
+
+def loop_errors(report: SpeedupReport) -> LoopErrors | None:
+    rows = [row for row in report.predicted if row.loop is not None]
+    if not rows:
+        return None
+    measured = np.array([row.point.speedup for row in rows])
+    looped = np.array([row.loop.speedup for row in rows if row.loop is not None]) / measured - 1.0
+    own = np.array([row.speedup for row in rows]) / measured - 1.0
+    return LoopErrors(
+        rows=len(rows),
+        median_error=float(np.median(np.abs(looped))),
+        bias=float(np.median(looped)),
+        own_median_error=float(np.median(np.abs(own))),
+    )
 
 
 def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:

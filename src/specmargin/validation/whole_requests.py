@@ -1,4 +1,4 @@
-"""Figures of whole requests, predicted as their benchmark ran them: users in a closed loop, prompts included.
+"""Figures of whole requests, simulated as their benchmark ran them: users in a closed loop, prompts included.
 
 The same simulation as `plan --concurrency`. Most sources state no lengths: those of the dataset that a row names are
 assumed. Prompts: mean characters per turn of the question files that EAGLE's evaluation uses
