@@ -12,6 +12,7 @@ plan: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
+	$(BIN)/python scripts/fetch_sglang.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # Every bundled model, GPU and engine; continues where it was stopped. `make test` runs a sample.
