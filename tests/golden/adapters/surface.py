@@ -233,7 +233,7 @@ def metric_names(folder: Path) -> dict[str, Any]:
     """Every metric as `/metrics` has it: kind and labels by name; and the kinds of faults."""
     Board(folder / "engine-0.board")
     with _prometheus():
-        from specmargin.live.vllm.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
+        from specmargin.live.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
 
         families: list[Any] = list(BoardCollector(folder).collect())
     metrics = {

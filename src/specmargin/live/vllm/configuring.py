@@ -16,9 +16,9 @@ from vllm.logger import init_logger
 
 from specmargin.errors import EngineError
 from specmargin.live.board import write_fault_board
+from specmargin.live.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
 from specmargin.live.vllm.graphs import add_depth_table, depth_note
-from specmargin.live.vllm.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
 
 logger = init_logger("vllm.specmargin")

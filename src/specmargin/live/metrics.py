@@ -1,4 +1,4 @@
-"""Adds the boards to vLLM's `/metrics`. They are read only when metrics are requested."""
+"""Adds the boards to an engine's `/metrics`. They are read only when metrics are requested."""
 
 from __future__ import annotations
 
