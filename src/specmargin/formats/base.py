@@ -95,7 +95,12 @@ def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig |
     return None
 
 
-_PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>", "model": "<your draft model>"}
+_PLACEHOLDERS = {
+    "eagle": "<your EAGLE-3 head>",
+    "dflash": "<your DFlash head>",
+    "dspark": "<your DSpark head>",
+    "model": "<your draft model>",
+}
 
 
 def drafter_model(request: ScheduleRequest) -> str:

@@ -24,6 +24,7 @@ _TYPES = {
     "mtp": "draft-mtp",
     "eagle": "draft-eagle3",
     "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
     "model": "draft-simple",
     "ngram": "ngram-simple",
 }

@@ -24,7 +24,14 @@ from specmargin.formats.base import (
 )
 from specmargin.modes import Parallel
 
-_ALGORITHMS = {"mtp": "EAGLE", "eagle": "EAGLE3", "dflash": "DFLASH", "model": "STANDALONE", "ngram": "NGRAM"}
+_ALGORITHMS = {
+    "mtp": "EAGLE",
+    "eagle": "EAGLE3",
+    "dflash": "DFLASH",
+    "dspark": "DSPARK",
+    "model": "STANDALONE",
+    "ngram": "NGRAM",
+}
 _ADAPTIVE = ("mtp", "eagle")
 _FILE = "specmargin-sglang.json"
 _LARGEST_GRAPH = 512  # batch size

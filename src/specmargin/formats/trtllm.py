@@ -26,7 +26,14 @@ from specmargin.formats.base import (
 )
 from specmargin.modes import Parallel
 
-_TYPES = {"mtp": "MTP", "eagle": "Eagle3", "dflash": "DFlash", "model": "Draft_Target", "ngram": "NGram"}
+_TYPES = {
+    "mtp": "MTP",
+    "eagle": "Eagle3",
+    "dflash": "DFlash",
+    "dspark": "DSpark",
+    "model": "Draft_Target",
+    "ngram": "NGram",
+}
 
 
 def write(request: ScheduleRequest) -> EngineConfig:

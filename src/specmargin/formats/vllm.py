@@ -24,7 +24,14 @@ from specmargin.formats.base import (
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
-_METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram"}
+_METHODS = {
+    "mtp": "mtp",
+    "eagle": "eagle3",
+    "dflash": "dflash",
+    "dspark": "dspark",
+    "model": "draft_model",
+    "ngram": "ngram",
+}
 
 
 def graph_limit(device: Device) -> int:
