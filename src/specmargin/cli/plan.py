@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from specmargin.errors import needs_extra
 
 if TYPE_CHECKING:
     from specmargin.app.plan_answer import PlanAnswer
-    from specmargin.app.planning import Answer
+    from specmargin.formats.base import EngineConfig
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -45,7 +44,7 @@ def plan(
         Path | None,
         typer.Option(
             "--policy",
-            help="Write the policy file of the live controller in vLLM (docs/live.md).",
+            help="Write the policy file of the live controller in vLLM or SGLang (docs/live.md).",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
@@ -85,7 +84,9 @@ def plan(
         from specmargin.api.charts import plan_chart
 
         o.save_plot(plot, plan_chart(answer))
-    message = None if policy is None else _write_policy(policy, answer.best, request, force=force)
+    message = None
+    if policy is not None:
+        answer, message = _write_policy(policy, answer, request, force=force)
     if json:
         render.json_out(plan_json(answer))
     else:
@@ -105,17 +106,26 @@ def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:
         return answer
     config = answer.best.config
     write_text(output, config.file_text or f"{config.text}\n", force=force)
-    if not config.file_name:
-        return answer
-    text = config.text.replace(config.file_name, shlex.quote(str(output)))
-    best = replace(answer.best, config=replace(config, text=text, file_name=str(output)))
-    return replace(answer, ranked=(best, *answer.ranked[1:]))
+    return _with_config(answer, config.with_file(str(output)))
 
 
-def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
+def _with_config(answer: PlanAnswer, config: EngineConfig) -> PlanAnswer:
+    return replace(answer, ranked=(replace(answer.best, config=config), *answer.ranked[1:]))
+
+
+def _write_policy(path: Path, answer: PlanAnswer, request: PlanRequest, *, force: bool) -> tuple[PlanAnswer, str]:
     from specmargin.app.planning import MAX_NUM_SEQS
+    from specmargin.formats import find_engine
 
     with needs_extra("live"):
         from specmargin.app.policy_file import write_policy
 
-    return write_policy(path, best, request.acceptance, max_batch=request.max_batch or MAX_NUM_SEQS, force=force)
+    config, message = write_policy(
+        path,
+        answer.best,
+        request.acceptance,
+        engine=find_engine(request.engine),
+        max_batch=request.max_batch or MAX_NUM_SEQS,
+        force=force,
+    )
+    return _with_config(answer, config), message

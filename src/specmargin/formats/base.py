@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,7 +48,15 @@ class EngineConfig:
     needs: str = ""  # the engine release that understands the setting
     file_name: str | None = None
     file_text: str | None = None
+    adapts: bool = False  # the engine may change the depth while it runs
     notes: tuple[str, ...] = ()
+
+    def with_file(self, path: str) -> EngineConfig:
+        """With its file at this path, as the flags name it."""
+        if self.file_name is None:
+            return self
+        text = self.text.replace(shlex.quote(self.file_name), shlex.quote(path))
+        return replace(self, text=text, file_name=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +65,8 @@ class EngineFormat:
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     write: Callable[[ScheduleRequest], EngineConfig]
+    # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
+    with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
 
 

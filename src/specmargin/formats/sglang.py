@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 
 from specmargin.decisions.schedule import Range, Schedule, make_schedule
+from specmargin.errors import ScheduleError
 from specmargin.formats.base import (
     EngineConfig,
     EngineFormat,
@@ -34,6 +37,7 @@ _ALGORITHMS = {
 }
 _ADAPTIVE = ("mtp", "eagle")
 _FILE = "specmargin-sglang.json"
+_ADAPTIVE_FLAGS = f"--speculative-adaptive --speculative-adaptive-config {_FILE}"
 _LARGEST_GRAPH = 512  # batch size
 
 
@@ -60,14 +64,27 @@ def write(request: ScheduleRequest) -> EngineConfig:
     if len(schedule.ranges) == 1:
         note = "one depth for all batches: SGLang adapts only EAGLE and MTP, without DP attention"
         notes = () if adaptive else (note,)
-        return EngineConfig(text=flags, schedule=schedule, needs="SGLang 0.5.13 or later", notes=notes)
+        return EngineConfig(text=flags, schedule=schedule, needs="SGLang 0.5.13 or later", adapts=adaptive, notes=notes)
     return EngineConfig(
-        text=f"{flags} --speculative-adaptive --speculative-adaptive-config {_FILE}",
+        text=f"{flags} {_ADAPTIVE_FLAGS}",
         schedule=schedule,
         needs=f"SGLang 0.5.{14 if schedule.stops else 13} or later",  # steps of 0 came one release after the slots
         file_name=_FILE,
         file_text=json.dumps(_slots(schedule, sizes)),
+        adapts=True,
     )
+
+
+def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfig:
+    """The adaptive file with a part for the plug-in, whose key is not a number: SGLang itself skips it."""
+    if not config.adapts:
+        reason = config.notes[0] if config.notes else "no setting is known"
+        raise ScheduleError(f"--policy: SGLang cannot change the depth with this setting ({reason})")
+    depth = config.schedule.max_depth
+    slots = json.loads(config.file_text) if config.file_text else {"1": {"candidate_steps": [depth]}}
+    text = config.text if config.file_text else f"{config.text} {_ADAPTIVE_FLAGS}"
+    file_text = json.dumps({**slots, **part}, ensure_ascii=False) + "\n"
+    return replace(config, text=text, file_name=config.file_name or _FILE, file_text=file_text)
 
 
 def _flags(request: ScheduleRequest, steps: int) -> str:
@@ -89,4 +106,4 @@ def _key(entry: Range, sizes: list[int]) -> int:
     return next((size for size in sizes if size >= entry.first), entry.first)
 
 
-FORMAT = EngineFormat(name="sglang", title="SGLang", graph_limit=lambda _: None, write=write)
+FORMAT = EngineFormat(name="sglang", title="SGLang", graph_limit=lambda _: None, write=write, with_policy=with_policy)

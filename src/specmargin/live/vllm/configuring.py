@@ -17,6 +17,7 @@ from vllm.logger import init_logger
 from specmargin.errors import EngineError
 from specmargin.live.board import write_fault_board
 from specmargin.live.metrics import BoardCollector, show_with_multiprocess
+from specmargin.live.release import reason
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
 from specmargin.live.vllm.graphs import add_depth_table, depth_note
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
@@ -31,8 +32,7 @@ def configure(config: Any) -> None:
         check_version(vllm.__version__)
         _install(config, _settings(config))
     except Exception as error:
-        detail = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        logger.error("Specmargin: %s. The server starts with the plug-in disabled.", detail)
+        logger.error("Specmargin: %s. The server starts with the plug-in disabled.", reason(error))
         _uninstall(config)
 
 

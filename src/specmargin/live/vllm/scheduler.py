@@ -26,7 +26,7 @@ from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.naming import bank_identity
-from specmargin.live.vllm.outcomes import nothing_decoded, step_done
+from specmargin.live.vllm.outcomes import step_done
 
 logger = init_logger("vllm.specmargin")
 _LOG_STEPS = 8  # between checks whether a log line is due
@@ -180,7 +180,7 @@ class _Decisions:
         begun = self._last_done if not math.isnan(self._last_done) else self._started
         self._last_done = now if self.running else math.nan
         if step is None:
-            step = nothing_decoded()
+            step = StepDone.nothing()
         step.seconds = now - begun
         driver.done(step, drafted)
         if not self.running:
