@@ -21,6 +21,7 @@ test-matrix: $(VENV)/.installed-dev
 
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed
+	$(LIVE)/bin/python scripts/fetch_sglang.py
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 bench-live: $(LIVE)/.installed
