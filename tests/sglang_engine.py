@@ -69,6 +69,13 @@ class Sglang:
 
     log: list[str]
     tp_rank: int = 0
+    others: list[str] = field(default_factory=list)  # fingerprints of the other ranks
+
+    @property
+    def parallel(self) -> Any:
+        """SGLang's `get_parallel()`."""
+        group = SimpleNamespace(world_size=1 + len(self.others), all_gather_object=lambda own: [own, *self.others])
+        return SimpleNamespace(tp_rank=self.tp_rank, dp_rank=None, tp_group=group)
 
     def load_plugins(self) -> None:
         """As SGLang does in every process."""
@@ -123,7 +130,7 @@ def _install(engine: Sglang) -> None:
         "sglang.srt.arg_groups.overrides": {"resolved_view": None, "resolving_view": None},
         "sglang.srt.runtime_context": {
             "attn_dp_enabled_of": None,
-            "get_parallel": lambda: SimpleNamespace(tp_rank=engine.tp_rank, dp_rank=None),
+            "get_parallel": lambda: engine.parallel,
         },
         "sglang.srt.speculative.spec_info": {"SpeculativeAlgorithm": None},
         "sglang.srt.utils": {"__path__": [], "log_info_on_rank0": lambda _, text: engine.log.append(text)},

@@ -137,8 +137,26 @@ def test_ranks_decide_alike_however_slow_one_of_them_is(
     monkeypatch.setattr(rounds_of(ranks[1]).driver.guard, "clock", lambda: float(next(clock)))  # a second per call
     one, other = Traffic(2_000, seed=1).play(*ranks)
     assert one == other
-    assert not rounds_of(ranks[1]).is_off
+    assert rounds_of(ranks[1]).decides
     assert rounds_of(ranks[1]).driver.guard.decision_seconds > 1_000
+
+
+def test_it_starts_on_all_ranks_or_on_none(
+    engine: Sglang, policy: PolicyFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write(tmp_path, adaptive(policy))
+    alike = rounds_of(engine.rank(file, DEPTH)).fingerprint
+    other = rounds_of(engine.rank(write(tmp_path, adaptive(policy, candidates=[1])), DEPTH)).fingerprint
+    engine.others = [alike]
+    assert rounds_of(engine.rank(write(tmp_path, adaptive(policy)), DEPTH)).fingerprint == alike
+    assert not caplog.records
+    for differs in ("", other):  # one that could not start; one with another file
+        engine.others = [alike, differs]
+        assert rounds_of(engine.rank(file, DEPTH)) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "Specmargin: ranks differ in their CPU, their packages or their files, or one of them could not start. "
+        "SGLang's own parameters decide."
+    ] * 2
 
 
 def test_it_follows_acceptance_where_sglang_would_keep_the_schedule(
@@ -151,13 +169,16 @@ def test_it_follows_acceptance_where_sglang_would_keep_the_schedule(
 
 
 def test_observing_changes_no_depth_and_prepares_no_more(engine: Sglang, policy: PolicyFile, tmp_path: Path) -> None:
-    observed = engine.rank(write(tmp_path, adaptive(policy, mode="observe")), DEPTH, sizes=SIZES)
-    plain = engine.rank(write(tmp_path, None), DEPTH, sizes=SIZES)
-    depths = Traffic(500).play(observed, plain)
+    """Not even where SGLang's own steps follow acceptance."""
+    ladder = {"1": {"candidate_steps": [1, 3, 5]}, "16": {"candidate_steps": [0, 1, 3]}}
+    observed = engine.rank(write(tmp_path, adaptive(policy, mode="observe"), ladder), DEPTH, sizes=SIZES, lag=1)
+    plain = engine.rank(write(tmp_path, None, ladder), DEPTH, sizes=SIZES, lag=1)
+    depths = Traffic(2_000).play(observed, plain)
     assert depths[0] == depths[1]
+    assert set(depths[0]) == {0, 1, 3, 5}
     assert observed.worker == plain.worker
     assert rounds_of(plain) is None
-    assert rounds_of(observed).driver.board["steps_total"] == 500
+    assert rounds_of(observed).driver.board["steps_total"] == 1_999
 
 
 def test_a_schedule_is_followed_at_every_batch(engine: Sglang, tmp_path: Path) -> None:
@@ -229,7 +250,7 @@ def test_faults_hand_over_to_sglang(
     monkeypatch.setattr(rounds_of(rank).driver.policy, "draft", broken)
     (depths,) = traffic.play(rank)
     assert depths == expected
-    assert rounds_of(rank).is_off
+    assert not rounds_of(rank).decides
     warnings = [record.getMessage() for record in caplog.records if "Specmargin" in record.getMessage()]
     assert warnings == [
         "Specmargin fault (depth decision): ZeroDivisionError: broken. "
@@ -268,7 +289,7 @@ def test_outcomes_that_cannot_be_are_ignored(engine: Sglang, policy: PolicyFile,
     rank.decide(2)
     rank.controller.on_verify_complete(["two", None], 2)
     assert rounds.driver.guard.faults["outcome"] == 1
-    assert not rounds.is_off
+    assert rounds.decides
 
 
 # --- files ---

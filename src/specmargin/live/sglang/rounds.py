@@ -12,17 +12,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 
+import numba
 import numpy as np
+from llvmlite.binding import get_host_cpu_name
 
+from specmargin._version import __version__
 from specmargin.errors import EngineError
 from specmargin.files import read_json
 from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
 from specmargin.live.narrator import Narrator
-from specmargin.live.policy_schema import PolicyFile, parse_policy, read_policy
+from specmargin.live.policy_schema import PolicyFile, parse_policy, policy_text, read_policy
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.sglang.names import KEY
@@ -39,12 +43,18 @@ class Rounds:
     narrator: Narrator
     steps: tuple[int, ...]  # depths that SGLang prepares: those of its own configuration, and those that may be chosen
     deepest_by_batch: Sequence[int]  # that the policy plans CUDA graphs for
+    fingerprint: str  # of all that decisions depend on beside outcomes
     _in_flight: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_IN_FLIGHT))  # batch, depth
     _learned: int = 0
 
     @property
-    def is_off(self) -> bool:
-        return self.driver.guard.off
+    def decides(self) -> bool:
+        """Whether SGLang uses its depths."""
+        return self.driver.mode is not Mode.OBSERVE and not self.driver.guard.off
+
+    @property
+    def description(self) -> str:
+        return f"Specmargin: mode {self.driver.mode}; drafts of {_listed(self.steps)} tokens are prepared."
 
     def steps_for(self, batch: int, own: Callable[[int], int]) -> int:
         """The depth of the next round: the policy's, or SGLang's own where there is none."""
@@ -111,8 +121,8 @@ def start(
     *,
     engine: str,
     board: Path | None,
+    log: Callable[[str], None],
     warn: Callable[[str], None],
-    tell: Callable[[str], None],
 ) -> Rounds:
     """From Specmargin's part of the file of `--speculative-adaptive-config`, whose own part names `own_steps`."""
     settings, policy = read_config(path)
@@ -127,13 +137,20 @@ def start(
         by_rank=True,
         graph_positions="planned",
     )
-    tell(f"Specmargin: mode {settings.mode}; drafts of {_listed(steps)} tokens; depth by learned acceptance.")
     return Rounds(
         driver=driver,
-        narrator=Narrator(driver=driver, every_seconds=settings.log_seconds, log=tell),
+        narrator=Narrator(driver=driver, every_seconds=settings.log_seconds, log=log),
         steps=steps,
         deepest_by_batch=(0,) if policy is None else policy.table.graph_depth_by_batch,
+        fingerprint=_fingerprint(settings, policy),
     )
+
+
+def _fingerprint(settings: Settings, policy: PolicyFile | None) -> str:
+    """Machine code compiled for another CPU may round differently, and so decide differently."""
+    code = (__version__, numba.__version__, str(get_host_cpu_name()))
+    inputs = (settings.model_dump_json(), "" if policy is None else policy_text(policy))
+    return blake2b("\n".join((*code, *inputs)).encode(), digest_size=16).hexdigest()
 
 
 def read_config(path: Path) -> tuple[Settings, PolicyFile | None]:
