@@ -30,6 +30,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "src")]
 
 from benchmarks.gpu.jobs import VOCABULARY, head_folder, model_folder
+from benchmarks.gpu.report import phase_of
 from benchmarks.gpu.rounds import Engine
 
 MODEL = "qwen3-30b-a3b"
@@ -41,6 +42,8 @@ LEARNING_SECONDS = 3.0
 BLOCKS = 6
 TURN_SECONDS = 0.3
 LEAST_ROUNDS = 8
+# With many sequences the GPU lowers its clock after half a second of deep rounds: every turn begins after that.
+SETTLE_SECONDS, MANY = 0.6, 64
 PROMPT_TOKENS = 96
 GRAPH_POSITIONS = 512  # of vLLM's largest CUDA graph
 
@@ -118,7 +121,10 @@ class Swing:
 
     def turn(self, seconds: float) -> dict[str, Any]:
         """Seconds, rounds, tokens, and rounds by the depth that the scheduler asked for."""
+        settled = time.perf_counter() + SETTLE_SECONDS * (len(self.engine.requests()) >= MANY)
         self.engine.rounds(3)
+        while time.perf_counter() < settled:
+            self.engine.rounds(1)
         asked, update = Counter[int](), self.scheduler._update_after_schedule
 
         def counted(output: Any) -> Any:
@@ -127,6 +133,7 @@ class Swing:
             return result
 
         self.scheduler._update_after_schedule = counted
+        context = self.engine.context()
         begun, rounds, tokens = time.perf_counter(), 0, 0
         while time.perf_counter() - begun < seconds or rounds < LEAST_ROUNDS:
             _, new_tokens = self.engine.rounds(1)
@@ -134,7 +141,8 @@ class Swing:
         elapsed = time.perf_counter() - begun
         del self.scheduler._update_after_schedule
         depths = {str(depth): count for depth, count in sorted(asked.items())}
-        return {"seconds": round(elapsed, 5), "rounds": rounds, "tokens": tokens, "depths": depths}
+        context = round((context + self.engine.context()) / 2, 1)
+        return {"seconds": round(elapsed, 5), "rounds": rounds, "tokens": tokens, "depths": depths, "context": context}
 
     def play(self, batch: int, traffic: str) -> dict[str, Any]:
         """One load and traffic: the controller learns, then contestants take turns, in another order in each block."""
@@ -168,23 +176,6 @@ class Swing:
         self.controlled()
 
 
-def speeds(row: dict[str, Any]) -> dict[str, float]:
-    """Tokens per second by contestant, at the expected number of tokens of each round that was asked for."""
-    result = {}
-    for name in row["blocks"][0]:
-        turns = [block[name] for block in row["blocks"]]
-        tokens = sum(expected_tokens(turn, row["batch"], TRAFFIC[row["traffic"]]) for turn in turns)
-        result[name] = tokens / sum(turn["seconds"] for turn in turns)
-    return result
-
-
-def expected_tokens(turn: dict[str, Any], batch: int, rate: float) -> float:
-    """Of the rounds in a turn: chance decides how many were committed, and is not what is compared."""
-    rounds = {int(depth): count for depth, count in turn["depths"].items()}
-    tokens: float = sum(count * sum(rate**d for d in range(depth + 1)) for depth, count in rounds.items())
-    return tokens / sum(rounds.values()) * float(turn["rounds"]) * batch
-
-
 def _stand_in_for_missing_extras() -> None:
     """Captures need Polars and calibration SciPy; neither is used here, and the GPU machine may lack them."""
     for name, members in (("polars", ()), ("scipy", ("optimize",))):
@@ -199,19 +190,24 @@ def _stand_in_for_missing_extras() -> None:
 def run(folder: Path) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     swing = Swing(json.loads((folder / "swing.job.json").read_text()))
-    result: dict[str, Any] = {"engine": swing.engine.description(), "table": _ranges(swing.table), "rows": []}
+    result: dict[str, Any] = {
+        "what": __doc__,
+        "engine": swing.engine.description(),
+        "acceptance": TRAFFIC,
+        "table": _ranges(swing.table),
+        "rows": [],
+    }
     print("depths with graphs:", swing.depths, "plug-in:", swing.driver is not None, flush=True)
     for batch in LOADS:
-        for traffic in TRAFFIC:
+        for traffic, rate in TRAFFIC.items():
             try:
                 row = swing.play(batch, traffic)
             except Exception as error:  # other loads stay
                 print(f"batch {batch}: {type(error).__name__}: {error}", flush=True)
                 continue
             result["rows"].append(row)
-            chosen = sum((Counter(block["controller"]["depths"]) for block in row["blocks"]), Counter[str]())
-            line = {name: round(speed) for name, speed in speeds(row).items()}
-            print(batch, traffic, "table", row["table_depth"], "chosen", dict(chosen), line, flush=True)
+            phase = phase_of(row, rate)
+            print(phase.name, {name: round(phase.speed(name)) for name in phase.seconds}, flush=True)
             result["faults"] = dict(swing.driver.guard.faults)
             (folder / "swing.json").write_text(json.dumps(result))
     print("DONE swing", flush=True)

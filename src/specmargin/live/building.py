@@ -31,24 +31,25 @@ def build_driver(
     identity: Identity | None = None,
     policy: PolicyFile | None = None,
     ragged: bool = False,
-    confidence: bool = False,
+    device_gate: bool = False,
     by_rank: bool = False,
     graph_positions: int | Literal["planned"] | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
-    capture. `policy`: instead of the file that the settings name. `ragged`: drafts of a batch may be verified to
-    different depths. `confidence`: drafts come with confidences. `by_rank`: every rank has a driver, and they must
-    decide alike, so no clock counts. `graph_positions`: of the largest CUDA graph; None: the engine has none, or one
-    for every step; planned: the graphs of the policy's table."""
+    capture. `policy`: instead of the file that the settings name. `ragged`: drafts come with confidences, and those of
+    a batch may be verified to different depths. `device_gate`: drafts are gated in the engine's workers. `by_rank`:
+    every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of the largest CUDA
+    graph; None: the engine has none, or one for every step; planned: the graphs of the policy's table."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
-    gated = ragged and confidence and file is not None and file.look_ahead is not None
+    gated = file is not None and file.look_ahead is not None and (device_gate or ragged)
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
         limits = ControllerSettings(candidates=allowed, early_stop=False, learn_times=not by_rank)
         policy = _policy(settings, file, limits, gated=gated, graph_positions=graph_positions)
-        survivals = None if not gated or file is None or settings.mode is Mode.SCHEDULE else _survivals(file)
+        here = gated and not device_gate and settings.mode is not Mode.SCHEDULE
+        survivals = _survivals(file) if here and file is not None else None
         return Driver(
             mode=settings.mode,
             policy=policy,
@@ -56,6 +57,8 @@ def build_driver(
             guard=guard,
             board=board,
             survivals=survivals,
+            device_gate=device_gate,
+            time_factors=policy.time_factors if isinstance(policy, Controller) else None,
             classes=classes,
             capture=capture,
             learn_every=1 if by_rank else _LEARN_EVERY,
@@ -129,6 +132,7 @@ def _warm_up(driver: Driver) -> None:
             prompt_tokens=0,
             seconds=0.01,
         )
+        driver.gate_order(batch, depth)
         driver.done(step, depth)
         driver.settle()
         if driver.policy is not None:

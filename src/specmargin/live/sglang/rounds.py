@@ -31,8 +31,8 @@ from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.sglang.names import KEY
 
-#: Settings that SGLang has no use for: it shows neither requests nor confidences, and its ranks share no clock.
-_NOT_HERE = ("classes", "confidence", "ragged", "graphs", "capture", "slowest_decision_seconds", "board")
+#: The others are for vLLM: SGLang shows neither requests nor confidences, and its ranks share no clock.
+SETTINGS = ("mode", "policy", "schedule", "candidates", "faults_in_a_row", "log_seconds")
 _IN_FLIGHT = 16  # rounds, at most
 _LOG_ROUNDS = 64  # between checks whether a log line is due
 
@@ -159,9 +159,9 @@ def read_config(path: Path) -> tuple[Settings, PolicyFile | None]:
     given = read_json(path, EngineError).get(KEY)
     if not isinstance(given, dict):
         raise EngineError(f"{source} must be a table of settings, such as the one that `plan --policy` writes")
-    unknown = next((name for name in _NOT_HERE if name in given), None)
-    if unknown is not None:
-        raise EngineError(f"{source}: {unknown} is not available in SGLang; remove it")
+    other = next((name for name in given if name in Settings.model_fields and name not in SETTINGS), None)
+    if other is not None:
+        raise EngineError(f"{source}: {other} is not available in SGLang (available: {', '.join(SETTINGS)})")
     policy = given.get("policy")
     if not isinstance(policy, dict):
         settings = read_settings(given, source)
