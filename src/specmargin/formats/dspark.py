@@ -50,6 +50,10 @@ def price_table_flag(path: Path) -> str:
     return f"--speculative-dspark-sps-table-path {shlex.quote(str(path))}"
 
 
+def calibration_flag(path: Path) -> str:
+    return f"--speculative-dspark-confidence-sts-path {shlex.quote(str(path))}"
+
+
 def fit_text(fit: AdditiveFit) -> str:
     """How far the additive form is from the prices."""
     where = f"batch {fit.worst_batch}, {fit.worst_tokens} tokens"
