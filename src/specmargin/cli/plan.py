@@ -48,6 +48,14 @@ def plan(
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
+    sps_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--sps-table",
+            help="Write the price table of SGLang's DSpark (--engine sglang --drafter dspark).",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -75,7 +83,11 @@ def plan(
     from specmargin.cli import plan_view, render
     from specmargin.formats import find_engine
 
-    o.check_outputs(output, policy, force=force)
+    if sps_table is not None:
+        from specmargin.app.price_table import check_price_table
+
+        check_price_table(request)
+    o.check_outputs(output, policy, sps_table, force=force)
     o.check_plot(plot, force=force)
     answer = plan_answer(request)
     if output is not None:
@@ -84,15 +96,19 @@ def plan(
         from specmargin.api.charts import plan_chart
 
         o.save_plot(plot, plan_chart(answer))
-    message = None
+    messages = []
     if policy is not None:
         answer, message = _write_policy(policy, answer, request, force=force)
+        messages.append(message)
+    if sps_table is not None:
+        answer, message = _write_price_table(answer, sps_table, force=force)
+        messages.append(message)
     if json:
         render.json_out(plan_json(answer))
     else:
         engine, price = find_engine(request.engine), request.gpu_hour_price
         plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
-        if message is not None:
+        for message in messages:
             typer.echo(f"Wrote {message}.")
 
 
@@ -111,6 +127,13 @@ def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:
 
 def _with_config(answer: PlanAnswer, config: EngineConfig) -> PlanAnswer:
     return replace(answer, ranked=(replace(answer.best, config=config), *answer.ranked[1:]))
+
+
+def _write_price_table(answer: PlanAnswer, path: Path, *, force: bool) -> tuple[PlanAnswer, str]:
+    from specmargin.app.price_table import write_price_table
+
+    written = write_price_table(path, answer.best, max_batch=answer.request.max_batch, force=force)
+    return replace(answer, ranked=(written.answer, *answer.ranked[1:])), written.message
 
 
 def _write_policy(path: Path, answer: PlanAnswer, request: PlanRequest, *, force: bool) -> tuple[PlanAnswer, str]:

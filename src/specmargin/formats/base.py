@@ -10,6 +10,7 @@ import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
+from specmargin.formats.releases import Release, Releases
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
@@ -28,6 +29,7 @@ class ScheduleRequest:
     hurdle_by_depth: tuple[float, ...]  # survival that token 1, 2, … must reach at the plan's first batch
     p_min: float | None = None  # the confidence at which drafts stop, as priced
     drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
+    release: Release | None = None  # the engine's; None: the newest whose rules are known
 
     @property
     def planned(self) -> DepthTable:
@@ -49,6 +51,7 @@ class EngineConfig:
     file_name: str | None = None
     file_text: str | None = None
     adapts: bool = False  # the engine may change the depth while it runs
+    limits: tuple[str, ...] = ()  # what the engine cannot express, shown with the setting
     notes: tuple[str, ...] = ()
 
     def with_file(self, path: str) -> EngineConfig:
@@ -67,7 +70,17 @@ class EngineFormat:
     write: Callable[[ScheduleRequest], EngineConfig]
     # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
+    releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
+
+
+def find_release(form: EngineFormat, text: str | None) -> Release | None:
+    """The release that `--engine-version` names, if any."""
+    if text is None:
+        return None
+    if form.releases is None:
+        raise CatalogError(f"--engine-version: {form.title} has no numbered releases; leave it out")
+    return form.releases.find(text)
 
 
 def fixed_schedule(request: ScheduleRequest) -> Schedule:
@@ -89,6 +102,13 @@ def pays(request: ScheduleRequest, schedule: Schedule) -> bool:
     planned, depths = request.planned, schedule.depths_at(request.batches)
     drafting = depths > 0
     return bool((planned.speedup_by_batch_depth[np.arange(depths.size), depths][drafting] > 1.0).any())
+
+
+def always_drafting(table: DepthTable) -> DepthTable:
+    """Without depth 0, for an engine that cannot go there."""
+    allowed = table.allowed_by_batch_depth.copy()
+    allowed[:, 0] &= ~allowed[:, 1:].any(axis=1)
+    return replace(table, allowed_by_batch_depth=allowed)
 
 
 def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
