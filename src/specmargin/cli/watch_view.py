@@ -132,7 +132,7 @@ def _steps(period: Interval) -> str:
         return "none"
     rate = period.per_second("steps_total")
     amount = f"{period.counted['steps_total']:,.0f}" if rate is None else f"{rate:,.1f} per second"
-    return f"{amount}, {render.seconds(seconds)} each"
+    return f"{amount}, {render.seconds(seconds)} each" if seconds else amount  # SGLang's are not timed
 
 
 def _positions(period: Interval) -> str:
