@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specmargin.cli.main import run
 from specmargin.errors import ScheduleError
@@ -21,6 +23,7 @@ from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.sglang.names import KEY, SUPPORTED
 from specmargin.live.sglang.plugin import register
+from specmargin.live.sglang.rounds import start
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.decide import choose_depth, observe
 from specmargin.policies.kernel.types import Expectation
@@ -96,8 +99,8 @@ def rounds_of(rank: Rank) -> Any:
 
 def simulated(policy: PolicyFile, traffic: Traffic, steps: tuple[int, ...], lag: int) -> list[int]:
     """Depths of the functions that the simulator's loop calls, for the same rounds."""
-    settings = ControllerSettings(candidates=steps, early_stop=False, learn_times=False)
-    controller = Controller(table=policy.table.table, prior_survival=np.array(policy.survival), settings=settings)
+    limits = ControllerSettings(candidates=steps, early_stop=False, learn_times=False)
+    controller = Controller(table=policy.table.table, prior_survival=np.array(policy.survival), settings=limits)
     kernel, nothing = controller.kernel(), Expectation.nothing(policy.table.table.max_depth)
     depths: list[int] = []
     for i, batch in enumerate(traffic.batches.tolist()):
@@ -290,6 +293,33 @@ def test_outcomes_that_cannot_be_are_ignored(engine: Sglang, policy: PolicyFile,
     rank.controller.on_verify_complete(["two", None], 2)
     assert rounds.driver.guard.faults["outcome"] == 1
     assert rounds.decides
+
+
+EVENTS = st.one_of(
+    st.integers(0, 80),  # decide for such a batch
+    st.tuples(st.integers(0, 80), st.lists(st.integers(-2, 9), max_size=80)),  # an outcome, of this or no round
+)
+
+
+@pytest.fixture(scope="module")
+def config(policy: PolicyFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("config"), adaptive(policy, faults_in_a_row=10**6))
+
+
+@settings(deadline=None, max_examples=50)
+@given(events=st.lists(EVENTS, max_size=60))
+def test_no_order_of_events_raises_or_chooses_another_depth(config: Path, events: list[Any]) -> None:
+    started = start(config, [0, 3, 5], engine="0", board=None, log=print, warn=print)
+    for event in events:
+        if isinstance(event, int):
+            assert started.steps_for(event, lambda _: 3) in started.steps
+        else:
+            started.learn(event[1], event[0])
+    learned = started.driver.policy
+    assert learned is not None
+    survival = learned.mean_survival()
+    assert ((survival >= 0.0) & (survival <= 1.0)).all()
+    assert started.driver.guard.faults.total() == 0
 
 
 # --- files ---

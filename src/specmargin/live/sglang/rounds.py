@@ -111,7 +111,7 @@ class Rounds:
         if policy is None or self.driver.mode is Mode.OBSERVE:
             return False
         if self.driver.mode is Mode.SCHEDULE:
-            return policy.draft(batch).depth == step
+            return min(policy.draft(batch).depth, self.driver.max_depth) == step
         return step <= self.deepest_by_batch[min(batch, len(self.deepest_by_batch) - 1)]
 
 
