@@ -198,7 +198,14 @@ def _write_temperatures(path: Path, rounds: Rounds, *, force: bool) -> str:
     from specmargin.formats.dspark import calibration_flag, calibration_text
 
     fitted = fit_temperatures(rounds)
-    write_text(path, calibration_text(fitted), force=force)
+    text = calibration_text(
+        fitted.by_position,
+        source=fitted.source,
+        rounds=fitted.rounds,
+        error_before=fitted.error_before,
+        error_after=fitted.error_after,
+    )
+    write_text(path, text, force=force)
     before, after = float(fitted.error_before.mean()), float(fitted.error_after.mean())
     return (
         f"Wrote {path}: {fitted.by_position.size} temperatures, for blocks of {fitted.by_position.size} alone; "
