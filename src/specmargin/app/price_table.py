@@ -41,5 +41,6 @@ def write_price_table(path: Path, best: Answer, *, max_batch: int | None, force:
         lines.append("(warning: these prices are far from a sum of parts; profile the server instead)")
     text = f"{best.config.text} {dspark.price_table_flag(path)}" if best.config.text else ""
     limits = ("whole blocks are drafted; how much of them is verified follows the table",) if text else ()
-    config = replace(best.config, text=text, limits=limits)
+    notes = (*best.config.notes, f"start SGLang with {dspark.ENVIRONMENT}", f"price table: {dspark.fit_text(fit)}")
+    config = replace(best.config, text=text, limits=limits, notes=notes)
     return WrittenTable(answer=replace(best, config=config), message="\n".join(lines))
