@@ -16,7 +16,7 @@ from specmargin.cli.main import run
 from specmargin.live.board import METRICS
 from specmargin.live.policy_schema import read_policy
 from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, LiveRequest
-from specmargin.live.settings_schema import CaptureSettings, Mode, Settings, read_settings
+from specmargin.live.settings_schema import CaptureSettings, GateSettings, Mode, Settings, read_settings
 from specmargin.live.vllm.names import SUPPORTED
 from tests.conftest import ROOT
 from tests.unit.test_live_capture import fill, writer
@@ -69,8 +69,12 @@ def _rows(heading: str) -> dict[str, list[str]]:
 def test_every_setting_is_listed_with_its_default() -> None:
     rows = _rows("Settings")
     whole = Settings().model_dump(mode="json")
-    part = CaptureSettings(folder=Path("x")).model_dump(mode="json")
-    expected = whole | {f"capture.{name}": value for name, value in part.items()}
+    parts = {"gate": GateSettings(), "capture": CaptureSettings(folder=Path("x"))}
+    expected = whole | {
+        f"{name}.{inside}": value
+        for name, part in parts.items()
+        for inside, value in part.model_dump(mode="json").items()
+    }
     assert list(rows) == list(expected)
     for name, (default, meaning) in rows.items():
         assert default == ("needed" if name == "capture.folder" else f"`{json.dumps(expected[name])}`"), name

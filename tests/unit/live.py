@@ -51,7 +51,13 @@ def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> Policy
 
 
 def built(
-    folder: Path, given: dict[str, Any], *, confidence: bool = True, log: list[str] | None = None, **file: Any
+    folder: Path,
+    given: dict[str, Any],
+    *,
+    confidence: bool = True,
+    device_gate: bool = False,
+    log: list[str] | None = None,
+    **file: Any,
 ) -> Driver:
     """A driver as an engine builds it."""
     path = folder / "test.policy.json"
@@ -67,6 +73,7 @@ def built(
         identity=IDENTITY,
         engine="0",
         log=(log if log is not None else []).append,
+        device_gate=device_gate,
     )
 
 

@@ -226,7 +226,9 @@ def test_the_table_reaches_vllm_and_is_taken_back_if_it_is_refused(
         "vllm.engine.arg_utils": {"EngineArgs": EngineArgs},
         "specmargin.live.vllm.configuring": {
             "configure": lambda _: None,
-            "request_graphs": lambda args: graphs.add_depth_table(args, adaptive(policy), lambda _: None),
+            "request": lambda args: (
+                [graphs.remove_depth_table] if graphs.add_depth_table(args, adaptive(policy), lambda _: None) else []
+            ),
         },
     }
     for name, members in modules.items():

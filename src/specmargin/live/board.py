@@ -28,6 +28,7 @@ FAULTS = (
     "slow verify decision",
     "slow depth decision",
     "capture",
+    "gate",
     "other",
 )
 _MAGIC = 0x5350_4543_4D52_3031  # includes the version of the layout

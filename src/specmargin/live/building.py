@@ -31,18 +31,21 @@ def build_driver(
     engine: str,
     log: Callable[[str], None],
     graph_positions: int | None = None,
+    device_gate: bool = False,
 ) -> Driver:
     """`ragged`: drafts of a batch may be verified to different depths. `confidence`: drafts come with confidences.
     `candidates`: depths that the engine captured CUDA graphs for; None: any. `graph_positions`: of the largest graph;
-    None: the engine has none, or one for every step."""
+    None: the engine has none, or one for every step. `device_gate`: drafts are gated in the engine's workers."""
     file = None if settings.policy is None else read_policy(settings.policy)
-    gated = ragged and confidence and file is not None and file.look_ahead is not None
+    looks_ahead = file is not None and file.look_ahead is not None
+    gated = looks_ahead and (device_gate or (ragged and confidence))
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
         policy = _policy(settings, file, gated=gated, candidates=allowed, graph_positions=graph_positions)
-        survivals = None if not gated or file is None or settings.mode is Mode.SCHEDULE else _survivals(file)
+        here = gated and not device_gate and settings.mode is not Mode.SCHEDULE
+        survivals = _survivals(file) if here and file is not None else None
         return Driver(
             mode=settings.mode,
             policy=policy,
@@ -50,6 +53,8 @@ def build_driver(
             guard=guard,
             board=board,
             survivals=survivals,
+            device_gate=device_gate,
+            time_factors=policy.time_factors if isinstance(policy, Controller) else None,
             classes=classes,
             capture=capture,
             learn_every=_LEARN_EVERY,
@@ -127,6 +132,7 @@ def _warm_up(driver: Driver) -> None:
             prompt_tokens=0,
             seconds=0.01,
         )
+        driver.gate_order(batch, depth)
         driver.done(step, depth)
         driver.settle()
         if driver.policy is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import le
 from time import perf_counter
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
+from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
@@ -57,7 +58,9 @@ class Driver:
     max_depth: int
     guard: Guard
     board: Board
-    survivals: Survivals | None = None  # None: verify depths are not gated
+    survivals: Survivals | None = None  # None: verify depths are not gated here
+    device_gate: bool = False  # they are gated in the engine's workers
+    time_factors: Callable[[int], tuple[float, tuple[float, ...]]] | None = None  # learned, by batch: for that gate
     classes: Mapping[str, Schedule] = field(default_factory=dict)
     capture: BankWriter | None = None
     # Steps per learning update. A forward pass evicts this code from the CPU caches, and reloading it takes longer than
@@ -189,6 +192,24 @@ class Driver:
         self._planned.append(self._next)
         return None if self.mode is Mode.OBSERVE else depth
 
+    def gate_order(self, batch: int, depth: int) -> GateOrder:
+        """What the workers' gate needs to know of the step that was decided last. `depth`: drafted at its end."""
+        factors = (1.0, ()) if self.time_factors is None else self.time_factors(batch)
+        gated = self._next.decision.gated or self._next.decision is NOT_DECIDED or not self._gates_by_policy
+        return GateOrder(gated, depth, *factors, self.capture is not None)
+
+    @property
+    def _gates_by_policy(self) -> bool:
+        """Whether the policy knows when not to gate: it has a look-ahead."""
+        kernel = None if self.policy is None else self.policy.kernel()
+        return kernel is not None and kernel.rules.gates
+
+    @property
+    def learned_depth(self) -> int:
+        """Depths whose acceptance the policy learns; 0 if it does not learn."""
+        kernel = None if self.policy is None else self.policy.kernel()
+        return kernel.rules.prior.size if kernel is not None and kernel.rules.learns else 0
+
     def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
@@ -211,6 +232,8 @@ class Driver:
     def done(self, step: StepDone, drafted: int) -> None:
         """A step is finished. `drafted`: how deep it drafted at its end."""
         planned = self._planned.popleft() if self._planned else _Planned(decision=NOT_DECIDED)
+        if step.worker_faults:
+            self.guard.faults["gate"] = step.worker_faults
         if step.verified.size:
             self._unlearned.append(_FinishedStep(step, drafted, planned, self._drafts))
         self._since_learned += 1
@@ -235,7 +258,8 @@ class Driver:
         if verified.size != accepted.size or (self.by_request and verified.size != len(step.request_ids)):
             raise EngineError("a step's outcome must have one entry per sequence")
         if self.capture is not None:
-            _capture_rounds(self.capture, self._batch_of(step.request_ids), step, drafts.by_request())
+            seen = drafts if step.confidence is None else Drafts(step.request_ids, step.confidence)
+            _capture_rounds(self.capture, self._batch_of(step.request_ids), step, seen.by_request())
         if self.survivals is not None:
             self._histories.learn(self._batch_of(step.request_ids), verified, accepted)
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds
@@ -244,8 +268,9 @@ class Driver:
                 self._drafted = np.zeros(verified.size, dtype=np.int64)
             self._drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
+            decision = planned.decision
             outcome = Outcome(
-                decision=planned.decision,
+                decision=decision if step.expected is None else decision._replace(expected=step.expected),
                 drafted=self._drafted,
                 verified=verified,
                 accepted=accepted,
@@ -266,15 +291,22 @@ class Driver:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
         if self._steps % _GAUGE_STEPS == 0:
             board.put("distinct_experts", step.distinct_experts)
-            board.put("gating", float(self.survivals is not None and self._pending.gated))
+            gates = self.survivals is not None or self.device_gate
+            board.put("gating", float(gates and self._pending.gated))
             self._show_outlook(batch, depth)
+            if step.expected is not None:
+                self._show_calibration(step.expected.accepted, accepted, verified)
         self._steps += 1
         if planned.expected:
             pairs = zip(step.request_ids, step.verified.tolist(), strict=True)
             expected = sum(planned.expected.get(request_id, 0.0) for request_id, deep in pairs if deep)
-            board.smooth("expected_acceptance", expected / max(verified, 1), _GAUGE_FORGETTING)
-            board.smooth("measured_acceptance", accepted / max(verified, 1), _GAUGE_FORGETTING)
-            board.put("calibration_error", abs(board["expected_acceptance"] - board["measured_acceptance"]))
+            self._show_calibration(expected, accepted, verified)
+
+    def _show_calibration(self, expected: float, accepted: int, verified: int) -> None:
+        board = self.board
+        board.smooth("expected_acceptance", expected / max(verified, 1), _GAUGE_FORGETTING)
+        board.smooth("measured_acceptance", accepted / max(verified, 1), _GAUGE_FORGETTING)
+        board.put("calibration_error", abs(board["expected_acceptance"] - board["measured_acceptance"]))
 
     def _show_outlook(self, batch: int, depth: int) -> None:
         """Expectations change slowly, so this runs only every `_GAUGE_STEPS` steps."""

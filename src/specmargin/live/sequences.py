@@ -15,6 +15,7 @@ from numba.experimental import structref
 from specmargin.acceptance.calibration import FORGETTING, Logistic
 from specmargin.acceptance.compiled import CalibratorTables, CompiledCalibrator, calibrated
 from specmargin.compiling import StructType, compiled, entry
+from specmargin.policies.kernel.types import Expectation
 from specmargin.records import Rows, joined, rows_of
 from specmargin.step import FloatArray, IntArray
 
@@ -84,6 +85,9 @@ class StepDone:
     prompt_tokens: int
     seconds: float  # NaN: not timed
     distinct_experts: float = math.nan
+    expected: Expectation | None = None  # of a gate in the workers
+    confidence: npt.NDArray[np.float32] | None = None  # (sequences, depth): the same
+    worker_faults: int = 0  # so far
 
     @classmethod
     def of(cls, verified: IntArray, accepted: IntArray, **others: Any) -> StepDone:

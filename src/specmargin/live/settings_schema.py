@@ -44,6 +44,36 @@ class Mode(StrEnum):
     ADAPTIVE = "adaptive"
 
 
+class GateKind(StrEnum):
+    """Who decides on the GPU how much of each draft is verified."""
+
+    AUTO = "auto"  # Specmargin, where the policy expects it to pay
+    ON = "on"  # Specmargin, wherever vLLM supports it
+    NATIVE = "native"  # vLLM's adaptive verification
+    OFF = "off"  # vLLM's configuration is left as it is
+
+
+class Curve(StrEnum):
+    """What vLLM's own gate takes steps to cost."""
+
+    PRICES = "prices"  # the policy's prices
+    PROFILED = "profiled"  # timed at start-up with random tokens
+    VLLM = "vllm"  # timed at start-up with padding, as vLLM does
+
+
+class GateSettings(StrictModel):
+    """The gate of vLLM's second model runner."""
+
+    kind: GateKind = GateKind.AUTO
+    curve: Curve | None = None  # of kind native; None: prices if there is a policy, else profiled
+
+    @model_validator(mode="after")
+    def _fits(self) -> GateSettings:
+        if self.curve is not None and self.kind is not GateKind.NATIVE:
+            raise ValueError("'curve' needs kind native: Specmargin's own gate decides by the policy's prices")
+        return self
+
+
 class CaptureSettings(StrictModel):
     """Capture of rounds, steps and routed experts as banks."""
 
@@ -65,6 +95,7 @@ class Settings(StrictModel):
     confidence: bool = True
     ragged: bool | None = None  # None: unless full CUDA graphs need runs of equal length
     graphs: bool = True  # request CUDA graphs for every depth that may be chosen
+    gate: GateSettings = Field(default_factory=GateSettings)
     capture: CaptureSettings | None = None
     faults_in_a_row: Annotated[int, Field(ge=1)] = 5
     slowest_decision_seconds: Annotated[float, Field(gt=0.0)] = 0.05
@@ -74,9 +105,11 @@ class Settings(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, given: Any) -> Any:
-        """Accept `capture: DIR` for `capture: {folder: DIR}`."""
-        if isinstance(given, dict) and isinstance(given.get("capture"), str):
-            return given | {"capture": {"folder": given["capture"]}}
+        """Accept `capture: DIR` for `capture: {folder: DIR}`, and `gate: KIND` for `gate: {kind: KIND}`."""
+        if isinstance(given, dict):
+            for name, inside in (("capture", "folder"), ("gate", "kind")):
+                if isinstance(given.get(name), str):
+                    given = given | {name: {inside: given[name]}}
         return given
 
     @model_validator(mode="after")
@@ -89,7 +122,21 @@ class Settings(StrictModel):
             raise ValueError("mode schedule needs 'schedule': [[first, last, depth], …], or a 'policy' that has one")
         if self.classes and self.mode is not Mode.SCHEDULE:
             raise ValueError("'classes' needs mode schedule")
+        if self.gate.kind is GateKind.ON and self.mode is not Mode.ADAPTIVE:
+            raise ValueError("gate on needs mode adaptive")
+        if self.gate.curve is Curve.PRICES and self.policy is None:
+            raise ValueError("gate curve prices needs 'policy', the file that has them")
         return self
+
+    @property
+    def gate_kind(self) -> GateKind:
+        """With `auto` only mode adaptive gates."""
+        automatic = self.gate.kind is GateKind.AUTO and self.mode is not Mode.ADAPTIVE
+        return GateKind.OFF if automatic else self.gate.kind
+
+    @property
+    def gate_curve(self) -> Curve:
+        return self.gate.curve or (Curve.PROFILED if self.policy is None else Curve.PRICES)
 
 
 def read_settings(given: object, source: str) -> Settings:

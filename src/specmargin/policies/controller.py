@@ -94,6 +94,14 @@ class Controller(Compiled):
         decide.acceptance_by_handle(self._handle, conditional)
         return np.asarray(np.cumprod(conditional))
 
+    def time_factors(self, batch: int) -> tuple[float, tuple[float, ...]]:
+        """Learned times over prices at this batch, without the machine's speed: of drafting, and of verifying by depth
+        from 0."""
+        factors = np.empty(self.table.max_depth + 2)
+        decide.factors_by_handle(self._handle, min(max(batch, 1), self.table.max_batch), factors)
+        drafting, *verifying = factors.tolist()
+        return drafting, tuple(verifying)
+
     def expected_goodput(self, batch: int) -> FloatArray:
         """Tokens per second by depth, at learned acceptance and prices."""
         goodput = np.empty(self.table.max_depth + 1)

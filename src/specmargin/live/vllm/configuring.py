@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import vllm
 from prometheus_client import REGISTRY
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 
 from specmargin.errors import EngineError
 from specmargin.live.board import write_fault_board
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
-from specmargin.live.vllm.graphs import add_depth_table, depth_note
+from specmargin.live.vllm.gate.choice import add_gate, refusal_of_configuration, remove_gate
+from specmargin.live.vllm.graphs import add_depth_table, depth_note, remove_depth_table
 from specmargin.live.vllm.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
 
@@ -36,10 +39,33 @@ def configure(config: Any) -> None:
         _uninstall(config)
 
 
-def request_graphs(args: Any) -> bool:
-    """Before vLLM builds its configuration from these `EngineArgs`; whether a table of depths was added."""
+def request(args: Any) -> list[Callable[[Any], None]]:
+    """Before vLLM builds its configuration from these `EngineArgs`: what was added to them, as functions that remove
+    it, the least needed first."""
     check_version(vllm.__version__)
-    return add_depth_table(args, _settings(args), lambda text: logger.info("Specmargin: %s.", text))
+    added: list[Callable[[Any], None]] = []
+    settings = _settings(args)
+    if add_gate(args, settings, _log):
+        added.append(remove_gate)
+    if add_depth_table(args, settings, _log):
+        added.append(remove_depth_table)
+    return added
+
+
+def gate_refused(config: Any) -> bool:
+    """Whether vLLM would refuse the gate that was requested for this configuration; the log says why."""
+    try:
+        capability = current_platform.get_device_capability()
+        reason = refusal_of_configuration(config, None if capability is None else capability.major)
+    except Exception:  # vLLM decides when it loads the model
+        return False
+    if reason is not None:
+        _log(f"drafts are not gated on the GPU: {reason}")
+    return reason is not None
+
+
+def _log(text: str) -> None:
+    logger.info("Specmargin: %s.", text)
 
 
 def _settings(config: Any) -> Settings:

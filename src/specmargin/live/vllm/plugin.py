@@ -1,14 +1,16 @@
 """The entry point of `vllm.general_plugins`: inert unless configured.
 
 vLLM loads it in every process, before the configuration is known. It wraps the function that creates the engine's
-configuration: if Specmargin is configured there, `graphs` requests CUDA graphs beforehand, and `configuring` adds its
-scheduler class and worker extension. vLLM then loads both in the processes where they belong.
+configuration: if Specmargin is configured there, CUDA graphs (`graphs`) and the gate on the GPU (`gate.choice`) are
+requested beforehand, and `configuring` adds its scheduler class and worker extension. vLLM then loads both in the
+processes where they belong.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE
@@ -26,14 +28,8 @@ def register() -> None:
 
     @functools.wraps(create)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        requested = _is_configured(self) and _request_graphs(self)
-        try:
-            config = create(self, *args, **kwargs)
-        except Exception:
-            if not requested:
-                raise
-            _drop_graphs(self)  # if this was not the cause, vLLM raises the same again
-            config = create(self, *args, **kwargs)
+        requests = _request(self) if _is_configured(self) else []
+        config = _create(functools.partial(create, self, *args, **kwargs), self, requests)
         if _is_configured(config):
             from specmargin.live.vllm.configuring import configure  # noqa: PLC0415  # no cost without configuration
 
@@ -44,20 +40,44 @@ def register() -> None:
     EngineArgs.create_engine_config = create_engine_config
 
 
-def _request_graphs(args: Any) -> bool:
-    """Ask for CUDA graphs of every depth that may be chosen. Never raises: a mistake in the settings is told later."""
+def _request(args: Any) -> list[Callable[[Any], None]]:
+    """Ask for a gate, and for CUDA graphs of every depth that may be chosen. Returns what undoes it. Never raises: a
+    mistake in the settings is told later."""
     try:
-        from specmargin.live.vllm.configuring import request_graphs  # noqa: PLC0415  # no cost without configuration
+        from specmargin.live.vllm.configuring import request  # noqa: PLC0415  # no cost without configuration
 
-        return request_graphs(args)
+        return request(args)
     except Exception:  # the configuration is as the user gave it
+        return []
+
+
+def _create(create: Callable[[], Any], args: Any, requests: list[Callable[[Any], None]]) -> Any:
+    """vLLM's configuration; without requests that make it raise. If none was the cause, vLLM raises the same again."""
+    while True:
+        try:
+            config = create()
+        except Exception:
+            if not requests:
+                raise
+            requests.pop(0)(args)
+            continue
+        if not requests or not _refuses_gate(config, args, requests):
+            return config
+
+
+def _refuses_gate(config: Any, args: Any, requests: list[Callable[[Any], None]]) -> bool:
+    """Whether the gate was requested for a model that vLLM does not support it for: then the request is undone."""
+    from specmargin.live.vllm.gate.choice import remove_gate  # noqa: PLC0415
+
+    if remove_gate not in requests:
         return False
+    from specmargin.live.vllm.configuring import gate_refused  # noqa: PLC0415
 
-
-def _drop_graphs(args: Any) -> None:
-    from specmargin.live.vllm.graphs import remove_depth_table  # noqa: PLC0415
-
-    remove_depth_table(args)
+    if not gate_refused(config):
+        return False
+    requests.remove(remove_gate)
+    remove_gate(args)
+    return True
 
 
 def _is_configured(config: Any) -> bool:

@@ -21,9 +21,11 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from specmargin.live.board import write_fault_board
 from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
+from specmargin.live.gating import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
-from specmargin.live.settings_schema import Mode, Settings, read_settings
+from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
+from specmargin.live.vllm.gate.choice import FLAG
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.naming import bank_identity
 from specmargin.live.vllm.outcomes import nothing_decoded, step_done
@@ -75,6 +77,7 @@ class _Decisions:
         graphs = config.compilation_config.cudagraph_mode
         full = graphs is not None and graphs.has_full_cudagraphs()
         ragged = settings.ragged if settings.ragged is not None else not full
+        requested = bool(getattr(config.speculative_config, FLAG, False)) and settings.gate_kind is not GateKind.OFF
         lookup = self.dynamic_sd_lookup
         self._driver = build_driver(
             settings,
@@ -86,6 +89,7 @@ class _Decisions:
             engine=str(config.parallel_config.data_parallel_index),
             log=logger.warning,
             graph_positions=_graph_positions(config.compilation_config),
+            device_gate=requested and v2_runner and extended,
         )
         if settings.mode is not Mode.OBSERVE and lookup is None:
             # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
@@ -146,6 +150,9 @@ class _Decisions:
         if depth is not None:
             scheduled.num_spec_tokens_to_schedule = depth
         setattr(scheduled, WANTS_CONFIDENCE, driver.wants_confidence())
+        if driver.device_gate:
+            depth = int(scheduled.num_spec_tokens_to_schedule or 0)
+            setattr(scheduled, ORDER, driver.gate_order(len(scheduled.num_scheduled_tokens), depth))
 
     def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
         if self._driver is not None:
@@ -218,6 +225,8 @@ def _describe(settings: Settings, driver: Driver, *, synchronous: bool, ragged: 
         parts.append("no policy, so it only observes")
     elif driver.survivals is not None:
         parts.append("drafts are gated by the drafter's confidence")
+    elif driver.device_gate:
+        parts.append("depth by learned acceptance; drafts are gated on the GPU if the workers say so")
     elif not synchronous:
         parts.append("async scheduling is on: depth by learned acceptance, without confidence")
     elif v2_runner and settings.mode is not Mode.SCHEDULE:

@@ -149,6 +149,16 @@ def _report_graphs() -> None:
     SecondRunner.capture_model = capture_model
 
 
+def _install_gate() -> None:
+    """The gate of vLLM's second runner. Without it the server runs with depth control only."""
+    try:
+        from specmargin.live.vllm.gate import installing  # noqa: PLC0415  # the second runner is not everywhere
+
+        installing.install()
+    except Exception as error:
+        logger.warning_once("Specmargin: drafts are not gated on the GPU (%s).", error)
+
+
 def _attach_tap(runner: Any) -> None:
     """Set the runner's tap before the first step; None if the drafter has no logits or they are not needed."""
     tap = None
@@ -176,3 +186,4 @@ def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds
 
 _install()
 _report_graphs()
+_install_gate()

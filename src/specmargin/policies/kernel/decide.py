@@ -24,7 +24,7 @@ from specmargin.policies.kernel.learn import (
     shift_survival,
 )
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, drafting_seconds, verify_parts
-from specmargin.policies.kernel.times import enter_state, learn_time, level_of, round_parts
+from specmargin.policies.kernel.times import enter_state, fill_factors, learn_time, level_of, round_parts
 from specmargin.policies.kernel.types import Expectation, Kernel
 from specmargin.step import FloatArray, IntArray
 
@@ -330,6 +330,13 @@ def observe_by_handle(
 @entry
 def goodput_by_handle(handle: Handle, batch: int, out: FloatArray) -> None:
     goodput_by_depth(handle.kernel, batch, out)
+
+
+@entry
+def factors_by_handle(handle: Handle, batch: int, out: FloatArray) -> None:
+    """Fill `out` with learned times over prices, without the machine's speed: of drafting, then of each depth."""
+    learned = handle.kernel.learned
+    fill_factors(learned.times, learned.marks[0].state, handle.kernel.rules.table, batch, out)
 
 
 @entry

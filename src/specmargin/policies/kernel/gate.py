@@ -64,7 +64,7 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     """
     batch, deepest = survival.shape
     effective, depths, order = table.effective_by_depth, scratch.depths, scratch.order
-    total = _sort_tokens(table, survival, drafted, rate, scratch)
+    total = sort_tokens(table, survival, drafted, rate, scratch)
     tokens, prefix, best_tokens = 0.0, 0, 0.0
     positions = batch * effective[0]
     rest, experts = ragged_parts(table, batch, 0.0, positions, FIRST_CONTEXT)
@@ -86,12 +86,12 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
 
 
 @fast_entry
-def _sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
+def sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
     """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
     batch, deepest = survival.shape
     rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
     depths, bins, order, heads = scratch.depths, scratch.bins, scratch.order, scratch.heads
-    slope = _expert_slope(table, batch * effective[0])
+    slope = expert_slope(table, batch * effective[0])
     per_position = (rest[1] - rest[0]) / batch + 1e-15
     cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
     cheapest_step = rest[1] - rest[0]
@@ -148,7 +148,7 @@ def _counting_sort(
 
 
 @nb.njit(cache=True, nogil=True, inline="always")
-def _expert_slope(table: PriceTable, effective: float) -> float:
+def expert_slope(table: PriceTable, effective: float) -> float:
     """Seconds that one more effective position adds to routed experts."""
     low = min(int(effective / table.expert_step), table.expert_seconds.size - 2)
     return float((table.expert_seconds[low + 1] - table.expert_seconds[low]) / table.expert_step)
@@ -174,7 +174,7 @@ def keep_drafting(
     batch = so_far.size
     rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
     fixed, per_sequence = pass_line(table, batch, depth + 1)
-    slope = _expert_slope(table, batch * effective[depth])
+    slope = expert_slope(table, batch * effective[depth])
     # The gate keeps the step inside its CUDA graph, so single drafts may be longer than that graph holds for all.
     inside = min(depth, max(table.graph_depth_by_batch[batch] - 1, 0))
     verify = (rest[inside + 1] - rest[inside]) / batch + slope * (effective[depth + 1] - effective[depth])

@@ -132,6 +132,21 @@ def round_parts(times: Times, state: int, table: PriceTable, batch: int, depth: 
 
 
 @compiled
+def fill_factors(times: Times, last: int, table: PriceTable, batch: int, out: FloatArray) -> None:
+    """Fill `out` with exp(draft), then exp(s_d) by depth: of the state of this batch, else of `last`, else ones."""
+    state = state_of(batch)
+    if times.seen[state, 1] < 0:
+        state = last
+    out[:] = 1.0
+    if state < 0 or times.seen[state, 1] < 0:
+        return
+    mean = times.mean[state]
+    out[0] = math.exp(mean[DRAFT])
+    for depth in range(out.size - 1):
+        out[1 + depth] = math.exp(depth_weight(table, batch, depth) * mean[FIRST + depth])
+
+
+@compiled
 def contrast_variance(
     times: Times, state: int, one: int, one_verify: float, one_draft: float, other: int, verify: float, draft: float
 ) -> float:

@@ -1,0 +1,1 @@
+"""The gate inside vLLM's worker: vLLM's adaptive verification with Specmargin's prices, calibration and ranking."""

@@ -1,0 +1,105 @@
+"""The budget of a gate that is split on the device: how many draft tokens a step verifies in all.
+
+The engine must know the total before it launches the step, because it picks the CUDA graph by it; which tokens they are
+is decided later, from newer confidences. Tokens are taken in the same order as by the ragged gate, and the budget is
+the prefix with the most expected tokens per second of the round.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from specmargin.compiling import entry, fast_entry
+from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
+from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
+from specmargin.step import FloatArray, IntArray
+
+LEAST_KEY = 1e-12  # below it tokens are alike: none of them pays
+_LEAST_WEIGHT = 1e-6
+
+
+class StepShape(NamedTuple):
+    """What a step runs beside the draft tokens that it verifies."""
+
+    sampling: int  # sequences that get a token
+    prompt_tokens: int
+    draft_seconds: float  # of drafting at its end
+    most: int  # draft tokens that the engine can verify in one step
+
+
+@fast_entry
+def best_budget(
+    table: PriceTable,
+    survival: FloatArray,
+    drafted: IntArray,
+    shape: StepShape,
+    factors: FloatArray,
+    sizes: IntArray,
+    scratch: Scratch,
+) -> int:
+    """Draft tokens to verify. `survival`: (sequences, depth), as deep as the prices. `factors`: by depth from 0, of the
+    price of verifying that deep. `sizes`: positions of the captured graphs, rising; steps are padded to them."""
+    batch, deepest = survival.shape
+    effective, order = table.effective_by_depth, scratch.order
+    total = min(sort_tokens(table, survival, drafted, 0.0, scratch), shape.most)
+    rest_by_depth = table.rest_seconds[batch, :, 0]
+    per_token = max((rest_by_depth[deepest] - rest_by_depth[0]) / (batch * deepest), 0.0)
+    fixed = shape.draft_seconds + per_token * shape.prompt_tokens
+    positions = batch * effective[0] + shape.prompt_tokens * (effective[deepest] - effective[deepest - 1])
+    alone = batch + shape.prompt_tokens
+    tokens, graph, best, budget = float(shape.sampling), 0, -1.0, 0
+    for n in range(total + 1):
+        if n > 0:
+            i = order[n - 1] // deepest
+            d = order[n - 1] - i * deepest
+            tokens += survival[i, d]
+            positions += effective[d + 1] - effective[d]
+        while graph < sizes.size and sizes[graph] < alone + n:
+            graph += 1
+        padded = sizes[graph] if graph < sizes.size else alone + n
+        depth = min((padded - alone) / batch, float(deepest))
+        rest, experts = ragged_parts(table, batch, depth, positions, FIRST_CONTEXT)
+        low = min(int(n / batch), deepest - 1)
+        factor = factors[low] + (n / batch - low) * (factors[low + 1] - factors[low])
+        value = tokens / (fixed + (rest + experts) * factor)
+        if value > best:
+            best, budget = value, n
+    return budget
+
+
+@entry
+def fill_token_weights(table: PriceTable, batch: int, weights: FloatArray) -> None:
+    """Fill `weights`, by depth, with what survival is multiplied by to rank tokens: the cheapest marginal price over
+    that of the token, as in `sort_tokens`."""
+    deepest = table.effective_by_depth.size - 1
+    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
+    slope = expert_slope(table, batch * effective[0])
+    per_position = (rest[1] - rest[0]) / batch + 1e-15
+    cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
+    for d in range(weights.size):
+        depth = min(d, deepest - 1)
+        weights[d] = cheapest / (per_position + slope * (effective[depth + 1] - effective[depth]))
+
+
+def token_weights(table: PriceTable, depths: int) -> FloatArray:
+    """(batch, depth), from batch 0, which is not used. Positive."""
+    weights = np.ones((table.max_batch + 1, depths))
+    for batch in range(1, table.max_batch + 1):
+        fill_token_weights(table, batch, weights[batch])
+    return np.clip(np.nan_to_num(weights, nan=1.0, posinf=1.0), _LEAST_WEIGHT, 1.0 / _LEAST_WEIGHT)
+
+
+def ranking_keys(survival: FloatArray, weights: FloatArray) -> FloatArray:
+    """(sequences, depth): what tokens are ranked by. Never rises along a sequence, so that the best tokens of a batch
+    are a prefix of each draft."""
+    return np.minimum.accumulate(np.asarray(survival * weights), axis=1)
+
+
+def ranking_confidences(confidence: FloatArray, weights: FloatArray) -> FloatArray:
+    """Conditional probabilities whose running product is `ranking_keys`, for an engine that ranks by that product."""
+    clean = np.clip(np.nan_to_num(confidence, nan=0.0), 0.0, 1.0)
+    keys = np.maximum(ranking_keys(np.asarray(np.cumprod(clean, axis=1, dtype=np.float64)), weights), LEAST_KEY)
+    before = np.concatenate([np.ones((keys.shape[0], 1)), keys[:, :-1]], axis=1)
+    return np.asarray(keys / before)
