@@ -69,7 +69,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
         return empty
     flags = _flags(request, schedule.max_depth)
     if len(schedule.ranges) == 1:
-        limit = "one depth for all batches: SGLang adapts only EAGLE and MTP, without DP attention"
+        limit = "one depth for all batches: only EAGLE and MTP adapt, without DP attention"
         needs = RELEASES.needs(request.release, RELEASES.first, what="such drafts")
         return EngineConfig(text=flags, schedule=schedule, needs=needs, limits=() if adaptive else (limit,))
     since = _STOPS if schedule.stops else RELEASES.first

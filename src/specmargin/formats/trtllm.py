@@ -89,7 +89,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
 def _one_depth(request: ScheduleRequest, *, upper: bool) -> str:
     """Why there is one depth for all batches; "" where there is a schedule."""
     if request.parallel is Parallel.DP_EP:
-        return "one depth for all batches: under attention DP each rank would look up its own batch"
+        return "one depth for all batches: under attention DP each rank has its own batch"
     if upper and request.drafter_kind == "dspark":
         return "one depth for all batches: TensorRT-LLM has no schedule for DSpark"
     first = _UPPER_BOUNDS if request.drafter_kind in _UPPER_BOUND_KINDS else _LATER
