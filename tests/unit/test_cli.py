@@ -310,7 +310,7 @@ def test_an_accept_length_is_repeated_as_understood_and_needs_its_depth() -> Non
     ],
 )
 def test_what_an_engine_cannot_express_is_said_below_its_flags(scenario: str, limit: str) -> None:
-    lines = run("plan", *scenario.split()).stdout.splitlines()
+    lines = run("plan", *scenario.split()).out.splitlines()
     flags = next(i for i, line in enumerate(lines) if " flags (for " in line)
     assert any(limit in line for line in lines[flags:])
     assert len(lines) <= 30
