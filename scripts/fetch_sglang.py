@@ -61,7 +61,10 @@ def _unpack(wheel: Path, folder: Path, part: str) -> None:
 
 def main() -> int:
     for version in (VERSION, *OLDER):
-        print(f"sglang {version}: {fetch(version) or 'not available; its tests are skipped'}")
+        folder = fetch(version)
+        print(f"sglang {version}: {folder or 'not available; the tests that read it are skipped'}")
+        if folder is None:  # no index: the others would wait for it, too
+            break
     return 0
 
 

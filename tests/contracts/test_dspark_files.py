@@ -16,6 +16,7 @@ from specmargin.acceptance.bank import Rounds, read_bank
 from specmargin.acceptance.temperatures import calibration_error, fit_temperatures
 from specmargin.app.price_table import check_price_table
 from specmargin.app.request_schema import read_request
+from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
 from specmargin.decisions.additive import (
@@ -108,15 +109,21 @@ def test_the_named_error_is_the_largest() -> None:
     assert f"(batch {fit.worst_batch}, {fit.worst_tokens} tokens)" in fit_text(fit)
 
 
-def test_a_full_or_empty_verify_step_is_the_plans_own_round() -> None:
+def test_a_full_verify_step_is_the_plans_own_round() -> None:
     setting, _ = _fit(max_batch=8)
-    grid = setting.grid([4.0], 7)
-    batch = np.asarray(4.0)
+    grid, batch = setting.grid([4.0], 7), np.asarray(4.0)
     assert float(ragged_round_seconds(setting, batch, 8 * batch, 7)) == pytest.approx(float(grid.round_seconds[0, 7]))
-    none = setting.verify(Step.uniform(batch=4.0, depth=0.0, context=2000.0)).total_seconds
-    assert float(ragged_round_seconds(setting, batch, batch, 7)) == pytest.approx(
-        float(none + setting.draft_seconds(4.0, 7.0, 2000.0))
-    )
+
+
+def test_a_step_that_verifies_no_draft_is_a_round_all_the_same() -> None:
+    """It has drafted: with measured engine time it costs more than a plain step and its drafting."""
+    request = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "engine": "sglang", "drafter": "dspark", "prices": "laws"}
+    ((_, scenario),) = scenarios_of(read_request(PlanRequest, request))
+    setting, batch = Pricer(scenario), np.asarray(64.0)
+    none, hardly = (ragged_round_seconds(setting, batch, batch + extra, 7) for extra in (0.0, 1e-4))
+    assert float(none) == pytest.approx(float(hardly), rel=1e-4)
+    plain = setting.verify(Step.uniform(batch=64.0, depth=0.0, context=scenario.context)).total_seconds
+    assert float(none) > 1.05 * float(plain + setting.draft_seconds(64.0, 7.0, scenario.context))
 
 
 def test_ranks_with_their_own_sequences_are_priced_by_rank() -> None:
@@ -228,5 +235,6 @@ def test_the_files_are_plain_json() -> None:
         "m_probes",
         "theta_seconds",
     }
-    text = calibration_text(fit_temperatures(_overconfident([1.3], count=200)))
+    one = np.ones(1)
+    text = calibration_text(one, source="a bank", rounds=3, error_before=one, error_after=one)
     assert set(json.loads(text)) == {"temperatures", "dataset", "num_samples", "ece_before", "ece_after"}

@@ -90,6 +90,15 @@ def test_sglang_has_a_mean_length_at_a_known_depth() -> None:
     assert str(profile.survival("all").source).startswith("assumed: ")
 
 
+def test_ranks_share_their_requests_and_replicas_do_not() -> None:
+    lines = [
+        f'sglang:num_running_reqs{{dp_rank="{replica}",tp_rank="{rank}"}} {5 + replica}'
+        for replica in (0, 1)
+        for rank in (0, 1, 2)
+    ]
+    assert _read("\n".join(lines)).running == 11.0
+
+
 def test_counters_by_position_make_a_measured_curve_over_all_ranks() -> None:
     vllm, trtllm = (acceptance_of(_read(text), "mine") for text in (VLLM, TRTLLM))
     assert vllm.categories["all"].survival == pytest.approx([0.8, 0.6])

@@ -67,4 +67,4 @@ def parse_acceptance_file(text: str, origin: str) -> AcceptanceFile:
 
 
 def as_text(file: AcceptanceFile) -> str:
-    return json.dumps(file.model_dump(by_alias=True), ensure_ascii=False) + "\n"
+    return json.dumps(file.model_dump(by_alias=True, exclude_defaults=True), ensure_ascii=False) + "\n"

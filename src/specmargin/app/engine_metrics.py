@@ -22,6 +22,8 @@ from specmargin.live.polling import Server, UnreachableError
 from specmargin.live.reading import Sample, parse_metrics
 from specmargin.sources import assumed
 
+_SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")  # labels of ranks that share their requests
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
@@ -164,8 +166,8 @@ def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: flo
         engine=engine,
         url=url,
         at_seconds=at_seconds,
-        running=_sum(by_name, names.running) or 0.0,
-        waiting=_sum(by_name, names.waiting) or 0.0,
+        running=_requests(by_name, names.running),
+        waiting=_requests(by_name, names.waiting),
         generated=_sum(by_name, names.generated),
         drafts=_sum(by_name, names.drafts),
         accept_length=_mean(by_name, names.accept_length),
@@ -178,6 +180,15 @@ def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: flo
 def _sum(by_name: Mapping[str, list[Sample]], name: str) -> float | None:
     samples = by_name.get(name)
     return None if samples is None else sum(sample.value for sample in samples)
+
+
+def _requests(by_name: Mapping[str, list[Sample]], name: str) -> float:
+    """Over replicas; ranks of one replica, where they report at all, report the same requests."""
+    by_replica: dict[frozenset[tuple[str, str]], float] = {}
+    for sample in by_name.get(name, []):
+        replica = frozenset(item for item in sample.labels.items() if item[0] not in _SAME_REQUESTS)
+        by_replica[replica] = max(by_replica.get(replica, 0.0), sample.value)
+    return sum(by_replica.values())
 
 
 def _mean(by_name: Mapping[str, list[Sample]], name: str) -> float | None:

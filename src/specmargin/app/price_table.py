@@ -34,12 +34,12 @@ def write_price_table(path: Path, best: Answer, *, max_batch: int | None, force:
     write_text(path, dspark.price_table_text(fit.prices), force=force)
     lines = [
         f"{path}, prices of up to {fit.prices.batches[-1]} sequences{' per rank' if ranks > 1 else ''}:",
-        f"{dspark.fit_text(fit)}.",
-        f"Start SGLang with {dspark.ENVIRONMENT}, or it ignores the table",
+        f"{dspark.fit_text(fit)}",
     ]
     if fit.median_error > dspark.MEDIAN_LIMIT:
         lines.append("(warning: these prices are far from a sum of parts; profile the server instead)")
     text = f"{best.config.text} {dspark.price_table_flag(path)}" if best.config.text else ""
-    limits = ("whole blocks are drafted; how much of them is verified follows the table",) if text else ()
-    config = replace(best.config, text=text, limits=limits)
+    limits = (f"environment: {dspark.ENVIRONMENT}, else the table is ignored",) if text else ()
+    notes = (*best.config.notes, f"price table: {dspark.fit_text(fit)}")
+    config = replace(best.config, text=text, limits=limits, notes=notes)
     return WrittenTable(answer=replace(best, config=config), message="\n".join(lines))

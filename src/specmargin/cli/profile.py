@@ -18,6 +18,7 @@ from specmargin.files import check_new, write_text
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
+    from specmargin.app.acceptance_study import LadderPrices
     from specmargin.routing.capture import Capture
     from specmargin.routing.schema import RoutingFile
 
@@ -154,10 +155,7 @@ def acceptance(
         from specmargin.acceptance.bank import read_bank
         from specmargin.app import acceptance_study
         from specmargin.cli import profile_acceptance_view
-    prices_by_name = {str(prices): prices for prices in acceptance_study.LadderPrices}
-    unknown = [name for name in ladder_prices or [] if name not in prices_by_name]
-    if unknown:
-        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(prices_by_name)}")
+    chosen = _ladder_prices(ladder_prices)
     if figure is not None:
         from specmargin.figures.files import check_target
 
@@ -165,13 +163,11 @@ def acceptance(
             raise ScenarioError("--plot draws the ladder: add --ladder")
         check_target(figure, force=force)
     o.check_outputs(output, sts, force=force)
-    default = [acceptance_study.LadderPrices.STUDY_BLOCK, acceptance_study.LadderPrices.STUDY_PASSES]
-    chosen = [prices_by_name[name] for name in ladder_prices] if ladder_prices else default
     rounds = read_bank([Path(file) for file in files])
     rounds = replace(rounds, source=source) if source else rounds
     temperatures = None if sts is None else _write_temperatures(sts, rounds, force=force)
-    replayed = chosen if with_ladder else []
-    payload = acceptance_study.study(rounds, ladder_prices=replayed, splits=splits, progress=render.progress)
+    at = chosen if with_ladder else []
+    payload = acceptance_study.study(rounds, ladder_prices=at, splits=splits, progress=render.progress)
     if output is not None:
         from specmargin.acceptance.schema import as_text
 
@@ -198,7 +194,14 @@ def _write_temperatures(path: Path, rounds: Rounds, *, force: bool) -> str:
     from specmargin.formats.dspark import calibration_flag, calibration_text
 
     fitted = fit_temperatures(rounds)
-    write_text(path, calibration_text(fitted), force=force)
+    text = calibration_text(
+        fitted.by_position,
+        source=fitted.source,
+        rounds=fitted.rounds,
+        error_before=fitted.error_before,
+        error_after=fitted.error_after,
+    )
+    write_text(path, text, force=force)
     before, after = float(fitted.error_before.mean()), float(fitted.error_after.mean())
     return (
         f"Wrote {path}: {fitted.by_position.size} temperatures, for blocks of {fitted.by_position.size} alone; "
@@ -223,6 +226,18 @@ def _profile_metrics(address: str, output: Path | None, *, force: bool, json: bo
     typer.echo(f"{profile.source}: {sum(curve):.2f} draft tokens accepted on average")
     typer.echo(f"survival{' (assumed shape)' if profile.assumed else ''}: {', '.join(f'{s:.3f}' for s in curve)}")
     typer.echo(f"Wrote {output}." if output is not None else "Keep it with -o NAME.acceptance.json.")
+
+
+def _ladder_prices(names: list[str] | None) -> list[LadderPrices]:
+    from specmargin.app.acceptance_study import LadderPrices
+
+    if not names:
+        return [LadderPrices.STUDY_BLOCK, LadderPrices.STUDY_PASSES]
+    prices_by_name = {str(prices): prices for prices in LadderPrices}
+    unknown = [name for name in names if name not in prices_by_name]
+    if unknown:
+        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(prices_by_name)}")
+    return [prices_by_name[name] for name in names]
 
 
 def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPool:

@@ -17,6 +17,7 @@ from specmargin.step import BoolArray, FloatArray, IntArray, Step
 _RATIO = 1.25  # between probes, where they are not consecutive numbers
 _SHARES = 17  # token counts per batch size that are priced, from no draft token to all
 _TINY = 1e-9  # seconds: SGLang refuses a bias of 0
+_A_ROUND = 1e-9  # draft tokens per sequence: hardly any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,13 @@ def probes(largest: int) -> IntArray:
 
 
 def ragged_round_seconds(pricer: Pricer, batch: FloatArray, tokens: FloatArray, depth: int) -> FloatArray:
-    """Drafting `depth` tokens, and verifying `tokens` in all, spread evenly over the sequences of each rank."""
+    """Drafting `depth` tokens, and verifying `tokens` in all, spread evenly over the sequences of each rank.
+
+    A step that verifies no draft token has drafted too: it takes the engine's time of a round, not of a plain step.
+    """
     context, sequences = pricer.scenario.context, batch * pricer.scenario.layout.sequence_ranks
-    step = Step.uniform(batch=sequences, depth=tokens / batch - 1.0, context=context)
+    verified = np.maximum(tokens / batch - 1.0, _A_ROUND)
+    step = Step.uniform(batch=sequences, depth=verified, context=context)
     return np.asarray(pricer.verify(step).total_seconds + pricer.draft_seconds(sequences, float(depth), context))
 
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specmargin.decisions.additive import AdditiveFit, AdditivePrices
-
-if TYPE_CHECKING:
-    from specmargin.acceptance.temperatures import Temperatures
+from specmargin.step import FloatArray
 
 #: Without it SGLang verifies whole blocks and ignores the table.
 ENVIRONMENT = "SGLANG_RAGGED_VERIFY_MODE=compact"
@@ -34,14 +31,17 @@ def price_table_text(prices: AdditivePrices) -> str:
     )
 
 
-def calibration_text(fitted: Temperatures) -> str:
+def calibration_text(
+    temperatures: FloatArray, *, source: str, rounds: int, error_before: FloatArray, error_after: FloatArray
+) -> str:
+    """Errors are of the calibration, by position."""
     return _text(
         {
-            "temperatures": fitted.by_position.tolist(),
-            "dataset": fitted.source,
-            "num_samples": fitted.rounds,
-            "ece_before": fitted.error_before.tolist(),
-            "ece_after": fitted.error_after.tolist(),
+            "temperatures": temperatures.tolist(),
+            "dataset": source,
+            "num_samples": rounds,
+            "ece_before": error_before.tolist(),
+            "ece_after": error_after.tolist(),
         }
     )
 

@@ -73,7 +73,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
         return empty
     flags = _flags(request, schedule.max_depth)
     if len(schedule.ranges) == 1:
-        limit = "one depth for all batches: SGLang adapts only EAGLE and MTP, without DP attention"
+        limit = "one depth for all batches: only EAGLE and MTP adapt, without DP attention"
         needs = RELEASES.needs(request.release, RELEASES.first, what="such drafts")
         return EngineConfig(
             text=flags, schedule=schedule, needs=needs, adapts=adaptive, limits=() if adaptive else (limit,)

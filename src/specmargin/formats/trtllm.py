@@ -3,7 +3,8 @@
 From 1.3.0rc8 on (PR 10860, in the release notes of that candidate) keys are upper bounds: {4: 4, 8: 2} means 1-4 -> 4,
 5-8 -> 2, above -> 0. The smallest key must map to `max_draft_len`. At depth 0 a drafter's own cache is not written, and
 acceptance collapses once drafting resumes (PR 16888, open, floors the depth at 1). So depth 0 is written only for
-n-gram drafts, which keep no state; other schedules end with a key above every batch. DSpark has no schedule.
+n-gram drafts, which keep no state; other schedules end with a key above every batch. The first candidate has schedules
+for EAGLE-3 and n-gram drafts; PR 12262 added MTP, DFlash and draft models. DSpark has no schedule.
 
 Before that, from 1.2.0 on (PR 8194), keys are lower bounds: {1: 4, 5: 2} means 1-4 -> 4, above -> 2. Key 1 must be
 there and map to `max_draft_len`, and only n-gram drafts and separate draft models follow the schedule (that PR's
@@ -49,9 +50,11 @@ _TYPES = {
 
 RELEASES = Releases(title="TensorRT-LLM", first="1.2.0", last="1.4")
 _UPPER_BOUNDS = "1.3.0rc8"
-_DSPARK = "1.3.0rc20"  # at the earliest: rc19 is older than the PR
+_LATER = "1.3.0rc9"  # at the earliest: PR 12262 is younger than rc8
+_DSPARK = "1.3.0rc20"  # at the earliest: PR 15808 is younger than rc19
 _STATELESS = ("ngram",)  # nothing is lost where these do not draft
 _LOWER_BOUND_KINDS = ("ngram", "model")
+_UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
 _NEAREST = "the nearest possible schedule: batch 1 must have the deepest draft"
 _STARVED = "never depth 0, where the drafter's cache is not kept (TensorRT-LLM PR 16888)"
 
@@ -78,7 +81,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
     return EngineConfig(
         text=_yaml(request, schedule, _entries(schedule, upper=upper) if not limit else ""),
         schedule=schedule,
-        needs=_needs(request, upper=upper),
+        needs=_needs(request),
         limits=tuple(limits),
     )
 
@@ -86,20 +89,24 @@ def write(request: ScheduleRequest) -> EngineConfig:
 def _one_depth(request: ScheduleRequest, *, upper: bool) -> str:
     """Why there is one depth for all batches; "" where there is a schedule."""
     if request.parallel is Parallel.DP_EP:
-        return "one depth for all batches: under attention DP each rank would look up its own batch"
+        return "one depth for all batches: under attention DP each rank has its own batch"
     if upper and request.drafter_kind == "dspark":
         return "one depth for all batches: TensorRT-LLM has no schedule for DSpark"
-    if not upper and request.drafter_kind not in _LOWER_BOUND_KINDS:
-        return f"one depth for all batches: {_UPPER_BOUNDS} is the first with others for {request.drafter_kind}"
+    first = _UPPER_BOUNDS if request.drafter_kind in _UPPER_BOUND_KINDS else _LATER
+    early = request.release is not None and request.release < release(first)
+    if early and (upper or request.drafter_kind not in _LOWER_BOUND_KINDS):
+        return f"one depth for all batches: {first} is the first with others for {request.drafter_kind}"
     return ""
 
 
-def _needs(request: ScheduleRequest, *, upper: bool) -> str:
+def _needs(request: ScheduleRequest) -> str:
     if request.drafter_kind == "dspark":
-        return f"{RELEASES.needs(request.release, _DSPARK, what='DSpark drafts')} with PR 15808"
-    if request.release is None:
-        return RELEASES.needs(None, _UPPER_BOUNDS, what="")
-    return RELEASES.needs(request.release, _UPPER_BOUNDS if upper else RELEASES.first, what="schedule")
+        return f"{RELEASES.needs(request.release, _DSPARK, what='DSpark drafts')}, with PR 15808"
+    if request.release is not None:
+        return RELEASES.needs(request.release, RELEASES.first, what="schedule")
+    if request.drafter_kind in _UPPER_BOUND_KINDS:
+        return RELEASES.needs(None, _UPPER_BOUNDS, what="schedule")
+    return f"{RELEASES.needs(None, _LATER, what='schedule')}, with PR 12262"
 
 
 def _yaml(request: ScheduleRequest, schedule: Schedule, entries: str) -> str:
