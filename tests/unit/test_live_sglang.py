@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmargin.cli.main import run
+from specmargin.compiling import entry
 from specmargin.errors import ScheduleError
 from specmargin.formats.sglang import graph_batch_sizes
 from specmargin.live.board import read_board
@@ -26,8 +27,9 @@ from specmargin.live.sglang.plugin import register
 from specmargin.live.sglang.rounds import start
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.decide import choose_depth, observe
-from specmargin.policies.kernel.types import Expectation
+from specmargin.policies.kernel.types import Expectation, Kernel
 from specmargin.policies.tables import study_table
+from specmargin.step import IntArray
 from tests.sglang_engine import PARAMS, Rank, Sglang, sglang
 
 DEPTH = 5
@@ -97,19 +99,33 @@ def rounds_of(rank: Rank) -> Any:
 # --- decisions ---
 
 
+@entry
+def play_compiled(
+    kernel: Kernel, batches: IntArray, lengths: IntArray, lag: int, nothing: Expectation, depths: IntArray
+) -> bool:
+    """Decide and learn as the simulator's loop does, in compiled code; whether every outcome was valid."""
+    valid = True
+    for i in range(batches.size):
+        depths[i] = choose_depth(kernel, batches[i])[0]
+        if i >= lag:
+            drafted = np.full(batches[i - lag], depths[i - lag])
+            accepted = np.minimum(lengths[i - lag, : batches[i - lag]], drafted)
+            valid &= observe(kernel, drafted, drafted, accepted, 0.01, nothing)
+    return valid
+
+
 def simulated(policy: PolicyFile, traffic: Traffic, steps: tuple[int, ...], lag: int) -> list[int]:
     """Depths of the functions that the simulator's loop calls, for the same rounds."""
     limits = ControllerSettings(candidates=steps, early_stop=False, learn_times=False)
     controller = Controller(table=policy.table.table, prior_survival=np.array(policy.survival), settings=limits)
-    kernel, nothing = controller.kernel(), Expectation.nothing(policy.table.table.max_depth)
-    depths: list[int] = []
-    for i, batch in enumerate(traffic.batches.tolist()):
-        depths.append(choose_depth(kernel, batch)[0])
-        if i >= lag:
-            lengths = np.array(traffic.lengths[i - lag])
-            drafted = np.full(lengths.size, depths[i - lag])
-            assert observe(kernel, drafted, drafted, np.minimum(lengths, drafted), 0.01, nothing)
-    return depths
+    lengths = np.zeros((len(traffic.lengths), 64), dtype=np.int64)
+    for row, values in zip(lengths, traffic.lengths, strict=True):
+        row[: len(values)] = values
+    depths = np.zeros(len(traffic.lengths), dtype=np.int64)
+    nothing = Expectation.nothing(policy.table.table.max_depth)
+    assert play_compiled(controller.kernel(), traffic.batches, lengths, lag, nothing, depths)
+    chosen: list[int] = depths.tolist()
+    return chosen
 
 
 @pytest.mark.parametrize("lag", [0, 1], ids=["in turn", "overlapped"])
@@ -424,7 +440,7 @@ def test_one_depth_for_all_batches_still_takes_a_policy(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--drafter", "ngram"], "SGLang adapts only EAGLE and MTP"),
+        (["--drafter", "ngram"], "only EAGLE and MTP adapt"),
         (["--drafter", "mtp", "--acceptance", "0.01"], "does not pay"),
     ],
 )
