@@ -21,6 +21,7 @@ from specmargin.live.board import write_fault_board
 from specmargin.live.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.release import reason
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.vllm.checking import check_engine
 from specmargin.live.vllm.gate.choice import add_gate, refusal_of_configuration, remove_gate
 from specmargin.live.vllm.graphs import add_depth_table, depth_note, remove_depth_table
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
@@ -33,6 +34,7 @@ def configure(config: Any) -> None:
     """Add the scheduler and the worker extension to the configuration, or leave it unchanged."""
     try:
         check_version(vllm.__version__)
+        check_engine(vllm.__version__)
         _install(config, _settings(config))
     except Exception as error:
         logger.error("Specmargin: %s. The server starts with the plug-in disabled.", reason(error))
