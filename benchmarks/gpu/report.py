@@ -239,8 +239,8 @@ def draw(gates: list[Phase], plain: dict[int, float], path: Path) -> None:
 
     from specmargin.figures.files import save
 
-    names = {"controller": "Specmargin's controller", "vllm gate": "vLLM's gate", "depth 1": "depth 1"}
-    names |= {"depth 3": "depth 3", "depth 5": "depth 5", "vllm gate, honest curve": "vLLM's gate, honest curve"}
+    names = {"controller": "controller", "vllm gate": "vLLM's gate", "vllm gate, honest curve": "its curve profiled"}
+    names |= {"specmargin gate": "our gate", "depth 1": "depth 1", "depth 3": "depth 3", "depth 5": "depth 5"}
     rows = [
         {"sequences": str(phase.batch), "gain": phase.speed(name, committed=True) / plain[phase.batch], "policy": title}
         for phase in gates
@@ -251,7 +251,7 @@ def draw(gates: list[Phase], plain: dict[int, float], path: Path) -> None:
     x = alt.X("sequences:N", sort=order, title="sequences", axis=alt.Axis(labelAngle=0))
     y = alt.Y("gain:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
     color = alt.Color("policy:N", sort=list(names.values()), title=None, legend=alt.Legend(orient="right"))
-    title = "Depth control and vLLM's gate on an H200: Qwen3-30B-A3B, EAGLE-3"
+    title = "Depth control and gates in vLLM 0.32 on an H200 (Qwen3-30B-A3B, EAGLE-3)"
     base = alt.Chart(alt.InlineData(rows), width=520, height=300, title=title)
     even = alt.Chart(alt.InlineData([{"gain": 1.0}])).mark_rule(strokeDash=[4, 4], color="#888").encode(y="gain:Q")
     save((even + base.mark_line(point=True).encode(x=x, y=y, color=color)), path)
