@@ -77,7 +77,6 @@ OTHERS = (
     ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--weights q4_k"),
     ("qwen3.6-35b-a3b", "h200", "sglang", "tables", "--drafter dflash --context 8192"),
     ("qwen3.6-35b-a3b", "h200", "sglang", "laws", "--drafter dspark"),
-    ("qwen3.6-35b-a3b", "h200", "trtllm", "laws", "--drafter ngram --engine-version 1.2.1"),
     ("qwen3-30b-a3b", "h200", "vllm", "vllm-0.26-h200-qwen3-30b-a3b", ""),
     ("qwen3-30b-a3b", "h200", "vllm", "vllm-0.26-h200-qwen3-30b-a3b:piecewise", ""),
     ("qwen3-4b", "h200", "vllm", "vllm-0.26-h200-qwen3-4b", ""),
