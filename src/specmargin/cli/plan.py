@@ -50,6 +50,14 @@ def plan(
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
+    sps_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--sps-table",
+            help="Write the price table of SGLang's DSpark (--engine sglang --drafter dspark).",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -77,7 +85,11 @@ def plan(
     from specmargin.cli import plan_view, render
     from specmargin.formats import find_engine
 
-    o.check_outputs(output, policy, force=force)
+    if sps_table is not None:
+        from specmargin.app.price_table import check_price_table
+
+        check_price_table(request)
+    o.check_outputs(output, policy, sps_table, force=force)
     o.check_plot(plot, force=force)
     with render.waiting(_WAIT_LOAD if request.isl is not None else "planning"):
         answer = plan_answer(request)
@@ -87,13 +99,16 @@ def plan(
         from specmargin.api.charts import plan_chart
 
         o.save_plot(plot, plan_chart(answer))
-    message = None if policy is None else _write_policy(policy, answer.best, request, force=force)
+    messages = [] if policy is None else [_write_policy(policy, answer.best, request, force=force)]
+    if sps_table is not None:
+        answer, message = _write_price_table(answer, sps_table, force=force)
+        messages.append(message)
     if json:
         render.json_out(plan_json(answer))
     else:
         engine, price = find_engine(request.engine), request.gpu_hour_price
         plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
-        if message is not None:
+        for message in messages:
             typer.echo(f"Wrote {message}.")
 
 
@@ -112,6 +127,13 @@ def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:
     text = config.text.replace(config.file_name, shlex.quote(str(output)))
     best = replace(answer.best, config=replace(config, text=text, file_name=str(output)))
     return replace(answer, ranked=(best, *answer.ranked[1:]))
+
+
+def _write_price_table(answer: PlanAnswer, path: Path, *, force: bool) -> tuple[PlanAnswer, str]:
+    from specmargin.app.price_table import write_price_table
+
+    written = write_price_table(path, answer.best, max_batch=answer.request.max_batch, force=force)
+    return replace(answer, ranked=(written.answer, *answer.ranked[1:])), written.message
 
 
 def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
