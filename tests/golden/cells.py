@@ -50,7 +50,6 @@ OTHERS = (
         for options in (
             "--drafter eagle",
             "--drafter dflash",
-            "--drafter dspark",
             "--drafter ssd",
             "--drafter model:qwen3-0.6b",
             "--drafter ngram",
@@ -76,8 +75,6 @@ OTHERS = (
     ("qwen3.6-35b-a3b", "b200", "trtllm", "tables", "--weights nvfp4 --kv-cache fp8"),
     ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--weights q4_k"),
     ("qwen3.6-35b-a3b", "h200", "sglang", "tables", "--drafter dflash --context 8192"),
-    ("qwen3.6-35b-a3b", "h200", "sglang", "laws", "--drafter dspark"),
-    ("qwen3.6-35b-a3b", "h200", "trtllm", "laws", "--drafter ngram --engine-version 1.2.1"),
     ("qwen3-30b-a3b", "h200", "vllm", "vllm-0.26-h200-qwen3-30b-a3b", ""),
     ("qwen3-30b-a3b", "h200", "vllm", "vllm-0.26-h200-qwen3-30b-a3b:piecewise", ""),
     ("qwen3-4b", "h200", "vllm", "vllm-0.26-h200-qwen3-4b", ""),
@@ -87,6 +84,8 @@ OTHERS = (
     ("deepseek-v3", "gb200", "trtllm", "tables", "--gpus 16 --parallel dp-ep"),
     ("kimi-k2", "h100", "sglang", "laws", "--gpus 16"),
     ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--gpus 1 --weights q4_k --draft-p-min 0.5"),
+    ("qwen3.6-35b-a3b", "h200", "vllm", "laws", "--drafter dspark"),
+    ("qwen3.6-35b-a3b", "h200", "sglang", "laws", "--drafter dspark"),
 )
 
 
