@@ -61,9 +61,11 @@ def controller_kernel(
     *,
     candidates: tuple[int, ...] | None,
     early_stop: bool,
+    learn_times: bool = True,
     tuning: Rows[Tuning],
 ) -> Kernel:
-    """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early."""
+    """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early.
+    `learn_times`: of its steps."""
     return _make_kernel(
         table,
         _LookAheadArrays.of(ahead, table.max_depth),
@@ -72,6 +74,7 @@ def controller_kernel(
         prior=_conditional(prior_survival, table.max_depth),
         candidates=candidates,
         early_stop=early_stop,
+        learn_times=learn_times,
         tuning=tuning,
     )
 
@@ -85,6 +88,7 @@ def _make_kernel(
     prior: FloatArray | None = None,
     candidates: tuple[int, ...] | None = None,
     early_stop: bool = True,
+    learn_times: bool = True,
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
     depths = table.max_depth
@@ -98,11 +102,13 @@ def _make_kernel(
         floor=_int64_copy(verifiable[np.searchsorted(verifiable, np.arange(depths + 1), side="right") - 1]),
         tuning=rows_of(Tuning) if tuning is None else tuning,
         learns=learns,
+        learns_times=learn_times,
         gates=gates,
         early_stop=early_stop and table.by_pass,
         selective=early_stop or not table.by_pass,
     )
-    return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
+    learned = Learned.nothing(depths, times=learn_times)
+    return Kernel(rules, learned, Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
 
 
 def _conditional(survival: FloatArray, depths: int) -> FloatArray:
