@@ -92,6 +92,7 @@ def _add(manager: Any, count: int, confidence: float | np.ndarray) -> tuple[dict
     manager.req_states.req_id_to_index.update({one: i for i, one in enumerate(ids)})
     for slot in manager._stale_confidences:
         slot.np[:count] = confidence
+    manager._recent[:, :count] = confidence
     manager._confidence_probs[:count] = torch.tensor(np.broadcast_to(confidence, (count, DEPTH)).copy())
     return dict.fromkeys(ids, 1 + DEPTH), {one: [1] * DEPTH for one in ids}
 
@@ -183,7 +184,7 @@ def test_a_fault_leaves_the_step_to_vllm_and_is_counted(fault: str, monkeypatch:
     if fault == "wrong factors":
         manager.order = GateOrder(draft_factor=float("nan"))
     if fault == "no number":
-        manager._stale_confidences[manager._stale_idx].np[:5] = np.nan
+        manager._recent[:, :5] = np.nan
         manager._confidence_probs[:5] = float("nan")
         assert manager.get_num_tokens(tokens, drafts) == 5  # nothing is known to survive
         assert _admitted(manager, tokens) == [0] * 5
@@ -220,10 +221,13 @@ def test_vllms_gate_with_our_prices_is_vllms_with_other_curves() -> None:
 def test_new_requests_start_from_the_planned_acceptance() -> None:
     manager = _manager()
     manager.add_request(2)
-    assert manager._stale_confidences[manager._stale_idx].np[2] == pytest.approx(np.full(DEPTH, 0.7))
+    assert manager._recent[:, 2] == pytest.approx(np.full((8, DEPTH), 0.7))
     batch = SimpleNamespace(num_reqs=1, idx_mapping=torch.tensor([5]))
-    manager.record_confidences(torch.full((SLOTS, DEPTH), 0.4), batch)
-    assert manager._stale_confidences[manager._stale_idx].np[2] == pytest.approx(np.full(DEPTH, 0.7))
+    for _ in range(2):  # the first copy lands before the second record
+        manager.record_confidences(torch.full((SLOTS, DEPTH), 0.4), batch)
+    assert manager._recent[:-1, 2] == pytest.approx(np.full((7, DEPTH), 0.7), abs=0.31)
+    assert manager._recent[manager._newest, 5] == pytest.approx(np.full(DEPTH, 0.4))
+    assert manager._recent[(manager._newest - 1) % 8, 2] == pytest.approx(np.full(DEPTH, 0.7))
 
 
 def test_an_honest_profile_runs_random_tokens_that_are_no_padding() -> None:
@@ -436,7 +440,7 @@ def test_what_was_verified_comes_back_with_the_output(monkeypatch: pytest.Monkey
             output = async_utils.SamplerOutput(torch.zeros(3, DEPTH + 1), None, None, sampled, rejected)
             return output, sampled, rejected
 
-    class Output(async_utils.AsyncOutput):
+    class Output(async_utils.AsyncOutput):  # type: ignore[misc, name-defined]
         pass
 
     returns._wrap_output(Output)

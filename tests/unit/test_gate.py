@@ -292,7 +292,7 @@ def test_orders_carry_what_was_learned_and_ranks_decide_alike(tmp_path: Path) ->
     generator = np.random.default_rng(0)
     for _ in range(20):
         drafts = StepDrafts(
-            confidence=generator.uniform(0.0, 1.0, (4, DEPTH)).astype(np.float32),
+            confidence=generator.uniform(0.0, 1.0, (2, 4, DEPTH)).astype(np.float32),
             drafted=np.full(4, DEPTH),
             other_tokens=np.ones(4, dtype=np.int64),
             sampling=4,

@@ -9,17 +9,24 @@ import numpy as np
 
 from specmargin.errors import EngineError
 from specmargin.live.gating import GateOrder
-from specmargin.policies.kernel.budget import StepShape, best_budget, token_weights
-from specmargin.policies.kernel.gate import Scratch
+from specmargin.policies.kernel.budget import Handle, Priced, StepShape, best_budget, token_weights
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.step import FloatArray, IntArray
+
+_LEAST_SURVIVAL = 1e-9  # tokens that cannot survive are sorted too, last
+RECENT = 8  # rounds of a sequence from which its next one is expected
+_MOST_SEQUENCES = 64  # in all of these rounds: a large batch says enough about itself
+
+
+def rounds_for(batch: int) -> int:
+    return min(max(_MOST_SEQUENCES // max(batch, 1), 1), RECENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDrafts:
     """The drafts of one step, by sequence."""
 
-    confidence: FloatArray  # (sequences, depth): conditional acceptance, some steps old
+    confidence: FloatArray  # (rounds, sequences, depth): conditional acceptance in recent rounds
     drafted: IntArray
     other_tokens: IntArray  # 1 where a sequence decodes, more where it reads its prompt
     sampling: int  # sequences that get a token
@@ -38,21 +45,19 @@ class GatePrices:
     depths: int  # draft tokens of the engine
     prior: FloatArray  # by depth: conditional acceptance of a sequence about which nothing is known
     weights: FloatArray = field(init=False)  # (batch, depth): ranking by survival over marginal price
-    _sizes: IntArray = field(init=False)
-    _scratch: Scratch = field(init=False)
+    _handle: Handle = field(init=False)
 
     def __post_init__(self) -> None:
         if self.prior.shape != (self.depths,):
             raise EngineError(f"the gate needs the acceptance of {self.depths} depths, not of {self.prior.size}")
         self.weights = token_weights(self.table, self.depths)
-        self._sizes = np.zeros(0, dtype=np.int64)
-        self._scratch = Scratch.of(self.table.max_batch, self.table.max_depth)
+        self.set_graphs(())
 
     def set_graphs(self, sizes: Sequence[int]) -> None:
         """Positions of the captured graphs, to which steps are padded."""
-        self._sizes = np.array(sorted(sizes), dtype=np.int64)
-        if self._sizes.size:
-            self.table = self.table.with_graphs(int(self._sizes[-1]))
+        if sizes:
+            self.table = self.table.with_graphs(max(sizes))
+        self._handle = Handle(Priced.of(self.table, np.array(sorted(sizes), dtype=np.int64)))
 
     def budget(self, drafts: StepDrafts, order: GateOrder) -> int | None:
         """Draft tokens to verify; None if the step is outside the prices."""
@@ -72,8 +77,8 @@ class GatePrices:
             draft_seconds=seconds * order.draft_factor,
             most=total,
         )
-        survival = self._survival(drafts.confidence[decodes])
-        budget = int(best_budget(table, survival, drafted, shape, self._factors(order), self._sizes, self._scratch))
+        survival = self._survival(drafts.confidence[:, decodes])
+        budget = int(best_budget(self._handle, survival, drafted, shape, self._factors(order)))
         if not 0 <= budget <= total:
             raise EngineError(f"the gate's budget of {budget} is not in 0..{total}")
         return budget
@@ -83,7 +88,11 @@ class GatePrices:
         one = np.ones(1, dtype=np.int64)
         self.budget(
             StepDrafts(
-                confidence=np.full((1, self.depths), 0.5), drafted=one, other_tokens=one, sampling=1, most=self.depths
+                confidence=np.full((1, 1, self.depths), 0.5),
+                drafted=one,
+                other_tokens=one,
+                sampling=1,
+                most=self.depths,
             ),
             GateOrder(),
         )
@@ -91,10 +100,10 @@ class GatePrices:
     def _survival(self, confidence: FloatArray) -> FloatArray:
         """As deep as the prices; what is not a probability counts as rejected."""
         clean = np.clip(np.nan_to_num(confidence.astype(np.float64), nan=0.0), 0.0, 1.0)
-        survival = np.zeros((clean.shape[0], self.table.max_depth))
-        shared = min(clean.shape[1], self.table.max_depth)
-        np.cumprod(clean[:, :shared], axis=1, out=survival[:, :shared])
-        return survival
+        survival = np.zeros((*clean.shape[:2], self.table.max_depth))
+        shared = min(clean.shape[2], self.table.max_depth)
+        np.cumprod(clean[..., :shared], axis=2, out=survival[..., :shared])
+        return np.maximum(survival, _LEAST_SURVIVAL)
 
     def _factors(self, order: GateOrder) -> FloatArray:
         factors = np.ones(self.table.max_depth + 1)
