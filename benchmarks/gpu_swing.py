@@ -1,44 +1,63 @@
 """Fixed depths, the plan's table and the controller take turns inside one vLLM on a GPU, over a swing of load.
 
-    python benchmarks/gpu_swing.py make FOLDER POLICY.json     model folders, policy and job.json
+    specmargin plan qwen3-30b-a3b … --policy POLICY.json       its options: docs/live.md
+    python benchmarks/gpu_swing.py make FOLDER POLICY.json [BANK.npz]    model folders, policy and the jobs
     python benchmarks/gpu_swing.py run FOLDER                  FOLDER/swing.json
+    python benchmarks/gpu_swing.py gates FOLDER                FOLDER/gates.json: an engine with adaptive verification
+    python benchmarks/gpu_swing.py plain FOLDER                FOLDER/plain.json: an engine without speculation
 
 One engine under vLLM's defaults (second model runner, async scheduling, full graphs), dummy weights, synthetic
-acceptance, random drafts. The plug-in itself asks for the graphs of every depth. At each load it learns first; then
-contestants take turns: each depth without the plug-in, and the controller. The table is the depth that it names at that
-load, without the plug-in. Overhead is the difference of whole rounds with and without the plug-in at the same depth.
+acceptance of two kinds of traffic, random drafts. The plug-in itself asks for the graphs of every depth. At each load
+and traffic the controller learns first; then contestants take turns: each depth without the plug-in, the controller,
+and the controller with the table's depth as its only candidate. The table is the depth that it names at that load,
+without the plug-in. Overhead is the difference of whole rounds with and without the plug-in at the same depth.
+
+`gates` has vLLM's adaptive verification enabled and replays a bank (`benchmarks/gpu/replay.py`), half of the sequences
+of each kind: vLLM's gate as shipped and with an honest curve, Specmargin's gate with its controller, the controller
+alone, and fixed depths verified whole.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import math
 import os
-import statistics
+import shutil
 import sys
 import time
+import traceback
 import types
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "src")]
 
 from benchmarks.gpu.jobs import VOCABULARY, head_folder, model_folder
+from benchmarks.gpu.report import phase_of
 from benchmarks.gpu.rounds import Engine
 
 MODEL = "qwen3-30b-a3b"
 LOADS = [1, 4, 16, 64, 128, 256]
-ACCEPTANCE = [round(0.75**depth, 4) for depth in range(1, 8)]
-LEARNING_SECONDS = 6.0
-TURNS = 5
-TURN_SECONDS = 0.5
+DEPTH = 5
+TRAFFIC = {"code": 0.85, "prose": 0.6}  # acceptance of each draft token, given that those before it were accepted
+SURVIVAL = [round(sum(rate**depth for rate in TRAFFIC.values()) / 2, 4) for depth in range(1, DEPTH + 1)]  # planned for
+LEARNING_SECONDS = 3.0
+BLOCKS = 6
+TURN_SECONDS = 0.3
+LEAST_ROUNDS = 8
+# With many sequences the GPU lowers its clock after half a second of deep rounds: every turn begins after that.
+SETTLE_SECONDS, MANY = 0.5, 64
 PROMPT_TOKENS = 96
+GATE_BLOCKS, GATE_TURN_SECONDS, GATE_LEARNING_SECONDS, ESTIMATOR_ROUNDS = 6, 0.35, 1.5, 300
+TIED = (1, 3, 5)  # depths that are verified whole beside the gates
+GRAPH_POSITIONS = 512  # of vLLM's largest CUDA graph
 
 
-def make(folder: Path, policy: Path) -> None:
+def make(folder: Path, policy: Path, bank: Path | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "swing.policy.json").write_text(policy.read_text())
     engine = {
@@ -49,21 +68,29 @@ def make(folder: Path, policy: Path) -> None:
         "max_num_seqs": max(LOADS),
         "enable_prefix_caching": False,
         "gpu_memory_utilization": 0.05,
-        "kv_cache_memory_bytes": 40 * 10**9,
+        "kv_cache_memory_bytes": 45 * 10**9,
         "disable_log_stats": True,
-        "speculative_config": {
-            "method": "eagle3",
-            "model": head_folder(folder / "models", MODEL, None),
-            "num_speculative_tokens": len(ACCEPTANCE),
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_rates": ACCEPTANCE,
-        },
-        "additional_config": {
-            "specmargin": {"mode": "adaptive", "policy": str(folder / "swing.policy.json"), "log_seconds": 15.0}
-        },
     }
-    job = {"name": "swing", "engine": engine, "speculative": True, "vocabulary": VOCABULARY[MODEL]}
-    (folder / "job.json").write_text(json.dumps(job, indent=1))
+    speculative = {
+        "method": "eagle3",
+        "model": head_folder(folder / "models", MODEL, None),
+        "num_speculative_tokens": DEPTH,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": SURVIVAL,
+    }
+    settings = {"mode": "adaptive", "policy": str(folder / "swing.policy.json"), "log_seconds": 15.0}
+    replayed = speculative | {"synthetic_acceptance_rates": [1.0] * DEPTH, "enable_adaptive_verification": True}
+    jobs = {
+        "swing": (speculative, settings | {"gate": "off"}),
+        "gates": (replayed, settings | {"gate": "on"}),
+        "plain": (None, None),
+    }
+    if bank is not None:
+        shutil.copy(bank, folder / "bank.npz")
+    for name, (config, own) in jobs.items():
+        added = {} if config is None else {"speculative_config": config, "additional_config": {"specmargin": own}}
+        job = {"name": name, "engine": engine | added, "speculative": config is not None}
+        (folder / f"{name}.job.json").write_text(json.dumps(job | {"vocabulary": VOCABULARY[MODEL]}, indent=1))
 
 
 class Swing:
@@ -71,13 +98,27 @@ class Swing:
 
     def __init__(self, job: dict[str, Any]) -> None:
         _stand_in_for_missing_extras()
+        from specmargin.live.building import build_driver
+        from specmargin.live.vllm import scheduler
         from specmargin.live.vllm.plugin import register
 
+        given: dict[str, Any] = {}
+
+        def remembered(settings: Any, **named: Any) -> Any:
+            given.update(settings=settings, named=named)
+            return build_driver(settings, **named)
+
+        setattr(scheduler, "build_driver", remembered)  # noqa: B010 (it is not exported)
         register()
         self.engine = Engine(job)
         self.scheduler = self.engine.core.scheduler
         self.driver = self.scheduler._driver
         self.table = list(self.scheduler.dynamic_sd_lookup)
+        self.narrator, self.scheduler._narrator = self.scheduler._narrator, None
+        settings = given["settings"].model_copy(update={"board": None})
+        whole = {**given["named"], "device_gate": False}
+        self.ungated = build_driver(settings, **whole)
+        self.held = {d: build_driver(settings, **{**whole, "candidates": (d,)}) for d in self.depths}
 
     @property
     def depths(self) -> list[int]:
@@ -88,14 +129,26 @@ class Swing:
         self.scheduler._driver = None
         self.scheduler.dynamic_sd_lookup = [depth] * len(self.table)
 
-    def controlled(self) -> None:
-        self.scheduler._driver = self.driver
-        self.scheduler._last_done = math.nan
+    def controlled(self, depth: int | None = None, *, gated: bool = True) -> None:
+        """The controller; with a depth, one that may choose only that. `gated`: with the gate on the GPU, if any."""
+        self.scheduler._driver = None
         self.scheduler.dynamic_sd_lookup = list(self.table)
+        if self.engine.requests():
+            self.engine.rounds(1)
+        self.scheduler._last_done = time.perf_counter() if self.engine.requests() else math.nan
+        alone = self.driver if gated else self.ungated
+        self.scheduler._driver = alone if depth is None else self.held[depth]
 
-    def turn(self, seconds: float) -> tuple[float, float, Counter[int]]:
-        """Seconds per round, tokens per second, and rounds by depth that the scheduler asked for."""
+    def settle(self) -> None:
+        settled = time.perf_counter() + SETTLE_SECONDS * (len(self.engine.requests()) >= MANY)
         self.engine.rounds(3)
+        while time.perf_counter() < settled:
+            self.engine.rounds(1)
+
+    def turn(self, seconds: float, *, settled: bool = False) -> dict[str, Any]:
+        """Seconds, rounds, tokens, and rounds by the depth that the scheduler asked for."""
+        if not settled:
+            self.settle()
         asked, update = Counter[int](), self.scheduler._update_after_schedule
 
         def counted(output: Any) -> Any:
@@ -104,47 +157,118 @@ class Swing:
             return result
 
         self.scheduler._update_after_schedule = counted
+        context = self.engine.context()
         begun, rounds, tokens = time.perf_counter(), 0, 0
-        while time.perf_counter() - begun < seconds or rounds < 8:
+        while time.perf_counter() - begun < seconds or rounds < LEAST_ROUNDS:
             _, new_tokens = self.engine.rounds(1)
             rounds, tokens = rounds + 1, tokens + new_tokens
         elapsed = time.perf_counter() - begun
         del self.scheduler._update_after_schedule
-        return elapsed / rounds, tokens / elapsed, asked
+        depths = {str(depth): count for depth, count in sorted(asked.items())}
+        context = round((context + self.engine.context()) / 2, 1)
+        return {"seconds": round(elapsed, 5), "rounds": rounds, "tokens": tokens, "depths": depths, "context": context}
 
-    def load(self, batch: int) -> dict[str, Any]:
+    def play(self, batch: int, traffic: str) -> dict[str, Any]:
+        """One load and traffic: the controller learns, then contestants take turns, in another order in each block."""
+        self.engine.runner.rejection_sampler.synthetic_conditional_rates.fill_(TRAFFIC[traffic])
+        named = self.table[min(batch, len(self.table) - 1)]
+        depths = [depth for depth in self.depths if batch * (depth + 1) <= GRAPH_POSITIONS]
+        contestants: list[tuple[str, Callable[[], None], float]] = [
+            ("controller", self.controlled, 2.0),
+            *((f"depth {depth}", partial(self.fixed, depth), 1.0) for depth in depths),
+        ]
+        after = next(i for i, one in enumerate(contestants) if one[0] == f"depth {named}")
+        contestants.insert(after + 1, (f"held {named}", partial(self.controlled, named), 1.0))
+        self._fill(batch)
+        learning = [self.turn(LEARNING_SECONDS)]
+        blocks = []
+        for block in range(BLOCKS):
+            self._fill(batch)
+            first, turns = block % len(contestants), {}
+            for name, begin, length in contestants[first:] + contestants[:first]:
+                begin()
+                turns[name] = self.turn(TURN_SECONDS * length)
+            blocks.append(turns)
+        return {"batch": batch, "traffic": traffic, "table_depth": named, "learning": learning, "blocks": blocks}
+
+    def _fill(self, batch: int) -> None:
+        """New sequences, so that contexts stay alike and the KV cache holds them."""
+        if self.engine.requests():
+            self.engine.clear()
         self.controlled()
         self.engine.fill(batch, PROMPT_TOKENS)
         self.controlled()
-        self.turn(LEARNING_SECONDS)
-        depths = [depth for depth in self.depths if batch * (depth + 1) <= 512]
-        fixed: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
-        controlled, asked = [], Counter[int]()
-        for _ in range(TURNS):
-            for depth in depths:
-                self.fixed(depth)
-                fixed[depth].append(self.turn(TURN_SECONDS)[:2])
-            self.controlled()
-            seconds, speed, chosen = self.turn(TURN_SECONDS * 2)
-            controlled.append((seconds, speed))
-            asked += chosen
-        self.controlled()
-        self.engine.clear()
-        return {
-            "batch": batch,
-            "fixed": {depth: _summary(turns) for depth, turns in fixed.items()},
-            "controller": _summary(controlled),
-            "controller_depths": dict(asked),
-            "table_depth": self.table[min(batch, len(self.table) - 1)],
-        }
 
 
-def _summary(turns: list[tuple[float, float]]) -> dict[str, Any]:
-    return {
-        "round_ms": round(statistics.median(seconds for seconds, _ in turns) * 1e3, 4),
-        "tokens_per_second": round(statistics.median(speed for _, speed in turns), 1),
-        "turns_tokens_per_second": [round(speed, 1) for _, speed in turns],
-    }
+class GateSwing(Swing):
+    """One engine with adaptive verification, in which gates take turns."""
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        super().__init__(job)
+        from benchmarks.gpu.gate import Gates
+        from benchmarks.gpu.replay import Bank, install
+
+        self.bank = Bank.load(folder / "bank.npz")
+        self.replay = install(self.engine.runner, self.bank)
+        self.gates = Gates(self.engine.runner, folder / "swing.policy.json")
+        self.steps = self.gates.count_budgets()
+
+    def learn(self, batch: int) -> None:
+        """vLLM's estimator, which all gates share, refits every 100 steps."""
+        self._use("vllm", DEPTH)
+        self.engine.fill(batch, PROMPT_TOKENS)
+        self._use("vllm", DEPTH)
+        self.engine.rounds(ESTIMATOR_ROUNDS)
+
+    def _use(self, gate: str, depth: int | None, *, held: bool = False) -> None:
+        """`depth` None: the controller's."""
+        self.gates.use(gate)
+        if depth is None or held:
+            self.controlled(depth, gated=gate == "specmargin")
+        else:
+            self.fixed(depth)
+
+    def play_gates(self, batch: int) -> dict[str, Any]:
+        named = self.table[min(batch, len(self.table) - 1)]
+        whole = [depth for depth in self.depths if batch * (depth + 1) <= GRAPH_POSITIONS]
+        contestants: list[tuple[str, Callable[[], None]]] = [
+            ("vllm gate", partial(self._use, "vllm", DEPTH)),
+            ("specmargin gate", partial(self._use, "specmargin", None)),
+            *((f"depth {depth}", partial(self._use, "whole", depth)) for depth in whole if depth in (named, *TIED)),
+            ("controller", partial(self._use, "whole", None)),
+            ("vllm gate, honest curve", partial(self._use, "vllm honest", DEPTH)),
+            (f"held {named}", partial(self._use, "whole", named, held=True)),
+        ]
+        for gate in ("whole", "specmargin"):
+            self._fill_for(batch, gate)
+            self.turn(GATE_LEARNING_SECONDS)
+        blocks = []
+        for block in range(GATE_BLOCKS):
+            self._fill_for(batch, "whole")
+            ordered = contestants if block % 2 == 0 else contestants[::-1]
+            first, turns = block // 2 * 2 % len(contestants), {}
+            for name, begin in ordered[first:] + ordered[:first]:
+                begin()
+                turns[name] = self._replayed_turn(block)
+            blocks.append(turns)
+        return {"batch": batch, "table_depth": named, "blocks": blocks}
+
+    def _fill_for(self, batch: int, gate: str) -> None:
+        self.gates.use(gate)
+        if self.engine.requests():
+            self.engine.clear()
+        self.controlled(gated=gate == "specmargin")
+        self.engine.fill(batch, PROMPT_TOKENS)
+        self.controlled(gated=gate == "specmargin")
+
+    def _replayed_turn(self, block: int) -> dict[str, Any]:
+        """All contestants of a block meet the same rounds of the bank."""
+        self.settle()
+        self.replay.rewind(block)
+        self.steps.clear()
+        turn = self.turn(GATE_TURN_SECONDS, settled=True)
+        drafts, verified = sum(step[1] for step in self.steps), sum(step[2] for step in self.steps)
+        return turn | {"drafts": drafts, "verified": verified}
 
 
 def _stand_in_for_missing_extras() -> None:
@@ -160,15 +284,78 @@ def _stand_in_for_missing_extras() -> None:
 
 def run(folder: Path) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    swing = Swing(json.loads((folder / "job.json").read_text()))
-    result: dict[str, Any] = {"engine": swing.engine.description(), "table": _ranges(swing.table), "loads": []}
+    swing = Swing(json.loads((folder / "swing.job.json").read_text()))
+    result: dict[str, Any] = {
+        "what": __doc__,
+        "engine": swing.engine.description(),
+        "acceptance": TRAFFIC,
+        "table": _ranges(swing.table),
+        "rows": [],
+    }
     print("depths with graphs:", swing.depths, "plug-in:", swing.driver is not None, flush=True)
     for batch in LOADS:
-        with contextlib.suppress(TimeoutError):
-            result["loads"].append(swing.load(batch))
-            print(json.dumps(result["loads"][-1]), flush=True)
-        (folder / "swing.json").write_text(json.dumps(result, indent=1))
+        for traffic, rate in TRAFFIC.items():
+            try:
+                row = swing.play(batch, traffic)
+            except Exception as error:  # other loads stay
+                print(f"batch {batch}: {type(error).__name__}: {error}", flush=True)
+                continue
+            result["rows"].append(row)
+            phase = phase_of(row, rate)
+            print(phase.name, {name: round(phase.speed(name)) for name in phase.seconds}, flush=True)
+            result["faults"] = dict(swing.driver.guard.faults)
+            (folder / "swing.json").write_text(json.dumps(result))
+    print("DONE swing", flush=True)
     os._exit(0)  # skips the engine's shutdown
+
+
+def run_gates(folder: Path) -> None:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    swing = GateSwing(json.loads((folder / "gates.job.json").read_text()), folder)
+    bank = {name: swing.bank.survival(kind) for kind, name in enumerate(swing.bank.names)}
+    result: dict[str, Any] = {
+        "what": __doc__,
+        "engine": swing.engine.description(),
+        "bank": {"label": swing.bank.label, "survival": bank},
+        "table": _ranges(swing.table),
+        "curves": swing.gates.curves(),
+        "rows": [],
+    }
+    print("depths with graphs:", swing.depths, "curves:", result["curves"], flush=True)
+    swing.learn(16)
+    for batch in LOADS[::-1]:  # gates matter most with many sequences
+        try:
+            result["rows"].append(swing.play_gates(batch))
+        except Exception:  # other loads stay
+            traceback.print_exc()
+            continue
+        _show(result["rows"][-1])
+        result["faults"] = {"driver": dict(swing.driver.guard.faults), "gate": dict(swing.gates.guard.faults)}
+        (folder / "gates.json").write_text(json.dumps(result))
+    print("DONE gates", result.get("faults"), flush=True)
+    os._exit(0)
+
+
+def _show(row: dict[str, Any]) -> None:
+    """Tokens per second, milliseconds per round, and verified of drafted tokens."""
+    for name in sorted(row["blocks"][0]):
+        turns = [block[name] for block in row["blocks"]]
+        total = {key: sum(turn[key] for turn in turns) for key in ("seconds", "rounds", "tokens", "drafts", "verified")}
+        speed, round_ms = total["tokens"] / total["seconds"], total["seconds"] / total["rounds"] * 1e3
+        share = total["verified"] / max(total["drafts"], 1)
+        asked = dict(sum((Counter(turn["depths"]) for turn in turns), Counter[str]()))
+        print(f"{row['batch']:4} {name:24} {speed:9.1f} {round_ms:8.3f} ms {share:.2f} {asked}", flush=True)
+
+
+def run_plain(folder: Path) -> None:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    engine = Engine(json.loads((folder / "plain.job.json").read_text()))
+    result: dict[str, Any] = {"engine": engine.description(), "rows": []}
+    for batch in LOADS:
+        result["rows"] += engine.measure(batch, [0], PROMPT_TOKENS)
+        (folder / "plain.json").write_text(json.dumps(result, indent=1))
+    print("DONE plain", [(row["batch"], row["round_ms"]) for row in result["rows"]], flush=True)
+    os._exit(0)
 
 
 def _ranges(table: list[int]) -> list[list[int]]:
@@ -184,6 +371,6 @@ def _ranges(table: list[int]) -> list[list[int]]:
 if __name__ == "__main__":
     folder = Path(sys.argv[2])
     if sys.argv[1] == "make":
-        make(folder, Path(sys.argv[3]))
+        make(folder, *map(Path, sys.argv[3:]))
     else:
-        run(folder)
+        {"run": run, "gates": run_gates, "plain": run_plain}[sys.argv[1]](folder)

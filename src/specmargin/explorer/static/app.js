@@ -96,10 +96,14 @@ const hurdle = (row) => row.hurdle_note ?? row.hurdle.toFixed(2);
 // Another depth that is faster by more than the plan's min-gain.
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
 
+const range = (row) => `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}`;
+
 function showPlan(plan) {
   byId("sentence").textContent = plan.verdict;
+  const sure = plan.rows.filter((row) => row.batch === markedRow.batch).map(range)[0]; // batches between rows have none
   const facts = [
-    [`speed-up at batch ${markedRow.batch}`, times(markedRow.speedup), markedRow.fits ? null : "does not fit in memory"],
+    [`speed-up at batch ${markedRow.batch}`, times(markedRow.speedup),
+      markedRow.fits ? sure && `${sure}, 80% range` : "does not fit in memory"],
     ["draft", markedRow.depth || "off", better(markedRow) ? `better: ${better(markedRow)}` : `of ${markedRow.drafter}`],
     ["tokens/s", whole(markedRow.goodput_tokens_per_second), `${whole(markedRow.no_spec_tokens_per_second)} without`],
     ["ms/token", (markedRow.tpot_seconds * 1e3).toFixed(2), null],
@@ -122,7 +126,7 @@ function showPlan(plan) {
 
 const COLUMNS = [
   ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
-  ["better", better],
+  ["80% range", range], ["better", better],
   ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
   ["ms/token", (row) => (row.tpot_seconds * 1e3).toFixed(2)], ["hurdle", hurdle],
   ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
