@@ -17,12 +17,15 @@ from specmargin.errors import EngineError
 from specmargin.live.driver import Driver
 from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
 from specmargin.live.policy_schema import policy_text, read_policy
-from specmargin.live.settings_schema import Curve, GateKind, Settings, read_settings
+from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
 from specmargin.live.vllm import graphs, outcomes, plugin
 from specmargin.live.vllm.gate import choice, seeding
 from specmargin.live.vllm.gate.building import gate_prices
 from specmargin.live.vllm.gate.pricing import StepDrafts
+from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
+from specmargin.policies.study.lookahead import look_ahead
+from specmargin.policies.tables import study_table
 from tests.unit.live import DEPTH, built, policy_file
 
 
@@ -81,9 +84,9 @@ def test_the_gate_is_requested_where_it_is_expected_to_pay(policy: Path, monkeyp
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain - 0.001)
     args = arguments()
     assert choice.add_gate(args, settings(policy), log.append)
-    assert args.speculative_config[choice.FLAG] is True
+    assert args.speculative_config[graphs.FLAG] is True
     choice.remove_gate(args)
-    assert choice.FLAG not in args.speculative_config
+    assert graphs.FLAG not in args.speculative_config
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain + 0.001)
     assert not choice.add_gate(args, settings(policy), log.append)
     assert "over depth control alone" in log[-1]
@@ -182,7 +185,7 @@ def test_requests_that_vllm_refuses_are_taken_back_one_by_one(
 
         def create_engine_config(self) -> Any:
             given = self.speculative_config  # type: ignore[attr-defined]
-            seen.append((choice.FLAG in given, graphs.TABLE in given))
+            seen.append((graphs.FLAG in given, graphs.TABLE in given))
             if (refused == "gate" and seen[-1][0]) or (refused == "both" and any(seen[-1])):
                 raise ValueError("not supported")
             return SimpleNamespace(additional_config={"specmargin": {}})
@@ -307,6 +310,29 @@ def _observe(driver: Driver, depth: int, seconds: float) -> None:
     outcome = Outcome(decision=NOT_DECIDED, drafted=depths, verified=depths, accepted=nothing, seconds=seconds)
     assert driver.policy is not None
     assert driver.policy.observe(outcome)
+
+
+def test_gated_drafts_are_as_deep_as_the_look_ahead_says() -> None:
+    """At large batches only a few drafts are worth verifying, so whole drafts would be shorter."""
+    table = study_table(by_pass=True, max_batch=64, max_depth=DEPTH)
+    sample = np.asarray(np.cumprod(np.random.default_rng(0).beta(0.6, 0.3, (256, DEPTH)), axis=1), dtype=np.float64)
+    ahead = look_ahead(table, sample, early_stop=False)
+    depths = {}
+    for selective in (False, True):
+        chosen = ControllerSettings(early_stop=False, selective=selective)
+        controller = Controller(
+            table=table, prior_survival=np.asarray(sample.mean(axis=0)), look_ahead=ahead, settings=chosen
+        )
+        depths[selective] = [controller.draft(batch).depth for batch in (1, 8, 64)]
+    assert depths[True] == [ahead.depth(batch) for batch in (1, 8, 64)]
+    assert depths[True] != depths[False]
+
+
+def test_graphs_are_requested_for_the_depths_of_the_look_ahead(policy: Path) -> None:
+    file = read_policy(policy)
+    assert file.look_ahead is not None
+    ranges = graphs.depth_table(policy, DEPTH, 64, Mode.ADAPTIVE, gated=True)
+    assert set(file.look_ahead.depth_by_batch[1:]) <= {depth for _, _, depth in ranges}
 
 
 def test_a_probe_is_ordered_whole(tmp_path: Path) -> None:

@@ -43,7 +43,14 @@ def build_driver(
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
-        policy = _policy(settings, file, gated=gated, candidates=allowed, graph_positions=graph_positions)
+        policy = _policy(
+            settings,
+            file,
+            gated=gated,
+            candidates=allowed,
+            graph_positions=graph_positions,
+            device_gate=device_gate,
+        )
         here = gated and not device_gate and settings.mode is not Mode.SCHEDULE
         survivals = _survivals(file) if here and file is not None else None
         return Driver(
@@ -94,23 +101,21 @@ def _policy(
     gated: bool,
     candidates: tuple[int, ...],
     graph_positions: int | None,
+    device_gate: bool,
 ) -> Policy | None:
     if settings.mode is Mode.SCHEDULE:
         ranges = settings.schedule or (file.schedule if file is not None else [])
         return schedule_of(ranges)
     if file is None:
         return None  # observe only
-    return _controller(file, gated=gated, candidates=candidates, graph_positions=graph_positions)
-
-
-def _controller(
-    file: PolicyFile, *, gated: bool, candidates: tuple[int, ...], graph_positions: int | None
-) -> Controller:
+    ahead = file.look_ahead.look_ahead if gated and file.look_ahead is not None else None
+    # A gate in the workers keeps any draft inside the largest graph, so drafts may be deeper than that holds for all.
+    chosen = ControllerSettings(candidates=candidates, early_stop=False, selective=device_gate)
     return Controller(
         table=file.table.table.with_graphs(graph_positions),
         prior_survival=np.array(file.survival),
-        look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
-        settings=ControllerSettings(candidates=candidates, early_stop=False),
+        look_ahead=ahead,
+        settings=chosen,
     )
 
 

@@ -61,9 +61,11 @@ def controller_kernel(
     *,
     candidates: tuple[int, ...] | None,
     early_stop: bool,
+    selective: bool,
     tuning: Rows[Tuning],
 ) -> Kernel:
-    """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early."""
+    """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early.
+    `selective`: gated depths come from the look-ahead even if it cannot."""
     return _make_kernel(
         table,
         _LookAheadArrays.of(ahead, table.max_depth),
@@ -72,6 +74,7 @@ def controller_kernel(
         prior=_conditional(prior_survival, table.max_depth),
         candidates=candidates,
         early_stop=early_stop,
+        selective=selective,
         tuning=tuning,
     )
 
@@ -85,6 +88,7 @@ def _make_kernel(
     prior: FloatArray | None = None,
     candidates: tuple[int, ...] | None = None,
     early_stop: bool = True,
+    selective: bool = False,
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
     depths = table.max_depth
@@ -100,7 +104,7 @@ def _make_kernel(
         learns=learns,
         gates=gates,
         early_stop=early_stop and table.by_pass,
-        selective=early_stop or not table.by_pass,
+        selective=selective or early_stop or not table.by_pass,
     )
     return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
 
