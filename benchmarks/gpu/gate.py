@@ -20,8 +20,8 @@ class Gates:
     def __init__(self, runner: Any, policy: Path) -> None:
         from specmargin.live.guard import Guard
         from specmargin.live.policy_schema import read_policy
+        from specmargin.live.pricing import gate_prices
         from specmargin.live.settings_schema import Curve, GateKind
-        from specmargin.live.vllm.gate.building import gate_prices
         from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 
         before = runner.adaptive_verification

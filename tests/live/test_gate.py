@@ -16,8 +16,8 @@ from benchmarks.gpu import replay
 from specmargin.live.gating import RETURNED, WHOLE, GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import policy_text
+from specmargin.live.pricing import GatePrices
 from specmargin.live.settings_schema import Curve, GateKind
-from specmargin.live.vllm.gate.pricing import GatePrices
 from specmargin.policies.kernel import budget as budgets
 from specmargin.policies.kernel.prices import PriceTable
 from tests.unit.live import policy_file
@@ -178,7 +178,7 @@ def test_a_fault_leaves_the_step_to_vllm_and_is_counted(fault: str, monkeypatch:
     if fault == "budget raises":
         monkeypatch.setattr(manager.prices, "budget", lambda *_: 1 // 0)
     if fault == "budget too large":
-        monkeypatch.setattr("specmargin.live.vllm.gate.pricing.best_budget", lambda *_: 10_000)
+        monkeypatch.setattr("specmargin.live.pricing.best_budget", lambda *_: (10_000, 1.0))
     if fault == "ranking raises":
         monkeypatch.setattr(managers, "ranking_confidences", lambda *_: 1 // 0)
     if fault == "wrong factors":

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specmargin.errors import EngineError
 from specmargin.live.gating import WHOLE, GateOrder
-from specmargin.live.vllm.gate.pricing import GatePrices, StepDrafts
+from specmargin.live.pricing import GatePrices, StepDrafts
 from specmargin.policies.kernel.budget import ranking_confidences, ranking_keys
 from specmargin.policies.kernel.prices import PriceTable
 

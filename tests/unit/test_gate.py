@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,13 +16,13 @@ from benchmarks.live.stub_engine import ModelRunnerOutput, Request, SchedulerOut
 from specmargin.acceptance.calibration import Logistic, Tokens, logit
 from specmargin.errors import EngineError
 from specmargin.live.driver import Driver
+from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
 from specmargin.live.policy_schema import policy_text, read_policy
+from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
 from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
 from specmargin.live.vllm import graphs, outcomes, plugin
 from specmargin.live.vllm.gate import choice, seeding
-from specmargin.live.vllm.gate.building import gate_prices
-from specmargin.live.vllm.gate.pricing import StepDrafts
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
 from specmargin.policies.study.lookahead import look_ahead
@@ -326,6 +327,56 @@ def test_gated_drafts_are_as_deep_as_the_look_ahead_says() -> None:
         depths[selective] = [controller.draft(batch).depth for batch in (1, 8, 64)]
     assert depths[True] == [ahead.depth(batch) for batch in (1, 8, 64)]
     assert depths[True] != depths[False]
+
+
+def _gated_depth() -> GatedDepth:
+    prices = GatePrices(
+        table=study_table(by_pass=True, max_batch=64, max_depth=DEPTH), depths=DEPTH, prior=np.full(DEPTH, 0.6)
+    )
+    return GatedDepth(prices=prices, candidates=tuple(range(DEPTH + 1)))
+
+
+def test_the_depth_for_a_gate_follows_what_it_would_verify() -> None:
+    """Sure drafts are worth their passes, hopeless ones are not; a mixed batch drafts deeper than its mean says."""
+    depths = {}
+    generator = np.random.default_rng(0)
+    half = np.where(generator.random((64, 1)) < 0.5, 0.98, 0.1) * np.ones((64, DEPTH))
+    for name, acceptance in (
+        ("sure", np.full((64, DEPTH), 0.98)),
+        ("mixed", half),
+        ("mean", np.full((64, DEPTH), half.mean())),
+        ("hopeless", np.full((64, DEPTH), 0.01)),
+    ):
+        chooser = _gated_depth()
+        learned = np.asarray(np.cumprod(np.full(DEPTH, acceptance.mean())))
+        assert chooser.depth(64, GateOrder, partial(np.asarray, learned)) is None
+        for _ in range(3):
+            chooser.add(acceptance.astype(np.float32), DEPTH)
+        depths[name] = chooser.depth(64, GateOrder, partial(np.asarray, learned))
+    assert depths["sure"] == DEPTH
+    assert depths["hopeless"] == 0
+    assert (depths["mixed"] or 0) > (depths["mean"] or 0)
+
+
+def test_the_depth_for_a_gate_is_the_best_of_all_by_its_own_goodput() -> None:
+    chooser, generator = _gated_depth(), np.random.default_rng(2)
+    acceptance = generator.uniform(0.2, 1.0, (8, DEPTH)).astype(np.float32)
+    chooser.add(acceptance, DEPTH)
+    chosen = chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5))
+    goodput = [chooser._goodput(acceptance[np.newaxis].astype(np.float64), d, GateOrder()) for d in range(DEPTH + 1)]
+    assert chosen == int(np.argmax(goodput))
+    chooser.add(np.full((8, DEPTH), 0.01, dtype=np.float32), DEPTH)
+    assert chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5)) == chosen  # it looks now and then
+
+
+def test_tokens_that_were_not_drafted_are_expected_as_learned() -> None:
+    chooser = _gated_depth()
+    noise = np.full((3, DEPTH), np.nan, dtype=np.float32)
+    noise[:, :2] = 0.9
+    chooser.add(noise, 2)
+    rounds = chooser._recent(5, np.array([0.8, 0.7, 0.6, 0.5]))
+    assert rounds.shape == (1, 5, DEPTH)
+    assert rounds[0, 4].tolist() == pytest.approx([0.9, 0.9, 0.6, 0.5])
 
 
 def test_graphs_are_requested_for_the_depths_of_the_look_ahead(policy: Path) -> None:

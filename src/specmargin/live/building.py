@@ -10,8 +10,10 @@ import numpy as np
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver
+from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
+from specmargin.live.pricing import gate_prices
 from specmargin.live.sequences import StepDone, Survivals
 from specmargin.live.settings_schema import Mode, Settings
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -61,6 +63,7 @@ def build_driver(
             board=board,
             survivals=survivals,
             device_gate=device_gate,
+            gated_depth=_gated_depth(file, max_depth, allowed, graph_positions) if device_gate else None,
             time_factors=policy.time_factors if isinstance(policy, Controller) else None,
             classes=classes,
             capture=capture,
@@ -117,6 +120,15 @@ def _policy(
         look_ahead=ahead,
         settings=chosen,
     )
+
+
+def _gated_depth(
+    file: PolicyFile | None, max_depth: int, allowed: tuple[int, ...], graph_positions: int | None
+) -> GatedDepth | None:
+    """None: the policy's own depth. Without a look-ahead it cannot say which steps are gated."""
+    if file is None or file.look_ahead is None:
+        return None
+    return GatedDepth(prices=gate_prices(file, max_depth, graph_positions), candidates=allowed)
 
 
 def _warm_up(driver: Driver) -> None:

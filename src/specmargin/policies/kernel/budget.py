@@ -67,9 +67,11 @@ structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyp
 
 
 @fast_entry
-def best_budget(handle: Handle, survival: FloatArray, drafted: IntArray, shape: StepShape, factors: FloatArray) -> int:
-    """Draft tokens to verify. `survival`: (rounds, sequences, depth), as deep as the prices, of recent rounds.
-    `factors`: by depth from 0, of the price of verifying that deep."""
+def best_budget(
+    handle: Handle, survival: FloatArray, drafted: IntArray, shape: StepShape, factors: FloatArray
+) -> tuple[int, float]:
+    """Draft tokens to verify, and the tokens per second expected with them. `survival`: (rounds, sequences, depth), as
+    deep as the prices, of recent rounds. `factors`: by depth from 0, of the price of verifying that deep."""
     priced = handle.priced
     rounds, batch, deepest = survival.shape
     total = 0
@@ -86,7 +88,7 @@ def best_budget(handle: Handle, survival: FloatArray, drafted: IntArray, shape: 
         value = priced.tokens[n] / priced.seconds[n]
         if value > best:
             best, budget = value, n
-    return budget
+    return budget, best
 
 
 @compiled

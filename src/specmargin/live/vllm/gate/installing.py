@@ -15,9 +15,9 @@ from vllm.v1.worker.gpu import model_runner
 from specmargin.live.gating import ORDER, GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import read_policy
+from specmargin.live.pricing import gate_prices
 from specmargin.live.settings_schema import GateKind, Settings, read_settings
 from specmargin.live.vllm.gate import returns, seeding
-from specmargin.live.vllm.gate.building import gate_prices
 from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 from specmargin.live.vllm.names import KEY
 

@@ -17,8 +17,8 @@ from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerific
 
 from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
+from specmargin.live.pricing import RECENT, GatePrices, StepDrafts, rounds_for
 from specmargin.live.settings_schema import Curve, GateKind
-from specmargin.live.vllm.gate.pricing import RECENT, GatePrices, StepDrafts, rounds_for
 from specmargin.live.vllm.gate.profiling import unpadded_dummies
 from specmargin.policies.kernel.budget import LEAST_KEY
 

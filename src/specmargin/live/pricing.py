@@ -1,4 +1,7 @@
-"""The budget of a step from Specmargin's prices, on the host: NumPy and compiled code, no torch."""
+"""What a gate in the workers is worth by a policy's prices: the budget of a step, and the depth to draft for it.
+
+NumPy and compiled code only: the workers take budgets by it, the scheduler's process the depth.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import numpy as np
 
 from specmargin.errors import EngineError
 from specmargin.live.gating import GateOrder
+from specmargin.live.policy_schema import PolicyFile
 from specmargin.policies.kernel.budget import Handle, Priced, StepShape, best_budget, token_weights
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.step import FloatArray, IntArray
 
 _LEAST_SURVIVAL = 1e-9  # tokens that cannot survive are sorted too, last
+_SUREST = 0.999
 RECENT = 8  # rounds of a sequence from which its next one is expected
 _MOST_SEQUENCES = 64  # in all of these rounds: a large batch says enough about itself
 
@@ -64,6 +69,20 @@ class GatePrices:
         total = drafts.total
         if not order.gated or total == 0:
             return total
+        chosen = self._best(drafts, order)
+        if chosen is None:
+            return None
+        if not 0 <= chosen[0] <= total:
+            raise EngineError(f"the gate's budget of {chosen[0]} is not in 0..{total}")
+        return chosen[0]
+
+    def goodput(self, drafts: StepDrafts, order: GateOrder) -> float:
+        """Expected tokens per second with the best budget; 0 if the step is outside the prices."""
+        chosen = self._best(drafts, order)
+        return 0.0 if chosen is None else chosen[1]
+
+    def _best(self, drafts: StepDrafts, order: GateOrder) -> tuple[int, float] | None:
+        """The best budget, and tokens per second with it."""
         decodes = drafts.other_tokens == 1
         batch, table = int(decodes.sum()), self.table
         if not 0 < batch <= table.max_batch:
@@ -75,13 +94,11 @@ class GatePrices:
             sampling=int(drafts.sampling),
             prompt_tokens=int(drafts.other_tokens[~decodes].sum()),
             draft_seconds=seconds * order.draft_factor,
-            most=total,
+            most=drafts.total,
         )
         survival = self._survival(drafts.confidence[:, decodes])
-        budget = int(best_budget(self._handle, survival, drafted, shape, self._factors(order)))
-        if not 0 <= budget <= total:
-            raise EngineError(f"the gate's budget of {budget} is not in 0..{total}")
-        return budget
+        budget, goodput = best_budget(self._handle, survival, drafted, shape, self._factors(order))
+        return int(budget), float(goodput)
 
     def warm_up(self) -> None:
         """Compile the code of `budget`."""
@@ -125,3 +142,19 @@ class GatePrices:
         verify = np.interp(positions, batch * np.arange(1.0, verifying.size + 1.0), verifying)
         beyond = np.maximum(positions - batch * verifying.size, 0.0) * (verifying[-1] - verifying[-2]) / batch
         return draft, np.maximum(verify + np.maximum(beyond, 0.0), 1e-6)
+
+
+def gate_prices(file: PolicyFile, depths: int, graph_positions: int | None = None) -> GatePrices:
+    """`depths`: draft tokens of the engine. `graph_positions`: of its largest CUDA graph, where the sizes of all graphs
+    are not known. Compiled here, before the first step."""
+    table = file.table.table.with_graphs(graph_positions)
+    prices = GatePrices(table=table, depths=depths, prior=conditional_of(np.array(file.survival), depths))
+    prices.warm_up()
+    return prices
+
+
+def conditional_of(survival: FloatArray, depths: int) -> FloatArray:
+    """Acceptance of each token whose predecessors were accepted; constant beyond the last known depth."""
+    known = np.clip(survival[:depths], 1e-6, 1.0)
+    conditional = np.clip(known / np.concatenate([[1.0], known[:-1]]), 0.0, _SUREST)
+    return np.pad(conditional, (0, depths - conditional.size), mode="edge")
