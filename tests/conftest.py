@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,27 +14,89 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_WARM_UP = pytest.StashKey["subprocess.Popen[bytes]"]()
+
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
 
+# Files that take longest: with `-n` they start first, so that a run ends with short ones on every core. The first three
+# need nothing compiled, or late: `tests/warm_up.py` compiles beside them.
+_LONGEST = (
+    "contracts/test_matrix.py",
+    "golden/test_golden.py",
+    "published/test_served_rows.py",
+    "explorer/test_browser.py",
+    "contracts/test_requests.py",
+    "unit/test_sweep.py",
+    "unit/test_policies.py",
+    "explorer/test_openapi.py",
+    "contracts/test_readme.py",
+    "contracts/test_install.py",
+    "unit/test_modules.py",
+    "unit/test_service.py",
+)
+# Files that `make test-fast` leaves out: they install, start servers or other processes, or compute for long.
+_SLOW = (
+    "contracts/test_install.py",
+    "contracts/test_live_page.py",
+    "contracts/test_matrix.py",
+    "contracts/test_packaging.py",
+    "contracts/test_questions.py",
+    "contracts/test_readme.py",
+    "properties/test_busiest_rank.py",
+    "unit/test_explore_cli.py",
+    "unit/test_figures.py",
+    "unit/test_habits.py",
+    "unit/test_live_capture.py",
+    "unit/test_measure.py",
+    "unit/test_modules.py",
+    "unit/test_reference_profiles.py",
+    "unit/test_routing_captures.py",
+    "unit/test_service.py",
+    "unit/test_sweep.py",
+    "unit/test_validate.py",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Once per run: compiled functions are cached by their own file, and would outlive a change of what they call."""
-    if not hasattr(config, "workerinput"):
-        _drop_stale_compiled()
+    if hasattr(config, "workerinput"):
+        return
+    stale = _drop_stale_compiled()
+    if stale and config.getoption("numprocesses", None):
+        command = [sys.executable, "-m", "tests.warm_up"]
+        config.stash[_WARM_UP] = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
-def _drop_stale_compiled() -> None:
-    sources = sorted((ROOT / "src").rglob("*.py"))
-    compiled = [text for text in (path.read_bytes() for path in sources) if b"compiling import" in text]
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (process := config.stash.get(_WARM_UP, None)) is not None:
+        process.terminate()  # has ended long ago, unless the run was short
+        process.wait()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {ROOT / "tests" / name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+    slow = {ROOT / "tests" / name for name in _SLOW}
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
+
+
+def _drop_stale_compiled() -> bool:
+    """Whether there was anything to drop, or nothing compiled yet."""
+    texts = [path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))]
+    compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
     digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
     if kept.is_file() and kept.read_text() == digest:
-        return
-    for ending in ("*.nbi", "*.nbc"):
-        for path in (ROOT / "src").rglob(ending):
+        return False
+    for place, ending in product(("src", "tests"), ("*.nbi", "*.nbc")):
+        for path in (ROOT / place).rglob(ending):
             path.unlink(missing_ok=True)
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(digest)
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Every bundled model × GPU × engine: does the table say what the flags mean, and the verdict what the table says?
 
 `python -m tests.matrix` (`make test-matrix`) checks all of them, which takes about half an hour on one core. It appends
-to `.cache/matrix.jsonl` and skips what that file holds for the same source code, so it can be stopped and continued.
+to `.cache/matrix.jsonl` and skips what that file holds for the same code, so it can be stopped and continued. The same
+code: the modules that plans import, the catalog and the kernel tables; a change of the explorer restarts nothing.
 At the end it writes `tests/matrix_summary.md`. `tests/contracts/test_matrix.py` checks a fixed sample.
 """
 
@@ -18,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import specmargin
@@ -33,6 +36,7 @@ from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import Parallel
 from specmargin.step import ExpertCounter
+from tests import engine_readers
 from tests.engine_readers import READERS
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +44,7 @@ RESULTS = ROOT / ".cache" / "matrix.jsonl"
 SUMMARY = ROOT / "tests" / "matrix_summary.md"
 _MOST_LINES, _WIDTH = 30, 80
 _SLACK = 1e-9
+_FIRST_CELLS = (("qwen3.6-35b-a3b", "h200"), ("llama-3.1-8b", "h100"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,35 +248,54 @@ def _output_faults(result: Answer, engine: str) -> Iterator[str]:
 
 
 def main() -> int:
-    code = _digest()
+    modules = plan_modules()
+    code = digest(modules)
     done = _read(code)
     todo = [cell for cell in cells() if cell not in done]
     RESULTS.parent.mkdir(exist_ok=True)
     try:
-        _check_all(todo, done, code)
+        _check_all(todo, done, code, modules)
     finally:
         SUMMARY.write_text(_summary(done), encoding="utf-8")
         print(SUMMARY.read_text(encoding="utf-8"))
     return 1 if any(result.faults for result in done.values()) else 0
 
 
-def _check_all(todo: list[Cell], done: dict[Cell, Result], code: str) -> None:
+def _check_all(todo: list[Cell], done: dict[Cell, Result], code: str, modules: frozenset[str]) -> None:
     began, known = time.monotonic(), len(done)
     with RESULTS.open("a", encoding="utf-8") as file:
         for index, cell in enumerate(todo, start=1):
-            done[cell] = check(cell)
-            file.write(json.dumps({"code": code, "cell": asdict(cell), "result": asdict(done[cell])}) + "\n")
+            result = check(cell)
+            if missed := _imported() - modules:
+                raise AssertionError(f"{cell} needs modules that the key of the results leaves out: {sorted(missed)}")
+            done[cell] = result
+            file.write(json.dumps({"code": code, "cell": asdict(cell), "result": asdict(result)}) + "\n")
             file.flush()
             if index % 20 == 0 or index == len(todo):
                 left = (time.monotonic() - began) / index * (len(todo) - index)
                 print(f"{index}/{len(todo)} ({known} known before), {left / 60:.0f} min left", flush=True)
 
 
-def _digest() -> str:
-    """Of the source code: results of other code do not count."""
+def plan_modules() -> frozenset[str]:
+    """Modules that plans import, found by planning: some are imported only when they are needed."""
+    for engine, (model, gpu) in itertools.product(ENGINES, _FIRST_CELLS):
+        check(Cell(model=model, gpu=gpu, engine=engine))
+    return _imported()
+
+
+def _imported() -> frozenset[str]:
+    return frozenset(name for name in sys.modules if name.partition(".")[0] == "specmargin")
+
+
+def digest(modules: frozenset[str]) -> str:
+    """Of what a plan depends on: results of other code do not count."""
     package = Path(specmargin.__file__).parent
-    files = [*sorted(package.rglob("*.py")), *sorted(package.rglob("*.toml")), *sorted(package.rglob("*.json"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:16]
+    code = [Path(str(sys.modules[name].__file__)) for name in sorted(modules)]
+    data = [path for ending in ("*.toml", "*.json") for path in sorted((package / "catalog").rglob(ending))]
+    checks = [Path(__file__), Path(engine_readers.__file__)]
+    tables = version("aiconfigurator-core") if find_spec("aiconfigurator_core") else ""
+    content = b"".join(path.read_bytes() for path in [*code, *data, *checks])
+    return hashlib.sha256(content + tables.encode()).hexdigest()[:16]
 
 
 def _read(code: str) -> dict[Cell, Result]:

@@ -1,11 +1,11 @@
 """The tables and the figure of `gpu_swing.py`, from its JSON: ratios to the best, intervals, overhead.
 
-    python -m benchmarks.gpu.report FILE.json [FIGURE.png]
+    python -m benchmarks.gpu.report FOLDER [FIGURE.png]     FOLDER: with swing.json, gates.json and plain.json
 
-A turn's speed is its expected tokens (by the depths that were asked for, since chance is not what is compared) over its
-seconds, at the mean context of its row: contexts grow during a block, and contestants meet them in another order in
-each block. Intervals are 95%, by a bootstrap over blocks. Over the swing every phase (a load and a traffic) counts the
-same: the geometric mean of ratios.
+A turn's speed is its tokens over its seconds, at the mean context of its row: contexts grow during a block, and
+contestants meet them in another order in each block. Tokens are the expected ones where whole drafts are verified (by
+the depths that were asked for: chance is not what is compared), and the committed ones where a gate cuts drafts.
+Intervals are 95%, by a bootstrap over blocks. Over the swing every phase counts the same: the geometric mean of ratios.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Phase:
     traffic: str
     table_depth: int
     seconds: dict[str, FloatArray]  # per round, by contestant
-    tokens: dict[str, FloatArray]  # per round and sequence, expected
+    tokens: dict[str, FloatArray]  # per round and sequence: expected, or committed by a gate
+    committed: dict[str, FloatArray]
 
     @property
     def name(self) -> str:
@@ -43,20 +44,33 @@ class Phase:
     def fixed(self) -> list[str]:
         return [name for name in self.seconds if name.startswith("depth")]
 
-    def speed(self, name: str, blocks: IntArray | slice = slice(None)) -> float:
-        """Tokens per second."""
-        return float(self.batch * self.tokens[name][blocks].sum() / self.seconds[name][blocks].sum())
+    def speed(self, name: str, blocks: IntArray | slice = slice(None), *, committed: bool = False) -> float:
+        """Tokens per second: the median of blocks, since single turns met a kernel that was still being compiled."""
+        tokens = self.committed if committed else self.tokens
+        return float(self.batch * np.median((tokens[name] / self.seconds[name])[blocks]))
 
     def best_fixed(self) -> str:
         return max(self.fixed, key=self.speed)
 
 
-def read(path: Path) -> list[Phase]:
+def read_swing(path: Path) -> list[Phase]:
     file = json.loads(path.read_text())
-    return [phase_of(row, file["acceptance"][row["traffic"]]) for row in file["rows"]]
+    return [phase_of(row, row["traffic"], constant(file["acceptance"][row["traffic"]])) for row in file["rows"]]
 
 
-def phase_of(row: dict[str, Any], rate: float) -> Phase:
+def read_gates(path: Path) -> list[Phase]:
+    file = json.loads(path.read_text())
+    survival = np.mean(list(file["bank"]["survival"].values()), axis=0).tolist()
+    rows = sorted(file["rows"], key=lambda row: int(row["batch"]))
+    return [phase_of(row, " and ".join(file["bank"]["survival"]), survival) for row in rows]
+
+
+def constant(rate: float) -> list[float]:
+    """Survival by depth."""
+    return [rate**depth for depth in range(1, 33)]
+
+
+def phase_of(row: dict[str, Any], traffic: str, survival: list[float]) -> Phase:
     blocks, batch = row["blocks"], row["batch"]
     names = sorted(blocks[0])
     seconds = {name: np.array([b[name]["seconds"] / b[name]["rounds"] for b in blocks]) for name in names}
@@ -65,25 +79,35 @@ def phase_of(row: dict[str, Any], rate: float) -> Phase:
     slope = _slope(seconds, context)
     return Phase(
         batch=batch,
-        traffic=row["traffic"],
+        traffic=traffic,
         table_depth=row["table_depth"],
         seconds={name: seconds[name] - slope * (context[name] - level) for name in names},
-        tokens={name: np.array([_expected(b[name], rate) for b in blocks]) for name in names},
+        tokens={name: np.array([_tokens(name, b[name], batch, survival) for b in blocks]) for name in names},
+        committed={name: np.array([_committed(b[name], batch) for b in blocks]) for name in names},
     )
 
 
 def _slope(seconds: dict[str, FloatArray], context: dict[str, FloatArray]) -> float:
-    """Seconds per token of context: least squares with a level per contestant."""
-    x = np.concatenate([context[name] - context[name].mean() for name in seconds])
-    y = np.concatenate([seconds[name] - seconds[name].mean() for name in seconds])
-    return max(float((x * y).sum() / max((x * x).sum(), 1e-12)), 0.0)
+    """Seconds per token of context: the median over pairs of turns of one contestant."""
+    slopes = []
+    for name, times in seconds.items():
+        first, second = np.triu_indices(times.size, 1)
+        apart = context[name][second] - context[name][first]
+        slopes.append(((times[second] - times[first])[apart != 0.0]) / apart[apart != 0.0])
+    return max(float(np.median(np.concatenate(slopes))), 0.0)
 
 
-def _expected(turn: dict[str, Any], rate: float) -> float:
-    """Tokens per round and sequence."""
+def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float]) -> float:
+    """Per round and sequence."""
+    if "gate" in name:
+        return _committed(turn, batch)
     rounds = {int(depth): count for depth, count in turn["depths"].items()}
-    tokens = sum(count * sum(rate**d for d in range(depth + 1)) for depth, count in rounds.items())
+    tokens = sum(count * (1.0 + sum(survival[:depth])) for depth, count in rounds.items())
     return float(tokens / sum(rounds.values()))
+
+
+def _committed(turn: dict[str, Any], batch: int) -> float:
+    return float(turn["tokens"] / turn["rounds"] / batch)
 
 
 # --- ratios ---
@@ -96,15 +120,23 @@ def interval(ratio: Callable[[IntArray], float], blocks: int) -> tuple[float, fl
     return float(low), float(high)
 
 
-def over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple[float, float, float]:
+def over(
+    phases: list[Phase], name: str, other: Callable[[Phase], str], *, committed: bool = False
+) -> tuple[float, float, float]:
     """Geometric mean over phases of the speed of one contestant over another, with its interval."""
 
     def ratio(blocks: IntArray | slice) -> float:
-        logs = [np.log(phase.speed(name, blocks) / phase.speed(other(phase), blocks)) for phase in phases]
+        pairs = [(phase, name, other(phase)) for phase in phases]
+        logs = [_log_ratio(phase, one, another, blocks, committed=committed) for phase, one, another in pairs]
         return float(np.exp(np.mean(logs)))
 
     count = len(next(iter(phases[0].seconds.values())))
     return ratio(slice(None)), *interval(ratio, count)
+
+
+def _log_ratio(phase: Phase, name: str, other: str, blocks: IntArray | slice, *, committed: bool) -> float:
+    speeds = [phase.speed(one, blocks, committed=committed) for one in (name, other)]
+    return float(np.log(speeds[0] / speeds[1]))
 
 
 def overhead(phases: list[Phase]) -> tuple[float, float, float]:
@@ -112,7 +144,8 @@ def overhead(phases: list[Phase]) -> tuple[float, float, float]:
 
     def ratio(blocks: IntArray | slice) -> float:
         pairs = [(p.seconds[f"held {p.table_depth}"], p.seconds[f"depth {p.table_depth}"]) for p in phases]
-        return float(np.exp(np.mean([np.log(held[blocks].sum() / bare[blocks].sum()) for held, bare in pairs]))) - 1.0
+        logs = [np.log(np.median(held[blocks]) / np.median(bare[blocks])) for held, bare in pairs]
+        return float(np.expm1(np.mean(logs)))
 
     count = len(next(iter(phases[0].seconds.values())))
     return ratio(slice(None)), *interval(ratio, count)
@@ -121,36 +154,72 @@ def overhead(phases: list[Phase]) -> tuple[float, float, float]:
 # --- tables ---
 
 
-def tables(phases: list[Phase]) -> str:
+def swing_tables(phases: list[Phase], plain: dict[int, float]) -> str:
     depths = sorted({int(name.split()[1]) for phase in phases for name in phase.fixed})
-    head = ["phase", *(f"depth {depth}" for depth in depths), "table", "controller", "best depth", "controller over it"]
+    head = ["sequences, traffic", "none", "off", *(f"depth {depth}" for depth in depths[1:])]
+    head += ["table", "controller", "controller over the best depth"]
     lines = [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
     for phase in phases:
         fixed = [f"{phase.speed(f'depth {d}'):,.0f}" if f"depth {d}" in phase.seconds else "" for d in depths]
         cells = [f"{phase.speed(f'depth {phase.table_depth}'):,.0f}", f"{phase.speed('controller'):,.0f}"]
         ratio = _ratio(over([phase], "controller", Phase.best_fixed))
-        lines.append(_row([phase.name, *fixed, *cells, phase.best_fixed().split()[1], ratio]))
+        lines.append(_row([phase.name, f"{plain[phase.batch]:,.0f}", *fixed, *cells, ratio]))
     lines += ["", _row(["sequences", "controller over the best depth", "over the table", "time that the plug-in adds"])]
     lines.append(_row(["---:"] * 4))
     for batch in sorted({phase.batch for phase in phases}):
         chosen = [phase for phase in phases if phase.batch == batch]
-        added = "{:+.1%} ({:+.1%} to {:+.1%})".format(*overhead(chosen))
         ratios = [_ratio(over(chosen, "controller", other)) for other in (Phase.best_fixed, _table)]
-        lines.append(_row([str(batch), *ratios, added]))
+        lines.append(_row([str(batch), *ratios, _added(chosen)]))
     lines += ["", _row(["controller over", "whole swing"]), _row(["---", "---:"])]
+    lines.append(_row(["none", f"{_over_plain(phases, plain):.3f}"]))
     lines.append(_row(["the table", _ratio(over(phases, "controller", _table))]))
     for depth in depths:
-        lines.append(_row([f"depth {depth}", _ratio(over(phases, "controller", partial(_nearest, depth=depth)))]))
+        name = f"depth {depth}" if depth else "off (depth 0)"
+        lines.append(_row([name, _ratio(over(phases, "controller", partial(_nearest, depth=depth)))]))
     return "\n".join(lines)
+
+
+def gate_tables(phases: list[Phase], plain: dict[int, float]) -> str:
+    gates = sorted({name for phase in phases for name in phase.seconds if "gate" in name})
+    depths = sorted({int(name.split()[1]) for phase in phases for name in phase.fixed})
+    head = ["sequences", "none", *(f"depth {depth}" for depth in depths), "controller", *gates]
+    lines = [_row(head), _row(["---:"] * len(head))]
+    for phase in phases:
+        names = [*(f"depth {depth}" for depth in depths), "controller", *gates]
+        cells = [f"{phase.speed(name, committed=True):,.0f}" if name in phase.seconds else "" for name in names]
+        lines.append(_row([str(phase.batch), f"{plain[phase.batch]:,.0f}", *cells]))
+    head = ["sequences", "best depth", "controller over it", *(f"over {gate}" for gate in gates)]
+    lines += ["", _row([*head, "time that the plug-in adds"]), _row(["---:"] * (len(head) + 1))]
+    for phase in phases:
+        ratios = [_ratio(over([phase], "controller", Phase.best_fixed))]
+        ratios += [_ratio(over([phase], "controller", partial(_named, name=gate), committed=True)) for gate in gates]
+        lines.append(_row([str(phase.batch), phase.best_fixed().split()[1], *ratios, _added([phase])]))
+    ratios = [_ratio(over(phases, "controller", Phase.best_fixed))]
+    ratios += [_ratio(over(phases, "controller", partial(_named, name=gate), committed=True)) for gate in gates]
+    lines.append(_row(["all", "", *ratios, _added(phases)]))
+    return "\n".join(lines)
+
+
+def _over_plain(phases: list[Phase], plain: dict[int, float]) -> float:
+    """Over an engine without speculation, which ran by itself: no interval."""
+    return float(np.exp(np.mean([np.log(phase.speed("controller") / plain[phase.batch]) for phase in phases])))
 
 
 def _table(phase: Phase) -> str:
     return f"depth {phase.table_depth}"
 
 
+def _named(_: Phase, name: str) -> str:
+    return name
+
+
 def _nearest(phase: Phase, depth: int) -> str:
     """A fixed depth; where its step does not fit a CUDA graph, the deepest that does (kinder to it than the engine)."""
     return f"depth {min(depth, max(int(name.split()[1]) for name in phase.fixed))}"
+
+
+def _added(phases: list[Phase]) -> str:
+    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*overhead(phases))
 
 
 def _ratio(values: tuple[float, float, float]) -> str:
@@ -161,5 +230,41 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+# --- figure ---
+
+
+def draw(gates: list[Phase], plain: dict[int, float], path: Path) -> None:
+    """Tokens per second over those of an engine without speculation, by number of sequences."""
+    import altair as alt
+
+    from specmargin.figures.files import save
+
+    names = {"controller": "Specmargin's controller", "vllm gate": "vLLM's gate", "depth 1": "depth 1"}
+    names |= {"depth 3": "depth 3", "depth 5": "depth 5", "vllm gate, honest curve": "vLLM's gate, honest curve"}
+    rows = [
+        {"sequences": str(phase.batch), "gain": phase.speed(name, committed=True) / plain[phase.batch], "policy": title}
+        for phase in gates
+        for name, title in names.items()
+        if name in phase.seconds
+    ]
+    order = [str(phase.batch) for phase in gates]
+    x = alt.X("sequences:N", sort=order, title="sequences", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("gain:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
+    color = alt.Color("policy:N", sort=list(names.values()), title=None, legend=alt.Legend(orient="right"))
+    title = "Depth control and vLLM's gate on an H200: Qwen3-30B-A3B, EAGLE-3"
+    base = alt.Chart(alt.InlineData(rows), width=520, height=300, title=title)
+    even = alt.Chart(alt.InlineData([{"gain": 1.0}])).mark_rule(strokeDash=[4, 4], color="#888").encode(y="gain:Q")
+    save((even + base.mark_line(point=True).encode(x=x, y=y, color=color)), path)
+
+
+def main(folder: Path, figure: Path | None = None) -> None:
+    rows = json.loads((folder / "plain.json").read_text())["rows"]
+    plain = {int(row["batch"]): row["batch"] / row["round_ms"] * 1e3 for row in rows}
+    gates = read_gates(folder / "gates.json")
+    print(swing_tables(read_swing(folder / "swing.json"), plain), gate_tables(gates, plain), sep="\n\n")
+    if figure is not None:
+        draw(gates, plain, figure)
+
+
 if __name__ == "__main__":
-    print(tables(read(Path(sys.argv[1]))))
+    main(*map(Path, sys.argv[1:]))

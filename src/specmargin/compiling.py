@@ -1,8 +1,10 @@
 """How hot paths are compiled: with Numba, cached on disk.
 
-`compiled` is for functions that call each other: inlined, and without reference counting. They take arrays, change them
-in place and allocate none, so counting is not needed; it would take ten times as long as the work itself. (`_nrt` is
-Numba's private name of that option.) `entry` is for functions that Python calls.
+`compiled` is for functions that only compiled code calls: inlined, and without reference counting. They take arrays,
+change them in place and allocate none, so counting is not needed; it would take ten times as long as the work itself.
+(`_nrt` is Numba's private name of that option.) `compiled_entry` is the same for a function that Python calls too, and
+`entry` counts references. A function that Python can call needs a wrapper, into which everything is inlined once more:
+without wrappers the simulator compiles in half the time.
 """
 
 from __future__ import annotations
@@ -12,25 +14,43 @@ from typing import Any, ParamSpec, TypeVar
 
 import numba as nb
 from numba.core import types
+from numba.core.registry import CPUDispatcher
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_CALLED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_INLINED: dict[str, Any] = {**_CALLED, "forceinline": True, "_nrt": False}
+
+
+class _Inner(CPUDispatcher):
+    """A compiled function that has no wrapper: calling it from Python would be a segmentation fault."""
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise TypeError(f"{self.py_func.__qualname__} is for compiled code only; Python calls functions under @entry")
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": False}
-    dispatcher: Callable[P, R] = nb.njit(**options)(function)
+    dispatcher: Callable[P, R] = nb.njit(**{**_INLINED, "no_cpython_wrapper": True})(function)
+    if isinstance(dispatcher, CPUDispatcher):  # not with NUMBA_DISABLE_JIT
+        dispatcher.__class__ = _Inner
+    return dispatcher
+
+
+def compiled_entry(function: Callable[P, R]) -> Callable[P, R]:
+    dispatcher: Callable[P, R] = nb.njit(**_INLINED)(function)
     return dispatcher
 
 
 def entry(function: Callable[P, R]) -> Callable[P, R]:
-    dispatcher: Callable[P, R] = nb.njit(cache=True, nogil=True, error_model="numpy")(function)
+    dispatcher: Callable[P, R] = nb.njit(**_CALLED)(function)
     return dispatcher
 
 
 def fast_entry(function: Callable[P, R]) -> Callable[P, R]:
     """For inner loops over finite numbers, where sums may be taken in any order."""
-    dispatcher: Callable[P, R] = nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=True)(function)
+    dispatcher: Callable[P, R] = nb.njit(**{**_CALLED, "fastmath": True})(function)
     return dispatcher
 
 

@@ -74,6 +74,7 @@ def test_vllm_says_exactly_the_plan() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(
     depths=st.lists(st.integers(0, 8), min_size=1, max_size=6),
     cuts=st.lists(st.integers(1, BATCHES - 1), min_size=6, max_size=6, unique=True),

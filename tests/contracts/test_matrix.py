@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from specmargin.app.planning import Answer, answers
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import device_names, model_names
 from specmargin.formats import ENGINES
+from tests.conftest import ROOT
 from tests.matrix import check, faults, sample
 
 _PARTS = 8
@@ -29,6 +32,16 @@ def test_the_sample_has_everything_and_is_small() -> None:
     left_out = set(model_names()) - {cell.model for cell in cells}
     assert left_out == {"qwen3.8-2.4t-a95b"}  # in bf16 it needs more than eight of any GPU
     assert {cell.engine for cell in cells if cell.parallel == "dp-ep"} == {"vllm", "sglang", "trtllm"}
+
+
+def test_results_are_kept_over_changes_that_no_plan_depends_on() -> None:
+    command = [sys.executable, "-c", "from tests.matrix import plan_modules; print(*plan_modules())"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    packages = {name.split(".")[1] for name in modules if "." in name}
+    assert {"architecture", "hardware", "prices", "routing", "acceptance", "decisions", "formats"} <= packages
+    assert {"specmargin.catalog.modules", "specmargin.cli.plan_view"} <= modules
+    assert not packages & {"live", "explorer", "figures", "api", "measure", "simulator", "policies"}
 
 
 def test_the_check_can_fail() -> None:

@@ -110,7 +110,9 @@ def _numbers(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("verb", list(ASKED))
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=[] if verb == "plan" else [pytest.mark.slow]) for verb in ASKED]
+)
 def test_no_option_is_ignored(verb: str, field: str, capsys: pytest.CaptureFixture[str], reference: Path) -> None:
     changes = {name: value.replace("REFERENCE", str(reference)) for name, value in OTHER[field].items()}
     if field in REQUESTS[verb].unused:

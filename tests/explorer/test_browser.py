@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,6 @@ Open = Callable[..., "Page"]
 needs_tables = pytest.mark.skipif(
     not store.available(), reason="the kernel tables are not installed: pip install '.[tables]'"
 )
-_REDRAW_MS = 150.0
-_PAINT_MS = 1500.0
 
 
 def ready(page: Page) -> Page:
@@ -349,20 +346,19 @@ def test_no_serious_accessibility_violation(open_page: Open, axe_source: str, pa
 
 
 @pytest.mark.parametrize("prices", ["laws", pytest.param("tables", marks=needs_tables)])
-def test_first_paint_and_redraws_are_quick(open_page: Open, prices: str) -> None:
-    """The promise is 150 ms on two quiet cores: `benchmarks/bench_explorer.py` measures it, docs/explorer.md has the
-    numbers. Other tests run beside this one, so what is asserted is twice that."""
+def test_a_change_asks_once_and_redraws_once(open_page: Open, prices: str) -> None:
+    """How long that takes is measured by `benchmarks/bench_explorer.py`, on a quiet machine."""
     page = ready(open_page(f"/?prices={prices}"))
-    paint = float(page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime"))
-    page.wait_for_timeout(500)
-    taken = [after(page, slide(page, "alpha", 0.5 + 0.03 * i)) for i in range(6)]
-    taken += [after(page, slide(page, "batch", 2 + i)) for i in range(6)]
-    taken += [after(page, slide(page, "context", 9 + 0.5 * i)) for i in range(6)]
-    for kind in ("eagle", "dflash", "ngram"):
-        taken.append(after(page, partial(page.select_option, "[name=drafter]", kind)))
-    print(f"{prices}: first paint {paint:.0f} ms; redraw median {statistics.median(taken):.0f} ms of {len(taken)}")
-    assert paint < _PAINT_MS
-    assert statistics.median(taken) < 2 * _REDRAW_MS
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/api/view?" in request.url else None)
+    changes = [slide(page, "alpha", 0.62), slide(page, "batch", 4), slide(page, "context", 11)]
+    changes += [partial(page.select_option, "[name=drafter]", kind) for kind in ("eagle", "ngram")]
+    drawn = redraws(page)
+    for change in changes:
+        after(page, change)
+    assert len(asked) == len(changes)
+    assert redraws(page) - drawn == len(changes)
 
 
 def test_what_takes_long_is_said_to_be_under_way(open_page: Open) -> None:

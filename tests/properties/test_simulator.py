@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
+from specmargin.compiling import entry
+from specmargin.errors import ScenarioError
 from specmargin.modes import POLICIES as NAMES
 from specmargin.policies.kernel.prices import locate, ragged_parts
 from specmargin.prices.model import EngineTime
+from specmargin.simulator.costs import prefill_seconds
 from specmargin.simulator.engine import EngineSettings, kv_budget
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank, captured_rounds
 from specmargin.simulator.run import simulate, tables_of
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.tables import StepTables
-from specmargin.simulator.workload import Arrivals, ClosedLoop, LognormalLength, Poisson, UniformLength, Workload
+from specmargin.simulator.workload import Arrivals, ClosedLoop, LognormalLength, Poisson, UniformLength, Workload, draw
 from specmargin.step import Step
 from tests.simulations import serving
 
@@ -100,6 +103,18 @@ loads = st.builds(
 )
 
 
+def served(load: Drawn, **changes: Any) -> Result:
+    """The result of a load. One of which no request fits is refused, and another is drawn."""
+    serving = load.serving(**changes)
+    try:
+        return simulate(serving, log_steps=True)
+    except ScenarioError:
+        requests = draw(serving.workload, serving.seed)
+        whole_blocks = load.blocks - 1  # drafts take less than one
+        assert (requests.prompt_tokens + requests.output_tokens).min() > whole_blocks * serving.engine.block_tokens
+        reject()
+
+
 def conserved(result: Result) -> None:
     summary, requests = result.summary(), result.requests
     finished = result.finished
@@ -137,17 +152,18 @@ def conserved(result: Result) -> None:
     assert summary["committed"] == int(steps["committed"].sum())
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(load=loads)
 def test_nothing_is_lost(load: Drawn) -> None:
-    conserved(simulate(load.serving(), log_steps=True))
+    conserved(served(load))
 
 
 @settings(max_examples=25)
 @given(load=loads, depth=st.integers(0, 4))
 def test_a_draft_is_verified_one_step_after_it_was_chosen(load: Drawn, depth: int) -> None:
     """Fixed depth: every decoding sequence verifies what the step before drafted, unless the budget cut it."""
-    result = simulate(load.serving(policy=f"fixed:{depth}"), log_steps=True)
+    result = served(load, policy=f"fixed:{depth}")
     steps = result.step_columns()
     full = steps["sequences"] + steps["verified"] + steps["prefill_tokens"] < load.limits[1]
     once = result.summary()["preemptions"] == 0
@@ -158,7 +174,7 @@ def test_a_draft_is_verified_one_step_after_it_was_chosen(load: Drawn, depth: in
 @settings(max_examples=25)
 @given(load=loads)
 def test_the_same_seed_gives_the_same_bytes(load: Drawn) -> None:
-    one, two = (simulate(load.serving(), log_steps=True) for _ in range(2))
+    one, two = served(load), served(load)
     assert one.steps.tobytes() == two.steps.tobytes()
     assert one.finish.tobytes() == two.finish.tobytes()
     assert one.timeline() == two.timeline()
@@ -179,8 +195,8 @@ _RECOMPUTED = Drawn(
 @example(load=_RECOMPUTED, policy="fixed:2")
 def test_compiled_policies_are_the_policies_themselves(load: Drawn, policy: str) -> None:
     """The same objects, called from Python on the same engine, give the same steps."""
-    compiled = simulate(load.serving(policy=policy), log_steps=True)
-    called = simulate(load.serving(policy=policy, compiled=False), log_steps=True)
+    compiled = served(load, policy=policy)
+    called = served(load, policy=policy, compiled=False)
     np.testing.assert_array_equal(compiled.steps, called.steps)
     np.testing.assert_array_equal(compiled.finish, called.finish)
 
@@ -245,21 +261,30 @@ def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
     prompt=st.integers(0, 600),
 )
 def test_tables_price_ragged_and_mixed_steps_as_the_scenario_does(depths: list[int], context: int, prompt: int) -> None:
-    from specmargin.simulator.costs import prefill_seconds  # noqa: PLC0415 (compiled)
-
     base = small(32, 700)
     tables = shared_tables(32, 700)
     batch, extra = len(depths), sum(depths)
     effective = float(tables.effective_by_category[0, depths].sum())
-    from_tables = sum(
-        ragged_parts(tables.prices, batch, extra / batch, effective, locate(tables.prices.contexts, context))
-    )
+    from_tables = _decode_seconds(tables, batch, extra, effective, float(context))
     step = Step.ragged(depths=depths, contexts=context)
     if prompt:
-        from_tables += float(prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))
+        from_tables += float(_prefill_seconds(tables, batch + extra, prompt, prompt / 2.0))
         step = step.joined(_prompt(prompt))
     exact = float(base.pricer.verify(step).total_seconds)
     assert from_tables == pytest.approx(exact, rel=0.03)
+
+
+@entry
+def _decode_seconds(tables: StepTables, batch: int, extra: int, effective: float, context: float) -> float:
+    rest, experts = ragged_parts(
+        tables.prices, batch, extra / batch, effective, locate(tables.prices.contexts, context)
+    )
+    return rest + experts
+
+
+@entry
+def _prefill_seconds(tables: StepTables, positions: int, tokens: int, attended: float) -> float:
+    return prefill_seconds(tables, positions, tokens, attended)
 
 
 def _prompt(tokens: int) -> Step:

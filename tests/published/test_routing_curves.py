@@ -19,8 +19,8 @@ from specmargin.routing.local import from_curves
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import assumed
 from specmargin.step import FloatArray, Step
+from tests.command_line import payload
 from tests.scenarios import pricer
-from tests.unit.test_cli import payload
 
 QWEN, FLASH = ExpertPool(experts=256, experts_per_token=8), ExpertPool(experts=256, experts_per_token=6)
 RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -24,14 +22,14 @@ from specmargin.app.verbs_schema import (
     SimulateRequest,
 )
 from specmargin.catalog.lookup import find_model
-from specmargin.cli import main as cli
-from specmargin.files import _stream
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.live.settings_schema import Settings
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.schema import complaint
+from tests import command_line
+from tests.command_line import Ended
 
 MOE, DENSE = "qwen3.6-35b-a3b", "qwen3-8b"
 PLAN = ("plan", MOE, "--gpu", "h200")
@@ -66,27 +64,11 @@ def config(name: str = DENSE) -> str:
     return json.dumps(entry["config"])
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """The whole command line inside this process, in an empty folder."""
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
+    """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    _stream.cache_clear()
-
-    def run(*arguments: str, stdin: str | None = None) -> Ended:
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        monkeypatch.setattr(sys, "argv", ["specmargin", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return Ended(int(str(stop.value.code)), *capsys.readouterr())
-
-    return run
+    return command_line.ended
 
 
 @pytest.fixture
@@ -225,7 +207,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("arguments", "words"), CASES, ids=lambda value: " ".join(value)[:70])
 def test_one_sentence_with_the_file_and_the_fix(
-    run: Any, files: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+    run: Callable[..., Ended], files: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     before = {path.name for path in files.rglob("*")}
     ended = run(*arguments)
@@ -240,7 +222,7 @@ def test_one_sentence_with_the_file_and_the_fix(
     assert {path.name for path in files.rglob("*")} == before, "a file was left behind"
 
 
-def test_a_sweep_in_which_every_cell_fails_fails(run: Any, tmp_path: Path) -> None:
+def test_a_sweep_in_which_every_cell_fails_fails(run: Callable[..., Ended], tmp_path: Path) -> None:
     base = 'base.scenario = {model = "nope", gpu = "h200"}\nbase.workload = {users = 1, requests = 1}\n'
     (tmp_path / "grid.toml").write_text(base + 'grid.policy = ["none"]\n')
     ended = run("sweep", "grid.toml", "--workers", "1")
@@ -249,7 +231,7 @@ def test_a_sweep_in_which_every_cell_fails_fails(run: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("arguments", [(), ("profile",), ("measure",)])
-def test_nothing_to_do_shows_the_help_page(run: Any, arguments: tuple[str, ...]) -> None:
+def test_nothing_to_do_shows_the_help_page(run: Callable[..., Ended], arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert "Usage: specmargin" in ended.out
     assert ended.err == ""
@@ -260,7 +242,7 @@ def test_nothing_to_do_shows_the_help_page(run: Any, arguments: tuple[str, ...])
 SHORT = ("--gpu", "h200", "--batch", "1", "--prices", "laws", "--json")
 
 
-def test_a_byte_order_mark_is_not_in_the_way(run: Any, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_in_the_way(run: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(BOM + config(), encoding="utf-8")
     (tmp_path / "card.toml").write_text(BOM + DEVICE, encoding="utf-8")
     ended = run("price", "model.json", "--gpu", "card.toml", "--json")
@@ -269,7 +251,7 @@ def test_a_byte_order_mark_is_not_in_the_way(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdin"])
-def test_a_configuration_from_standard_input(run: Any, name: str) -> None:
+def test_a_configuration_from_standard_input(run: Callable[..., Ended], name: str) -> None:
     ended = run("plan", name, *SHORT, "--compare", "datasheet", stdin=config())  # read twice: once per price source
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["model"] == "stdin"
@@ -284,7 +266,7 @@ def test_a_model_of_a_pipe(tmp_path: Path) -> None:
     assert find_model(str(tmp_path / "pipe")) == find_model(str(tmp_path / "pipe"))
 
 
-def test_empty_standard_input_is_named(run: Any) -> None:
+def test_empty_standard_input_is_named(run: Callable[..., Ended]) -> None:
     ended = run("plan", "-", *SHORT, stdin="")
     assert (ended.code, "standard input: is empty" in ended.err) == (2, True)
 

@@ -14,7 +14,7 @@ from specmargin.acceptance.bank import KEYS, read_bank
 from specmargin.acceptance.calibration import Logistic, every_token_of, history_of, survival_of, tokens_of
 from specmargin.acceptance.compiled import CompiledCalibrator
 from specmargin.errors import AcceptanceError
-from tests.unit.test_cli import payload, run
+from tests.command_line import payload, run
 
 
 def bank(folder: Path, *, rounds: int = 300, depth: int = 3, seed: int = 0) -> Path:
@@ -136,20 +136,20 @@ def test_profile_acceptance_and_plan(tmp_path: Path) -> None:
     result = payload("profile", "acceptance", str(folder), "--splits", "1")
     assert set(result["categories"]) == {"code", "prose", "all"}
     assert {"ece_raw", "ece_calibrated", "log_loss_raw", "log_loss_calibrated"} <= set(result["calibration"][0])
-    shown = run("profile", "acceptance", str(folder), "--splits", "1").stdout
+    shown = run("profile", "acceptance", str(folder), "--splits", "1").out
     assert max(map(len, shown.splitlines())) <= 100
     shared = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--batch", "1")
     target = tmp_path / "mine.acceptance.json"
     run("profile", "acceptance", str(folder), "--splits", "1", "-o", str(target))
     kept = payload(*shared, "--acceptance", f"{target}:code")
-    assert "give --force" in run("profile", "acceptance", str(folder), "-o", str(target), code=2).stderr
-    assert "no category 'cod'" in run(*shared, "--acceptance", f"{target}:cod", code=2).stderr
+    assert "give --force" in run("profile", "acceptance", str(folder), "-o", str(target), code=2).err
+    assert "no category 'cod'" in run(*shared, "--acceptance", f"{target}:cod", code=2).err
     plan = payload(*shared, "--acceptance", f"{folder}:code")
     assert kept["rows"] == plan["rows"]
     assert plan["sources"]["acceptance"].startswith("measured: 150 rounds of bank, code")
-    assert "no category 'cod'; nearest: code" in run(*shared, "--acceptance", f"{folder}:cod", code=2).stderr
-    assert "--plot draws the ladder" in run("profile", "acceptance", str(folder), "--plot", "x.png", code=2).stderr
-    assert "known prices are" in run("profile", "acceptance", str(folder), "--at", "mars", code=2).stderr
+    assert "no category 'cod'; nearest: code" in run(*shared, "--acceptance", f"{folder}:cod", code=2).err
+    assert "--plot draws the ladder" in run("profile", "acceptance", str(folder), "--plot", "x.png", code=2).err
+    assert "known prices are" in run("profile", "acceptance", str(folder), "--at", "mars", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_profile_acceptance_and_plan(tmp_path: Path) -> None:
 def test_wrong_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rounds.csv"
     path.write_text(text)
-    assert message in run("profile", "acceptance", str(path), code=2).stderr
+    assert message in run("profile", "acceptance", str(path), code=2).err
 
 
 def test_blank_confidences_and_single_requests(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_blank_confidences_and_single_requests(tmp_path: Path) -> None:
     result = payload("profile", "acceptance", str(path))
     assert set(result["categories"]) == {"7", "all"}
     assert result["calibration"] == []
-    assert "two requests" in run("profile", "acceptance", str(path), "--ladder", code=2).stderr
+    assert "two requests" in run("profile", "acceptance", str(path), "--ladder", code=2).err
     plain = tmp_path / "plain.csv"
     plain.write_text("commits\n1\n1\n1\n")
     assert payload("profile", "acceptance", str(plain))["categories"]["all"]["survival"] == [0.0]

@@ -15,7 +15,7 @@ from specmargin.app.request_schema import read_request
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.accuracy import price_errors
 from specmargin.sources import assumed
-from tests.unit.test_cli import run
+from tests.command_line import run
 
 
 def planned(model: str, gpu: str = "h200", **options: Any) -> Answer:
@@ -74,12 +74,12 @@ def test_a_shifted_curve_stays_a_survival_curve() -> None:
 
 def test_the_answer_says_how_sure_it_is() -> None:
     options = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "eagle"]
-    text = " ".join(run(*options).stdout.split())
+    text = " ".join(run(*options).out.split())
     assert "80% range at batch 1:" in text
     assert (
         "the largest unknown is acceptance, borrowed from other models (to narrow it: specmargin profile acceptance)"
         in text
     )
-    payload = json.loads(run(*options, "--json").stdout)
+    payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]

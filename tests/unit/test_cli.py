@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from specmargin.app.request_schema import parse_numbers
+from specmargin.cli import render
 from specmargin.cli.main import VERBS
 from specmargin.modes import ENGINES
-
-
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "specmargin.cli.main", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr or done.stdout
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def payload(*arguments: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(run(*arguments, "--json").stdout)
-    return result
+from tests.command_line import payload, run
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_every_verb_teaches(verb: str) -> None:
-    shown = run(verb, "--help").stdout
+    shown = run(verb, "--help").out
     assert "Usage: specmargin" in shown
 
 
 def test_root() -> None:
-    assert all(verb in run("--help").stdout for verb in VERBS)
-    assert run("--version").stdout.startswith("specmargin ")
-    assert "no verb 'plam'; nearest: plan" in run("plam", code=2).stderr
+    assert all(verb in run("--help").out for verb in VERBS)
+    assert run("--version").out.startswith("specmargin ")
+    assert "no verb 'plam'; nearest: plan" in run("plam", code=2).err
 
 
 def test_plan_json_has_the_documented_keys() -> None:
@@ -64,7 +51,7 @@ def test_plan_by_expert_parallelism_shows_the_communication_share() -> None:
     tp = payload(*shared, "--parallel", "tp")
     assert all(0 < row["communication_share"] < 1 for row in ep["rows"])
     assert ep["rows"][0]["distinct_experts"] < tp["rows"][0]["distinct_experts"]  # a rank's own experts
-    assert "comm" in run(*shared, "--parallel", "ep", "--explain").stdout
+    assert "comm" in run(*shared, "--parallel", "ep", "--explain").out
 
 
 def test_plan_ranks_drafters() -> None:
@@ -96,7 +83,7 @@ def test_plan_writes_every_engine(engine: str, tmp_path: Path) -> None:
     run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--engine", engine, "-o", str(file))
     assert file.read_text().strip()
     again = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--engine", engine, "-o", str(file), code=2)
-    assert "exists; give --force" in again.stderr
+    assert "exists; give --force" in again.err
 
 
 def test_price_json() -> None:
@@ -143,9 +130,20 @@ def test_lists() -> None:
     assert len(models) >= 40
     assert {"name", "hub_id", "parameters", "active_parameters", "source"} <= set(models[0])
     assert len(payload("gpus")["gpus"]) >= 20
-    assert "qwen3.6-35b-a3b" in run("models", "qwen3.6").stdout
+    assert "qwen3.6-35b-a3b" in run("models", "qwen3.6").out
     assert [entry["name"] for entry in payload("models", "GLM-4.6V")["models"]] == ["glm-4.5-air"]
-    assert run("gpus", "h20", "--template").stdout.startswith("# A device of your own. These are the figures of h20:")
+
+
+def test_a_device_file_is_printed_or_written(tmp_path: Path) -> None:
+    text = run("gpus", "h20", "--template").out
+    assert text.startswith("# A device of your own. These are the figures of h20:")
+    file = tmp_path / "mine.toml"
+    assert run("gpus", "h20", "--template", "-o", str(file)).out == ""
+    assert file.read_text() == text
+    assert "exists; give --force" in run("gpus", "h20", "--template", "-o", str(file), code=2).err
+    assert "must end in .toml" in run("gpus", "--template", "-o", str(tmp_path / "mine.csv"), code=2).err
+    assert "--json: a device file is TOML" in run("gpus", "--template", "--json", code=2).err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_lists() -> None:
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_tables_fit_100_columns(arguments: list[str]) -> None:
-    lines = run(*arguments).stdout.splitlines()
+    lines = run(*arguments).out.splitlines()
     wide = [line for line in lines if len(line) > 100 and not line.startswith("--")]  # flags paste as one line
     assert wide == []
 
@@ -225,9 +223,9 @@ PLAN = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200"]
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments: list[str], complaint: str) -> None:
     done = run(*arguments, code=2)
-    assert complaint in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
 
 
 def test_numbers_and_ranges() -> None:
@@ -273,7 +271,7 @@ def test_names_with_brackets_are_not_markup(tmp_path: Path) -> None:
         source = "[bold]its datasheet"
         """
     )
-    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device), "--explain").stdout
+    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", str(device), "--explain").out
     assert "[/red] card" in shown
     assert "[bold]its datasheet" in shown
 
@@ -286,30 +284,30 @@ def test_a_setting_that_falls_short_names_the_better_depth() -> None:
     (short,) = [row for row in result["rows"] if row["better_depth"] is not None]
     assert short["batch"] == 1024
     assert short["better_speedup"] > 1.02 * short["speedup"]
-    assert f"{short['better_depth']}: {short['better_speedup']:.2f}×" in run(*arguments).stdout
-    assert "better" not in run(*arguments, "--min-gain", "0.5").stdout
+    assert f"{short['better_depth']}: {short['better_speedup']:.2f}×" in run(*arguments).out
+    assert "better" not in run(*arguments, "--min-gain", "0.5").out
 
 
 def test_an_accept_length_is_repeated_as_understood_and_needs_its_depth() -> None:
     arguments = ["plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--acceptance"]
-    shown = run(*arguments, "length:2.4@3").stdout
+    shown = run(*arguments, "length:2.4@3").out
     assert "acceptance: length:2.4@3: 1.40 accepted drafts per round, 0.66 per token" in shown
     assert payload(*arguments, "length:2.4@3")["rows"] == payload(*arguments, "accepted:1.4@3")["rows"]
     refused = run(*arguments, "length:2.4", code=2)
-    assert "length:2.4 needs the draft depth at which it was measured: length:2.4@3 for drafts of 3" in refused.stderr
+    assert "length:2.4 needs the draft depth at which it was measured: length:2.4@3 for drafts of 3" in refused.err
 
 
 @pytest.mark.parametrize("more", [(), ("--explain",), ("--gpu-hour-price", "2.5"), ("--contexts", "1k,64k")])
 def test_plans_fit_80_columns(more: tuple[str, ...]) -> None:
     for scenario in ("kimi-k2 --gpu b200 --gpus 8 --parallel dp-ep", "deepseek-v3 --gpu h200 --gpus 8 --engine trtllm"):
-        lines = run("plan", *scenario.split(), *more).stdout.splitlines()
+        lines = run("plan", *scenario.split(), *more).out.splitlines()
         wide = [line for line in lines if len(line.rstrip()) > 80 and "speculative" not in line]
         assert wide == []
         assert len(lines) <= 30 or more
 
 
 def test_costs_have_a_currency() -> None:
-    assert "$/Mtok" in run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--gpu-hour-price", "2.5").stdout
+    assert "$/Mtok" in run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--gpu-hour-price", "2.5").out
 
 
 def test_the_verdict_names_where_the_flags_lose() -> None:
@@ -319,6 +317,19 @@ def test_the_verdict_names_where_the_flags_lose() -> None:
     ((first, last),) = result["loses_at_batches"]
     assert f"it loses at batch {first:,} to {last:,} (0." in result["verdict"]
     assert result["pays_at_batches"] == [[1, first - 1]]
+
+
+def test_long_work_is_announced_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(render, "_PATIENCE_SECONDS", 0.05)
+    for terminal, seconds, announced in ((True, 0.5, True), (True, 0.0, False), (False, 0.5, False)):
+        monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
+        with render.waiting("working on it"):
+            time.sleep(seconds)
+        shown = capsys.readouterr()
+        assert ("working on it" in shown.err) is announced
+        assert shown.out == ""
 
 
 def test_debug_shows_the_traceback_of_a_bug(

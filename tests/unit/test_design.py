@@ -16,8 +16,8 @@ from specmargin.decisions.plan import make_plan
 from specmargin.errors import ArchitectureError, ScenarioError
 from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
+from tests.command_line import payload, run
 from tests.scenarios import pricer
-from tests.unit.test_cli import payload, run
 
 QWEN = shape_of(find_model("qwen3.6-35b-a3b"))
 ACTIVE = Space(
@@ -151,7 +151,7 @@ def test_json() -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--hold", "total", "--batch", "128"]], ids=["active", "total"])
 def test_the_table_fits_100_columns_and_says_what_it_does_not_know(arguments: list[str]) -> None:
-    shown = run(*DESIGN, *arguments).stdout
+    shown = run(*DESIGN, *arguments).out
     assert [line for line in shown.splitlines() if len(line) > 100] == []
     assert "quality of the variants is not predicted" in " ".join(shown.split())
     assert "sources" in shown
@@ -165,7 +165,7 @@ def test_the_figure(tmp_path: Path) -> None:
         assert "experts per token" in drawn
         assert ("50% shared" in drawn) == (not arguments)
     again = run(*DESIGN, "--plot", str(tmp_path / "active.svg"), code=2)
-    assert "give --force" in again.stderr
+    assert "give --force" in again.err
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,6 @@ def test_the_figure(tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments: list[str], complaint: str) -> None:
     done = run(*arguments, code=2)
-    assert complaint in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""

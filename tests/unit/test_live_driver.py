@@ -87,6 +87,7 @@ def survivals() -> Survivals:
     return Survivals(calibrator=None, max_batch=8, max_depth=DEPTH)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data())
 def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject) -> None:

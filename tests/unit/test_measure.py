@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ from specmargin.prices.measured_schema import as_text
 from specmargin.prices.model import EngineTime
 from specmargin.sources import assumed
 from specmargin.step import Step
-from tests.unit.test_cli import run
+from tests.command_line import run
 
 DEVICE = find_device("h200")
 MOE = "vllm-0.26-h200-qwen3-30b-a3b"
@@ -273,19 +274,20 @@ def test_an_engine_that_a_signal_ends_names_it_with_its_likely_cause(
 
 def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
-    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", "import time; time.sleep(60)"])
+    started = tmp_path / "pid"
+    engine = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", engine])
 
-    def interrupt(_: str, __: int, done: int, calls: list[int] = []) -> None:  # noqa: B006
-        calls.append(done)
-        if len(calls) > 1:
+    def interrupt(_: str, __: int, ___: int) -> None:
+        if started.exists() and started.read_text():
             raise KeyboardInterrupt
 
     records = Records(path=tmp_path / "x.rows.jsonl")
-    begin = time.monotonic()
     with pytest.raises(InputError, match="interrupted; 0 rows are saved"), _interruptible(records):
         order = Order(model="m", surface=SURFACE, engine_args={})
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=interrupt)
-    assert time.monotonic() - begin < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
 
 
 def test_nothing_is_started_after_the_deadline(tmp_path: Path) -> None:
@@ -452,13 +454,13 @@ def test_verifying_adds_once_per_step_and_off_adds_up_to_its_floor() -> None:
 
 def test_without_vllm_one_sentence(tmp_path: Path) -> None:
     result = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), code=2)
-    assert "vLLM is not installed" in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert "vLLM is not installed" in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_without_torch_one_sentence(tmp_path: Path) -> None:
     result = run("measure", "gpu", "-o", str(tmp_path / "x.json"), code=2)
-    assert "torch is not installed; run: pip install 'specmargin[measure-gpu]'" in result.stderr
+    assert "torch is not installed; run: pip install 'specmargin[measure-gpu]'" in result.err
 
 
 def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architecture, tmp_path: Path) -> None:
@@ -469,9 +471,9 @@ def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architectur
         records.append(row)
     target = tmp_path / "x.json"
     fitted_output = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(target), "--fit-only", "--json")
-    assert json.loads(fitted_output.stdout)["errors"]["all"]["held_out_median_error"] < 0.01
+    assert json.loads(fitted_output.out)["errors"]["all"]["held_out_median_error"] < 0.01
     planned = run("plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", str(target), "--batch", "1", "--json")
-    assert any("x.json" in text for text in json.loads(planned.stdout)["sources"].values())
+    assert any("x.json" in text for text in json.loads(planned.out)["sources"].values())
 
 
 @pytest.mark.parametrize(
@@ -486,7 +488,7 @@ def test_rows_of_another_machine_are_fitted_without_an_engine(model: Architectur
 )
 def test_options_are_checked_before_an_engine_is_started(option: str, value: str, message: str, tmp_path: Path) -> None:
     result = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), option, value, code=2)
-    assert message in result.stderr
+    assert message in result.err
     assert not list(tmp_path.iterdir())
 
 
@@ -498,11 +500,11 @@ def test_a_grid_may_have_no_depths() -> None:
 @pytest.mark.parametrize("flag", ["nonsense", "a b=1"])
 def test_flags_are_names_and_values(flag: str, tmp_path: Path) -> None:
     result = run("measure", "vllm", "qwen3-30b-a3b", "-o", str(tmp_path / "x.json"), "--set", flag, code=2)
-    assert "give NAME=VALUE" in result.stderr
+    assert "give NAME=VALUE" in result.err
 
 
 def test_two_price_sources_are_compared() -> None:
-    comparison = json.loads(run("validate", MOE, "laws", "--json").stdout)
+    comparison = json.loads(run("validate", MOE, "laws", "--json").out)
     lines = {(line["kind"], line["source"]): line for line in comparison["steps"][MOE]}
     assert lines["all", MOE]["median_error"] < lines["all", "laws"]["median_error"] < 0.2
     assert lines["all", "datasheet"]["median_error"] > 0.35
@@ -510,7 +512,7 @@ def test_two_price_sources_are_compared() -> None:
 
 
 def test_comparing_needs_a_model_or_a_measurement() -> None:
-    assert "give --model" in run("validate", "laws", "datasheet", code=2).stderr
+    assert "give --model" in run("validate", "laws", "datasheet", code=2).err
 
 
 def test_every_bundled_measurement_can_be_read() -> None:

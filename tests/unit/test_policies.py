@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from specmargin.compiling import entry
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Kernel
 from specmargin.policies.policy import Decision, FixedDepth, OneWidthGate, Outcome, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.study.replay import replay
@@ -49,6 +52,7 @@ def geometric(acceptance: float) -> FloatArray:
     return np.asarray(acceptance ** np.arange(1.0, 9.0), dtype=np.float64)
 
 
+@pytest.mark.slow
 def test_greedy_against_the_exact_optimum() -> None:
     """Two thousand random small batches, drafting included: goodput of the gate at the rate it earns, against the best
     of all allocations. Mean loss at most 0.05%, the worst printed."""
@@ -325,6 +329,7 @@ def test_only_captured_depths_are_chosen() -> None:
     assert {controller.draft(8).depth for _ in range(200)} <= {0, 1, 3}
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data())
 def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
@@ -337,17 +342,14 @@ def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
         decision = controller.draft(batch)
         depth = decision.depth
         assert 0 <= depth <= 8
-        signal = np.array(
-            data.draw(st.lists(st.lists(numbers, min_size=8, max_size=8), min_size=batch, max_size=batch))
-        )
-        signal = signal.reshape(batch, 8)
+        signal = data.draw(arrays(np.float64, (batch, 8), elements=numbers))
         drafted = np.full(batch, depth)
         decision = controller.verify(decision, signal, drafted)
         depths = decision.verify_depths
         assert depths is not None
         assert depths.shape == drafted.shape
         assert (depths <= drafted).all()
-        accepted = np.array(data.draw(st.lists(st.integers(-3, 12), min_size=batch, max_size=batch)), dtype=np.int64)
+        accepted = data.draw(arrays(np.int64, batch, elements=st.integers(-3, 12)))
         seconds = data.draw(numbers)
         controller.observe(
             Outcome(decision=decision, drafted=drafted, verified=depths, accepted=accepted, seconds=seconds)
@@ -355,6 +357,7 @@ def test_hostile_updates_raise_nothing(data: st.DataObject) -> None:
         assert is_sane(controller)
 
 
+@pytest.mark.slow
 def test_a_long_life_of_abuse() -> None:
     """300,000 random updates, many of them nonsense; invariants hold all along, and so does memory."""
     table = study_table(by_pass=False, max_batch=8)
@@ -440,7 +443,12 @@ def gated_outcome(controller: Controller, batch: int, spent: float) -> bool:
 
 def is_gating(controller: Controller, batch: int) -> bool:
     """Without changing it."""
-    return bool(decide.is_gating(controller.kernel(), batch))
+    return bool(_is_gating(controller.kernel(), batch))
+
+
+@entry
+def _is_gating(kernel: Kernel, batch: int) -> bool:
+    return decide.is_gating(kernel, batch)
 
 
 def test_a_gate_that_costs_more_than_it_gains_rests_until_the_load_is_another() -> None:

@@ -17,7 +17,7 @@ from specmargin.routing.capture import open_captures
 from specmargin.routing.counting import count
 from specmargin.routing.schema import as_text, parse_routing
 from specmargin.step import Step
-from tests.unit.test_cli import payload, run
+from tests.command_line import payload, run
 
 POOL = ExpertPool(experts=8, experts_per_token=2)
 
@@ -222,12 +222,12 @@ def test_profile_plan_and_coverage_go_together(tmp_path: Path) -> None:
     assert set(result["categories"]) == {"code", "prose"}
     assert target.is_file()
     again = run("profile", "routing", str(folder), "--experts", "8", "-o", str(target), code=2)
-    assert "give --force" in again.stderr
-    assert "give the captured model" in run("profile", "routing", str(folder), code=2).stderr
+    assert "give --force" in again.err
+    assert "give the captured model" in run("profile", "routing", str(folder), code=2).err
     wrong = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--routing", str(target), code=2)
-    assert "is of a model with 8 experts, 2 per token" in wrong.stderr
+    assert "is of a model with 8 experts, 2 per token" in wrong.err
     model = run("profile", "routing", str(folder), "--model", "qwen3.6-35b-a3b", code=2)
-    assert "has 2 layers with 2 experts per token" in model.stderr
+    assert "has 2 layers with 2 experts per token" in model.err
 
 
 def test_coverage_shows_skew_depth_and_amdahl(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_the_plan_says_what_routing_changes() -> None:
     for row in result["routing_effect"]:
         assert row["goodput_gain"] > 0.0
         assert row["loss_by_uniform"] >= 0.0
-    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--batch", "1,4,16", "--explain").stdout
+    shown = run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--batch", "1,4,16", "--explain").out
     assert "compared with uniform routing, the routing profile" in shown
     uniform = payload("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--routing", "uniform")
     assert uniform["routing_effect"] is None
@@ -261,23 +261,23 @@ def test_the_plan_says_what_routing_changes() -> None:
 def test_more_refusals_of_the_command_line(tmp_path: Path) -> None:
     folder = bank(tmp_path / "bank")
     other = run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2)
-    assert "no such file" in other.stderr
+    assert "no such file" in other.err
     np.save(tmp_path / "wide.npy", np.full((64, 2, 2), 99, dtype=np.uint8))
     assert (
         "expert id 99 is out of range"
-        in run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2).stderr
+        in run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2).err
     )
-    assert "has 40 layers" in run("coverage", "deepseek-v3", "--layer", "50", code=2).stderr
+    assert "has 40 layers" in run("coverage", "deepseek-v3", "--layer", "50", code=2).err
     np.save(tmp_path / "one.npy", np.zeros((1, 2, 2), dtype=np.uint8))
     one = run("profile", "routing", str(tmp_path / "one.npy"), "--experts", "8", code=2)
-    assert "no runs of two positions" in one.stderr
+    assert "no runs of two positions" in one.err
     text = bank(tmp_path / "text", prompt_idx=["a"] * 160)
-    assert "must hold whole numbers" in run("profile", "routing", str(text), "--experts", "8", code=2).stderr
+    assert "must hold whole numbers" in run("profile", "routing", str(text), "--experts", "8", code=2).err
     target = tmp_path / "mine.routing.json"
     run("profile", "routing", str(folder), "--experts", "8", "-o", str(target))
     assert (
         "no category has a weight"
-        in run("coverage", "qwen3.6-35b-a3b", "--routing", f"{target}:code=0,prose=0", code=2).stderr
+        in run("coverage", "qwen3.6-35b-a3b", "--routing", f"{target}:code=0,prose=0", code=2).err
     )
 
 

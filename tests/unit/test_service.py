@@ -14,7 +14,7 @@ from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
 from specmargin.errors import InputError
 from specmargin.simulator.run import simulate
 from specmargin.simulator.steady import steady_state
-from tests.unit.test_cli import run
+from tests.command_line import run
 
 MODELS = (
     ("qwen3.6-35b-a3b", "h200", 1, "tp"),
@@ -80,10 +80,10 @@ def test_smaller_chunks_interrupt_decoding_less() -> None:
 
 def test_the_headline_is_the_services() -> None:
     options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
-    text = " ".join(run("plan", "llama-3.1-8b", *options).stdout.split())
+    text = " ".join(run("plan", "llama-3.1-8b", *options).out.split())
     assert text.startswith("With 64 concurrent requests of 4,096 input and 64 output tokens,")
     assert "Prefill takes" in text
-    payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").stdout)
+    payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").out)
     assert payload["service"]["users"] == 64
     assert payload["service"]["plain"]["tokens_per_second_per_gpu"] > 0
     assert payload["verdict"].startswith("With 64")

@@ -12,20 +12,20 @@ from specmargin.figures.validation import predicted_against_measured
 from specmargin.hardware.layout import Layout
 from specmargin.validation.report import ServedReport
 from specmargin.validation.served import ServedRow
-from tests.unit.test_cli import payload, run
+from tests.command_line import payload, run
 
 
 def test_steps_alone() -> None:
     result = payload("validate", "steps")
     assert result["schema"] == "specmargin.validate/1"
     assert {line["source"] for line in result["steps"]} == {"tables", "laws", "datasheet"}
-    shown = run("validate", "steps").stdout
+    shown = run("validate", "steps").out
     assert "vLLM 0.26.0" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
 def test_kernels_name_their_misses() -> None:
-    shown = run("validate", "kernels").stdout
+    shown = run("validate", "kernels").out
     assert "miss the target (rows: median ≤ 3%" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
@@ -40,13 +40,13 @@ def test_kernels_name_their_misses() -> None:
     ],
 )
 def test_invalid_arguments_are_refused_before_the_work(arguments: tuple[str, ...], message: str) -> None:
-    assert message in run("validate", *arguments, code=2).stderr
+    assert message in run("validate", *arguments, code=2).err
 
 
 def test_a_figure_is_overwritten_only_with_force(tmp_path: Path) -> None:
     path = tmp_path / "there.png"
     path.write_text("mine")
-    assert "give --force" in run("validate", "served", "--plot", str(path), code=2).stderr
+    assert "give --force" in run("validate", "served", "--plot", str(path), code=2).err
     assert path.read_text() == "mine"
 
 

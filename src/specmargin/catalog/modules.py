@@ -10,10 +10,15 @@ from specmargin.prices.kernels.modules import MeasuredModule
 from specmargin.prices.work import Module
 
 
-@cache
 def measured_modules() -> tuple[MeasuredModule, ...]:
     """The first of each kind is the one that its law is fitted to."""
-    return tuple(MeasuredModule(table=table, module=_module(table)) for table in MODULES)
+    return tuple(measured for kind in dict.fromkeys(table.kind for table in MODULES) for measured in modules_of(kind))
+
+
+@cache
+def modules_of(kind: str) -> tuple[MeasuredModule, ...]:
+    """Those of one kind of attention: a plan of a model without it reads no other model's configuration."""
+    return tuple(MeasuredModule(table=table, module=_module(table)) for table in MODULES if table.kind == kind)
 
 
 def _module(table: ModuleTable) -> Module:

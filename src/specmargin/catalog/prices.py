@@ -166,10 +166,10 @@ def _read_laws(path: Path, device: Device) -> LawBook:
 
 @cache
 def _refinement_of(system: str, bandwidth: float) -> Refinement:
-    from specmargin.catalog.modules import measured_modules  # noqa: PLC0415 (Polars is an extra)
+    from specmargin.catalog.modules import modules_of  # noqa: PLC0415 (Polars is an extra)
     from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415
 
-    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth, modules=measured_modules())
+    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth, modules_of=modules_of)
 
 
 def _refinement(device: Device) -> Refinement:

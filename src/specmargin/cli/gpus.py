@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,8 @@ from specmargin.architecture.precision import Arithmetic
 from specmargin.catalog.lookup import bundled_device, device_names, device_template
 from specmargin.cli import options as o
 from specmargin.cli import render
-from specmargin.errors import matching
+from specmargin.errors import InputError, matching
+from specmargin.files import write_text
 from specmargin.hardware.device import Device
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -24,16 +26,24 @@ def gpus(
     template: Annotated[
         bool, typer.Option("--template", help="Print a documented device file, with the figures of SEARCH if given.")
     ] = False,
-    output: o.TableOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the table to FILE.csv or FILE.parquet, with --template the device file to FILE.toml.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = None,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """List the bundled devices: datasheet memory, bandwidth, rates and links.
 
-    Your own device is a TOML file: specmargin gpus h20 --template > my-gpu.toml, edit it, then --gpu my-gpu.toml
+    Your own device is a TOML file: specmargin gpus h20 --template -o my-gpu.toml, edit it, then --gpu my-gpu.toml
     """
     if template:
-        print(device_template(search or _TEMPLATE), end="")
+        _write_template(search or _TEMPLATE, output, force=force, json=json)
         return
     devices = [bundled_device(name) for name in matching("GPU", search, device_names())]
     o.check_table(output, force=force)
@@ -57,6 +67,17 @@ def gpus(
     out = render.console()
     out.print(shown)
     out.print("datasheet peaks; bf16, fp8, fp4: dense TFLOP/s; link: GB/s per direction within a node", style="dim")
+
+
+def _write_template(name: str, output: Path | None, *, force: bool, json: bool) -> None:
+    if json:
+        raise InputError("--json: a device file is TOML; leave out --json or --template")
+    if output is None:
+        print(device_template(name), end="")
+        return
+    if output.suffix != ".toml":
+        raise InputError(f"{output}: a device file must end in .toml")
+    write_text(output, device_template(name), force=force)
 
 
 def _payload(device: Device) -> dict[str, Any]:

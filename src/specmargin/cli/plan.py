@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specmargin.app.planning import Answer
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_WAIT_LOAD = "simulating the load; the first time, the simulator is compiled (about half a minute)"
 
 
 @command(app, PlanRequest)
@@ -78,7 +79,8 @@ def plan(
 
     o.check_outputs(output, policy, force=force)
     o.check_plot(plot, force=force)
-    answer = plan_answer(request)
+    with render.waiting(_WAIT_LOAD if request.isl is not None else "planning"):
+        answer = plan_answer(request)
     if output is not None:
         answer = _write(answer, output, force=force)
     if plot is not None:

@@ -13,7 +13,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.formats.base import EngineFormat
 
-_MANY_ROWS = 10
+_MANY_ROWS = 9
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 
 

@@ -17,6 +17,7 @@ from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import check_new, write_text
 
 if TYPE_CHECKING:
+    from specmargin.app.acceptance_study import LadderPrices
     from specmargin.routing.capture import Capture
     from specmargin.routing.schema import RoutingFile
 
@@ -132,10 +133,7 @@ def acceptance(
         from specmargin.acceptance.bank import read_bank
         from specmargin.app import acceptance_study
         from specmargin.cli import profile_acceptance_view
-    prices_by_name = {str(prices): prices for prices in acceptance_study.LadderPrices}
-    unknown = [name for name in ladder_prices or [] if name not in prices_by_name]
-    if unknown:
-        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(prices_by_name)}")
+    chosen = _ladder_prices(ladder_prices)
     if figure is not None:
         from specmargin.figures.files import check_target
 
@@ -144,12 +142,10 @@ def acceptance(
         check_target(figure, force=force)
     if output is not None:
         check_new(output, force=force)
-    default = [acceptance_study.LadderPrices.STUDY_BLOCK, acceptance_study.LadderPrices.STUDY_PASSES]
-    chosen = [prices_by_name[name] for name in ladder_prices] if ladder_prices else default
     rounds = read_bank([Path(file) for file in files])
     rounds = replace(rounds, source=source) if source else rounds
-    replayed = chosen if with_ladder else []
-    payload = acceptance_study.study(rounds, ladder_prices=replayed, splits=splits, progress=render.progress)
+    at = chosen if with_ladder else []
+    payload = acceptance_study.study(rounds, ladder_prices=at, splits=splits, progress=render.progress)
     if output is not None:
         from specmargin.acceptance.schema import as_text
 
@@ -166,6 +162,18 @@ def acceptance(
         render.json_out(payload)
     else:
         profile_acceptance_view.show(render.console(), payload)
+
+
+def _ladder_prices(names: list[str] | None) -> list[LadderPrices]:
+    from specmargin.app.acceptance_study import LadderPrices
+
+    if not names:
+        return [LadderPrices.STUDY_BLOCK, LadderPrices.STUDY_PASSES]
+    prices_by_name = {str(prices): prices for prices in LadderPrices}
+    unknown = [name for name in names if name not in prices_by_name]
+    if unknown:
+        raise ScenarioError(f"--at {unknown[0]}: known prices are {', '.join(prices_by_name)}")
+    return [prices_by_name[name] for name in names]
 
 
 def _pool(capture: Capture, model: str | None, experts: int | None) -> ExpertPool:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any, Literal, TypeVar
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from specmargin.sources import Source
 from specmargin.words import duration
 
 WIDTH = 80
+_PATIENCE_SECONDS = 2.0
 Item = TypeVar("Item")
 
 
@@ -66,6 +68,24 @@ def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.advance(task, done)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show the text on standard error, if that is a terminal, while the work takes longer than two seconds."""
+    shown = Console(stderr=True)
+    status = shown.status(text)
+    timer = Timer(_PATIENCE_SECONDS, status.start)
+    timer.daemon = True
+    if shown.is_terminal:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()  # it may be starting the status
+        status.stop()
 
 
 def tracked(name: str, items: Sequence[Item]) -> Iterator[Item]:

@@ -12,6 +12,8 @@ from specmargin.cli import render
 if TYPE_CHECKING:
     from specmargin.simulator.steady import Steady
 
+_LEGEND = "ms/token: after the first; batch: decoding sequences; prefill: share of time"
+
 
 def show(out: Console, service: Service, tpot_target_seconds: float | None) -> None:
     out.print("service, including prefill and queueing (means)", style="bold")
@@ -20,6 +22,7 @@ def show(out: Console, service: Service, tpot_target_seconds: float | None) -> N
     for name, steady in (("no speculation", service.plain), ("with these flags", service.speculating)):
         shown.add_row(name, *_cells(steady, service.gpus))
     out.print(shown)
+    out.print(_LEGEND, style="dim")
     if tpot_target_seconds is not None:
         met = (service.speculating.tpot_seconds or 0.0) <= tpot_target_seconds
         out.print(

@@ -30,6 +30,23 @@ grid."workload.requests_per_second" = [1, 4]
 grid.seed = [0, 1]
 """
 
+_HELP = f"""Simulate every combination of models, GPUs, policies, loads and seeds.
+
+Each finished cell is written immediately; run the same command again to resume.
+
+A grid, as --example prints it:
+
+\b
+{EXAMPLE}
+Examples:
+
+  specmargin sweep --example > grid.toml
+
+  specmargin sweep grid.toml --table results.csv
+
+  specmargin sweep grid.toml -o results.jsonl --ray auto
+"""
+
 
 def _print_example(asked: bool) -> None:
     if asked:
@@ -37,7 +54,7 @@ def _print_example(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.command()
+@app.command(help=_HELP)
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="A base run and lists of values for its fields.")],
     output: Annotated[
@@ -60,29 +77,6 @@ def sweep(
     ] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Simulate every combination of models, GPUs, policies, loads and seeds.
-
-    Each finished cell is written immediately; run the same command again to resume.
-
-    A grid, as --example prints it:
-
-    \b
-    base.scenario.model = "qwen3.6-35b-a3b"
-    base.scenario.gpu = "h200"
-    base.workload.requests = 50
-    base.workload.requests_per_second = 4
-    grid.policy = ["none", "fixed:2"]
-    grid."workload.requests_per_second" = [1, 4]
-    grid.seed = [0, 1]
-
-    Examples:
-
-      specmargin sweep --example > grid.toml
-
-      specmargin sweep grid.toml --table results.csv
-
-      specmargin sweep grid.toml -o results.jsonl --ray auto
-    """
     o.check_table(table, force=force)
     o.check_plot(figure, force=force)
     with needs_extra("simulate"):

@@ -14,7 +14,7 @@ from numba.experimental import structref
 
 from specmargin.acceptance.calibration import FORGETTING, Logistic
 from specmargin.acceptance.compiled import CalibratorTables, CompiledCalibrator, calibrated
-from specmargin.compiling import StructType, compiled, entry
+from specmargin.compiling import StructType, compiled_entry, entry
 from specmargin.policies.kernel.types import Expectation
 from specmargin.records import Rows, joined, rows_of
 from specmargin.step import FloatArray, IntArray
@@ -276,7 +276,7 @@ def _fill(
     return count, invalid
 
 
-@compiled
+@compiled_entry
 def _learn(histories: Rows[History], history_rows: IntArray, verified: IntArray, accepted: IntArray) -> None:
     for i in range(history_rows.size):
         if history_rows[i] == _NO_ROW or verified[i] == 0:

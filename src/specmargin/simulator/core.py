@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specmargin.compiling import compiled
+from specmargin.compiling import compiled, compiled_entry
 from specmargin.policies.kernel.decide import (
     GATED,
     choose_depth,
@@ -25,7 +25,7 @@ from specmargin.step import IntArray
 RUNNING, FINISHED, LOG_FULL, NEEDS_DECISION = range(4)  # why the loop returned
 
 
-@compiled
+@compiled_entry
 def run(simulation: Simulation, max_steps: int) -> int:
     """Run up to `max_steps` steps. NEEDS_DECISION: Python makes the decision of `engine.phase`, then calls again."""
     engine, step, by_python = simulation.state.engine[0], simulation.state.step[0], simulation.limits.by_python

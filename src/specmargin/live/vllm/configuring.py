@@ -19,6 +19,7 @@ from vllm.platforms import current_platform
 from specmargin.errors import EngineError
 from specmargin.live.board import write_fault_board
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.vllm.checking import check_engine
 from specmargin.live.vllm.gate.choice import add_gate, refusal_of_configuration, remove_gate
 from specmargin.live.vllm.graphs import add_depth_table, depth_note, remove_depth_table
 from specmargin.live.vllm.metrics import BoardCollector, show_with_multiprocess
@@ -32,6 +33,7 @@ def configure(config: Any) -> None:
     """Add the scheduler and the worker extension to the configuration, or leave it unchanged."""
     try:
         check_version(vllm.__version__)
+        check_engine(vllm.__version__)
         _install(config, _settings(config))
     except Exception as error:
         detail = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"

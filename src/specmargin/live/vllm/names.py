@@ -16,7 +16,7 @@ SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginScheduler"
 ASYNC_SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginAsyncScheduler"
 WORKER_EXTENSION = "specmargin.live.vllm.worker.SpecmarginWorkerExtension"
 #: The plug-in patches classes that are not part of vLLM's public API.
-SUPPORTED = ("0.32",)
+SUPPORTED = ("0.31", "0.32")
 
 
 def check_version(version: str) -> None:

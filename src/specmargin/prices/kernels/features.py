@@ -55,7 +55,7 @@ def expert_load(positions: int, experts: int, topk: int, ranks: int, *, by_group
     pairs_by_position = is_local.sum(axis=1)
     periods, rest = divmod(positions, len(chosen))
     pairs = periods * pairs_by_position.sum() + pairs_by_position[:rest].sum()
-    return int(np.unique(chosen[is_local]).size), int(pairs)
+    return int(np.count_nonzero(np.bincount(chosen[is_local]))), int(pairs)
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ import polars as pl
 from specmargin.architecture.precision import BF16, FP8, FP32, PRECISIONS, Precision
 from specmargin.architecture.types import LinearAttention, Matrix
 from specmargin.prices.kernels import features, store
-from specmargin.prices.kernels.kinds import DTYPES, ModuleTable, attention_kind
+from specmargin.prices.kernels.kinds import DTYPES, ModuleTable
 from specmargin.prices.kernels.terms import fused, gemm_shape
 from specmargin.prices.work import Module
 from specmargin.step import FloatArray
@@ -81,13 +81,12 @@ def measured_shapes(system: str, engine: str, measured: MeasuredModule) -> Itera
 
 
 def find_rows(modules: tuple[MeasuredModule, ...], system: str, engine: str, shape: ModuleShape) -> ModuleRows | None:
-    """Rows of a module with exactly these GEMMs on a rank, whatever model it belongs to."""
-    wanted, kind = _signature(shape), attention_kind(shape.module.attention)
+    """Rows of a module with exactly these GEMMs on a rank, whatever model it belongs to. `modules`: of its kind."""
+    wanted = _signature(shape)
     for measured in modules:
-        if measured.table.kind == kind:
-            for other, rows in measured_shapes(system, engine, measured):
-                if _signature(other) == wanted:
-                    return rows
+        for other, rows in measured_shapes(system, engine, measured):
+            if _signature(other) == wanted:
+                return rows
     return None
 
 

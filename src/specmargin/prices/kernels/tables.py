@@ -19,7 +19,7 @@ from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttenti
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawEntry
 from specmargin.prices.kernels.features import AttentionShape
-from specmargin.prices.kernels.kinds import is_plain
+from specmargin.prices.kernels.kinds import attention_kind, is_plain
 from specmargin.prices.kernels.law import Law
 from specmargin.prices.kernels.model import NO_CORRECTION, Correction, Prediction
 from specmargin.prices.kernels.modules import MeasuredModule, ModuleRows, ModuleShape, find_delta_net, find_rows
@@ -28,6 +28,7 @@ from specmargin.prices.work import Work
 from specmargin.step import FloatArray, IntArray, Step
 
 Cached = TypeVar("Cached")
+ModulesOf = Callable[[str], tuple[MeasuredModule, ...]]  # the measured modules of a kind of attention
 _REACH = 0.7  # log distance at which a neighbour's correction has faded out
 _FILES = {"moe": "moe_perf", "gemm": "gemm_perf", "attention": "generation_attention_perf"}
 
@@ -68,6 +69,10 @@ def _cell(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
     return index, np.clip(fraction, 0.0, 1.0)
 
 
+def _no_modules(_: str) -> tuple[MeasuredModule, ...]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableRefinement:
     """Corrections from the tables of one GPU.
@@ -77,7 +82,7 @@ class TableRefinement:
 
     system: str
     bandwidth_bytes_per_second: float
-    modules: tuple[MeasuredModule, ...] = ()  # whose measured rows bound the sum of their parts
+    modules_of: ModulesOf = _no_modules  # whose measured rows bound the sum of their parts
     _cache: dict[object, Any] = field(default_factory=dict)
 
     def _table(self, operation: str, entry: LawEntry) -> store.Table | None:
@@ -186,7 +191,7 @@ class TableRefinement:
     def _module_rows(self, engine: str, shape: ModuleShape) -> ModuleRows | None:
         attention = shape.module.attention
         if not isinstance(attention, LinearAttention):
-            return find_rows(self.modules, self.system, engine, shape)
+            return find_rows(self.modules_of(attention_kind(attention)), self.system, engine, shape)
         bandwidth = self.bandwidth_bytes_per_second
         found = find_delta_net(self.system, engine, attention, shape.ranks, bandwidth=bandwidth)
         if found is None:
