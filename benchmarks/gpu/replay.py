@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-_MOST_LOG_ODDS = 40.0  # vLLM's own limit of its feature
+_EDGE = 1e-4  # banks hold four digits: a confidence of 1.0 is no certainty, and as log-odds it would rule any fit
 _STRIDE = 7919  # a prime: starts of neighbouring sequences lie far apart
 
 
@@ -104,12 +104,13 @@ class Replay:
         depth = int(runner.num_speculative_steps)
         if bank.confidence.shape[1] != depth:
             raise ValueError(f"the bank has {bank.confidence.shape[1]} depths, the engine drafts {depth}")
-        clipped = np.clip(bank.confidence.astype(np.float64), 1e-12, 1.0 - 1e-12)
-        log_odds = np.clip(np.log(clipped / (1.0 - clipped)), -_MOST_LOG_ODDS, _MOST_LOG_ODDS)
+        clipped = np.clip(bank.confidence.astype(np.float64), _EDGE, 1.0 - _EDGE)
+        log_odds = np.log(clipped / (1.0 - clipped))
         self.bank, self.runner = bank, runner
         self.speculator = runner.speculator
         self.kind_of = kind_of or (lambda _, number: number % len(bank.names))
         self.added = 0
+        self.turn: int | None = None  # to which the next drafts rewind
         with torch.inference_mode():
             self.features = torch.tensor(log_odds, dtype=torch.float32, device=device)
             self.accepted = torch.tensor(bank.accepted, dtype=torch.int64, device=device)
@@ -120,12 +121,13 @@ class Replay:
             self.slots = torch.arange(slots, dtype=torch.int64, device=device)
 
     def rewind(self, turn: int) -> None:
-        """Every sequence starts again, at a place that depends on the turn: contestants of a turn meet the same."""
-        import torch
+        """Every sequence starts again, at a place that depends on the turn: contestants of a turn meet the same. It
+        happens with the next drafts: those that wait to be verified keep the round whose confidences were shown."""
+        self.turn = turn
 
-        with torch.inference_mode():
-            start = (self.slots + 1) * _STRIDE + turn * 104_729
-            self.row.copy_(self.first[self.kind] + start % self.count[self.kind])
+    def _restart(self, turn: int) -> None:
+        start = (self.slots + 1) * _STRIDE + turn * 104_729
+        self.row.copy_(self.first[self.kind] + start % self.count[self.kind])
 
     def add(self, request_id: str, slot: int) -> None:
         kind = self.kind_of(request_id, self.added)
@@ -143,6 +145,9 @@ class Replay:
         import torch
 
         slots, count = input_batch.idx_mapping, input_batch.num_reqs
+        if self.turn is not None:
+            self._restart(self.turn)
+            self.turn = None
         kinds = self.kind[slots]
         first = self.first[kinds]
         rows = first + (self.row[slots] - first + 1) % self.count[kinds]
