@@ -369,6 +369,29 @@ def test_the_depth_for_a_gate_is_the_best_of_all_by_its_own_goodput() -> None:
     assert chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5)) == chosen  # it looks now and then
 
 
+def test_hopeless_drafts_are_tried_again() -> None:
+    """At depth 0 nothing comes back, so the policy's own depth is used now and then; better drafts are then noticed."""
+    chooser, learned = _gated_depth(), partial(np.asarray, np.full(DEPTH, 0.5))
+    chooser.add(np.full((64, DEPTH), 0.01, dtype=np.float32), DEPTH)
+    chosen = [chooser.depth(64, GateOrder, learned) for _ in range(96)]
+    assert set(chosen) == {0, None}
+    assert chosen.count(None) == 3
+    chooser.add(np.full((64, DEPTH), 0.98, dtype=np.float32), DEPTH)
+    assert DEPTH in [chooser.depth(64, GateOrder, learned) for _ in range(64)]
+
+
+def test_suspended_speculation_stays_suspended(tmp_path: Path) -> None:
+    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    assert driver.policy is not None
+    assert driver.gated_depth is not None
+    driver.gated_depth.add(np.full((4, DEPTH), 0.98, dtype=np.float32), DEPTH)
+    assert driver.draft_depth("abcd") == DEPTH
+    kernel = driver.policy.kernel()
+    assert kernel is not None
+    kernel.learned.marks[0].off_until = 1 << 40
+    assert driver.draft_depth("abcd") == 0
+
+
 def test_tokens_that_were_not_drafted_are_expected_as_learned() -> None:
     chooser = _gated_depth()
     noise = np.full((3, DEPTH), np.nan, dtype=np.float32)

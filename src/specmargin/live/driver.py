@@ -222,7 +222,7 @@ class Driver:
     def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
-        if self.gated_depth is not None and decision.gated:
+        if self.gated_depth is not None and decision.gated and decision.depth > 0:  # 0: speculation is suspended
             chosen = self.gated_depth.depth(batch_size, lambda: self._priced_order(batch_size), policy.mean_survival)
             decision = decision if chosen is None else decision._replace(depth=chosen)
         depth = min(decision.depth, self.max_depth)

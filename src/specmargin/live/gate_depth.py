@@ -18,7 +18,7 @@ from specmargin.live.gating import GateOrder
 from specmargin.live.pricing import RECENT, GatePrices, StepDrafts, conditional_of, rounds_for
 from specmargin.step import FloatArray
 
-_EVERY = 32  # steps between two looks
+_EVERY = 32  # steps between two looks, and between two steps at the policy's own depth
 _HYSTERESIS = 0.005  # relative gain in goodput required for a change
 _UNLIMITED = 1 << 30
 
@@ -38,8 +38,11 @@ class GatedDepth:
             self._rounds.append((acceptance, drafted))
 
     def depth(self, batch: int, order: Callable[[], GateOrder], learned: Callable[[], FloatArray]) -> int | None:
-        """None while nothing is known. `learned`: survival by depth. Both are asked for only now and then."""
+        """None: the policy's own depth, while nothing is known and now and then: without drafts nothing is learned of
+        them. `learned`: survival by depth; it and the order are asked for only when it looks."""
         self._steps += 1
+        if self._steps % _EVERY == 0:
+            return None
         octave = batch.bit_length()
         due = self._looked.get(octave, -_EVERY) + _EVERY <= self._steps
         if due and self._rounds and 0 < batch <= self.prices.table.max_batch:
