@@ -165,10 +165,32 @@ class Replay:
 def install(runner: Any, bank: Bank, kind_of: Callable[[str, int], int] | None = None) -> Replay:
     """Before requests are added. `kind_of`: request id and number of requests before it, to kind; they alternate."""
     replay = Replay(runner, bank, kind_of)
+    _restart_estimator(runner.speculator.acceptance_estimator)
     _wrap_requests(runner.req_states, replay)
     _wrap_propose(runner.speculator, replay)
     _wrap_sampler(runner.rejection_sampler, replay)
     return replay
+
+
+def _restart_estimator(estimator: Any) -> None:
+    """As vLLM makes it. Warm-up steps have taught it that a dummy drafter's tokens, as unlikely as any other, are all
+    accepted: Newton steps from there may diverge, to intercepts of which no token is ever verified again."""
+    import torch
+
+    if estimator is None:
+        return
+    with torch.inference_mode():
+        for sums in (estimator.info, estimator.grad, estimator.counts):
+            sums.zero_()
+        estimator.slope.fill_(0.5)
+        estimator.intercepts.fill_(-0.2)
+    estimator._steps_since_refit = 0
+
+
+def estimator_state(runner: Any) -> dict[str, list[float]]:
+    """For the record of a run; waits for the GPU."""
+    estimator = runner.speculator.acceptance_estimator
+    return {"slope": estimator.slope.tolist(), "intercepts": estimator.intercepts.tolist()}
 
 
 def _wrap_requests(states: Any, replay: Replay) -> None:

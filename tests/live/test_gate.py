@@ -48,6 +48,8 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: _Event())
     monkeypatch.setattr(verification, "stream", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(verification, "_assign_draft_token_budget_compiled", verification._assign_draft_token_budget)
+    alone = SimpleNamespace(broadcast_object=lambda curves, **_: curves)
+    monkeypatch.setattr(verification, "get_tp_group", lambda: alone)
 
 
 def _table(per_position: float = 2e-4, expert: float = 5e-4) -> PriceTable:
@@ -249,10 +251,14 @@ def test_an_honest_profile_runs_random_tokens_that_are_no_padding() -> None:
 
 def _runner(estimator: bool = True) -> Any:
     made = SimpleNamespace(
-        slope=torch.tensor([0.5]),
-        intercepts=torch.full((DEPTH,), -0.2),
+        slope=torch.tensor([3.0]),
+        intercepts=torch.full((DEPTH,), -900.0),
         features=torch.zeros(SLOTS, DEPTH),
         predictions=torch.zeros(SLOTS, DEPTH),
+        info=torch.ones(DEPTH, 3),
+        grad=torch.ones(DEPTH, 2),
+        counts=torch.ones(DEPTH),
+        _steps_since_refit=7,
     )
     speculator = SimpleNamespace(
         acceptance_estimator=made if estimator else None,
@@ -297,6 +303,7 @@ def test_a_replay_accepts_what_the_bank_accepted_and_shows_its_confidences() -> 
         first = torch.tensor(bank.first)[kinds]
         assert torch.equal(installed.row[slots], first + (rows - first + 1) % 50)
         estimator = runner.speculator.acceptance_estimator
+        assert (estimator.slope.item(), estimator.counts.sum().item(), estimator._steps_since_refit) == (0.5, 0.0, 0)
         shown = runner.speculator.draft_token_confidence_probs[:3]
         odds = estimator.features[slots]
         assert odds.abs().max() < 9.3  # a confidence of 1.0 is no certainty
@@ -354,7 +361,13 @@ def _kwargs(settings: dict[str, Any] | None) -> dict[str, Any]:
 
 def _second_runner() -> Any:
     estimator = SimpleNamespace(
-        num_speculative_steps=DEPTH, slope=torch.tensor([0.5]), intercepts=torch.full((DEPTH,), -0.2)
+        num_speculative_steps=DEPTH,
+        slope=torch.tensor([0.5]),
+        intercepts=torch.full((DEPTH,), -0.2),
+        info=torch.ones(DEPTH, 3),
+        grad=torch.ones(DEPTH, 2),
+        counts=torch.ones(DEPTH),
+        _steps_since_refit=7,
     )
     return SimpleNamespace(
         speculator=SimpleNamespace(
@@ -390,10 +403,36 @@ def test_the_manager_is_ours_and_starts_from_the_policys_calibration(tmp_path: P
     made = installing._create(lambda **_: "vLLM's", runner, kwargs)
     assert isinstance(made, managers.SpecmarginVerificationManager)
     assert made.kind is GateKind.ON
-    assert runner.speculator.acceptance_estimator.slope.item() != 0.5
+    _start(made)
+    estimator = runner.speculator.acceptance_estimator
+    assert estimator.slope.item() == pytest.approx(1.0, rel=0.01)  # of the calibrator in this policy
+    assert (estimator.counts.sum().item(), estimator._steps_since_refit) == (0.0, 0)  # the warm-up is forgotten
     assert installing._create(lambda **_: None, runner, kwargs) is None
     kwargs["vllm_config"].additional_config["specmargin"]["gate"] = "off"
     assert installing._create(lambda **_: "vLLM's", runner, kwargs) == "vLLM's"
+
+
+def _start(manager: Any) -> None:
+    samples = [
+        async_utils.StepTimingSample(5.0 + size, 1.0, size, size, full_cudagraph=True)
+        for size in (1, 2, 4)
+        for _ in "ab"
+    ]
+    manager.set_initial_cost_curves(samples)
+
+
+def test_an_estimator_that_diverged_is_brought_back() -> None:
+    """vLLM's Newton steps reach −14,000 in a replay; at such intercepts nothing is verified, and nothing is learned."""
+    manager, runner = _manager(), _second_runner()
+    manager.estimator = runner.speculator.acceptance_estimator
+    manager.estimator.slope.fill_(1e6)
+    manager.estimator.intercepts.fill_(-14_000.0)
+    batch = SimpleNamespace(num_reqs=1, idx_mapping=torch.tensor([5]))
+    for _ in range(25):
+        manager.record_confidences(torch.full((SLOTS, DEPTH), 0.4), batch)
+    assert manager.estimator.slope.item() == 4.0
+    assert manager.estimator.intercepts.tolist() == [-5.0] * DEPTH
+    assert manager.guard.faults == {}
 
 
 def test_a_manager_that_cannot_be_made_leaves_vllms(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import read_policy
 from specmargin.live.pricing import gate_prices
 from specmargin.live.settings_schema import GateKind, Settings, read_settings
-from specmargin.live.vllm.gate import returns, seeding
+from specmargin.live.vllm.gate import returns
 from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 from specmargin.live.vllm.names import KEY
 
@@ -108,7 +108,8 @@ def _ours(settings: Settings, runner: Any, kwargs: dict[str, Any]) -> Specmargin
     )
     native = kind is GateKind.NATIVE
     if file is not None and not native and runner is not None:
-        seeding.seed(getattr(runner.speculator, "acceptance_estimator", None), file.logistic)
+        manager.estimator = getattr(runner.speculator, "acceptance_estimator", None)
+        manager.calibrator = file.logistic
     whose = f"vLLM's gate, costs: {settings.gate_curve}" if native else "Specmargin's gate"
     logger.info_once("Specmargin: how much of each draft is verified is decided on the GPU (%s).", whose)
     return manager

@@ -15,12 +15,16 @@ import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerificationManager
 
+from specmargin.acceptance.calibration import Logistic
 from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.pricing import RECENT, GatePrices, StepDrafts, rounds_for
 from specmargin.live.settings_schema import Curve, GateKind
+from specmargin.live.vllm.gate import seeding
 from specmargin.live.vllm.gate.profiling import unpadded_dummies
 from specmargin.policies.kernel.budget import LEAST_KEY
+
+_BOUND_EVERY = 25  # steps; vLLM refits every 100
 
 
 class SpecmarginVerificationManager(AdaptiveVerificationManager):
@@ -35,6 +39,9 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
         self._batch_budget: Any
         self.kind, self.curve, self.prices, self.guard = kind, curve, prices, guard
         self.order = GateOrder()  # of the next step
+        self.estimator: Any = None  # vLLM's, if it is to be looked after
+        self.calibrator: Logistic | None = None  # that it starts from
+        self._steps = 0
         self.whole = False  # verify whole drafts, whoever decides
         self._tables: dict[int, tuple[Any, Any]] = {}
         states = self.req_states
@@ -57,6 +64,16 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
             for batch in super().batches_to_profile(capture_sizes):
                 yield {**batch, "randomize_inputs": True}
 
+    def set_initial_cost_curves(self, samples: Any) -> None:
+        """After the warm-up, before the first request."""
+        super().set_initial_cost_curves(samples)
+        if self.estimator is not None:
+            self.guard.call("gate seed", None, self._start_estimator)
+
+    def _start_estimator(self) -> None:
+        seeding.forget(self.estimator)
+        seeding.seed(self.estimator, self.calibrator)
+
     # --- requests ---
 
     def add_request(self, req_idx: int) -> None:
@@ -69,6 +86,9 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
     def record_confidences(self, confidence_probs: torch.Tensor, input_batch: Any) -> None:
         new = list(self._pending_resets)
         super().record_confidences(confidence_probs, input_batch)
+        self._steps += 1
+        if self.estimator is not None and self._steps % _BOUND_EVERY == 0:
+            self.guard.call("gate bounds", None, seeding.bound, self.estimator)
         self._newest = (self._newest + 1) % RECENT
         self._recent[self._newest] = self._stale_confidences[self._stale_idx].np
         if new and self.prices is not None:
