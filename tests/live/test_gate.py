@@ -242,6 +242,8 @@ def test_an_honest_profile_runs_random_tokens_that_are_no_padding() -> None:
     assert {number for number, _, _ in seen} >= {4, 8}
     assert all(random and not padding for _, random, padding in seen)
     assert inputs.InputBatch.make_dummy(2, 4, buffers).is_padding.all()
+    manager.context = 321
+    assert {batch["context_len"] for batch in manager.batches_to_profile([4])} == {321}
     manager.curve = Curve.VLLM
     assert all("randomize_inputs" not in batch for batch in manager.batches_to_profile([4, 8]))
 

@@ -107,6 +107,7 @@ def _ours(settings: Settings, runner: Any, kwargs: dict[str, Any]) -> Specmargin
         guard=Guard(log=logger.warning, faults_in_a_row=settings.faults_in_a_row, clock=lambda: 0.0),
     )
     native = kind is GateKind.NATIVE
+    manager.context = None if file is None else int(file.context)
     if file is not None and not native and runner is not None:
         manager.estimator = getattr(runner.speculator, "acceptance_estimator", None)
         manager.calibrator = file.logistic

@@ -39,6 +39,7 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
         self._batch_budget: Any
         self.kind, self.curve, self.prices, self.guard = kind, curve, prices, guard
         self.order = GateOrder()  # of the next step
+        self.context: int | None = None  # tokens, of steps that are profiled; None: vLLM's
         self.estimator: Any = None  # vLLM's, if it is to be looked after
         self.calibrator: Logistic | None = None  # that it starts from
         self._steps = 0
@@ -54,7 +55,8 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
     # --- costs ---
 
     def batches_to_profile(self, capture_sizes: list[int]) -> Iterator[dict[str, Any]]:
-        """vLLM profiles padding, which no expert is read for; `profiled` runs random tokens instead."""
+        """vLLM profiles padding, which no expert is read for; `profiled` runs random tokens instead, at the policy's
+        context if there is one."""
         if self.prices is not None:
             self.guard.call("gate graphs", None, self.prices.set_graphs, capture_sizes)
         if self.curve is not Curve.PROFILED:
@@ -62,7 +64,8 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
             return
         with unpadded_dummies():
             for batch in super().batches_to_profile(capture_sizes):
-                yield {**batch, "randomize_inputs": True}
+                context = batch["context_len"] if self.context is None else self.context
+                yield {**batch, "randomize_inputs": True, "context_len": context}
 
     def set_initial_cost_curves(self, samples: Any) -> None:
         """After the warm-up, before the first request."""
