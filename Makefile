@@ -13,6 +13,7 @@ plan: $(VENV)/.installed
 # The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
 test: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
+	$(BIN)/python scripts/fetch_sglang.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # After each edit, in about a minute: without browser, golden files, published data and what is marked slow.
@@ -26,6 +27,7 @@ test-matrix: $(VENV)/.installed-dev
 
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed
+	$(LIVE)/bin/python scripts/fetch_sglang.py
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 bench-live: $(LIVE)/.installed

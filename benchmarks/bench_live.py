@@ -44,7 +44,6 @@ def _driver(settings: dict[str, Any]) -> Driver:
         read_settings(settings, "benchmark"),
         max_depth=DEPTH,
         ragged=True,
-        confidence=True,
         candidates=None,
         identity=Identity(model="", speculator="", config=""),
         engine="0",

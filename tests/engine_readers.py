@@ -1,7 +1,8 @@
 """The depth that an engine drafts at a batch, read from its setting by the rules of the engine's own code.
 
-They follow the engines (August 2026), not Specmargin: vLLM `vllm/v1/spec_decode/dynamic/utils.py`, SGLang
-`adaptive_spec_params.py`, TensorRT-LLM `llm_args.py`, llama.cpp `common/arg.cpp`.
+They follow the engines, not Specmargin: vLLM `vllm/v1/spec_decode/dynamic/utils.py`, SGLang `adaptive_spec_params.py`
+and `arg_groups/speculative_hook.py`, TensorRT-LLM `llm_args.py`, llama.cpp `common/arg.cpp`. Where releases differ,
+each has its own reader.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ def vllm_depth(config: EngineConfig, batch: int) -> int:
 
 def sglang_depth(config: EngineConfig, batch: int) -> int:
     """Pad to a captured batch size, then the slot with the largest key not above it; one candidate is no choice."""
+    if _flag(config.text, "--speculative-algorithm") == "DSPARK":
+        block = int(_flag(config.text, "--speculative-dspark-block-size"))
+        assert int(_flag(config.text, "--speculative-num-draft-tokens")) == block + 1  # refused otherwise
+        return block
     steps = int(_flag(config.text, "--speculative-num-steps"))
     assert int(_flag(config.text, "--speculative-num-draft-tokens")) == steps + 1
     if config.file_text is None:
@@ -56,6 +61,23 @@ def sglang_depth(config: EngineConfig, batch: int) -> int:
     slot = slots[keys[max(0, bisect.bisect_right(keys, padded) - 1)]]
     assert len(slot["candidate_steps"]) == 1
     return int(slot["candidate_steps"][0])
+
+
+def sglang_positive_depth(config: EngineConfig, batch: int) -> int:
+    """0.5.13: as later, but steps of 0 are refused."""
+    assert config.file_text is None or "[0]" not in config.file_text
+    return sglang_depth(config, batch)
+
+
+def trtllm_lower_bound_depth(config: EngineConfig, batch: int) -> int:
+    """1.2.0 to 1.3.0rc7: keys are lower bounds, and key 1 must be there and map to max_draft_len."""
+    settings = yaml.safe_load(config.text)["speculative_config"]
+    schedule: dict[int, int] | None = settings.get("draft_len_schedule")
+    if schedule is None:
+        return int(settings["max_draft_len"])
+    assert settings["decoding_type"] in ("NGram", "Draft_Target")  # others ignore it
+    assert schedule[1] == settings["max_draft_len"] == max(schedule.values())
+    return schedule[max(bound for bound in schedule if bound <= batch)]
 
 
 def trtllm_depth(config: EngineConfig, batch: int) -> int:
@@ -79,7 +101,20 @@ def llamacpp_depth(config: EngineConfig, batch: int) -> int:
     return int(_flag(config.text, "--spec-ngram-simple-size-m" if lookup else "--spec-draft-n-max"))
 
 
+#: The newest releases.
 READERS = {"vllm": vllm_depth, "sglang": sglang_depth, "trtllm": trtllm_depth, "llamacpp": llamacpp_depth}
+#: Engine, release, and what is written for it as it reads it.
+BY_RELEASE = (
+    ("vllm", "0.24", vllm_depth),
+    ("vllm", "0.32.0", vllm_depth),
+    ("sglang", "0.5.13", sglang_positive_depth),
+    ("sglang", "0.5.14", sglang_depth),
+    ("sglang", "0.5.23", sglang_depth),
+    ("trtllm", "1.2.1", trtllm_lower_bound_depth),
+    ("trtllm", "1.3.0rc7", trtllm_lower_bound_depth),
+    ("trtllm", "1.3.0rc8", trtllm_depth),
+    ("trtllm", "1.3.0", trtllm_depth),
+)
 
 
 def _flag(text: str, name: str) -> str:

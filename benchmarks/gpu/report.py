@@ -33,8 +33,7 @@ class Phase:
     traffic: str
     table_depth: int
     seconds: dict[str, FloatArray]  # per round, by contestant
-    tokens: dict[str, FloatArray]  # per round and sequence: expected, or committed by a gate
-    committed: dict[str, FloatArray]
+    tokens: dict[str, FloatArray]  # per round and sequence: expected, or committed where a gate cut drafts
 
     @property
     def name(self) -> str:
@@ -44,10 +43,9 @@ class Phase:
     def fixed(self) -> list[str]:
         return [name for name in self.seconds if name.startswith("depth")]
 
-    def speed(self, name: str, blocks: IntArray | slice = slice(None), *, committed: bool = False) -> float:
+    def speed(self, name: str, blocks: IntArray | slice = slice(None)) -> float:
         """Tokens per second: the median of blocks, since single turns met a kernel that was still being compiled."""
-        tokens = self.committed if committed else self.tokens
-        return float(self.batch * np.median((tokens[name] / self.seconds[name])[blocks]))
+        return float(self.batch * np.median((self.tokens[name] / self.seconds[name])[blocks]))
 
     def best_fixed(self) -> str:
         return max(self.fixed, key=self.speed)
@@ -83,7 +81,6 @@ def phase_of(row: dict[str, Any], traffic: str, survival: list[float]) -> Phase:
         table_depth=row["table_depth"],
         seconds={name: seconds[name] - slope * (context[name] - level) for name in names},
         tokens={name: np.array([_tokens(name, b[name], batch, survival) for b in blocks]) for name in names},
-        committed={name: np.array([_committed(b[name], batch) for b in blocks]) for name in names},
     )
 
 
@@ -100,14 +97,10 @@ def _slope(seconds: dict[str, FloatArray], context: dict[str, FloatArray]) -> fl
 def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float]) -> float:
     """Per round and sequence."""
     if "gate" in name:
-        return _committed(turn, batch)
+        return float(turn["tokens"] / turn["rounds"] / batch)
     rounds = {int(depth): count for depth, count in turn["depths"].items()}
     tokens = sum(count * (1.0 + sum(survival[:depth])) for depth, count in rounds.items())
     return float(tokens / sum(rounds.values()))
-
-
-def _committed(turn: dict[str, Any], batch: int) -> float:
-    return float(turn["tokens"] / turn["rounds"] / batch)
 
 
 # --- ratios ---
@@ -120,23 +113,15 @@ def interval(ratio: Callable[[IntArray], float], blocks: int) -> tuple[float, fl
     return float(low), float(high)
 
 
-def over(
-    phases: list[Phase], name: str, other: Callable[[Phase], str], *, committed: bool = False
-) -> tuple[float, float, float]:
+def over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple[float, float, float]:
     """Geometric mean over phases of the speed of one contestant over another, with its interval."""
 
     def ratio(blocks: IntArray | slice) -> float:
-        pairs = [(phase, name, other(phase)) for phase in phases]
-        logs = [_log_ratio(phase, one, another, blocks, committed=committed) for phase, one, another in pairs]
+        logs = [np.log(phase.speed(name, blocks) / phase.speed(other(phase), blocks)) for phase in phases]
         return float(np.exp(np.mean(logs)))
 
     count = len(next(iter(phases[0].seconds.values())))
     return ratio(slice(None)), *interval(ratio, count)
-
-
-def _log_ratio(phase: Phase, name: str, other: str, blocks: IntArray | slice, *, committed: bool) -> float:
-    speeds = [phase.speed(one, blocks, committed=committed) for one in (name, other)]
-    return float(np.log(speeds[0] / speeds[1]))
 
 
 def overhead(phases: list[Phase]) -> tuple[float, float, float]:
@@ -179,24 +164,14 @@ def swing_tables(phases: list[Phase], plain: dict[int, float]) -> str:
     return "\n".join(lines)
 
 
-def gate_tables(phases: list[Phase], plain: dict[int, float]) -> str:
-    gates = sorted({name for phase in phases for name in phase.seconds if "gate" in name})
-    depths = sorted({int(name.split()[1]) for phase in phases for name in phase.fixed})
-    head = ["sequences", "none", *(f"depth {depth}" for depth in depths), "controller", *gates]
+def second_engine_table(phases: list[Phase]) -> str:
+    """Whole drafts only: the gates of the recorded run saw a flawed signal (see its note)."""
+    head = ["sequences", "best depth", "controller over it", "time that the plug-in adds"]
     lines = [_row(head), _row(["---:"] * len(head))]
     for phase in phases:
-        names = [*(f"depth {depth}" for depth in depths), "controller", *gates]
-        cells = [f"{phase.speed(name, committed=True):,.0f}" if name in phase.seconds else "" for name in names]
-        lines.append(_row([str(phase.batch), f"{plain[phase.batch]:,.0f}", *cells]))
-    head = ["sequences", "best depth", "controller over it", *(f"over {gate}" for gate in gates)]
-    lines += ["", _row([*head, "time that the plug-in adds"]), _row(["---:"] * (len(head) + 1))]
-    for phase in phases:
-        ratios = [_ratio(over([phase], "controller", Phase.best_fixed))]
-        ratios += [_ratio(over([phase], "controller", partial(_named, name=gate), committed=True)) for gate in gates]
-        lines.append(_row([str(phase.batch), phase.best_fixed().split()[1], *ratios, _added([phase])]))
-    ratios = [_ratio(over(phases, "controller", Phase.best_fixed))]
-    ratios += [_ratio(over(phases, "controller", partial(_named, name=gate), committed=True)) for gate in gates]
-    lines.append(_row(["all", "", *ratios, _added(phases)]))
+        ratio = _ratio(over([phase], "controller", Phase.best_fixed))
+        lines.append(_row([str(phase.batch), phase.best_fixed().split()[1], ratio, _added([phase])]))
+    lines.append(_row(["all", "", _ratio(over(phases, "controller", Phase.best_fixed)), _added(phases)]))
     return "\n".join(lines)
 
 
@@ -207,10 +182,6 @@ def _over_plain(phases: list[Phase], plain: dict[int, float]) -> float:
 
 def _table(phase: Phase) -> str:
     return f"depth {phase.table_depth}"
-
-
-def _named(_: Phase, name: str) -> str:
-    return name
 
 
 def _nearest(phase: Phase, depth: int) -> str:
@@ -233,37 +204,40 @@ def _row(cells: list[str]) -> str:
 # --- figure ---
 
 
-def draw(gates: list[Phase], plain: dict[int, float], path: Path) -> None:
-    """Tokens per second over those of an engine without speculation, by number of sequences."""
+def draw(phases: list[Phase], plain: dict[int, float], path: Path) -> None:
+    """Tokens per second over those of an engine without speculation, by number of sequences and traffic."""
     import altair as alt
 
     from specmargin.figures.files import save
 
-    names = {"controller": "Specmargin's controller", "vllm gate": "vLLM's gate", "depth 1": "depth 1"}
-    names |= {"depth 3": "depth 3", "depth 5": "depth 5", "vllm gate, honest curve": "vLLM's gate, honest curve"}
+    names = {"controller": "controller", "depth 0": "off", **{f"depth {d}": f"depth {d}" for d in (1, 3, 5)}}
     rows = [
-        {"sequences": str(phase.batch), "gain": phase.speed(name, committed=True) / plain[phase.batch], "policy": title}
-        for phase in gates
+        {
+            "sequences": str(phase.batch),
+            "gain": phase.speed(name) / plain[phase.batch],
+            "policy": title,
+            "traffic": phase.traffic,
+        }
+        for phase in phases
         for name, title in names.items()
         if name in phase.seconds
     ]
-    order = [str(phase.batch) for phase in gates]
+    order = [str(batch) for batch in sorted({phase.batch for phase in phases})]
     x = alt.X("sequences:N", sort=order, title="sequences", axis=alt.Axis(labelAngle=0))
     y = alt.Y("gain:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
     color = alt.Color("policy:N", sort=list(names.values()), title=None, legend=alt.Legend(orient="right"))
-    title = "Depth control and vLLM's gate on an H200: Qwen3-30B-A3B, EAGLE-3"
-    base = alt.Chart(alt.InlineData(rows), width=520, height=300, title=title)
-    even = alt.Chart(alt.InlineData([{"gain": 1.0}])).mark_rule(strokeDash=[4, 4], color="#888").encode(y="gain:Q")
-    save((even + base.mark_line(point=True).encode(x=x, y=y, color=color)), path)
+    lines = alt.Chart(alt.InlineData(rows), width=320, height=280).mark_line(point=True).encode(x=x, y=y, color=color)
+    panels = lines.facet(column=alt.Column("traffic:N", title=None))
+    save(panels.properties(title="vLLM 0.32 on an H200: Qwen3-30B-A3B with an EAGLE-3 head"), path)
 
 
 def main(folder: Path, figure: Path | None = None) -> None:
     rows = json.loads((folder / "plain.json").read_text())["rows"]
     plain = {int(row["batch"]): row["batch"] / row["round_ms"] * 1e3 for row in rows}
-    gates = read_gates(folder / "gates.json")
-    print(swing_tables(read_swing(folder / "swing.json"), plain), gate_tables(gates, plain), sep="\n\n")
+    phases, second = read_swing(folder / "swing.json"), read_gates(folder / "gates.json")
+    print(swing_tables(phases, plain), second_engine_table(second), sep="\n\n")
     if figure is not None:
-        draw(gates, plain, figure)
+        draw(phases, plain, figure)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,6 @@ class Engine:
             read_settings(settings, name),
             max_depth=self.depth,
             ragged=settings.get("ragged", True),
-            confidence=True,
             candidates=None,
             identity=Identity(model="", speculator="", config=""),
             engine="0",

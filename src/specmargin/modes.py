@@ -59,6 +59,7 @@ DRAFTERS = {
         DrafterKind(name="mtp", ranked=True),
         DrafterKind(name="eagle", detail="[:CONFIG]", ranked=True),
         DrafterKind(name="dflash", detail="[:CONFIG]", ranked=True),
+        DrafterKind(name="dspark", detail="[:CONFIG]"),
         DrafterKind(name="ssd", detail="[:INNER@HIT]"),
         DrafterKind(name="model", detail=":MODEL"),
         DrafterKind(name="ngram", ranked=True),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,16 @@ from hypothesis import strategies as st
 from specmargin.decisions.schedule import DepthTable, make_schedule
 from specmargin.errors import CatalogError
 from specmargin.formats import ENGINES, find_engine
-from specmargin.formats.base import ScheduleRequest
+from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
+from specmargin.formats.releases import parse_release, release
 from specmargin.formats.sglang import graph_batch_sizes
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.modes import ENGINES as ENGINE_NAMES
-from tests.engine_readers import READERS
+from tests.engine_readers import BY_RELEASE, READERS, trtllm_depth
+from tests.sglang_source import load
 
 BATCHES = 300
+Reader = Callable[[EngineConfig, int], int]
 
 
 def _table(best: list[tuple[int, int]], deepest: int = 8, slope: float = 0.05) -> DepthTable:
@@ -64,6 +69,82 @@ def test_round_trip(engine: str, best: list[tuple[int, int]]) -> None:
         assert READERS[engine](config, batch) == config.schedule.depth_at(batch), f"{engine} at batch {batch}"
 
 
+@pytest.mark.parametrize(("engine", "name", "reader"), BY_RELEASE)
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "dflash", "model", "ngram"])
+@pytest.mark.parametrize("best", [FALLING, RISING], ids=["falling", "rising"])
+def test_every_release_reads_what_is_written_for_it(
+    engine: str, name: str, reader: Reader, kind: str, best: list[tuple[int, int]]
+) -> None:
+    form = ENGINES[engine]
+    config = form.write(_request(_table(best), kind=kind, release=find_release(form, name)))
+    assert name in config.needs
+    for batch in (*range(1, 12), *range(28, 36), *range(96, 104), *range(BATCHES - 2, BATCHES + 4), 2 * BATCHES):
+        assert reader(config, batch) == config.schedule.depth_at(batch), f"{engine} {name} at batch {batch}"
+
+
+@pytest.mark.parametrize("name", ["0.5.13", "0.5.14", "0.5.16", "0.5.23"])
+@pytest.mark.parametrize("best", [FALLING, RISING], ids=["falling", "rising"])
+def test_sglang_itself_reads_its_file(tmp_path: Path, name: str, best: list[tuple[int, int]]) -> None:
+    form, file = ENGINES["sglang"], tmp_path / "adaptive.json"
+    config = form.write(_request(_table(best), release=find_release(form, name)))
+    assert config.file_text is not None
+    file.write_text(config.file_text)
+    steps = config.schedule.max_depth
+    engine = load("srt/speculative/adaptive_spec_params.py", version=name).AdaptiveSpeculativeParams(steps, str(file))
+    engine.set_cuda_graph_bs(graph_batch_sizes(512))
+    assert steps in engine.candidate_steps  # the server refuses to start otherwise
+    for batch in range(1, 2 * BATCHES):
+        assert engine.get_steps_for_batch(batch) == config.schedule.depth_at(batch)
+
+
+def test_trtllm_never_stops_a_drafter_that_keeps_a_cache() -> None:
+    """At depth 0 its one-model drafters no longer write their cache (PR 16888); look-up drafts have none."""
+    mtp, ngram = (ENGINES["trtllm"].write(_request(_table(FALLING), kind=kind)) for kind in ("mtp", "ngram"))
+    assert min(trtllm_depth(mtp, batch) for batch in range(1, 60_000, 997)) == 1
+    assert any("depth 0" in limit for limit in mtp.limits)
+    assert trtllm_depth(ngram, 2 * BATCHES) == 0
+    assert not ngram.limits
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "words"),
+    [
+        ("vllm", "soon", "--engine-version 'soon' is not a release of vLLM such as 0.32"),
+        ("vllm", "0.23", "--engine-version 0.23: settings are written for vLLM 0.24 or later"),
+        ("sglang", "0.5", "--engine-version 0.5: settings are written for SGLang 0.5.13 or later"),
+        ("trtllm", "1.1.0", "--engine-version 1.1.0: settings are written for TensorRT-LLM 1.2.0 or later"),
+        ("llamacpp", "b5000", "--engine-version: llama.cpp has no numbered releases; leave it out"),
+    ],
+)
+def test_unknown_releases_get_one_sentence(engine: str, name: str, words: str) -> None:
+    with pytest.raises(CatalogError, match=f"^{re.escape(words)}"):
+        find_release(ENGINES[engine], name)
+
+
+@pytest.mark.parametrize(("engine", "name"), [("vllm", "0.24"), ("sglang", "0.5.15"), ("trtllm", "1.3.0rc19")])
+def test_a_release_without_dspark_is_refused(engine: str, name: str) -> None:
+    form = ENGINES[engine]
+    with pytest.raises(CatalogError, match=r"has no (dspark|DSpark) drafts: .* is the first release with it"):
+        form.write(_request(_table(FALLING), kind="dspark", release=find_release(form, name)))
+
+
+def test_a_release_that_was_not_read_is_said() -> None:
+    form = ENGINES["vllm"]
+    config = form.write(_request(_table(FALLING), release=find_release(form, "v0.99.0")))
+    assert config.needs == "vLLM v0.99.0, as read in 0.32"
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 40)] * 3, st.none() | st.integers(0, 40)), min_size=2, max_size=2))
+def test_releases_are_ordered_as_numbers_and_candidates_come_first(
+    parts: list[tuple[int, int, int, int | None]],
+) -> None:
+    made = [release(f"{a}.{b}.{c}" + ("" if rc is None else f"rc{rc}")) for a, b, c, rc in parts]
+    keys = [(a, b, c, 1000 if rc is None else rc) for a, b, c, rc in parts]
+    assert (made[0] < made[1]) == (keys[0] < keys[1])
+    assert (made[0] == made[1]) == (keys[0] == keys[1])
+    assert parse_release(f"{made[0]}.post1") == made[0]
+
+
 def test_vllm_says_exactly_the_plan() -> None:
     config = ENGINES["vllm"].write(_request(_table(FALLING)))
     assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [
@@ -105,10 +186,9 @@ def test_trtllm_gives_up_little_when_the_plan_deepens_with_batch() -> None:
     assert [(r.first, r.last, r.depth) for r in config.schedule.ranges] == [
         (1, 1, 2),
         (2, 4, 1),
-        (5, BATCHES, 2),
-        (BATCHES + 1, 65_536, 0),
+        (5, 65_536, 2),  # beyond the last key it would not draft
     ]
-    assert any("deepest" in note for note in config.notes)
+    assert any("deepest" in limit for limit in config.limits)
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))

@@ -130,7 +130,7 @@ def test_prices_know_nothing_of_routing_or_acceptance() -> None:
 
 
 def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
-    """Nothing outside live/vllm and measure/vllm imports vLLM; nothing outside measure and live/vllm imports torch."""
+    """vLLM: live/vllm and measure/vllm. SGLang: live/sglang. torch: live/vllm and measure."""
     wrong = []
     for file in _files():
         path = file.relative_to(SOURCE).as_posix()
@@ -138,6 +138,8 @@ def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
             top = module.split(".")[0]
             if top == "vllm" and not path.startswith(("live/vllm/", "measure/vllm/")):
                 wrong.append(f"{path} imports vllm")
+            if top == "sglang" and not path.startswith("live/sglang/"):
+                wrong.append(f"{path} imports sglang")
             if top in ("torch", "triton") and not path.startswith(("measure/", "live/vllm/")):
                 wrong.append(f"{path} imports {top}")
             if top == "pydantic" and "schema" not in file.name:

@@ -17,6 +17,8 @@ from specmargin.live.board import METRICS
 from specmargin.live.policy_schema import read_policy
 from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, LiveRequest
 from specmargin.live.settings_schema import CaptureSettings, GateSettings, Mode, Settings, read_settings
+from specmargin.live.sglang.names import SUPPORTED as SGLANG_SUPPORTED
+from specmargin.live.sglang.rounds import SETTINGS, read_config
 from specmargin.live.vllm.names import SUPPORTED
 from tests.conftest import ROOT
 from tests.unit.test_live_capture import fill, writer
@@ -33,10 +35,11 @@ FLAGS = [word for command in COMMANDS for word in shlex.split(command) if word.s
 
 
 def test_the_page_has_its_parts() -> None:
-    assert [command.split()[0] for command in COMMANDS].count("specmargin") == 6
+    assert [command.split()[0] for command in COMMANDS].count("specmargin") == 7
     assert sum("--additional-config" in command for command in COMMANDS) == 2
-    assert len(OBJECTS) == 3
+    assert len(OBJECTS) == 4
     assert all(f"vLLM {version}.x" in PAGE for version in SUPPORTED)
+    assert all(f"SGLang {version}." in PAGE for version in SGLANG_SUPPORTED)
     for step in range(1, 6):
         assert f"\n## {step}. " in PAGE
 
@@ -79,6 +82,20 @@ def test_every_setting_is_listed_with_its_default() -> None:
     for name, (default, meaning) in rows.items():
         assert default == ("needed" if name == "capture.folder" else f"`{json.dumps(expected[name])}`"), name
         assert meaning
+
+
+def test_every_setting_for_sglang_is_listed() -> None:
+    assert tuple(_rows("SGLang")) == SETTINGS
+
+
+def test_the_file_for_sglang_is_understood(tmp_path: Path) -> None:
+    (whole,) = [value for value in OBJECTS if "1" in value]
+    file = tmp_path / "adaptive.json"
+    file.write_text(json.dumps(whole))
+    settings, policy = read_config(file)
+    assert settings.mode is Mode.SCHEDULE
+    assert policy is None
+    assert {step for key in ("1", "48") for step in whole[key]["candidate_steps"]} == {3, 5}
 
 
 def test_every_metric_is_listed_with_the_description_in_the_code() -> None:
@@ -131,5 +148,6 @@ def test_the_commands_work_one_after_another(
             assert run(verb, arguments) == 0, command
             assert capsys.readouterr().out
     assert json.loads(Path("specmargin-grafana.json").read_text())["panels"]
+    assert read_config(Path("mine.sglang.json"))[1] is not None
     adaptive = next(values for values in _settings() if values["mode"] == "adaptive")
     assert read_policy(tmp_path / adaptive["policy"]).look_ahead is not None

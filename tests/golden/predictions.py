@@ -110,7 +110,8 @@ def is_tie(column: str, before: Row, after: Row) -> bool:
 def _are_tied(key: tuple[str, ...], depths_by_batch: Mapping[int, tuple[int, int]]) -> bool:
     differing = {batch: depths for batch, depths in depths_by_batch.items() if depths[0] != depths[1]}
     goodput = _goodput(key)
-    return all(_is_close(goodput[batch - 1], *depths) for batch, depths in differing.items())
+    priced = all(batch <= len(goodput) for batch in differing)  # a schedule may reach beyond what was priced
+    return priced and all(_is_close(goodput[batch - 1], *depths) for batch, depths in differing.items())
 
 
 @cache

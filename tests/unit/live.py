@@ -67,8 +67,7 @@ def built(
     return build_driver(
         settings,
         max_depth=DEPTH,
-        ragged=True,
-        confidence=confidence,
+        ragged=confidence,
         candidates=None,
         identity=IDENTITY,
         engine="0",

@@ -297,6 +297,25 @@ def test_an_accept_length_is_repeated_as_understood_and_needs_its_depth() -> Non
     assert "length:2.4 needs the draft depth at which it was measured: length:2.4@3 for drafts of 3" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("scenario", "limit"),
+    [
+        ("kimi-k2 --gpu b200 --gpus 8 --parallel dp-ep", "vLLM ignores others under data parallelism"),
+        ("qwen3.6-35b-a3b --gpu h200 --engine llamacpp", "one depth for all batches"),
+        ("qwen3.6-35b-a3b --gpu h200 --engine sglang --drafter dspark", "with --sps-table, SGLang verifies less"),
+        (
+            "qwen3.6-35b-a3b --gpu h200 --engine trtllm --engine-version 1.2.1",
+            "1.3.0rc9 is the first with others for mtp",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_express_is_said_below_its_flags(scenario: str, limit: str) -> None:
+    lines = run("plan", *scenario.split()).out.splitlines()
+    flags = next(i for i, line in enumerate(lines) if " flags (for " in line)
+    assert any(limit in line for line in lines[flags:])
+    assert len(lines) <= 30
+
+
 @pytest.mark.parametrize("more", [(), ("--explain",), ("--gpu-hour-price", "2.5"), ("--contexts", "1k,64k")])
 def test_plans_fit_80_columns(more: tuple[str, ...]) -> None:
     for scenario in ("kimi-k2 --gpu b200 --gpus 8 --parallel dp-ep", "deepseek-v3 --gpu h200 --gpus 8 --engine trtllm"):

@@ -14,6 +14,7 @@ import pytest
 from specmargin.catalog.engine_times import find_engine_time
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.policy import Outcome
 from specmargin.policies.tables import scenario_table, study_table
 from specmargin.step import FloatArray
 from specmargin.validation.rounds import GRAPH_LIMIT, Rounds, measured_rounds, round_pricer
@@ -198,3 +199,34 @@ def test_probes_are_rare_where_they_cannot_win() -> None:
     phase = Phase(surface=Surface.of(table, 64), acceptance=0.7, steps=3000)
     controller = Controller(table=table, prior_survival=geometric(0.7))
     assert replay(controller, [phase], seed=0, learn_every=8).goodput(1000, 3000) >= 0.998 * best_goodput(phase)
+
+
+# --- without times ---
+
+
+def depths_without_times(acceptances: list[float], seconds: float, batch: int = 48) -> list[int]:
+    """Depths of a controller that learns no times; each acceptance lasts 600 steps."""
+    table = study_table(by_pass=True, max_batch=64, max_depth=6)
+    settings = ControllerSettings(early_stop=False, learn_times=False)
+    controller = Controller(table=table, prior_survival=geometric(0.75), settings=settings)
+    generator, depths = np.random.default_rng(0), []
+    for acceptance in np.repeat(acceptances, 600):
+        decision = controller.draft(batch)
+        drafted = np.full(batch, decision.depth)
+        accepted = np.minimum(generator.geometric(1.0 - acceptance, batch) - 1, drafted)
+        outcome = Outcome(decision=decision, drafted=drafted, verified=drafted, accepted=accepted, seconds=seconds)
+        assert controller.observe(outcome)
+        depths.append(decision.depth)
+    return depths
+
+
+def test_without_times_seconds_change_nothing_and_nothing_is_probed_for_its_time() -> None:
+    untimed = depths_without_times([0.75], np.nan)
+    assert depths_without_times([0.75], 3.0) == untimed
+    assert sum(depth != 6 for depth in untimed) < 12  # 2%; steps that are never timed would all have to be
+
+
+def test_without_times_acceptance_still_switches_drafting_off_and_on_again() -> None:
+    depths = depths_without_times([0.75, 0.02, 0.75], np.nan)
+    assert np.mean(np.array(depths[800:1200]) == 0) > 0.9
+    assert np.mean(np.array(depths[1500:]) == 6) > 0.9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from specmargin.catalog.drafters import (
     find_drafter,
 )
 from specmargin.catalog.lookup import bundled_model, model_names
-from specmargin.errors import AcceptanceError, CatalogError, ScenarioError
+from specmargin.decisions.pricer import Pricer
+from specmargin.errors import AcceptanceError, ArchitectureError, CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.modes import DRAFTERS, DrafterKind
 from specmargin.prices.drafters import (
@@ -140,6 +142,45 @@ def test_eagle_and_dflash_heads_from_their_own_configurations(tmp_path: Path) ->
     assert isinstance(head, HeadDrafter)
     assert head.head.block == 16
     assert head.head.fusion[0].inputs == 5 * 2048
+
+
+def test_a_dspark_head_is_a_dflash_head_whose_first_position_drafts_with_a_markov_head(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
+    own = {"num_hidden_layers": 5, "intermediate_size": 6144, "block_size": 7}
+    nested = {"target_layer_ids": [1, 9, 17, 25, 33], "markov_rank": 256}
+    file.write_text(json.dumps({**shape, **own, "dflash_config": nested}))
+    dspark, dflash = find_drafter(f"dspark:{tmp_path}", QWEN).drafter, find_drafter(f"dflash:{tmp_path}", QWEN).drafter
+    assert isinstance(dspark, HeadDrafter)
+    assert isinstance(dflash, HeadDrafter)
+    assert (dspark.max_depth, dflash.max_depth) == (7, 6)
+    # W1 and W2 of the Markov head, and a confidence head over the hidden state and W1's row, with its bias.
+    added = 2 * 256 * QWEN.vocabulary + 2048 + 256 + 1
+    assert dspark.head.parameters - dflash.head.parameters == added
+    file.write_text(json.dumps({**shape, **own, "target_layers": 5, "markov_rank": 256, "sample_from_anchor": False}))
+    assert find_drafter(f"dspark:{tmp_path}", QWEN).drafter.max_depth == 6
+
+
+def test_dspark_reads_its_markov_head_once_per_token_of_the_block() -> None:
+    """At datasheet prices and batch 1, 7 reads of 256 × vocabulary in bfloat16 on top of the pass of such a block."""
+    setting = pricer(drafter="dspark", context=0)
+    drafter = setting.scenario.drafter
+    assert isinstance(drafter, HeadDrafter)
+    plain = replace(setting.scenario, drafter=replace(drafter, head=replace(drafter.head, serial=())))
+    with_head, without = (float(made.draft_seconds(1.0, 7.0, 0.0)) for made in (setting, Pricer(plain)))
+    assert with_head - without == pytest.approx(7 * 256 * QWEN.vocabulary * 2 / 4.8e12, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"markov_rank": 0}, "'markov_rank' must be at least 1"), ({"dspark_block_size": 5}, "has no price yet")],
+)
+def test_a_dspark_configuration_without_a_price_is_refused(tmp_path: Path, change: dict[str, int], words: str) -> None:
+    shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
+    own = {"num_hidden_layers": 5, "intermediate_size": 6144, "block_size": 7, "target_layers": 5}
+    (tmp_path / "config.json").write_text(json.dumps({**shape, **own, "markov_rank": 256, **change}))
+    with pytest.raises(ArchitectureError, match=words):
+        find_drafter(f"dspark:{tmp_path}", QWEN)
 
 
 def test_overlapped_drafting_keeps_the_kind_inside() -> None:

@@ -196,6 +196,6 @@ def test_versions() -> None:
     for release in SUPPORTED:
         for version in (f"{release}.0", f"{release}.1rc1", f"{release}.0+cpu"):
             check_version(version)
-    for other in ("0.31.9", "0.320.0", "1.0.0", "dev", ""):
+    for other in ("0.30.9", "0.320.0", "1.0.0", "dev", ""):
         with pytest.raises(EngineError, match="is not supported"):
             check_version(other)

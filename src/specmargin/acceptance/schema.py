@@ -39,6 +39,7 @@ class AcceptanceFile(StrictModel):
     categories: dict[str, CategoryFile]
     calibrator: CalibratorFile | None
     sample: list[list[Probability]]  # calibrated survivals of some rounds, for the look-ahead
+    assumed: bool = False  # the curve's shape is: only its mean was measured
 
     def survival(self, category: str) -> Survival:
         profile = self.categories.get(category)
@@ -49,7 +50,7 @@ class AcceptanceFile(StrictModel):
         detail = f"{profile.rounds:,} rounds of {origin}, {category}"
         by_depth = np.minimum.accumulate(np.array(profile.survival))
         error = EIGHTY_PERCENT * profile.survival_stderr[0] if profile.survival_stderr else 0.0
-        source = Source(kind=SourceKind.MEASURED, detail=detail)
+        source = Source(kind=SourceKind.ASSUMED if self.assumed else SourceKind.MEASURED, detail=detail)
         return Survival(by_depth=by_depth, source=source, shift_range=(-error, error))
 
 
@@ -66,4 +67,4 @@ def parse_acceptance_file(text: str, origin: str) -> AcceptanceFile:
 
 
 def as_text(file: AcceptanceFile) -> str:
-    return json.dumps(file.model_dump(by_alias=True), ensure_ascii=False) + "\n"
+    return json.dumps(file.model_dump(by_alias=True, exclude_defaults=True), ensure_ascii=False) + "\n"

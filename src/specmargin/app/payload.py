@@ -58,7 +58,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "config": best.config.text,
         "config_needs": best.config.needs,
         "config_file": best.config.file_text,
-        "config_notes": list(best.config.notes),
+        "config_notes": [*best.config.limits, *best.config.notes],
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
     }
     if best.by_context:

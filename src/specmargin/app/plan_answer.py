@@ -37,7 +37,7 @@ def flags_for(answer: PlanAnswer, engine: str) -> str:
     """The setting to paste. Another engine than the one that was priced is priced itself."""
     if engine == answer.request.engine:
         return answer.best.config.text
-    options = answer.request.model_dump(exclude_unset=True) | {"engine": engine}
+    options = answer.request.model_dump(exclude_unset=True) | {"engine": engine, "engine_version": None}
     return plan_answer(read_request(PlanRequest, options)).best.config.text
 
 

@@ -26,7 +26,7 @@ from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
-from specmargin.formats.base import EngineConfig, ScheduleRequest
+from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
 
@@ -182,6 +182,7 @@ def engine_config(
     grid = pricer.grid(batches, depth)
     fits = pricer.largest_batch(int(best_depths(grid, graph_limit).max()))
     last = request.max_batch or max(MAX_NUM_SEQS, min(fits, HORIZON), *batches)
+    form = find_engine(request.engine)
     schedule = ScheduleRequest(
         table=depth_table(pricer, max_batch=last, max_depth=depth, graph_limit=graph_limit),
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
@@ -193,8 +194,9 @@ def engine_config(
         hurdle_by_depth=_hurdles(grid),
         p_min=None if stop is None else stop.p_min,
         drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(depth),
+        release=find_release(form, request.engine_version),
     )
-    return find_engine(request.engine).write(schedule)
+    return form.write(schedule)
 
 
 def _hurdles(grid: Grid) -> tuple[float, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +13,44 @@ from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 from specmargin.acceptance.schema import read_acceptance
 from specmargin.app.planning import Answer
 from specmargin.files import write_text
+from specmargin.formats.base import EngineConfig, EngineFormat
 from specmargin.live.making import make_policy
-from specmargin.live.policy_schema import policy_text
-from specmargin.live.settings_schema import Range
+from specmargin.live.policy_schema import PolicyFile, policy_text
+from specmargin.live.settings_schema import Mode, Range
+from specmargin.live.sglang.names import KEY
 from specmargin.policies.tables import scenario_table
 from specmargin.step import FloatArray
 
 _MOST_ROUNDS = 512  # in the sample: more would not change the look-ahead
 
 
-def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch: int, force: bool) -> str:
-    """Write the file and return a message for the user."""
+def write_policy(
+    path: Path, best: Answer, acceptance: str | None, *, engine: EngineFormat, max_batch: int, force: bool
+) -> tuple[EngineConfig, str]:
+    """Write the file; returns the engine's setting, whose flags may name it, and a message for the user."""
+    inside = engine.with_policy is not None
+    calibrator, sample = (None, None) if inside else _confidence(acceptance)  # SGLang shows no confidences
+    text = policy_text(_policy(best, calibrator, sample, max_batch=max_batch, plan_graphs=inside))
+    config, what = best.config, "the policy of the live controller"
+    if engine.with_policy is not None:
+        settings = {"mode": Mode.ADAPTIVE.value, "policy": json.loads(text)}
+        config = engine.with_policy(config, {KEY: settings}).with_file(str(path))
+        text, what = config.file_text or "", f"{engine.title}'s adaptive configuration with {what}"
+        config = replace(config, file_text=None)  # written: too long to be shown
+    write_text(path, text, force=force)
+    gated = "gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
+    return config, f"{path}, {what} ({gated})"
+
+
+def _policy(
+    best: Answer, calibrator: Logistic | None, sample: FloatArray | None, *, max_batch: int, plan_graphs: bool
+) -> PolicyFile:
     pricer, scenario = best.plan.pricer, best.plan.scenario
     depth = best.plan.max_depth
     ignored = best.plan.graph_limit is None
-    table = scenario_table(pricer, max_batch=max_batch, max_depth=depth, ignore_graph_limit=ignored)
-    calibrator, sample = _confidence(acceptance)
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
-    file = make_policy(
-        table=table,
+    return make_policy(
+        table=scenario_table(pricer, max_batch=max_batch, max_depth=depth, ignore_graph_limit=ignored),
         survival=scenario.survival.up_to(depth),
         schedule=schedule or [(1, max_batch, 0)],
         model=scenario.architecture.name,
@@ -39,10 +60,8 @@ def write_policy(path: Path, best: Answer, acceptance: str | None, *, max_batch:
         sources={name: str(source) for name, source in pricer.sources.items()},
         calibrator=calibrator,
         sample=sample,
+        plan_graphs=plan_graphs,
     )
-    write_text(path, policy_text(file), force=force)
-    gated = "gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
-    return f"{path}, the policy of the live controller ({gated})"
 
 
 def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | None]:

@@ -109,6 +109,11 @@ class PlanRequest(ScenarioRequest):
     ignore_graph_limit: Annotated[
         bool, Field(description="Also consider steps beyond the largest CUDA graph, priced without a graph."), QUESTION
     ] = False
+    engine_version: Annotated[
+        str | None,
+        Field(description="Release of the engine that the flags are for: 0.5.23, 1.3.0rc8."),
+        QUESTION.as_("RELEASE", "the newest whose rules are known"),
+    ] = None
     compare: Annotated[
         str | None,
         Field(

@@ -237,7 +237,7 @@ def grouped(layers: Iterable[Layer]) -> tuple[LayerGroup, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHead:
-    """A head trained for one target: MTP and EAGLE (one pass per token) or DFlash (one pass per block)."""
+    """A head trained for one target: MTP and EAGLE (one pass per token), DFlash and DSpark (one pass per block)."""
 
     name: str
     groups: tuple[LayerGroup, ...]
@@ -245,6 +245,9 @@ class DraftHead:
     lm_head: Matrix
     shares_lm_head: bool
     block: int | None = None  # positions of a block pass; None for an autoregressive head
+    anchored: bool = False  # the block's first position, the last committed token's, drafts too
+    serial: tuple[Matrix, ...] = ()  # read once more for every token of a block, one token after another
+    lookups: tuple[Matrix, ...] = ()  # embeddings of its own: memory, but few rows are read
     vector_parameters: int = 0
     source: Source
 
@@ -252,7 +255,13 @@ class DraftHead:
     def parameters(self) -> int:
         own_head = 0 if self.shares_lm_head else self.lm_head.parameters
         layers = sum(group.count * group.layer.parameters for group in self.groups)
-        return layers + total_parameters(self.fusion) + own_head + self.vector_parameters
+        own = self.fusion + self.serial + self.lookups
+        return layers + total_parameters(own) + own_head + self.vector_parameters
+
+    @property
+    def block_depth(self) -> int | None:
+        """Draft tokens of a block; None for an autoregressive head."""
+        return None if self.block is None else self.block - (0 if self.anchored else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ _DFLASH = {
     }
 }
 _DFLASH_SOURCE = "DFlash head of Qwen3.6-35B-A3B: 982,515,712 parameters with the LM head, block 16"
+_DSPARK = {"block_size": 7, "markov_rank": 256}
+_DSPARK_SOURCE = "block of 7 and Markov head of rank 256, as in the published DSpark heads of Qwen3 (DeepSpec, 2026)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,9 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
         case "dflash":
             head = _dflash_head(detail, target)
             return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="dflash", head=head))
+        case "dspark":
+            head = _dspark_head(detail, target)
+            return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="dspark", head=head))
         case "ssd":
             return _overlapped(detail, target)
         case "model":
@@ -170,16 +175,51 @@ def _dflash_head(path: str, target: Architecture) -> DraftHead:
     """DFlash: a few dense layers that fill a whole block in one pass, and the target's LM head."""
     if path:
         config = _head_config(path)
-        section = config.values.get("dflash_config") or {}
-        fused = len(section.get("target_layer_ids") or ()) or config.positive("target_layers")
         source = published(f"{config.origin} (DFlash head configuration)")
     else:
         shape = _DFLASH.get(target.name)
         config = Config(origin="DFlash head", values={"hidden_size": target.hidden, **(shape or _scaled(target))})
-        fused = config.positive("target_layers")
         source = published(_DFLASH_SOURCE) if shape else assumed(f"scaled from the {_DFLASH_SOURCE}")
+    return _block_head("dflash", config, target, source)
+
+
+def _dspark_head(path: str, target: Architecture) -> DraftHead:
+    """DSpark: a DFlash head whose first position drafts too, with a Markov head and a confidence head.
+
+    The Markov head adds W2 W1[previous token] to the logits of each token in turn: W2 is read once per token. Layers,
+    rank and block are read where SGLang reads them (dspark_components/dspark_config.py and models/dspark.py, 0.5.23).
+    """
+    if path:
+        config = _head_config(path)
+        source = published(f"{config.origin} (DSpark head configuration)")
+    else:
+        shape = {**(_DFLASH.get(target.name) or _scaled(target)), **_DSPARK}
+        config = Config(origin="DSpark head", values={"hidden_size": target.hidden, **shape})
+        source = assumed(f"layers as in the {_DFLASH_SOURCE}; {_DSPARK_SOURCE}")
+    if "dspark_block_size" in config.values:
+        raise ArchitectureError(f"{config.origin}: a DSpark head inside its target's checkpoint has no price yet")
+    head, rank = _block_head("dspark", config, target, source), _block_values(config).positive("markov_rank")
+    confidence = head.lm_head.inputs + rank + 1
+    return replace(
+        head,
+        anchored=bool(config.values.get("sample_from_anchor", True)),
+        serial=(replace(_lm_head(rank, target.vocabulary), name="markov_w2"),),
+        lookups=(replace(_lm_head(rank, target.vocabulary), name="markov_w1"),),
+        vector_parameters=head.vector_parameters + confidence,
+    )
+
+
+def _block_values(config: Config) -> Config:
+    """With the values that checkpoints nest in sections of their own, the last one first."""
+    nested = [config.values.get(name) or {} for name in ("dflash_config", "dspark_config")]
+    return Config(origin=config.origin, values={**config.values, **nested[0], **nested[1]})
+
+
+def _block_head(name: str, config: Config, target: Architecture, source: Source) -> DraftHead:
+    config = _block_values(config)
+    fused = len(config.values.get("target_layer_ids") or ()) or config.positive("target_layers")
     hidden = config.positive("hidden_size")
-    make = LayerBuilder(prefix="dflash", scheme=unquantized(BF16), hidden=hidden)
+    make = LayerBuilder(prefix=name, scheme=unquantized(BF16), hidden=hidden)
     attention = plain_attention(config)
     layer = Layer(
         attention=attention,
@@ -188,7 +228,7 @@ def _dflash_head(path: str, target: Architecture) -> DraftHead:
         vector_parameters=2 * hidden + 2 * attention.key_dim,
     )
     return DraftHead(
-        name="dflash",
+        name=name,
         groups=grouped([layer] * config.positive("num_hidden_layers")),
         fusion=(make.whole("fc", hidden, inputs=fused * target.hidden),),
         lm_head=target.lm_head,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from specmargin.errors import needs_extra
 
 if TYPE_CHECKING:
     from specmargin.app.plan_answer import PlanAnswer
-    from specmargin.app.planning import Answer
+    from specmargin.formats.base import EngineConfig
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _WAIT_LOAD = "simulating the load; the first time, the simulator is compiled (about half a minute)"
@@ -46,7 +45,15 @@ def plan(
         Path | None,
         typer.Option(
             "--policy",
-            help="Write the policy file of the live controller in vLLM (docs/live.md).",
+            help="Write the policy file of the live controller in vLLM or SGLang (docs/live.md).",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = None,
+    sps_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--sps-table",
+            help="Write the price table of SGLang's DSpark (--engine sglang --drafter dspark).",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,
@@ -77,7 +84,11 @@ def plan(
     from specmargin.cli import plan_view, render
     from specmargin.formats import find_engine
 
-    o.check_outputs(output, policy, force=force)
+    if sps_table is not None:
+        from specmargin.app.price_table import check_price_table
+
+        check_price_table(request)
+    o.check_outputs(output, policy, sps_table, force=force)
     o.check_plot(plot, force=force)
     with render.waiting(_WAIT_LOAD if request.isl is not None else "planning"):
         answer = plan_answer(request)
@@ -87,13 +98,19 @@ def plan(
         from specmargin.api.charts import plan_chart
 
         o.save_plot(plot, plan_chart(answer))
-    message = None if policy is None else _write_policy(policy, answer.best, request, force=force)
+    messages = []
+    if policy is not None:
+        answer, message = _write_policy(policy, answer, request, force=force)
+        messages.append(message)
+    if sps_table is not None:
+        answer, message = _write_price_table(answer, sps_table, force=force)
+        messages.append(message)
     if json:
         render.json_out(plan_json(answer))
     else:
         engine, price = find_engine(request.engine), request.gpu_hour_price
         plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
-        if message is not None:
+        for message in messages:
             typer.echo(f"Wrote {message}.")
 
 
@@ -107,17 +124,33 @@ def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:
         return answer
     config = answer.best.config
     write_text(output, config.file_text or f"{config.text}\n", force=force)
-    if not config.file_name:
-        return answer
-    text = config.text.replace(config.file_name, shlex.quote(str(output)))
-    best = replace(answer.best, config=replace(config, text=text, file_name=str(output)))
-    return replace(answer, ranked=(best, *answer.ranked[1:]))
+    return _with_config(answer, config.with_file(str(output)))
 
 
-def _write_policy(path: Path, best: Answer, request: PlanRequest, *, force: bool) -> str:
+def _with_config(answer: PlanAnswer, config: EngineConfig) -> PlanAnswer:
+    return replace(answer, ranked=(replace(answer.best, config=config), *answer.ranked[1:]))
+
+
+def _write_price_table(answer: PlanAnswer, path: Path, *, force: bool) -> tuple[PlanAnswer, str]:
+    from specmargin.app.price_table import write_price_table
+
+    written = write_price_table(path, answer.best, max_batch=answer.request.max_batch, force=force)
+    return replace(answer, ranked=(written.answer, *answer.ranked[1:])), written.message
+
+
+def _write_policy(path: Path, answer: PlanAnswer, request: PlanRequest, *, force: bool) -> tuple[PlanAnswer, str]:
     from specmargin.app.planning import MAX_NUM_SEQS
+    from specmargin.formats import find_engine
 
     with needs_extra("live"):
         from specmargin.app.policy_file import write_policy
 
-    return write_policy(path, best, request.acceptance, max_batch=request.max_batch or MAX_NUM_SEQS, force=force)
+    config, message = write_policy(
+        path,
+        answer.best,
+        request.acceptance,
+        engine=find_engine(request.engine),
+        max_batch=request.max_batch or MAX_NUM_SEQS,
+        force=force,
+    )
+    return _with_config(answer, config), message

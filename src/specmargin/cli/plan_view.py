@@ -182,6 +182,8 @@ def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
     else:
         out.print(f"{engine.title} flags (for {config.needs}):", style="bold", markup=False)
         print(config.text)  # not through Rich: it must stay one line
+        for limit in config.limits:
+            out.print(f"({limit})", style="dim", markup=False)
     if config.file_text:
         print(f"{config.file_name}: {config.file_text}")
 

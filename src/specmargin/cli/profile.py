@@ -17,6 +17,7 @@ from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import check_new, write_text
 
 if TYPE_CHECKING:
+    from specmargin.acceptance.bank import Rounds
     from specmargin.app.acceptance_study import LadderPrices
     from specmargin.routing.capture import Capture
     from specmargin.routing.schema import RoutingFile
@@ -90,13 +91,25 @@ def routing(
 @app.command()
 def acceptance(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Banks: a folder with acceptance.parquet and speculator.parquet, a .csv (commits,category,a0..), or "
             "vLLM's detailed speculation metrics as .jsonl.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            help="Address of a running vLLM, SGLang or TensorRT-LLM server instead of banks: its counters since its "
+            "start.",
+        ),
+    ] = None,
+    sts: Annotated[
+        Path | None,
+        typer.Option("--sts", help="Write the confidence calibration of SGLang's DSpark, a temperature per position."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write NAME.acceptance.json, for --acceptance.")
     ] = None,
@@ -128,7 +141,16 @@ def acceptance(
       specmargin profile acceptance bank/
 
       specmargin profile acceptance bank/ --ladder --at study-passes --at real --plot ladder.png
+
+      specmargin profile acceptance --metrics http://localhost:8000 -o mine.acceptance.json
     """
+    if metrics is not None:
+        if files or sts is not None or with_ladder or figure is not None:
+            raise ScenarioError("--metrics reads a server: leave out banks, --sts, --ladder and --plot")
+        _profile_metrics(metrics, output, force=force, json=json)
+        return
+    if not files:
+        raise ScenarioError("give a bank of rounds, or the address of a server (--metrics URL)")
     with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank
         from specmargin.app import acceptance_study
@@ -140,10 +162,10 @@ def acceptance(
         if not with_ladder:
             raise ScenarioError("--plot draws the ladder: add --ladder")
         check_target(figure, force=force)
-    if output is not None:
-        check_new(output, force=force)
+    o.check_outputs(output, sts, force=force)
     rounds = read_bank([Path(file) for file in files])
     rounds = replace(rounds, source=source) if source else rounds
+    temperatures = None if sts is None else _write_temperatures(sts, rounds, force=force)
     at = chosen if with_ladder else []
     payload = acceptance_study.study(rounds, ladder_prices=at, splits=splits, progress=render.progress)
     if output is not None:
@@ -162,6 +184,48 @@ def acceptance(
         render.json_out(payload)
     else:
         profile_acceptance_view.show(render.console(), payload)
+        if temperatures is not None:
+            typer.echo(temperatures)
+
+
+def _write_temperatures(path: Path, rounds: Rounds, *, force: bool) -> str:
+    """Write them and return a message for the user."""
+    from specmargin.acceptance.temperatures import fit_temperatures
+    from specmargin.formats.dspark import calibration_flag, calibration_text
+
+    fitted = fit_temperatures(rounds)
+    text = calibration_text(
+        fitted.by_position,
+        source=fitted.source,
+        rounds=fitted.rounds,
+        error_before=fitted.error_before,
+        error_after=fitted.error_after,
+    )
+    write_text(path, text, force=force)
+    before, after = float(fitted.error_before.mean()), float(fitted.error_after.mean())
+    return (
+        f"Wrote {path}: {fitted.by_position.size} temperatures, for blocks of {fitted.by_position.size} alone; "
+        f"calibration error {before:.3f} before, {after:.3f} after.\nFor SGLang: {calibration_flag(path)}"
+    )
+
+
+def _profile_metrics(address: str, output: Path | None, *, force: bool, json: bool) -> None:
+    from specmargin.acceptance.schema import as_text
+    from specmargin.app.engine_metrics import acceptance_of, read_engine
+    from specmargin.live.polling import Server
+
+    o.check_outputs(output, force=force)
+    name = "metrics" if output is None else output.name.removesuffix(".acceptance.json")
+    profile = acceptance_of(read_engine(Server.from_address(address)), name)
+    if output is not None:
+        write_text(output, as_text(profile), force=force)
+    if json:
+        render.json_out(profile.model_dump(by_alias=True) | {"schema": "specmargin.profile-metrics/1"})
+        return
+    curve = profile.categories["all"].survival
+    typer.echo(f"{profile.source}: {sum(curve):.2f} draft tokens accepted on average")
+    typer.echo(f"survival{' (assumed shape)' if profile.assumed else ''}: {', '.join(f'{s:.3f}' for s in curve)}")
+    typer.echo(f"Wrote {output}." if output is not None else "Keep it with -o NAME.acceptance.json.")
 
 
 def _ladder_prices(names: list[str] | None) -> list[LadderPrices]:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from specmargin.app.engine_metrics import EngineReading, tokens_per_second
 from specmargin.cli import render
 from specmargin.live.reading import Interval, ServerReading, interval
 from specmargin.live.settings_schema import Mode
@@ -98,6 +99,25 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
     ]
 
 
+def engine_view(now: EngineReading, before: EngineReading | None) -> RenderableType:
+    """The metrics of an engine without the plug-in."""
+    rate, length = tokens_per_second(now, before), now.mean_accept_length
+    since = "since its start" if now.survival_by_position else "of its last steps"
+    rows = [
+        ("requests", f"{now.running:.0f} running, {now.waiting:.0f} waiting"),
+        ("accepted length", "" if length is None else f"{length:.2f} tokens per round with the bonus token, {since}"),
+        ("depth", "" if now.depth is None else f"{now.depth:.0f}"),
+        ("accepted by position", ", ".join(f"{share:.0%}" for share, _ in now.survival_by_position)),
+        ("tokens generated", "" if rate is None else f"{rate:,.0f} per second"),
+    ]
+    shown = render.table("", [("", "left"), ("", "left")])
+    for name, value in rows:
+        if value:
+            shown.add_row(name, escape(value))
+    missing = [] if length is not None else [Text(f"no speculation reported: {now.names.hint}", style="dim")]
+    return Group(Text(f"{now.url}: {now.names.title}, its own metrics", style="bold"), shown, *missing, Text())
+
+
 def _gate(values: Mapping[str, float]) -> str:
     return "" if "gating" not in values else "by confidence" if values["gating"] else "full drafts verified"
 
@@ -112,7 +132,7 @@ def _steps(period: Interval) -> str:
         return "none"
     rate = period.per_second("steps_total")
     amount = f"{period.counted['steps_total']:,.0f}" if rate is None else f"{rate:,.1f} per second"
-    return f"{amount}, {render.seconds(seconds)} each"
+    return f"{amount}, {render.seconds(seconds)} each" if seconds else amount  # SGLang's are not timed
 
 
 def _positions(period: Interval) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
+from specmargin.formats.releases import Release, Releases
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
@@ -27,6 +29,7 @@ class ScheduleRequest:
     hurdle_by_depth: tuple[float, ...]  # survival that token 1, 2, … must reach at the plan's first batch
     p_min: float | None = None  # the confidence at which drafts stop, as priced
     drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
+    release: Release | None = None  # the engine's; None: the newest whose rules are known
 
     @property
     def planned(self) -> DepthTable:
@@ -47,7 +50,16 @@ class EngineConfig:
     needs: str = ""  # the engine release that understands the setting
     file_name: str | None = None
     file_text: str | None = None
+    adapts: bool = False  # the engine may change the depth while it runs
+    limits: tuple[str, ...] = ()  # what the engine cannot express, shown with the setting
     notes: tuple[str, ...] = ()
+
+    def with_file(self, path: str) -> EngineConfig:
+        """With its file at this path, as the flags name it."""
+        if self.file_name is None:
+            return self
+        text = self.text.replace(shlex.quote(self.file_name), shlex.quote(path))
+        return replace(self, text=text, file_name=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +68,19 @@ class EngineFormat:
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     write: Callable[[ScheduleRequest], EngineConfig]
+    # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
+    with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
+    releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
+
+
+def find_release(form: EngineFormat, text: str | None) -> Release | None:
+    """The release that `--engine-version` names, if any."""
+    if text is None:
+        return None
+    if form.releases is None:
+        raise CatalogError(f"--engine-version: {form.title} has no numbered releases; leave it out")
+    return form.releases.find(text)
 
 
 def fixed_schedule(request: ScheduleRequest) -> Schedule:
@@ -80,6 +104,13 @@ def pays(request: ScheduleRequest, schedule: Schedule) -> bool:
     return bool((planned.speedup_by_batch_depth[np.arange(depths.size), depths][drafting] > 1.0).any())
 
 
+def always_drafting(table: DepthTable) -> DepthTable:
+    """Without depth 0, for an engine that cannot go there."""
+    allowed = table.allowed_by_batch_depth.copy()
+    allowed[:, 0] &= ~allowed[:, 1:].any(axis=1)
+    return replace(table, allowed_by_batch_depth=allowed)
+
+
 def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
     """A configuration without a setting, if there is none to write: nothing pays, or no engine supports it."""
     if not pays(request, schedule):
@@ -95,7 +126,12 @@ def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig |
     return None
 
 
-_PLACEHOLDERS = {"eagle": "<your EAGLE-3 head>", "dflash": "<your DFlash head>", "model": "<your draft model>"}
+_PLACEHOLDERS = {
+    "eagle": "<your EAGLE-3 head>",
+    "dflash": "<your DFlash head>",
+    "dspark": "<your DSpark head>",
+    "model": "<your draft model>",
+}
 
 
 def drafter_model(request: ScheduleRequest) -> str:

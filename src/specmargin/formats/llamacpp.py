@@ -24,6 +24,7 @@ _TYPES = {
     "mtp": "draft-mtp",
     "eagle": "draft-eagle3",
     "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
     "model": "draft-simple",
     "ngram": "ngram-simple",
 }
@@ -34,7 +35,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
     empty = empty_config(request, schedule)
     if empty is not None:
         return empty
-    notes = ["llama.cpp has one draft length for all batches"]
+    notes = []
     method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
     if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
         text = f"--spec-type {method} --spec-ngram-simple-size-m {depth}"
@@ -47,7 +48,13 @@ def write(request: ScheduleRequest) -> EngineConfig:
             threshold = f"--spec-draft-p-min {request.p_min:g}"
             notes.append(f"{request.drafted_by_depth[depth]:.1f} of at most {depth} tokens per draft")
         text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
-    return EngineConfig(text=text, schedule=schedule, needs="llama.cpp of August 2026 or later", notes=tuple(notes))
+    return EngineConfig(
+        text=text,
+        schedule=schedule,
+        needs="llama.cpp of August 2026 or later",
+        limits=("one depth for all batches: llama.cpp has no other setting",),
+        notes=tuple(notes),
+    )
 
 
 FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write, stops_early=True)

@@ -3,7 +3,7 @@
 Ranges are inclusive and start at 1; the last one's K applies beyond its end too; K is clamped to
 `num_speculative_tokens`. Full CUDA graphs are captured for the K's of the table, up to 512 positions per step
 (1024 on Blackwell). vLLM ignores the table under data parallelism. (vllm/v1/spec_decode/dynamic/utils.py, from 0.24 on;
-read in August 2026)
+read up to 0.32; method `dspark` from 0.25 on)
 """
 
 from __future__ import annotations
@@ -21,10 +21,22 @@ from specmargin.formats.base import (
     empty_config,
     fixed_schedule,
 )
+from specmargin.formats.releases import Releases
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
-_METHODS = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash", "model": "draft_model", "ngram": "ngram"}
+_METHODS = {
+    "mtp": "mtp",
+    "eagle": "eagle3",
+    "dflash": "dflash",
+    "dspark": "dspark",
+    "model": "draft_model",
+    "ngram": "ngram",
+}
+
+
+RELEASES = Releases(title="vLLM", first="0.24", last="0.32")
+_SINCE = {"dspark": "0.25"}
 
 
 def graph_limit(device: Device) -> int:
@@ -33,10 +45,10 @@ def graph_limit(device: Device) -> int:
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
-    notes = []
+    notes, limits = [], []
     if request.parallel is Parallel.DP_EP:
         schedule = fixed_schedule(request)
-        notes.append("one depth for all batches: vLLM ignores others under data parallelism")
+        limits.append("one depth for all batches: vLLM ignores others under data parallelism")
     else:
         schedule = make_schedule(request.table, min_gain=request.min_gain)
     empty = empty_config(request, schedule)
@@ -50,7 +62,10 @@ def write(request: ScheduleRequest) -> EngineConfig:
         settings["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.depth] for r in schedule.ranges]
         notes.append("full CUDA graphs for these depths need model runner V2")
     text = f"--speculative-config '{json.dumps(settings)}'"
-    return EngineConfig(text=text, schedule=schedule, needs="vLLM 0.24 or later", notes=tuple(notes))
+    needs = RELEASES.needs(
+        request.release, _SINCE.get(request.drafter_kind, RELEASES.first), what=f"{request.drafter_kind} drafts"
+    )
+    return EngineConfig(text=text, schedule=schedule, needs=needs, limits=tuple(limits), notes=tuple(notes))
 
 
-FORMAT = EngineFormat(name="vllm", title="vLLM", graph_limit=graph_limit, write=write)
+FORMAT = EngineFormat(name="vllm", title="vLLM", graph_limit=graph_limit, write=write, releases=RELEASES)

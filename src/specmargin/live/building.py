@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -26,33 +27,32 @@ def build_driver(
     settings: Settings,
     *,
     max_depth: int,
-    ragged: bool,
-    confidence: bool,
     candidates: tuple[int, ...] | None,
-    identity: Identity,
     engine: str,
     log: Callable[[str], None],
-    graph_positions: int | None = None,
+    identity: Identity | None = None,
+    policy: PolicyFile | None = None,
+    ragged: bool = False,
     device_gate: bool = False,
+    by_rank: bool = False,
+    graph_positions: int | Literal["planned"] | None = None,
 ) -> Driver:
-    """`ragged`: drafts of a batch may be verified to different depths. `confidence`: drafts come with confidences.
-    `candidates`: depths that the engine captured CUDA graphs for; None: any. `graph_positions`: of the largest graph;
-    None: the engine has none, or one for every step. `device_gate`: drafts are gated in the engine's workers."""
-    file = None if settings.policy is None else read_policy(settings.policy)
-    looks_ahead = file is not None and file.look_ahead is not None
-    gated = looks_ahead and (device_gate or (ragged and confidence))
+    """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
+    capture. `policy`: instead of the file that the settings name. `ragged`: drafts come with confidences, and those of
+    a batch may be verified to different depths. `device_gate`: drafts are gated in the engine's workers. `by_rank`:
+    every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of the largest CUDA
+    graph; None: the engine has none, or one for every step; planned: the graphs of the policy's table."""
+    file = policy or (None if settings.policy is None else read_policy(settings.policy))
+    gated = file is not None and file.look_ahead is not None and (device_gate or ragged)
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
-        policy = _policy(
-            settings,
-            file,
-            gated=gated,
-            candidates=allowed,
-            graph_positions=graph_positions,
-            device_gate=device_gate,
+        # A gate in the workers keeps steps inside the largest graph, so drafts may be deeper than it holds for all.
+        limits = ControllerSettings(
+            candidates=allowed, early_stop=False, selective=device_gate, learn_times=not by_rank
         )
+        policy = _policy(settings, file, limits, gated=gated, graph_positions=graph_positions)
         here = gated and not device_gate and settings.mode is not Mode.SCHEDULE
         survivals = _survivals(file) if here and file is not None else None
         return Driver(
@@ -67,15 +67,16 @@ def build_driver(
             time_factors=policy.time_factors if isinstance(policy, Controller) else None,
             classes=classes,
             capture=capture,
-            learn_every=_LEARN_EVERY,
+            learn_every=1 if by_rank else _LEARN_EVERY,
         )
 
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
-    guard = Guard(log=log, faults_in_a_row=settings.faults_in_a_row, slowest_seconds=settings.slowest_decision_seconds)
+    slowest = math.inf if by_rank else settings.slowest_decision_seconds
+    guard = Guard(log=log, faults_in_a_row=settings.faults_in_a_row, slowest_seconds=slowest)
     board = Board(None if settings.board is None else settings.board / f"engine-{engine}.board")
     board.put("mode", float(list(Mode).index(settings.mode)))
     capture = None
-    if settings.capture is not None:
+    if settings.capture is not None and identity is not None:
         capture = BankWriter(
             settings=settings.capture,
             identity=identity,
@@ -100,30 +101,30 @@ def _allowed(
 def _policy(
     settings: Settings,
     file: PolicyFile | None,
+    limits: ControllerSettings,
     *,
     gated: bool,
-    candidates: tuple[int, ...],
-    graph_positions: int | None,
-    device_gate: bool,
+    graph_positions: int | Literal["planned"] | None,
 ) -> Policy | None:
     if settings.mode is Mode.SCHEDULE:
         ranges = settings.schedule or (file.schedule if file is not None else [])
         return schedule_of(ranges)
     if file is None:
         return None  # observe only
-    ahead = file.look_ahead.look_ahead if gated and file.look_ahead is not None else None
-    # A gate in the workers keeps any draft inside the largest graph, so drafts may be deeper than that holds for all.
-    chosen = ControllerSettings(candidates=candidates, early_stop=False, selective=device_gate)
+    table = file.table.table
     return Controller(
-        table=file.table.table.with_graphs(graph_positions),
+        table=table if graph_positions == "planned" else table.with_graphs(graph_positions),
         prior_survival=np.array(file.survival),
-        look_ahead=ahead,
-        settings=chosen,
+        look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
+        settings=limits,
     )
 
 
 def _gated_depth(
-    file: PolicyFile | None, max_depth: int, allowed: tuple[int, ...], graph_positions: int | None
+    file: PolicyFile | None,
+    max_depth: int,
+    allowed: tuple[int, ...],
+    graph_positions: int | Literal["planned"] | None,
 ) -> GatedDepth | None:
     """None: the policy's own depth. Without a look-ahead it cannot say which steps are gated."""
     if file is None or file.look_ahead is None:

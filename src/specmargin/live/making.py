@@ -6,11 +6,11 @@ import numpy as np
 
 from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile
-from specmargin.live.policy_schema import LookAheadFile, PolicyFile, TableFile
+from specmargin.live.policy_schema import LookAheadFile, PolicyFile, TableFile, schedule_of
 from specmargin.live.settings_schema import Range
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.study.lookahead import look_ahead
-from specmargin.step import FloatArray
+from specmargin.step import FloatArray, IntArray
 
 _ACCEPTANCE_FACTORS = (0.5, 0.7, 0.85, 1.0, 1.1)
 _MOST_GRAPH_DEPTHS = 6
@@ -28,9 +28,16 @@ def make_policy(
     sources: dict[str, str],
     calibrator: Logistic | None = None,
     sample: FloatArray | None = None,
+    plan_graphs: bool = False,
 ) -> PolicyFile:
-    """`sample`: calibrated survivals of captured rounds, which the gate needs."""
+    """`sample`: calibrated survivals of captured rounds, which the gate needs. `plan_graphs`: the engine captures CUDA
+    graphs by batch and depth, as this file says."""
     candidates = table.sensible_depths
+    best = _best_depths(table, survival, candidates)
+    if plan_graphs:
+        planned = schedule_of(schedule)
+        scheduled = [planned.draft(batch).depth for batch in range(table.max_batch + 1)]
+        table = table._replace(graph_depth_by_batch=np.maximum(best.max(axis=0), scheduled))
     ahead = None if sample is None else look_ahead(table, sample, early_stop=False)
     return PolicyFile(
         model=model,
@@ -42,26 +49,32 @@ def make_policy(
         survival=np.clip(survival, 0.0, 1.0).tolist(),
         schedule=schedule,
         candidates=None if len(candidates) > table.max_depth else list(candidates),
-        graph_depths=sorted({0, *_graph_depths(table, survival, candidates), *(depth for _, _, depth in schedule)}),
+        graph_depths=sorted({0, *_graph_depths(best), *(depth for _, _, depth in schedule)}),
         calibrator=None if calibrator is None else _calibrator_file(calibrator),
         look_ahead=None if ahead is None else LookAheadFile.of(ahead),
     )
 
 
-def _graph_depths(table: PriceTable, survival: FloatArray, sensible: tuple[int, ...]) -> list[int]:
-    """The depths that are best most often, over all batches, if acceptance is half of what is planned or a little
-    more than that; each graph takes memory, so there are few."""
+def _best_depths(table: PriceTable, survival: FloatArray, sensible: tuple[int, ...]) -> IntArray:
+    """(acceptance, batch): the best depth if acceptance is half of what is planned, or a little more than that."""
     conditional = survival / np.concatenate([[1.0], np.maximum(survival[:-1], 1e-9)])
-    wins = np.zeros(table.max_depth + 1)
-    for factor in _ACCEPTANCE_FACTORS:
+    best = np.zeros((len(_ACCEPTANCE_FACTORS), table.max_batch + 1), dtype=np.int64)
+    for i, factor in enumerate(_ACCEPTANCE_FACTORS):
         other = np.cumprod(np.clip(factor * conditional[: table.max_depth], 0.0, 0.98))
         committed = np.pad(1.0 + np.concatenate([[0.0], np.cumsum(other)]), (0, table.max_depth - other.size), "edge")
         for batch in range(1, table.max_batch + 1):
             goodput = committed / table.round_seconds(batch)
             usable = [d for d in sensible if d <= table.graph_depth_by_batch[batch]]
-            wins[max(usable, key=lambda depth: goodput[depth], default=0)] += 1.0 / batch  # loads differ by factors
-    best = np.argsort(-wins, kind="stable")[:_MOST_GRAPH_DEPTHS]
-    return [int(depth) for depth in best if wins[depth] > 0]
+            best[i, batch] = max(usable, key=lambda depth: goodput[depth], default=0)
+    return best
+
+
+def _graph_depths(best: IntArray) -> list[int]:
+    """The depths that are best most often, over all batches; each graph takes memory, so there are few."""
+    weights = 1.0 / np.arange(1.0, best.shape[1])  # loads differ by factors
+    wins = np.bincount(best[:, 1:].ravel(), weights=np.tile(weights, best.shape[0]))
+    most = np.argsort(-wins, kind="stable")[:_MOST_GRAPH_DEPTHS]
+    return [int(depth) for depth in most if wins[depth] > 0]
 
 
 def _calibrator_file(model: Logistic) -> CalibratorFile:

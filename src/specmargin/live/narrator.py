@@ -51,12 +51,14 @@ class Narrator:
             f"{steps:,.0f} steps, {positions / max(steps, 1.0):.1f} positions each",
             f"depth {_span(used)}, mostly {max(used, key=lambda depth: depths[depth])}" if used else "no depth chosen",
             f"{accepted / drafted:.0%} of drafts accepted" if drafted else "nothing drafted",
-            f"{committed / max(seconds, 1e-9):,.0f} tokens per second of step time",
         ]
-        expected = board["expected_goodput_tokens_per_second"]
-        if expected:
-            parts.append(f"{expected:,.0f} expected now")
-        parts.append(f"the plug-in adds {decisions / max(seconds, 1e-9):.2%} to step time")
+        if seconds:
+            parts.append(f"{committed / seconds:,.0f} tokens per second of step time")
+            expected = board["expected_goodput_tokens_per_second"]
+            parts += [f"{expected:,.0f} expected now"] if expected else []
+            parts.append(f"the plug-in adds {decisions / seconds:.2%} to step time")
+        else:  # steps are not timed
+            parts.append(f"the plug-in adds {decisions / max(steps, 1.0) * 1e6:,.0f} µs per step")
         parts.append("no faults" if not faults else f"{faults} faults")
         return f"Specmargin ({self.driver.mode}): {', '.join(parts)}."
 

@@ -128,12 +128,18 @@ class PolicyFile(StrictModel):
 
 def read_policy(path: Path) -> PolicyFile:
     try:
-        return PolicyFile.model_validate_json(read_text(path, EngineError))
+        text = read_text(path, EngineError)
     except EngineError as error:
         raise EngineError(f"policy {error}") from None
+    return parse_policy(text, str(path))
+
+
+def parse_policy(text: str, source: str) -> PolicyFile:
+    try:
+        return PolicyFile.model_validate_json(text)
     except ValidationError as error:
         raise EngineError(
-            f"policy {path}: {first_complaint(error)}; `specmargin plan MODEL --gpu GPU --policy FILE` writes one"
+            f"policy {source}: {first_complaint(error)}; `specmargin plan MODEL --gpu GPU --policy FILE` writes one"
         ) from None
 
 

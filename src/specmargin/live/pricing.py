@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -144,10 +145,11 @@ class GatePrices:
         return draft, np.maximum(verify + np.maximum(beyond, 0.0), 1e-6)
 
 
-def gate_prices(file: PolicyFile, depths: int, graph_positions: int | None = None) -> GatePrices:
+def gate_prices(file: PolicyFile, depths: int, graph_positions: int | Literal["planned"] | None = None) -> GatePrices:
     """`depths`: draft tokens of the engine. `graph_positions`: of its largest CUDA graph, where the sizes of all graphs
     are not known. Compiled here, before the first step."""
-    table = file.table.table.with_graphs(graph_positions)
+    planned = file.table.table
+    table = planned if graph_positions == "planned" else planned.with_graphs(graph_positions)
     prices = GatePrices(table=table, depths=depths, prior=conditional_of(np.array(file.survival), depths))
     prices.warm_up()
     return prices

@@ -98,6 +98,12 @@ class StepDone:
         tokens = int(verified.sum()), int(accepted.sum())
         return cls(verified=verified, accepted=accepted, verified_tokens=tokens[0], accepted_tokens=tokens[1], **others)
 
+    @classmethod
+    def nothing(cls, prompt_tokens: int = 0) -> StepDone:
+        """No sequence decoded."""
+        nobody = np.zeros(0, dtype=np.int64)
+        return cls.of(nobody, nobody, prompt_tokens=prompt_tokens, seconds=math.nan)
+
 
 class History:
     """Acceptance in the recent rounds of one sequence."""

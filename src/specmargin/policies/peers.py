@@ -54,33 +54,75 @@ def _fill_by_token_count(table: PriceTable, batch: int, seconds: FloatArray) -> 
         seconds[extra] = rest + experts
 
 
+@dataclass(slots=True, kw_only=True)
+class _Slot:
+    """The depth of the batches from one size on: an EMA of accepted drafts against a ladder of depths."""
+
+    steps: tuple[int, ...]
+    depth: int
+    down: float  # hysteresis; upwards there is none
+    ema: float = 0.0
+    seen: int = 0
+
+    def observe(self, accepted: float, ladder: SglangLadder) -> None:
+        if self.depth > 0:
+            self.ema += ladder.ema_alpha * (accepted - self.ema)
+        self.seen += 1
+        if self.seen > ladder.warmup and (self.seen - ladder.warmup) % ladder.interval == 0:
+            self._climb()
+
+    def _climb(self) -> None:
+        rung = self.steps.index(self.depth)
+        if self.depth == 0:  # nothing was drafted, so try the next depth
+            rung = min(rung + 1, len(self.steps) - 1)
+            self.ema = float(self.steps[rung] - 1) if self.ema < 0.0 else self.ema
+        elif rung > 0 and self.ema <= self._floor(rung):
+            while rung > 0 and self.ema <= self._floor(rung):
+                rung -= 1
+        else:
+            while rung < len(self.steps) - 1 and self.ema > self.steps[rung] - 0.5:
+                rung += 1
+        self.depth = self.steps[rung]
+
+    def _floor(self, rung: int) -> float:
+        below = self.steps[rung - 1]
+        return (0.5 if below == 0 else below - 0.5) + self.down
+
+
+#: SGLang's defaults from 0.5.20 on. A batch is padded to a CUDA graph's size first: 31 counts as 32, and 61 as 64.
+SGLANG_STEPS = {1: (1, 3, 5, 7), 8: (0, 1, 3), 31: (0, 1), 61: (0,)}
+
+
 @dataclass(kw_only=True)
 class SglangLadder(WholeDrafts):
-    """SGLang's adaptive steps: an EMA of accepted drafts against a ladder of depths (its documented defaults)."""
+    """SGLang's adaptive steps: a ladder of depths for each range of batch sizes, climbed by accepted lengths alone."""
 
-    steps: tuple[int, ...] = (1, 3, 7)
+    max_depth: int = 7
+    initial_depth: int = 3  # --speculative-num-steps
     ema_alpha: float = 0.2
     warmup: int = 10
     interval: int = 5
-    up: float = 0.0
-    down: float = -0.25
     name: str = "SGLang ladder"
-    _ema: float = 1.0
-    _seen: int = 0
-    _rung: int = 1
+    _slots: dict[int, _Slot] = field(init=False)
 
-    def draft(self, batch: int) -> Decision:  # noqa: ARG002
-        return Decision(self.steps[self._rung])
+    def __post_init__(self) -> None:
+        self._slots = {first: self._slot(first, steps) for first, steps in SGLANG_STEPS.items()}
+
+    def _slot(self, first: int, steps: tuple[int, ...]) -> _Slot:
+        steps = tuple(sorted({min(step, self.max_depth) for step in steps}))
+        initial = min(self.initial_depth, self.max_depth)
+        depth = initial if initial in steps else steps[len(steps) // 2]
+        return _Slot(steps=steps, depth=depth, down=-0.25 if first == 1 else 0.0, ema=float(depth - 1))
+
+    def _of(self, batch: int) -> _Slot:
+        return self._slots[max(first for first in self._slots if first <= max(batch, 1))]
+
+    def draft(self, batch: int) -> Decision:
+        return Decision(self._of(batch).depth)
 
     def observe(self, outcome: Outcome) -> bool:
-        self._seen += 1
-        self._ema += self.ema_alpha * (float(outcome.accepted.mean()) - self._ema)
-        if self._seen < self.warmup or self._seen % self.interval:
-            return True
-        while self._rung > 0 and self._ema <= self.steps[self._rung - 1] - 0.5 + self.down:
-            self._rung -= 1
-        while self._rung < len(self.steps) - 1 and self._ema > self.steps[self._rung] - 0.5 + self.up:
-            self._rung += 1
+        if outcome.accepted.size:
+            self._of(outcome.accepted.size).observe(float(outcome.accepted.mean()), self)
         return True
 
 

@@ -61,11 +61,12 @@ def controller_kernel(
     *,
     candidates: tuple[int, ...] | None,
     early_stop: bool,
-    selective: bool,
+    selective: bool = False,
+    learn_times: bool = True,
     tuning: Rows[Tuning],
 ) -> Kernel:
     """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early.
-    `selective`: gated depths come from the look-ahead even if it cannot."""
+    `selective`: gated depths come from the look-ahead even if it cannot. `learn_times`: of its steps."""
     return _make_kernel(
         table,
         _LookAheadArrays.of(ahead, table.max_depth),
@@ -75,6 +76,7 @@ def controller_kernel(
         candidates=candidates,
         early_stop=early_stop,
         selective=selective,
+        learn_times=learn_times,
         tuning=tuning,
     )
 
@@ -89,6 +91,7 @@ def _make_kernel(
     candidates: tuple[int, ...] | None = None,
     early_stop: bool = True,
     selective: bool = False,
+    learn_times: bool = True,
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
     depths = table.max_depth
@@ -102,11 +105,13 @@ def _make_kernel(
         floor=_int64_copy(verifiable[np.searchsorted(verifiable, np.arange(depths + 1), side="right") - 1]),
         tuning=rows_of(Tuning) if tuning is None else tuning,
         learns=learns,
+        learns_times=learn_times,
         gates=gates,
         early_stop=early_stop and table.by_pass,
         selective=selective or early_stop or not table.by_pass,
     )
-    return Kernel(rules, Learned.nothing(depths), Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
+    learned = Learned.nothing(depths, times=learn_times)
+    return Kernel(rules, learned, Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
 
 
 def _conditional(survival: FloatArray, depths: int) -> FloatArray:

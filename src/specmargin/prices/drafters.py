@@ -13,7 +13,7 @@ from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.memory import sequence_bytes, stack_weight_bytes, weight_bytes
 from specmargin.prices.model import EngineTime, PriceModel, StepPrice, fixed_line, ledger
-from specmargin.prices.work import EVERYTHING, Component, Scope, Work, head_work, stack_work, target_work
+from specmargin.prices.work import EVERYTHING, Component, Scope, Work, head_work, serial_work, stack_work, target_work
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, FloatArray, Step
 
@@ -32,7 +32,7 @@ class CostlessDrafter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadDrafter:
-    """MTP, EAGLE (autoregressive) or DFlash (one pass over a block)."""
+    """MTP, EAGLE (autoregressive), or DFlash and DSpark (one pass over a block)."""
 
     name: str
     head: DraftHead
@@ -43,8 +43,8 @@ class HeadDrafter:
 
     @property
     def max_depth(self) -> int | None:
-        """A block holds the last committed token and the draft tokens after it."""
-        return None if self.head.block is None else self.head.block - 1
+        """What a block holds."""
+        return self.head.block_depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,10 @@ class DraftPricing:
         )
         # A block head needs logits for its whole block, an autoregressive one for the last position alone.
         logit_positions = local.positions if head.block is not None else local.sequences
-        return works + head_work(head.lm_head, logit_positions, self.layout, self.scope)
+        works += head_work(head.lm_head, logit_positions, self.layout, self.scope)
+        if head.serial and head.block_depth is not None:
+            works.append(serial_work(head.serial, head.block_depth, local.sequences, self.layout))
+        return works
 
 
 def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
@@ -263,7 +266,8 @@ def drafter_weight_bytes(drafter: Drafter, layout: Layout) -> float:
         case HeadDrafter():
             head = drafter.head
             own = 0.0 if head.shares_lm_head else head.lm_head.read_bytes(layout.attention_ranks)
-            return own + total_bytes(head.fusion) + stack_weight_bytes(head.groups, layout)
+            own += total_bytes(head.fusion + head.serial + head.lookups)
+            return own + stack_weight_bytes(head.groups, layout)
         case ModelDrafter():
             model = drafter.architecture
             return weight_bytes(model, _layout_for(layout, model))

@@ -212,6 +212,11 @@ def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Sco
     return works
 
 
+def serial_work(matrices: tuple[Matrix, ...], tokens: int, sequences: FloatArray, layout: Layout) -> Work:
+    """Matrices that every token of a drafted block needs, after the token before it is known."""
+    return _matrices(Component.LM_HEAD, tokens, matrices, sequences, layout.attention_ranks)
+
+
 def attention_work(
     attention: Attention, count: int, step: Step, *, layout: Layout, kv: Precision, scope: Scope = EVERYTHING
 ) -> Work:

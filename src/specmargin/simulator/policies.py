@@ -92,7 +92,7 @@ MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
     "controller": _controller,
     "oracle": lambda inputs: Oracle(gate=_gate(inputs)),
     "vllm-adaptive": _vllm,
-    "sglang": lambda inputs: SglangLadder(steps=tuple(sorted({min(s, inputs.max_depth) for s in (1, 3, 7)}))),
+    "sglang": lambda inputs: SglangLadder(max_depth=inputs.max_depth),
     "turbospec": lambda inputs: TurboSpec(table=by_token_count(inputs.table())),
     "cascade": lambda inputs: Cascade(max_depth=inputs.max_depth),
 }

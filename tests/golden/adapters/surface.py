@@ -34,6 +34,7 @@ from specmargin.routing.schema import RoutingFile
 from specmargin.validation.served import served_rows
 from tests.conftest import ROOT
 from tests.unit.test_banks import bank as rounds_bank
+from tests.unit.test_engine_metrics import SGLANG
 from tests.unit.test_routing_captures import bank as routing_bank
 from tests.unit.test_watch import metrics as metrics_text
 from tests.unit.test_watch import serving
@@ -74,6 +75,16 @@ def _of(verb: str, *arguments: str) -> Callable[[Path], Any]:
 def _sweep(folder: Path) -> Any:
     (folder / "grid.toml").write_text(_SWEPT, encoding="utf-8")
     return _answered("sweep", str(folder / "grid.toml"), "--workers", "1")
+
+
+def _watch_engine(_: Path) -> Any:
+    with serving(lambda _: (200, SGLANG)) as url:
+        return _answered("watch", url)
+
+
+def _metrics(_: Path) -> Any:
+    with serving(lambda _: (200, SGLANG)) as url:
+        return _answered("profile", "acceptance", "--metrics", url)
 
 
 def _watch(_: Path) -> Any:
@@ -171,6 +182,8 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     ),
     "sweep": _sweep,
     "watch": _watch,
+    "watch, engine": _watch_engine,
+    "profile acceptance --metrics": _metrics,
     "measure vllm": _measure_vllm,
     "measure gpu": _measure_gpu,
     "validate steps": _of("validate", "steps"),
@@ -233,7 +246,7 @@ def metric_names(folder: Path) -> dict[str, Any]:
     """Every metric as `/metrics` has it: kind and labels by name; and the kinds of faults."""
     Board(folder / "engine-0.board")
     with _prometheus():
-        from specmargin.live.vllm.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
+        from specmargin.live.metrics import BoardCollector  # noqa: PLC0415 (needs vLLM's Prometheus client)
 
         families: list[Any] = list(BoardCollector(folder).collect())
     metrics = {

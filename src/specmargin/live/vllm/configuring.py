@@ -18,11 +18,12 @@ from vllm.platforms import current_platform
 
 from specmargin.errors import EngineError
 from specmargin.live.board import write_fault_board
+from specmargin.live.metrics import BoardCollector, show_with_multiprocess
+from specmargin.live.release import reason
 from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
 from specmargin.live.vllm.checking import check_engine
 from specmargin.live.vllm.gate.choice import add_gate, refusal_of_configuration, remove_gate
 from specmargin.live.vllm.graphs import add_depth_table, depth_note, remove_depth_table
-from specmargin.live.vllm.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
 
 logger = init_logger("vllm.specmargin")
@@ -36,8 +37,7 @@ def configure(config: Any) -> None:
         check_engine(vllm.__version__)
         _install(config, _settings(config))
     except Exception as error:
-        detail = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        logger.error("Specmargin: %s. The server starts with the plug-in disabled.", detail)
+        logger.error("Specmargin: %s. The server starts with the plug-in disabled.", reason(error))
         _uninstall(config)
 
 

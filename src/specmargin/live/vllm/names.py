@@ -5,9 +5,7 @@ Nothing here imports vLLM: the entry point imports it in every process.
 
 from __future__ import annotations
 
-import re
-
-from specmargin.errors import EngineError
+from specmargin.live.release import check_release
 
 KEY = "specmargin"  # of the settings in vLLM's additional_config
 VARIABLE = "SPECMARGIN_CONFIG"
@@ -20,8 +18,4 @@ SUPPORTED = ("0.31", "0.32")
 
 
 def check_version(version: str) -> None:
-    match = re.match(r"\d+\.\d+", version)
-    if match is None or match.group() not in SUPPORTED:
-        raise EngineError(
-            f"vLLM {version} is not supported (supported: {', '.join(f'{supported}.x' for supported in SUPPORTED)})"
-        )
+    check_release("vLLM", version, SUPPORTED)

@@ -19,12 +19,6 @@ from specmargin.live.gating import RETURNED, Returned, expectation
 from specmargin.live.sequences import StepDone
 from specmargin.step import IntArray
 
-_NOBODY = np.zeros(0, dtype=np.int64)
-
-
-def nothing_decoded(prompt_tokens: int = 0) -> StepDone:
-    return StepDone.of(_NOBODY, _NOBODY, prompt_tokens=prompt_tokens, seconds=math.nan)
-
 
 def step_done(scheduled: Any, output: Any, requests: Mapping[str, Any], driver: Driver) -> StepDone:
     """As in vLLM, accepted tokens are sampled tokens minus one. Drafts that a gate in the workers cut were not
@@ -92,7 +86,7 @@ def _by_request(
     ids = list(scheduled.num_scheduled_tokens)
     tokens = np.fromiter(scheduled.num_scheduled_tokens.values(), np.int64, len(ids))
     if not (ids and output.sampled_token_ids):
-        return nothing_decoded(int(tokens.sum()))
+        return StepDone.nothing(int(tokens.sum()))
     drafts = np.fromiter(map(len, map(scheduled.scheduled_spec_decode_tokens.get, ids, repeat(()))), np.int64, len(ids))
     known = np.fromiter(map(requests.__contains__, ids), np.bool_, len(ids))
     rows = np.fromiter(map(output.req_id_to_index.get, ids, repeat(-1)), np.int64, len(ids))

@@ -28,7 +28,7 @@ from specmargin.live.settings_schema import GateKind, Mode, Settings, read_setti
 from specmargin.live.vllm.graphs import FLAG
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.naming import bank_identity
-from specmargin.live.vllm.outcomes import nothing_decoded, step_done
+from specmargin.live.vllm.outcomes import step_done
 
 logger = init_logger("vllm.specmargin")
 _LOG_STEPS = 8  # between checks whether a log line is due
@@ -82,8 +82,7 @@ class _Decisions:
         self._driver = build_driver(
             settings,
             max_depth=self.num_spec_tokens,
-            ragged=ragged and synchronous,
-            confidence=confidence,
+            ragged=ragged and confidence,
             candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
             identity=bank_identity(config),
             engine=str(config.parallel_config.data_parallel_index),
@@ -187,7 +186,7 @@ class _Decisions:
         begun = self._last_done if not math.isnan(self._last_done) else self._started
         self._last_done = now if self.running else math.nan
         if step is None:
-            step = nothing_decoded()
+            step = StepDone.nothing()
         step.seconds = now - begun
         driver.done(step, drafted)
         if not self.running:

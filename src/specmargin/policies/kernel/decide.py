@@ -191,6 +191,8 @@ def observe(
     rules, learned, unseen = kernel.rules, kernel.learned, kernel.scratch.nothing
     if not rules.learns:
         return True
+    if not rules.learns_times:
+        seconds = np.nan
     if not _valid_rounds(drafted, verified, accepted, rules.prior.size):
         return False
     if expected.depths.size == verified.size:

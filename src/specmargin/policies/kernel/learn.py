@@ -61,12 +61,13 @@ class Learned(NamedTuple):
     gate: Rows[GateSums]
 
     @classmethod
-    def nothing(cls, max_depth: int) -> Learned:
+    def nothing(cls, max_depth: int, *, times: bool = True) -> Learned:
+        """`times`: prices will be corrected by the times of steps."""
         return cls(
             tried=np.zeros(max_depth),
             taken=np.zeros(max_depth),
             recent=np.zeros((2, max_depth)),
-            times=Times.nothing(max_depth),
+            times=Times.nothing(max_depth) if times else Times.as_priced(max_depth),
             credit=np.zeros(max_depth + 1),
             shift=np.zeros(1),
             marks=rows_of(Marks, depth=-1, state=-1, off_until=-1, whole_until=-1),

@@ -71,6 +71,12 @@ class Times(NamedTuple):
             scratch=np.zeros((2, size)),
         )
 
+    @classmethod
+    def as_priced(cls, max_depth: int) -> Times:
+        """Without uncertainty, where steps are never timed: no depth has to be probed for its time."""
+        times = cls.nothing(max_depth)
+        return times._replace(prior=np.zeros_like(times.prior), timed=np.ones_like(times.timed))
+
 
 @compiled
 def state_of(batch: int) -> int:

@@ -38,6 +38,7 @@ class Rules(NamedTuple):
     floor: IntArray  # by depth: the deepest allowed depth up to it
     tuning: Rows[Tuning]
     learns: bool
+    learns_times: bool  # of steps; False: prices are used as they are
     gates: bool
     early_stop: bool  # single drafts may end between two passes
     selective: bool  # gated depths come from the look-ahead: drafts end early, depth costs nothing, or it is asked for

@@ -102,7 +102,7 @@ def _contestants(
     yield OURS, RaggedGate(table=table, look_ahead=ahead), contest.calibrated
     yield "oracle", Oracle(gate=RaggedGate(table=table, look_ahead=ahead)), contest.outcome
     yield "vLLM adaptive verification", VllmAdaptive(table=counted, depth=table.max_depth), contest.raw
-    yield "SGLang ladder", SglangLadder(), contest.raw
+    yield "SGLang ladder", SglangLadder(max_depth=table.max_depth), contest.raw
     yield "TurboSpec", TurboSpec(table=counted), contest.raw
     yield "Cascade", Cascade(max_depth=table.max_depth), contest.raw
 

@@ -1,4 +1,4 @@
-"""Adds the boards to vLLM's `/metrics`. They are read only when metrics are requested."""
+"""Adds the boards to an engine's `/metrics`. They are read only when metrics are requested."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BoardCollector(Collector):
 
 
 def show_with_multiprocess(folder: Path) -> None:
-    """Add the boards where several API servers collect metrics from files, in a new registry per request."""
+    """Add the boards where metrics are collected from the files of several processes."""
     collect = MultiProcessCollector.collect
     if hasattr(collect, "specmargin"):
         return

@@ -1,0 +1,1 @@
+"""The SGLang plug-in. Import `params` only where SGLang is installed."""
