@@ -20,8 +20,8 @@ class Gates:
     def __init__(self, runner: Any, policy: Path) -> None:
         from specmargin.live.guard import Guard
         from specmargin.live.policy_schema import read_policy
+        from specmargin.live.pricing import gate_prices
         from specmargin.live.settings_schema import Curve, GateKind
-        from specmargin.live.vllm.gate.building import gate_prices
         from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 
         before = runner.adaptive_verification
@@ -29,7 +29,8 @@ class Gates:
             raise RuntimeError("this engine has no adaptive verification: set enable_adaptive_verification")
         self.runner = runner
         self.guard = Guard(log=print, clock=lambda: 0.0)
-        self.prices = gate_prices(read_policy(policy), int(runner.num_speculative_steps))
+        file = read_policy(policy)
+        self.prices = gate_prices(file, int(runner.num_speculative_steps))
         self.sizes = runner.cudagraph_manager.captured_token_counts()
         self.prices.set_graphs(self.sizes)
         self.manager = SpecmarginVerificationManager(
@@ -42,6 +43,7 @@ class Gates:
             prices=self.prices,
             guard=self.guard,
         )
+        self.manager.context = int(file.context)
         self.manager.cost_tables = before.cost_tables
         self.manager._cudagraph_limit = before._cudagraph_limit
         self.shipped = before.cost_tables

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-_MOST_LOG_ODDS = 40.0  # vLLM's own limit of its feature
+_EDGE = 1e-4  # banks hold four digits: a confidence of 1.0 is no certainty, and as log-odds it would rule any fit
 _STRIDE = 7919  # a prime: starts of neighbouring sequences lie far apart
 
 
@@ -104,12 +104,13 @@ class Replay:
         depth = int(runner.num_speculative_steps)
         if bank.confidence.shape[1] != depth:
             raise ValueError(f"the bank has {bank.confidence.shape[1]} depths, the engine drafts {depth}")
-        clipped = np.clip(bank.confidence.astype(np.float64), 1e-12, 1.0 - 1e-12)
-        log_odds = np.clip(np.log(clipped / (1.0 - clipped)), -_MOST_LOG_ODDS, _MOST_LOG_ODDS)
+        clipped = np.clip(bank.confidence.astype(np.float64), _EDGE, 1.0 - _EDGE)
+        log_odds = np.log(clipped / (1.0 - clipped))
         self.bank, self.runner = bank, runner
         self.speculator = runner.speculator
         self.kind_of = kind_of or (lambda _, number: number % len(bank.names))
         self.added = 0
+        self.turn: int | None = None  # to which the next drafts rewind
         with torch.inference_mode():
             self.features = torch.tensor(log_odds, dtype=torch.float32, device=device)
             self.accepted = torch.tensor(bank.accepted, dtype=torch.int64, device=device)
@@ -120,12 +121,13 @@ class Replay:
             self.slots = torch.arange(slots, dtype=torch.int64, device=device)
 
     def rewind(self, turn: int) -> None:
-        """Every sequence starts again, at a place that depends on the turn: contestants of a turn meet the same."""
-        import torch
+        """Every sequence starts again, at a place that depends on the turn: contestants of a turn meet the same. It
+        happens with the next drafts: those that wait to be verified keep the round whose confidences were shown."""
+        self.turn = turn
 
-        with torch.inference_mode():
-            start = (self.slots + 1) * _STRIDE + turn * 104_729
-            self.row.copy_(self.first[self.kind] + start % self.count[self.kind])
+    def _restart(self, turn: int) -> None:
+        start = (self.slots + 1) * _STRIDE + turn * 104_729
+        self.row.copy_(self.first[self.kind] + start % self.count[self.kind])
 
     def add(self, request_id: str, slot: int) -> None:
         kind = self.kind_of(request_id, self.added)
@@ -143,6 +145,9 @@ class Replay:
         import torch
 
         slots, count = input_batch.idx_mapping, input_batch.num_reqs
+        if self.turn is not None:
+            self._restart(self.turn)
+            self.turn = None
         kinds = self.kind[slots]
         first = self.first[kinds]
         rows = first + (self.row[slots] - first + 1) % self.count[kinds]
@@ -160,10 +165,32 @@ class Replay:
 def install(runner: Any, bank: Bank, kind_of: Callable[[str, int], int] | None = None) -> Replay:
     """Before requests are added. `kind_of`: request id and number of requests before it, to kind; they alternate."""
     replay = Replay(runner, bank, kind_of)
+    _restart_estimator(runner.speculator.acceptance_estimator)
     _wrap_requests(runner.req_states, replay)
     _wrap_propose(runner.speculator, replay)
     _wrap_sampler(runner.rejection_sampler, replay)
     return replay
+
+
+def _restart_estimator(estimator: Any) -> None:
+    """As vLLM makes it. Warm-up steps have taught it that a dummy drafter's tokens, as unlikely as any other, are all
+    accepted: Newton steps from there may diverge, to intercepts of which no token is ever verified again."""
+    import torch
+
+    if estimator is None:
+        return
+    with torch.inference_mode():
+        for sums in (estimator.info, estimator.grad, estimator.counts):
+            sums.zero_()
+        estimator.slope.fill_(0.5)
+        estimator.intercepts.fill_(-0.2)
+    estimator._steps_since_refit = 0
+
+
+def estimator_state(runner: Any) -> dict[str, list[float]]:
+    """For the record of a run; waits for the GPU."""
+    estimator = runner.speculator.acceptance_estimator
+    return {"slope": estimator.slope.tolist(), "intercepts": estimator.intercepts.tolist()}
 
 
 def _wrap_requests(states: Any, replay: Replay) -> None:

@@ -16,8 +16,8 @@ from benchmarks.gpu import replay
 from specmargin.live.gating import RETURNED, WHOLE, GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import policy_text
+from specmargin.live.pricing import GatePrices
 from specmargin.live.settings_schema import Curve, GateKind
-from specmargin.live.vllm.gate.pricing import GatePrices
 from specmargin.policies.kernel import budget as budgets
 from specmargin.policies.kernel.prices import PriceTable
 from tests.unit.live import policy_file
@@ -48,6 +48,8 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: _Event())
     monkeypatch.setattr(verification, "stream", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(verification, "_assign_draft_token_budget_compiled", verification._assign_draft_token_budget)
+    alone = SimpleNamespace(broadcast_object=lambda curves, **_: curves)
+    monkeypatch.setattr(verification, "get_tp_group", lambda: alone)
 
 
 def _table(per_position: float = 2e-4, expert: float = 5e-4) -> PriceTable:
@@ -92,6 +94,7 @@ def _add(manager: Any, count: int, confidence: float | np.ndarray) -> tuple[dict
     manager.req_states.req_id_to_index.update({one: i for i, one in enumerate(ids)})
     for slot in manager._stale_confidences:
         slot.np[:count] = confidence
+    manager._recent[:, :count] = confidence
     manager._confidence_probs[:count] = torch.tensor(np.broadcast_to(confidence, (count, DEPTH)).copy())
     return dict.fromkeys(ids, 1 + DEPTH), {one: [1] * DEPTH for one in ids}
 
@@ -177,13 +180,13 @@ def test_a_fault_leaves_the_step_to_vllm_and_is_counted(fault: str, monkeypatch:
     if fault == "budget raises":
         monkeypatch.setattr(manager.prices, "budget", lambda *_: 1 // 0)
     if fault == "budget too large":
-        monkeypatch.setattr("specmargin.live.vllm.gate.pricing.best_budget", lambda *_: 10_000)
+        monkeypatch.setattr("specmargin.live.pricing.best_budget", lambda *_: (10_000, 1.0))
     if fault == "ranking raises":
         monkeypatch.setattr(managers, "ranking_confidences", lambda *_: 1 // 0)
     if fault == "wrong factors":
         manager.order = GateOrder(draft_factor=float("nan"))
     if fault == "no number":
-        manager._stale_confidences[manager._stale_idx].np[:5] = np.nan
+        manager._recent[:, :5] = np.nan
         manager._confidence_probs[:5] = float("nan")
         assert manager.get_num_tokens(tokens, drafts) == 5  # nothing is known to survive
         assert _admitted(manager, tokens) == [0] * 5
@@ -220,10 +223,13 @@ def test_vllms_gate_with_our_prices_is_vllms_with_other_curves() -> None:
 def test_new_requests_start_from_the_planned_acceptance() -> None:
     manager = _manager()
     manager.add_request(2)
-    assert manager._stale_confidences[manager._stale_idx].np[2] == pytest.approx(np.full(DEPTH, 0.7))
+    assert manager._recent[:, 2] == pytest.approx(np.full((8, DEPTH), 0.7))
     batch = SimpleNamespace(num_reqs=1, idx_mapping=torch.tensor([5]))
-    manager.record_confidences(torch.full((SLOTS, DEPTH), 0.4), batch)
-    assert manager._stale_confidences[manager._stale_idx].np[2] == pytest.approx(np.full(DEPTH, 0.7))
+    for _ in range(2):  # the first copy lands before the second record
+        manager.record_confidences(torch.full((SLOTS, DEPTH), 0.4), batch)
+    assert manager._recent[:-1, 2] == pytest.approx(np.full((7, DEPTH), 0.7), abs=0.31)
+    assert manager._recent[manager._newest, 5] == pytest.approx(np.full(DEPTH, 0.4))
+    assert manager._recent[(manager._newest - 1) % 8, 2] == pytest.approx(np.full(DEPTH, 0.7))
 
 
 def test_an_honest_profile_runs_random_tokens_that_are_no_padding() -> None:
@@ -236,6 +242,8 @@ def test_an_honest_profile_runs_random_tokens_that_are_no_padding() -> None:
     assert {number for number, _, _ in seen} >= {4, 8}
     assert all(random and not padding for _, random, padding in seen)
     assert inputs.InputBatch.make_dummy(2, 4, buffers).is_padding.all()
+    manager.context = 321
+    assert {batch["context_len"] for batch in manager.batches_to_profile([4])} == {321}
     manager.curve = Curve.VLLM
     assert all("randomize_inputs" not in batch for batch in manager.batches_to_profile([4, 8]))
 
@@ -245,10 +253,14 @@ def test_an_honest_profile_runs_random_tokens_that_are_no_padding() -> None:
 
 def _runner(estimator: bool = True) -> Any:
     made = SimpleNamespace(
-        slope=torch.tensor([0.5]),
-        intercepts=torch.full((DEPTH,), -0.2),
+        slope=torch.tensor([3.0]),
+        intercepts=torch.full((DEPTH,), -900.0),
         features=torch.zeros(SLOTS, DEPTH),
         predictions=torch.zeros(SLOTS, DEPTH),
+        info=torch.ones(DEPTH, 3),
+        grad=torch.ones(DEPTH, 2),
+        counts=torch.ones(DEPTH),
+        _steps_since_refit=7,
     )
     speculator = SimpleNamespace(
         acceptance_estimator=made if estimator else None,
@@ -293,8 +305,10 @@ def test_a_replay_accepts_what_the_bank_accepted_and_shows_its_confidences() -> 
         first = torch.tensor(bank.first)[kinds]
         assert torch.equal(installed.row[slots], first + (rows - first + 1) % 50)
         estimator = runner.speculator.acceptance_estimator
+        assert (estimator.slope.item(), estimator.counts.sum().item(), estimator._steps_since_refit) == (0.5, 0.0, 0)
         shown = runner.speculator.draft_token_confidence_probs[:3]
         odds = estimator.features[slots]
+        assert odds.abs().max() < 9.3  # a confidence of 1.0 is no certainty
         np.testing.assert_allclose(
             torch.sigmoid(odds).numpy(), bank.confidence[installed.row[slots].numpy()], rtol=1e-4
         )
@@ -319,14 +333,16 @@ def test_contestants_of_one_turn_meet_the_same_rounds() -> None:
         for name in ("a", "b", "c"):
             runner.req_states.add_request(req_id=name)
         batch = SimpleNamespace(idx_mapping=torch.tensor([0, 1, 2]), num_reqs=3)
-        installed.rewind(4)
-        before = installed.row.clone()
-        runner.speculator.propose(batch)
-        assert not torch.equal(installed.row, before)
-        installed.rewind(4)
-        assert torch.equal(installed.row, before)
-        installed.rewind(5)
-        assert not torch.equal(installed.row, before)
+        met = []
+        for turn in (4, 4, 5):
+            waiting = installed.row.clone()
+            installed.rewind(turn)
+            assert torch.equal(installed.row, waiting)  # the drafts that wait are those whose confidences were shown
+            runner.speculator.propose(batch)
+            met.append(installed.row[:3].tolist())
+            runner.speculator.propose(batch)
+            assert installed.row[:3].tolist() != met[-1]
+        assert met[0] == met[1] != met[2]
 
 
 # --- installed in vLLM's second runner ---
@@ -347,7 +363,13 @@ def _kwargs(settings: dict[str, Any] | None) -> dict[str, Any]:
 
 def _second_runner() -> Any:
     estimator = SimpleNamespace(
-        num_speculative_steps=DEPTH, slope=torch.tensor([0.5]), intercepts=torch.full((DEPTH,), -0.2)
+        num_speculative_steps=DEPTH,
+        slope=torch.tensor([0.5]),
+        intercepts=torch.full((DEPTH,), -0.2),
+        info=torch.ones(DEPTH, 3),
+        grad=torch.ones(DEPTH, 2),
+        counts=torch.ones(DEPTH),
+        _steps_since_refit=7,
     )
     return SimpleNamespace(
         speculator=SimpleNamespace(
@@ -383,10 +405,36 @@ def test_the_manager_is_ours_and_starts_from_the_policys_calibration(tmp_path: P
     made = installing._create(lambda **_: "vLLM's", runner, kwargs)
     assert isinstance(made, managers.SpecmarginVerificationManager)
     assert made.kind is GateKind.ON
-    assert runner.speculator.acceptance_estimator.slope.item() != 0.5
+    _start(made)
+    estimator = runner.speculator.acceptance_estimator
+    assert estimator.slope.item() == pytest.approx(1.0, rel=0.01)  # of the calibrator in this policy
+    assert (estimator.counts.sum().item(), estimator._steps_since_refit) == (0.0, 0)  # the warm-up is forgotten
     assert installing._create(lambda **_: None, runner, kwargs) is None
     kwargs["vllm_config"].additional_config["specmargin"]["gate"] = "off"
     assert installing._create(lambda **_: "vLLM's", runner, kwargs) == "vLLM's"
+
+
+def _start(manager: Any) -> None:
+    samples = [
+        async_utils.StepTimingSample(5.0 + size, 1.0, size, size, full_cudagraph=True)
+        for size in (1, 2, 4)
+        for _ in "ab"
+    ]
+    manager.set_initial_cost_curves(samples)
+
+
+def test_an_estimator_that_diverged_is_brought_back() -> None:
+    """vLLM's Newton steps reach −14,000 in a replay; at such intercepts nothing is verified, and nothing is learned."""
+    manager, runner = _manager(), _second_runner()
+    manager.estimator = runner.speculator.acceptance_estimator
+    manager.estimator.slope.fill_(1e6)
+    manager.estimator.intercepts.fill_(-14_000.0)
+    batch = SimpleNamespace(num_reqs=1, idx_mapping=torch.tensor([5]))
+    for _ in range(25):
+        manager.record_confidences(torch.full((SLOTS, DEPTH), 0.4), batch)
+    assert manager.estimator.slope.item() == 4.0
+    assert manager.estimator.intercepts.tolist() == [-5.0] * DEPTH
+    assert manager.guard.faults == {}
 
 
 def test_a_manager_that_cannot_be_made_leaves_vllms(tmp_path: Path) -> None:
@@ -436,7 +484,7 @@ def test_what_was_verified_comes_back_with_the_output(monkeypatch: pytest.Monkey
             output = async_utils.SamplerOutput(torch.zeros(3, DEPTH + 1), None, None, sampled, rejected)
             return output, sampled, rejected
 
-    class Output(async_utils.AsyncOutput):
+    class Output(async_utils.AsyncOutput):  # type: ignore[misc, name-defined]
         pass
 
     returns._wrap_output(Output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,14 +16,17 @@ from benchmarks.live.stub_engine import ModelRunnerOutput, Request, SchedulerOut
 from specmargin.acceptance.calibration import Logistic, Tokens, logit
 from specmargin.errors import EngineError
 from specmargin.live.driver import Driver
+from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
 from specmargin.live.policy_schema import policy_text, read_policy
-from specmargin.live.settings_schema import Curve, GateKind, Settings, read_settings
+from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
+from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
 from specmargin.live.vllm import graphs, outcomes, plugin
 from specmargin.live.vllm.gate import choice, seeding
-from specmargin.live.vllm.gate.building import gate_prices
-from specmargin.live.vllm.gate.pricing import StepDrafts
+from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
+from specmargin.policies.study.lookahead import look_ahead
+from specmargin.policies.tables import study_table
 from tests.unit.live import DEPTH, built, policy_file
 
 
@@ -81,9 +85,9 @@ def test_the_gate_is_requested_where_it_is_expected_to_pay(policy: Path, monkeyp
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain - 0.001)
     args = arguments()
     assert choice.add_gate(args, settings(policy), log.append)
-    assert args.speculative_config[choice.FLAG] is True
+    assert args.speculative_config[graphs.FLAG] is True
     choice.remove_gate(args)
-    assert choice.FLAG not in args.speculative_config
+    assert graphs.FLAG not in args.speculative_config
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain + 0.001)
     assert not choice.add_gate(args, settings(policy), log.append)
     assert "over depth control alone" in log[-1]
@@ -182,7 +186,7 @@ def test_requests_that_vllm_refuses_are_taken_back_one_by_one(
 
         def create_engine_config(self) -> Any:
             given = self.speculative_config  # type: ignore[attr-defined]
-            seen.append((choice.FLAG in given, graphs.TABLE in given))
+            seen.append((graphs.FLAG in given, graphs.TABLE in given))
             if (refused == "gate" and seen[-1][0]) or (refused == "both" and any(seen[-1])):
                 raise ValueError("not supported")
             return SimpleNamespace(additional_config={"specmargin": {}})
@@ -292,7 +296,7 @@ def test_orders_carry_what_was_learned_and_ranks_decide_alike(tmp_path: Path) ->
     generator = np.random.default_rng(0)
     for _ in range(20):
         drafts = StepDrafts(
-            confidence=generator.uniform(0.0, 1.0, (4, DEPTH)).astype(np.float32),
+            confidence=generator.uniform(0.0, 1.0, (2, 4, DEPTH)).astype(np.float32),
             drafted=np.full(4, DEPTH),
             other_tokens=np.ones(4, dtype=np.int64),
             sampling=4,
@@ -307,6 +311,102 @@ def _observe(driver: Driver, depth: int, seconds: float) -> None:
     outcome = Outcome(decision=NOT_DECIDED, drafted=depths, verified=depths, accepted=nothing, seconds=seconds)
     assert driver.policy is not None
     assert driver.policy.observe(outcome)
+
+
+def test_gated_drafts_are_as_deep_as_the_look_ahead_says() -> None:
+    """At large batches only a few drafts are worth verifying, so whole drafts would be shorter."""
+    table = study_table(by_pass=True, max_batch=64, max_depth=DEPTH)
+    sample = np.asarray(np.cumprod(np.random.default_rng(0).beta(0.6, 0.3, (256, DEPTH)), axis=1), dtype=np.float64)
+    ahead = look_ahead(table, sample, early_stop=False)
+    depths = {}
+    for selective in (False, True):
+        chosen = ControllerSettings(early_stop=False, selective=selective)
+        controller = Controller(
+            table=table, prior_survival=np.asarray(sample.mean(axis=0)), look_ahead=ahead, settings=chosen
+        )
+        depths[selective] = [controller.draft(batch).depth for batch in (1, 8, 64)]
+    assert depths[True] == [ahead.depth(batch) for batch in (1, 8, 64)]
+    assert depths[True] != depths[False]
+
+
+def _gated_depth() -> GatedDepth:
+    prices = GatePrices(
+        table=study_table(by_pass=True, max_batch=64, max_depth=DEPTH), depths=DEPTH, prior=np.full(DEPTH, 0.6)
+    )
+    return GatedDepth(prices=prices, candidates=tuple(range(DEPTH + 1)))
+
+
+def test_the_depth_for_a_gate_follows_what_it_would_verify() -> None:
+    """Sure drafts are worth their passes, hopeless ones are not; a mixed batch drafts deeper than its mean says."""
+    depths = {}
+    generator = np.random.default_rng(0)
+    half = np.where(generator.random((64, 1)) < 0.5, 0.98, 0.1) * np.ones((64, DEPTH))
+    for name, acceptance in (
+        ("sure", np.full((64, DEPTH), 0.98)),
+        ("mixed", half),
+        ("mean", np.full((64, DEPTH), half.mean())),
+        ("hopeless", np.full((64, DEPTH), 0.01)),
+    ):
+        chooser = _gated_depth()
+        learned = np.asarray(np.cumprod(np.full(DEPTH, acceptance.mean())))
+        assert chooser.depth(64, GateOrder, partial(np.asarray, learned)) is None
+        for _ in range(3):
+            chooser.add(acceptance.astype(np.float32), DEPTH)
+        depths[name] = chooser.depth(64, GateOrder, partial(np.asarray, learned))
+    assert depths["sure"] == DEPTH
+    assert depths["hopeless"] == 0
+    assert (depths["mixed"] or 0) > (depths["mean"] or 0)
+
+
+def test_the_depth_for_a_gate_is_the_best_of_all_by_its_own_goodput() -> None:
+    chooser, generator = _gated_depth(), np.random.default_rng(2)
+    acceptance = generator.uniform(0.2, 1.0, (8, DEPTH)).astype(np.float32)
+    chooser.add(acceptance, DEPTH)
+    chosen = chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5))
+    goodput = [chooser._goodput(acceptance[np.newaxis].astype(np.float64), d, GateOrder()) for d in range(DEPTH + 1)]
+    assert chosen == int(np.argmax(goodput))
+    chooser.add(np.full((8, DEPTH), 0.01, dtype=np.float32), DEPTH)
+    assert chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5)) == chosen  # it looks now and then
+
+
+def test_hopeless_drafts_are_tried_again() -> None:
+    """At depth 0 nothing comes back, so the policy's own depth is used now and then; better drafts are then noticed."""
+    chooser, learned = _gated_depth(), partial(np.asarray, np.full(DEPTH, 0.5))
+    chooser.add(np.full((64, DEPTH), 0.01, dtype=np.float32), DEPTH)
+    chosen = [chooser.depth(64, GateOrder, learned) for _ in range(96)]
+    assert set(chosen) == {0, None}
+    assert chosen.count(None) == 3
+    chooser.add(np.full((64, DEPTH), 0.98, dtype=np.float32), DEPTH)
+    assert DEPTH in [chooser.depth(64, GateOrder, learned) for _ in range(64)]
+
+
+def test_suspended_speculation_stays_suspended(tmp_path: Path) -> None:
+    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    assert driver.policy is not None
+    assert driver.gated_depth is not None
+    driver.gated_depth.add(np.full((4, DEPTH), 0.98, dtype=np.float32), DEPTH)
+    assert driver.draft_depth("abcd") == DEPTH
+    kernel = driver.policy.kernel()
+    assert kernel is not None
+    kernel.learned.marks[0].off_until = 1 << 40
+    assert driver.draft_depth("abcd") == 0
+
+
+def test_tokens_that_were_not_drafted_are_expected_as_learned() -> None:
+    chooser = _gated_depth()
+    noise = np.full((3, DEPTH), np.nan, dtype=np.float32)
+    noise[:, :2] = 0.9
+    chooser.add(noise, 2)
+    rounds = chooser._recent(5, np.array([0.8, 0.7, 0.6, 0.5]))
+    assert rounds.shape == (1, 5, DEPTH)
+    assert rounds[0, 4].tolist() == pytest.approx([0.9, 0.9, 0.6, 0.5])
+
+
+def test_graphs_are_requested_for_the_depths_of_the_look_ahead(policy: Path) -> None:
+    file = read_policy(policy)
+    assert file.look_ahead is not None
+    ranges = graphs.depth_table(policy, DEPTH, 64, Mode.ADAPTIVE, gated=True)
+    assert set(file.look_ahead.depth_by_batch[1:]) <= {depth for _, _, depth in ranges}
 
 
 def test_a_probe_is_ordered_whole(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver
+from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
+from specmargin.live.pricing import gate_prices
 from specmargin.live.sequences import StepDone, Survivals
 from specmargin.live.settings_schema import Mode, Settings
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -46,7 +48,10 @@ def build_driver(
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
-        limits = ControllerSettings(candidates=allowed, early_stop=False, learn_times=not by_rank)
+        # A gate in the workers keeps steps inside the largest graph, so drafts may be deeper than it holds for all.
+        limits = ControllerSettings(
+            candidates=allowed, early_stop=False, selective=device_gate, learn_times=not by_rank
+        )
         policy = _policy(settings, file, limits, gated=gated, graph_positions=graph_positions)
         here = gated and not device_gate and settings.mode is not Mode.SCHEDULE
         survivals = _survivals(file) if here and file is not None else None
@@ -58,6 +63,7 @@ def build_driver(
             board=board,
             survivals=survivals,
             device_gate=device_gate,
+            gated_depth=_gated_depth(file, max_depth, allowed, graph_positions) if device_gate else None,
             time_factors=policy.time_factors if isinstance(policy, Controller) else None,
             classes=classes,
             capture=capture,
@@ -112,6 +118,18 @@ def _policy(
         look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
         settings=limits,
     )
+
+
+def _gated_depth(
+    file: PolicyFile | None,
+    max_depth: int,
+    allowed: tuple[int, ...],
+    graph_positions: int | Literal["planned"] | None,
+) -> GatedDepth | None:
+    """None: the policy's own depth. Without a look-ahead it cannot say which steps are gated."""
+    if file is None or file.look_ahead is None:
+        return None
+    return GatedDepth(prices=gate_prices(file, max_depth, graph_positions), candidates=allowed)
 
 
 def _warm_up(driver: Driver) -> None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
+from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
@@ -60,6 +61,7 @@ class Driver:
     board: Board
     survivals: Survivals | None = None  # None: verify depths are not gated here
     device_gate: bool = False  # they are gated in the engine's workers
+    gated_depth: GatedDepth | None = None  # how deep to draft for it; None: as deep as the policy says
     time_factors: Callable[[int], tuple[float, tuple[float, ...]]] | None = None  # learned, by batch: for that gate
     classes: Mapping[str, Schedule] = field(default_factory=dict)
     capture: BankWriter | None = None
@@ -194,9 +196,16 @@ class Driver:
 
     def gate_order(self, batch: int, depth: int) -> GateOrder:
         """What the workers' gate needs to know of the step that was decided last. `depth`: drafted at its end."""
-        factors = (1.0, ()) if self.time_factors is None else self.time_factors(batch)
         gated = self._next.decision.gated or self._next.decision is NOT_DECIDED or not self._gates_by_policy
-        return GateOrder(gated, depth, *factors, self.capture is not None)
+        priced = self._priced_order(batch)
+        return priced._replace(gated=gated, depth=depth, confidences=self.capture is not None)
+
+    def _priced_order(self, batch: int) -> GateOrder:
+        """With learned times."""
+        if self.time_factors is None:
+            return GateOrder()
+        drafting, verifying = self.time_factors(batch)
+        return GateOrder(draft_factor=drafting, verify_factors=verifying)
 
     @property
     def _gates_by_policy(self) -> bool:
@@ -213,6 +222,9 @@ class Driver:
     def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
+        if self.gated_depth is not None and decision.gated and decision.depth > 0:  # 0: speculation is suspended
+            chosen = self.gated_depth.depth(batch_size, lambda: self._priced_order(batch_size), policy.mean_survival)
+            decision = decision if chosen is None else decision._replace(depth=chosen)
         depth = min(decision.depth, self.max_depth)
         self._pending = decision
         if not self._limited and not self.classes:
@@ -260,6 +272,8 @@ class Driver:
         if self.capture is not None:
             seen = drafts if step.confidence is None else Drafts(step.request_ids, step.confidence)
             _capture_rounds(self.capture, self._batch_of(step.request_ids), step, seen.by_request())
+        if self.gated_depth is not None and step.acceptance is not None:
+            self.gated_depth.add(step.acceptance, step.depth)
         if self.survivals is not None:
             self._histories.learn(self._batch_of(step.request_ids), verified, accepted)
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds

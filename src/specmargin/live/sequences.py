@@ -85,8 +85,11 @@ class StepDone:
     prompt_tokens: int
     seconds: float  # NaN: not timed
     distinct_experts: float = math.nan
-    expected: Expectation | None = None  # of a gate in the workers
-    confidence: npt.NDArray[np.float32] | None = None  # (sequences, depth): the same
+    # Of a gate in the workers:
+    expected: Expectation | None = None
+    acceptance: npt.NDArray[np.float32] | None = None  # (sequences, depth): conditional, of tokens that were drafted
+    depth: int = 0  # of the deepest draft before any was cut
+    confidence: npt.NDArray[np.float32] | None = None  # (sequences, depth): of the drafter, for a capture
     worker_faults: int = 0  # so far
 
     @classmethod

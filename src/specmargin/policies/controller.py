@@ -29,6 +29,7 @@ _LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 class ControllerSettings:
     candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels), 0 too; None: all
     early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
+    selective: bool = False  # draft as deep as the look-ahead says even if it cannot: the gate costs nothing per token
     learn_times: bool = True  # False: prices as they are, for ranks that decide alike and share no clock
     hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
     probe_every: int = 8  # most steps in so many that probe another depth: one
@@ -70,6 +71,7 @@ class Controller(Compiled):
             self.look_ahead,
             candidates=settings.candidates,
             early_stop=settings.early_stop,
+            selective=settings.selective,
             learn_times=settings.learn_times,
             tuning=tuning,
         )

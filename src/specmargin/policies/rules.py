@@ -61,11 +61,12 @@ def controller_kernel(
     *,
     candidates: tuple[int, ...] | None,
     early_stop: bool,
+    selective: bool = False,
     learn_times: bool = True,
     tuning: Rows[Tuning],
 ) -> Kernel:
     """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early.
-    `learn_times`: of its steps."""
+    `selective`: gated depths come from the look-ahead even if it cannot. `learn_times`: of its steps."""
     return _make_kernel(
         table,
         _LookAheadArrays.of(ahead, table.max_depth),
@@ -74,6 +75,7 @@ def controller_kernel(
         prior=_conditional(prior_survival, table.max_depth),
         candidates=candidates,
         early_stop=early_stop,
+        selective=selective,
         learn_times=learn_times,
         tuning=tuning,
     )
@@ -88,6 +90,7 @@ def _make_kernel(
     prior: FloatArray | None = None,
     candidates: tuple[int, ...] | None = None,
     early_stop: bool = True,
+    selective: bool = False,
     learn_times: bool = True,
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
@@ -105,7 +108,7 @@ def _make_kernel(
         learns_times=learn_times,
         gates=gates,
         early_stop=early_stop and table.by_pass,
-        selective=early_stop or not table.by_pass,
+        selective=selective or early_stop or not table.by_pass,
     )
     learned = Learned.nothing(depths, times=learn_times)
     return Kernel(rules, learned, Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))

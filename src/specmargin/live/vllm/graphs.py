@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specmargin.live.settings_schema import Mode, Range, Settings
+from specmargin.live.settings_schema import GateKind, Mode, Range, Settings
 
 TABLE = "num_speculative_tokens_per_batch_size"
+FLAG = "enable_adaptive_verification"
 _METHODS = ("eagle", "eagle3", "mtp")  # drafters whose passes follow the depth
 _DEFAULT_SEQUENCES = 256  # vLLM's smallest default of max_num_seqs
 _APART, _OFFSET = 8, 5  # further depths go to batch sizes 5, 13, 21, …: engines are seldom limited to these
@@ -30,7 +31,9 @@ def add_depth_table(args: Any, settings: Settings, log: Callable[[str], None]) -
     follows = method in _METHODS or method.endswith("_mtp")
     if TABLE in named or not isinstance(depth, int) or not follows or (args.data_parallel_size or 1) > 1:
         return False
-    table = depth_table(settings.policy, depth, args.max_num_seqs or _DEFAULT_SEQUENCES, settings.mode)
+    gated = bool(named.get(FLAG)) and settings.gate_kind in (GateKind.AUTO, GateKind.ON)
+    sequences = args.max_num_seqs or _DEFAULT_SEQUENCES
+    table = depth_table(settings.policy, depth, sequences, settings.mode, gated=gated)
     args.speculative_config = {**given, TABLE: [list(entry) for entry in table]}
     depths = ", ".join(map(str, sorted({entry[2] for entry in table})))
     log(f"CUDA graphs are requested for drafts of {depths} tokens ({TABLE}: {table})")
@@ -41,13 +44,15 @@ def remove_depth_table(args: Any) -> None:
     args.speculative_config = {name: value for name, value in args.speculative_config.items() if name != TABLE}
 
 
-def depth_table(policy: Path, depth: int, max_sequences: int, mode: Mode) -> list[Range]:
-    """The schedule of a policy file up to `depth`, and in mode adaptive the other depths that may be chosen."""
+def depth_table(policy: Path, depth: int, max_sequences: int, mode: Mode, *, gated: bool = False) -> list[Range]:
+    """The schedule of a policy file up to `depth`, and in mode adaptive the other depths that may be chosen. `gated`:
+    the look-ahead's depths too."""
     file = json.loads(policy.read_text(encoding="utf-8"))
     by_batch = _by_batch([(int(f), int(last), min(int(d), depth)) for f, last, d in file["schedule"]], max_sequences)
     if mode is Mode.ADAPTIVE:
         graph_depths = [int(deepest) for deepest in file["table"]["graph_depth_by_batch"]]
-        wanted = {int(one) for one in file["graph_depths"] if one <= depth} - set(by_batch[1:])
+        ahead = (file.get("look_ahead") or {}).get("depth_by_batch", ())[1:] if gated else ()
+        wanted = {int(one) for one in (*file["graph_depths"], *ahead) if one <= depth} - set(by_batch[1:])
         for one in sorted(wanted, reverse=True):
             _name(one, by_batch, graph_depths)
     return _ranges(by_batch)

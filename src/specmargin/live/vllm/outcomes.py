@@ -62,6 +62,8 @@ def _alike(scheduled: Any, output: Any, returned: Returned | None = None, learne
         prompt_tokens=0,
         seconds=math.nan,
         expected=None if returned is None else expectation(returned, drafted, verified, learned_depth),
+        acceptance=None if returned is None else returned.acceptance,
+        depth=drafts,
     )
 
 
@@ -106,6 +108,8 @@ def _by_request(
         request_ids=kept,
         contexts=[requests[request_id].num_computed_tokens for request_id in kept] if with_contexts else (),
         expected=None if gate is None else expectation(gate, drafted, verified, learned_depth),
+        acceptance=None if gate is None else gate.acceptance,
+        depth=int(drafted.max(initial=0)),
         confidence=None if gate is None else gate.confidence,
         prompt_tokens=int(tokens[~whole | (known & (sampled == 0))].sum()),
         seconds=math.nan,

@@ -25,7 +25,7 @@ from specmargin.live.gating import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
-from specmargin.live.vllm.gate.choice import FLAG
+from specmargin.live.vllm.graphs import FLAG
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.naming import bank_identity
 from specmargin.live.vllm.outcomes import step_done

@@ -1,17 +1,20 @@
 """The budget of a gate that is split on the device: how many draft tokens a step verifies in all.
 
 The engine must know the total before it launches the step, because it picks the CUDA graph by it; which tokens they are
-is decided later, from newer confidences. Tokens are taken in the same order as by the ragged gate, and the budget is
-the prefix with the most expected tokens per second of the round.
+is decided later, from confidences that are not known yet. What a budget will be worth is expected from recent rounds of
+the same sequences: in each of them tokens are taken in the order of the ragged gate, and the budget is the number with
+the most tokens per second over all of them. One round alone says little about the next one of a single sequence; of a
+large batch it does.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numba.experimental import structref
 
-from specmargin.compiling import entry, fast_entry
+from specmargin.compiling import StructType, compiled, entry, fast_entry
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.step import FloatArray, IntArray
@@ -29,27 +32,76 @@ class StepShape(NamedTuple):
     most: int  # draft tokens that the engine can verify in one step
 
 
+class Priced(NamedTuple):
+    """What budgets are taken by, with the memory to do it."""
+
+    table: PriceTable
+    sizes: IntArray  # positions of the captured graphs, rising; steps are padded to them
+    scratch: Scratch
+    tokens: FloatArray  # by budget: expected tokens, summed over rounds
+    seconds: FloatArray  # by budget, the same
+
+    @classmethod
+    def of(cls, table: PriceTable, sizes: IntArray) -> Priced:
+        budgets = table.max_batch * table.max_depth + 1
+        scratch = Scratch.of(table.max_batch, table.max_depth)
+        return cls(table, sizes, scratch, np.zeros(budgets), np.zeros(budgets))
+
+
+@structref.register
+class _HandleType(StructType):
+    pass
+
+
+class Handle(structref.StructRefProxy):
+    """The prices as compiled code holds them: passing their arrays would take longer than the decision."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, priced: Priced) -> None: ...
+
+        priced: Priced
+
+
+structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyped-call]
+
+
 @fast_entry
 def best_budget(
-    table: PriceTable,
-    survival: FloatArray,
-    drafted: IntArray,
-    shape: StepShape,
-    factors: FloatArray,
-    sizes: IntArray,
-    scratch: Scratch,
-) -> int:
-    """Draft tokens to verify. `survival`: (sequences, depth), as deep as the prices. `factors`: by depth from 0, of the
-    price of verifying that deep. `sizes`: positions of the captured graphs, rising; steps are padded to them."""
+    handle: Handle, survival: FloatArray, drafted: IntArray, shape: StepShape, factors: FloatArray
+) -> tuple[int, float]:
+    """Draft tokens to verify, and the tokens per second expected with them. `survival`: (rounds, sequences, depth), as
+    deep as the prices, of recent rounds. `factors`: by depth from 0, of the price of verifying that deep."""
+    priced = handle.priced
+    rounds, batch, deepest = survival.shape
+    total = 0
+    for i in range(batch):
+        total += min(drafted[i], deepest)
+    total = min(total, shape.most)
+    priced.tokens[: total + 1] = 0.0
+    priced.seconds[: total + 1] = 0.0
+    for r in range(rounds):
+        sort_tokens(priced.table, survival[r], drafted, 0.0, priced.scratch)
+        _add_round(priced, survival[r], shape, factors, total)
+    best, budget = -1.0, 0
+    for n in range(total + 1):
+        value = priced.tokens[n] / priced.seconds[n]
+        if value > best:
+            best, budget = value, n
+    return budget, best
+
+
+@compiled
+def _add_round(priced: Priced, survival: FloatArray, shape: StepShape, factors: FloatArray, total: int) -> None:
+    """Add what every budget would give and take in a round whose tokens are sorted."""
+    table, sizes, order = priced.table, priced.sizes, priced.scratch.order
     batch, deepest = survival.shape
-    effective, order = table.effective_by_depth, scratch.order
-    total = min(sort_tokens(table, survival, drafted, 0.0, scratch), shape.most)
-    rest_by_depth = table.rest_seconds[batch, :, 0]
+    effective, rest_by_depth = table.effective_by_depth, table.rest_seconds[batch, :, 0]
     per_token = max((rest_by_depth[deepest] - rest_by_depth[0]) / (batch * deepest), 0.0)
     fixed = shape.draft_seconds + per_token * shape.prompt_tokens
     positions = batch * effective[0] + shape.prompt_tokens * (effective[deepest] - effective[deepest - 1])
     alone = batch + shape.prompt_tokens
-    tokens, graph, best, budget = float(shape.sampling), 0, -1.0, 0
+    tokens, graph = float(shape.sampling), 0
     for n in range(total + 1):
         if n > 0:
             i = order[n - 1] // deepest
@@ -63,10 +115,8 @@ def best_budget(
         rest, experts = ragged_parts(table, batch, depth, positions, FIRST_CONTEXT)
         low = min(int(n / batch), deepest - 1)
         factor = factors[low] + (n / batch - low) * (factors[low + 1] - factors[low])
-        value = tokens / (fixed + (rest + experts) * factor)
-        if value > best:
-            best, budget = value, n
-    return budget
+        priced.tokens[n] += tokens
+        priced.seconds[n] += fixed + (rest + experts) * factor
 
 
 @entry

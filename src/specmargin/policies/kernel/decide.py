@@ -62,7 +62,8 @@ def _learned_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
         if depth == 0:
             probe = choose_probe(kernel, batch, 0)
         else:
-            probe = choose_plain_probe(kernel, batch, depth, _ahead_of_plain(kernel))
+            inside = min(depth, rules.table.graph_depth_by_batch[batch])  # the gate keeps the step in its graph
+            probe = choose_plain_probe(kernel, batch, inside, _ahead_of_plain(kernel))
         return (depth, False) if probe < 0 else (probe, True)
     best = best_depth(kernel, batch)
     if _is_worth_a_change(kernel, batch, best):

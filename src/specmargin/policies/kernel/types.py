@@ -41,7 +41,7 @@ class Rules(NamedTuple):
     learns_times: bool  # of steps; False: prices are used as they are
     gates: bool
     early_stop: bool  # single drafts may end between two passes
-    selective: bool  # depths come from the look-ahead: drafts end early, or depth costs nothing
+    selective: bool  # gated depths come from the look-ahead: drafts end early, depth costs nothing, or it is asked for
 
 
 class Option:

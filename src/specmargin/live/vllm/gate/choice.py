@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from specmargin.live.settings_schema import GateKind, Settings
+from specmargin.live.vllm.graphs import FLAG
 from specmargin.step import FloatArray
 
-FLAG = "enable_adaptive_verification"
 _LEAST_GAIN = 0.02  # expected goodput over depth control alone; its larger graphs and ragged steps take something too
 _WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix", "medusa", "extract_hidden_states")  # no draft logits
 _HOPPER = 9

@@ -15,9 +15,9 @@ from vllm.v1.worker.gpu import model_runner
 from specmargin.live.gating import ORDER, GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import read_policy
+from specmargin.live.pricing import gate_prices
 from specmargin.live.settings_schema import GateKind, Settings, read_settings
-from specmargin.live.vllm.gate import returns, seeding
-from specmargin.live.vllm.gate.building import gate_prices
+from specmargin.live.vllm.gate import returns
 from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 from specmargin.live.vllm.names import KEY
 
@@ -107,8 +107,10 @@ def _ours(settings: Settings, runner: Any, kwargs: dict[str, Any]) -> Specmargin
         guard=Guard(log=logger.warning, faults_in_a_row=settings.faults_in_a_row, clock=lambda: 0.0),
     )
     native = kind is GateKind.NATIVE
+    manager.context = None if file is None else int(file.context)
     if file is not None and not native and runner is not None:
-        seeding.seed(getattr(runner.speculator, "acceptance_estimator", None), file.logistic)
+        manager.estimator = getattr(runner.speculator, "acceptance_estimator", None)
+        manager.calibrator = file.logistic
     whose = f"vLLM's gate, costs: {settings.gate_curve}" if native else "Specmargin's gate"
     logger.info_once("Specmargin: how much of each draft is verified is decided on the GPU (%s).", whose)
     return manager

@@ -1,9 +1,9 @@
 """vLLM's manager of adaptive verification with Specmargin's budget and ranking.
 
-Two decisions per step. The budget, how many draft tokens are verified in all, is taken on the host from confidences
-that are two steps old. The split over sequences is taken on the GPU from the newest ones, by vLLM's own kernel: it
-ranks by the running product of confidences, so it is handed those whose product is survival over marginal price.
-Neither adds a synchronisation. Whatever fails here, vLLM's own decision is taken.
+Two decisions per step. The budget, how many draft tokens are verified in all, is taken on the host from recent rounds:
+the newest confidences that the host has are two steps old. The split over sequences is taken on the GPU from the newest
+ones, by vLLM's own kernel: it ranks by the running product of confidences, so it is handed those whose product is
+survival over marginal price. Neither adds a synchronisation. Whatever fails here, vLLM's own decision is taken.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerificationManager
 
+from specmargin.acceptance.calibration import Logistic
 from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
+from specmargin.live.pricing import RECENT, GatePrices, StepDrafts, rounds_for
 from specmargin.live.settings_schema import Curve, GateKind
-from specmargin.live.vllm.gate.pricing import GatePrices, StepDrafts
+from specmargin.live.vllm.gate import seeding
 from specmargin.live.vllm.gate.profiling import unpadded_dummies
 from specmargin.policies.kernel.budget import LEAST_KEY
+
+_BOUND_EVERY = 25  # steps; vLLM refits every 100
 
 
 class SpecmarginVerificationManager(AdaptiveVerificationManager):
@@ -32,10 +36,18 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
         super().__init__(*args, **kwargs)
         self.cost_tables: Any
         self._confidence_probs: Any
+        self._batch_budget: Any
         self.kind, self.curve, self.prices, self.guard = kind, curve, prices, guard
         self.order = GateOrder()  # of the next step
+        self.context: int | None = None  # tokens, of steps that are profiled; None: vLLM's
+        self.estimator: Any = None  # vLLM's, if it is to be looked after
+        self.calibrator: Logistic | None = None  # that it starts from
+        self._steps = 0
         self.whole = False  # verify whole drafts, whoever decides
         self._tables: dict[int, tuple[Any, Any]] = {}
+        states = self.req_states
+        self._recent = np.ones((RECENT, states.max_num_reqs, states.num_speculative_steps), dtype=np.float32)
+        self._newest = 0  # in `_recent`
         self._weights: torch.Tensor | None = None
         if prices is not None:
             self._weights = torch.tensor(prices.weights, dtype=torch.float32, device=self.req_states.device)
@@ -43,7 +55,8 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
     # --- costs ---
 
     def batches_to_profile(self, capture_sizes: list[int]) -> Iterator[dict[str, Any]]:
-        """vLLM profiles padding, which no expert is read for; `profiled` runs random tokens instead."""
+        """vLLM profiles padding, which no expert is read for; `profiled` runs random tokens instead, at the policy's
+        context if there is one."""
         if self.prices is not None:
             self.guard.call("gate graphs", None, self.prices.set_graphs, capture_sizes)
         if self.curve is not Curve.PROFILED:
@@ -51,23 +64,38 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
             return
         with unpadded_dummies():
             for batch in super().batches_to_profile(capture_sizes):
-                yield {**batch, "randomize_inputs": True}
+                context = batch["context_len"] if self.context is None else self.context
+                yield {**batch, "randomize_inputs": True, "context_len": context}
+
+    def set_initial_cost_curves(self, samples: Any) -> None:
+        """After the warm-up, before the first request."""
+        super().set_initial_cost_curves(samples)
+        if self.estimator is not None:
+            self.guard.call("gate seed", None, self._start_estimator)
+
+    def _start_estimator(self) -> None:
+        seeding.forget(self.estimator)
+        seeding.seed(self.estimator, self.calibrator)
 
     # --- requests ---
 
     def add_request(self, req_idx: int) -> None:
+        """vLLM expects that all drafts of a new request are accepted until its first confidences arrive; here it is the
+        planned share of them."""
         super().add_request(req_idx)
-        self._set_prior([req_idx])
+        if self.prices is not None:
+            self._recent[:, req_idx] = self.prices.prior
 
     def record_confidences(self, confidence_probs: torch.Tensor, input_batch: Any) -> None:
         new = list(self._pending_resets)
         super().record_confidences(confidence_probs, input_batch)
-        self._set_prior(new)
-
-    def _set_prior(self, slots: list[int]) -> None:
-        """vLLM expects that all drafts of a new request are accepted, until its first confidences arrive."""
-        if self._is_ours and self.prices is not None and slots:
-            self._stale_confidences[self._stale_idx].np[slots] = self.prices.prior
+        self._steps += 1
+        if self.estimator is not None and self._steps % _BOUND_EVERY == 0:
+            self.guard.call("gate bounds", None, seeding.bound, self.estimator)
+        self._newest = (self._newest + 1) % RECENT
+        self._recent[self._newest] = self._stale_confidences[self._stale_idx].np
+        if new and self.prices is not None:
+            self._recent[self._newest, new] = self.prices.prior
 
     @property
     def _is_ours(self) -> bool:
@@ -111,8 +139,9 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
             assert self.prices is not None
             slots = np.fromiter(map(states.req_id_to_index.__getitem__, ids), np.int64, count)
             sampling = states.num_computed_tokens_np[slots] + others >= states.prefill_len.np[slots]
+            rounds = (self._newest - np.arange(rounds_for(count))) % RECENT
             step = StepDrafts(
-                confidence=self._stale_confidences[self._stale_idx].np[slots],
+                confidence=self._recent[rounds[:, np.newaxis], slots],
                 drafted=drafted,
                 other_tokens=others,
                 sampling=int(np.count_nonzero(sampling)),
@@ -129,13 +158,19 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
 
     def reallocate_drafts(self, req_ids: list[str], idx_mapping: torch.Tensor) -> Any:
         confidence: Any = self._confidence_probs
-        if self._is_ours and self._weights is not None and not self.whole:
+        if self._is_ours and self._weights is not None and self._is_cut:
             ranked = self.guard.call("gate ranking", confidence, self._ranked, self._weights, len(req_ids))
             self._confidence_probs = ranked
         try:
             return super().reallocate_drafts(req_ids, idx_mapping)
         finally:
             self._confidence_probs = confidence
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether there is anything to rank: some drafts are verified, and some are not."""
+        drafts, _, budget = self._batch_budget
+        return bool(0 < budget < sum(drafts.values()))
 
     def _ranked(self, weights: torch.Tensor, batch: int) -> torch.Tensor:
         return ranking_confidences(self._confidence_probs, weights[min(batch, weights.shape[0] - 1)])

@@ -1,7 +1,8 @@
 """An honest profile for vLLM's gate: dummy steps whose tokens are not padding.
 
 vLLM marks the tokens of dummy steps as padding, which its routers send to no expert: the time that it measures for a
-verify step hardly grows with the number of tokens, however many experts real tokens would read.
+verify step holds its attention, at one context for all (`VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN`), but none of
+the experts that real tokens would read.
 """
 
 from __future__ import annotations

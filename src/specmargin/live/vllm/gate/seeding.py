@@ -14,7 +14,8 @@ from specmargin.acceptance.calibration import Logistic, Tokens, logit
 from specmargin.step import FloatArray
 
 _LOG_ODDS = np.linspace(-3.0, 5.0, 33)  # of the drafter's confidence, where most of its tokens are
-_LEAST_SLOPE = 0.02
+_SLOPES = (0.02, 4.0)
+_LARGEST_INTERCEPT = 5.0  # log-odds
 
 
 def projection(calibrator: Logistic, depths: int) -> tuple[float, FloatArray]:
@@ -33,8 +34,22 @@ def projection(calibrator: Logistic, depths: int) -> tuple[float, FloatArray]:
         target[depth] = logit(calibrator.probability(tokens))
     centred = _LOG_ODDS - _LOG_ODDS.mean()
     slope = float((target @ centred).mean() / (centred @ centred))
-    slope = max(slope, _LEAST_SLOPE)
+    slope = min(max(slope, _SLOPES[0]), _SLOPES[1])
     return slope, np.asarray(target.mean(axis=1) - slope * _LOG_ODDS.mean())
+
+
+def forget(estimator: Any) -> None:
+    """Drop what was observed since the last fit: warm-up steps verify drafts of made-up requests."""
+    for sums in (estimator.info, estimator.grad, estimator.counts):
+        sums.zero_()
+    estimator._steps_since_refit = 0
+
+
+def bound(estimator: Any) -> None:
+    """Keep the estimator where it can learn. Its Newton steps may diverge once predictions are 0 or 1; at an intercept
+    far below 0 no token of that depth is verified again, so nothing would bring it back."""
+    estimator.slope.clamp_(*_SLOPES)
+    estimator.intercepts.clamp_(-_LARGEST_INTERCEPT, _LARGEST_INTERCEPT)
 
 
 def seed(estimator: Any, calibrator: Logistic | None) -> bool:

@@ -1,25 +1,38 @@
-"""The budget of a step from Specmargin's prices, on the host: NumPy and compiled code, no torch."""
+"""What a gate in the workers is worth by a policy's prices: the budget of a step, and the depth to draft for it.
+
+NumPy and compiled code only: the workers take budgets by it, the scheduler's process the depth.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from specmargin.errors import EngineError
 from specmargin.live.gating import GateOrder
-from specmargin.policies.kernel.budget import StepShape, best_budget, token_weights
-from specmargin.policies.kernel.gate import Scratch
+from specmargin.live.policy_schema import PolicyFile
+from specmargin.policies.kernel.budget import Handle, Priced, StepShape, best_budget, token_weights
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.step import FloatArray, IntArray
+
+_LEAST_SURVIVAL = 1e-9  # tokens that cannot survive are sorted too, last
+_SUREST = 0.999
+RECENT = 8  # rounds of a sequence from which its next one is expected
+_MOST_SEQUENCES = 64  # in all of these rounds: a large batch says enough about itself
+
+
+def rounds_for(batch: int) -> int:
+    return min(max(_MOST_SEQUENCES // max(batch, 1), 1), RECENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDrafts:
     """The drafts of one step, by sequence."""
 
-    confidence: FloatArray  # (sequences, depth): conditional acceptance, some steps old
+    confidence: FloatArray  # (rounds, sequences, depth): conditional acceptance in recent rounds
     drafted: IntArray
     other_tokens: IntArray  # 1 where a sequence decodes, more where it reads its prompt
     sampling: int  # sequences that get a token
@@ -38,27 +51,39 @@ class GatePrices:
     depths: int  # draft tokens of the engine
     prior: FloatArray  # by depth: conditional acceptance of a sequence about which nothing is known
     weights: FloatArray = field(init=False)  # (batch, depth): ranking by survival over marginal price
-    _sizes: IntArray = field(init=False)
-    _scratch: Scratch = field(init=False)
+    _handle: Handle = field(init=False)
 
     def __post_init__(self) -> None:
         if self.prior.shape != (self.depths,):
             raise EngineError(f"the gate needs the acceptance of {self.depths} depths, not of {self.prior.size}")
         self.weights = token_weights(self.table, self.depths)
-        self._sizes = np.zeros(0, dtype=np.int64)
-        self._scratch = Scratch.of(self.table.max_batch, self.table.max_depth)
+        self.set_graphs(())
 
     def set_graphs(self, sizes: Sequence[int]) -> None:
         """Positions of the captured graphs, to which steps are padded."""
-        self._sizes = np.array(sorted(sizes), dtype=np.int64)
-        if self._sizes.size:
-            self.table = self.table.with_graphs(int(self._sizes[-1]))
+        if sizes:
+            self.table = self.table.with_graphs(max(sizes))
+        self._handle = Handle(Priced.of(self.table, np.array(sorted(sizes), dtype=np.int64)))
 
     def budget(self, drafts: StepDrafts, order: GateOrder) -> int | None:
         """Draft tokens to verify; None if the step is outside the prices."""
         total = drafts.total
         if not order.gated or total == 0:
             return total
+        chosen = self._best(drafts, order)
+        if chosen is None:
+            return None
+        if not 0 <= chosen[0] <= total:
+            raise EngineError(f"the gate's budget of {chosen[0]} is not in 0..{total}")
+        return chosen[0]
+
+    def goodput(self, drafts: StepDrafts, order: GateOrder) -> float:
+        """Expected tokens per second with the best budget; 0 if the step is outside the prices."""
+        chosen = self._best(drafts, order)
+        return 0.0 if chosen is None else chosen[1]
+
+    def _best(self, drafts: StepDrafts, order: GateOrder) -> tuple[int, float] | None:
+        """The best budget, and tokens per second with it."""
         decodes = drafts.other_tokens == 1
         batch, table = int(decodes.sum()), self.table
         if not 0 < batch <= table.max_batch:
@@ -70,20 +95,22 @@ class GatePrices:
             sampling=int(drafts.sampling),
             prompt_tokens=int(drafts.other_tokens[~decodes].sum()),
             draft_seconds=seconds * order.draft_factor,
-            most=total,
+            most=drafts.total,
         )
-        survival = self._survival(drafts.confidence[decodes])
-        budget = int(best_budget(table, survival, drafted, shape, self._factors(order), self._sizes, self._scratch))
-        if not 0 <= budget <= total:
-            raise EngineError(f"the gate's budget of {budget} is not in 0..{total}")
-        return budget
+        survival = self._survival(drafts.confidence[:, decodes])
+        budget, goodput = best_budget(self._handle, survival, drafted, shape, self._factors(order))
+        return int(budget), float(goodput)
 
     def warm_up(self) -> None:
         """Compile the code of `budget`."""
         one = np.ones(1, dtype=np.int64)
         self.budget(
             StepDrafts(
-                confidence=np.full((1, self.depths), 0.5), drafted=one, other_tokens=one, sampling=1, most=self.depths
+                confidence=np.full((1, 1, self.depths), 0.5),
+                drafted=one,
+                other_tokens=one,
+                sampling=1,
+                most=self.depths,
             ),
             GateOrder(),
         )
@@ -91,10 +118,10 @@ class GatePrices:
     def _survival(self, confidence: FloatArray) -> FloatArray:
         """As deep as the prices; what is not a probability counts as rejected."""
         clean = np.clip(np.nan_to_num(confidence.astype(np.float64), nan=0.0), 0.0, 1.0)
-        survival = np.zeros((clean.shape[0], self.table.max_depth))
-        shared = min(clean.shape[1], self.table.max_depth)
-        np.cumprod(clean[:, :shared], axis=1, out=survival[:, :shared])
-        return survival
+        survival = np.zeros((*clean.shape[:2], self.table.max_depth))
+        shared = min(clean.shape[2], self.table.max_depth)
+        np.cumprod(clean[..., :shared], axis=2, out=survival[..., :shared])
+        return np.maximum(survival, _LEAST_SURVIVAL)
 
     def _factors(self, order: GateOrder) -> FloatArray:
         factors = np.ones(self.table.max_depth + 1)
@@ -116,3 +143,20 @@ class GatePrices:
         verify = np.interp(positions, batch * np.arange(1.0, verifying.size + 1.0), verifying)
         beyond = np.maximum(positions - batch * verifying.size, 0.0) * (verifying[-1] - verifying[-2]) / batch
         return draft, np.maximum(verify + np.maximum(beyond, 0.0), 1e-6)
+
+
+def gate_prices(file: PolicyFile, depths: int, graph_positions: int | Literal["planned"] | None = None) -> GatePrices:
+    """`depths`: draft tokens of the engine. `graph_positions`: of its largest CUDA graph, where the sizes of all graphs
+    are not known. Compiled here, before the first step."""
+    planned = file.table.table
+    table = planned if graph_positions == "planned" else planned.with_graphs(graph_positions)
+    prices = GatePrices(table=table, depths=depths, prior=conditional_of(np.array(file.survival), depths))
+    prices.warm_up()
+    return prices
+
+
+def conditional_of(survival: FloatArray, depths: int) -> FloatArray:
+    """Acceptance of each token whose predecessors were accepted; constant beyond the last known depth."""
+    known = np.clip(survival[:depths], 1e-6, 1.0)
+    conditional = np.clip(known / np.concatenate([[1.0], known[:-1]]), 0.0, _SUREST)
+    return np.pad(conditional, (0, depths - conditional.size), mode="edge")
