@@ -165,7 +165,7 @@ def swing_tables(phases: list[Phase], plain: dict[int, float]) -> str:
 
 
 def second_engine_table(phases: list[Phase]) -> str:
-    """Whole drafts only: the gates of the recorded run saw a flawed signal (see its note)."""
+    """Whole drafts only: the gates of the recorded run had a diverged estimator (see its note)."""
     head = ["sequences", "best depth", "controller over it", "time that the plug-in adds"]
     lines = [_row(head), _row(["---:"] * len(head))]
     for phase in phases:

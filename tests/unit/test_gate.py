@@ -51,8 +51,8 @@ def arguments(**given: Any) -> Any:
 
 
 def test_a_kind_is_enough_and_native_chooses_its_curve(policy: Path) -> None:
-    assert settings(policy).gate_kind is GateKind.AUTO
-    assert settings(policy, gate="off").gate_kind is GateKind.OFF
+    assert settings(policy).gate_kind is GateKind.OFF
+    assert settings(policy, gate="auto").gate_kind is GateKind.AUTO
     assert settings(policy, gate="on").gate_kind is GateKind.ON
     native = settings(policy, gate="native")
     assert (native.gate_kind, native.gate_curve) == (GateKind.NATIVE, Curve.PRICES)
@@ -84,12 +84,12 @@ def test_the_gate_is_requested_where_it_is_expected_to_pay(policy: Path, monkeyp
     assert gain is not None
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain - 0.001)
     args = arguments()
-    assert choice.add_gate(args, settings(policy), log.append)
+    assert choice.add_gate(args, settings(policy, gate="auto"), log.append)
     assert args.speculative_config[graphs.FLAG] is True
     choice.remove_gate(args)
     assert graphs.FLAG not in args.speculative_config
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain + 0.001)
-    assert not choice.add_gate(args, settings(policy), log.append)
+    assert not choice.add_gate(args, settings(policy, gate="auto"), log.append)
     assert "over depth control alone" in log[-1]
     assert choice.add_gate(args, settings(policy, gate="on"), log.append)
 
@@ -109,7 +109,7 @@ def test_without_confidences_nothing_says_that_it_pays(tmp_path: Path) -> None:
     path = tmp_path / "plain.policy.json"
     log: list[str] = []
     path.write_text(policy_text(policy_file(gated=False)))
-    assert not choice.add_gate(arguments(), settings(path), log.append)
+    assert not choice.add_gate(arguments(), settings(path, gate="auto"), log.append)
     assert "no calibrated confidences" in log[0]
     assert choice.add_gate(arguments(), settings(path, gate="on"), log.append)
 
