@@ -93,9 +93,11 @@ def test_numbers_on_the_page_are_those_of_plan_json(open_page: Open) -> None:
     shown = page.eval_on_selector_all("#rows tbody tr", "rows => rows.map(r => [...r.cells].map(c => c.textContent))")
     for row, cells in zip(expected["rows"], shown, strict=True):
         assert cells[:3] == [f"{row['batch']:,}", str(row["depth"]), f"{row['speedup']:.2f}×"]
-        assert cells[4] == f"{row['goodput_tokens_per_second']:,.0f}"
+        assert cells[3] == f"{row['speedup_low']:.2f} to {row['speedup_high']:.2f}×"
+        assert cells[5] == f"{row['goodput_tokens_per_second']:,.0f}"
     here = next(row for row in expected["rows"] if row["batch"] == 8)
-    assert page.inner_text("#numbers div:nth-child(1) dd") == f"{here['speedup']:.2f}×"
+    sure = f"{here['speedup_low']:.2f} to {here['speedup_high']:.2f}×, 80% range"
+    assert page.inner_text("#numbers div:nth-child(1) dd").split("\n") == [f"{here['speedup']:.2f}×", sure]
     assert page.inner_text("#numbers div:nth-child(5) dd").startswith(f"{here['hurdle']:.2f}")
 
 
