@@ -25,8 +25,8 @@ _MOST_POSITIONS = 5
 _LOCAL_ELEMENTS = 32_768  # 64 KiB of 16-bit inputs
 _BANDWIDTH_SHARE = 0.5  # of the Triton kernel
 _SOURCE = Source(
-    kind=SourceKind.PUBLISHED,
-    detail="vLLM's Triton kernel for int4 on RDNA: half of the bandwidth (lemonade-sdk/vllm-rocm issue 24)",
+    kind=SourceKind.ASSUMED,
+    detail="vLLM's Triton kernel for int4 on RDNA at half of the bandwidth (less: lemonade-sdk/vllm-rocm issue 24)",
 )
 
 
