@@ -44,7 +44,8 @@ RESULTS = ROOT / ".cache" / "matrix.jsonl"
 SUMMARY = ROOT / "tests" / "matrix_summary.md"
 _MOST_LINES, _WIDTH = 30, 80
 _SLACK = 1e-9
-_FIRST_CELLS = (("qwen3.6-35b-a3b", "h200"), ("llama-3.1-8b", "h100"))
+# The last has routing of its own in the catalog, read by modules that no other model needs.
+_FIRST_CELLS = (("qwen3.6-35b-a3b", "h200"), ("llama-3.1-8b", "h100"), ("reference-moe", "a100"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

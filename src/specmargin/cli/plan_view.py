@@ -28,19 +28,21 @@ def show(
     out = render.console()
     best = answers[0]
     out.print(answer_text(best), style="bold", markup=False)
-    out.print()
+    crowded = not explain and _is_crowded(best)
+    if not crowded:
+        out.print()
     if best.service is not None:
         service_view.show(out, best.service, None if best.load is None else best.load.tpot_target_seconds)
     if best.service is None and best.load is not None and best.no_spec is not None and best.speculating is not None:
         _show_load(out, best.load, best.no_spec, best.speculating)
     if len(answers) > 1:
         _show_ranking(out, answers)
-    _show_rows(out, best.plan, price)
+    _show_rows(out, best.plan, price, crowded=crowded)
     if explain:
         render.warnings(out, best.warnings)
     elif best.warnings:
         _show_first_warning(out, best.warnings)
-    if explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS:  # at most 30 lines
+    if not crowded and (explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS):
         out.print()
     if comparison is not None:
         comparison_view.show(out, comparison)
@@ -55,6 +57,11 @@ def show(
             out.print(line, style="dim", markup=False)
 
 
+def _is_crowded(best: Answer) -> bool:
+    """Whether flags of several lines and many rows would make more than 30 lines."""
+    return len(best.plan.rows) >= _MANY_ROWS and "\n" in best.config.text
+
+
 def _title(plan: Plan) -> str:
     scenario = plan.scenario
     where, gpus, note = scenario.device.title, scenario.layout.gpus, ""
@@ -63,13 +70,17 @@ def _title(plan: Plan) -> str:
     return f"{scenario.drafter.name} on {where}, context {scenario.context:,.0f}{note}"
 
 
-def _show_rows(out: Console, plan: Plan, price: float | None) -> None:
+def _show_rows(out: Console, plan: Plan, price: float | None, *, crowded: bool) -> None:
+    """`crowded`: of the batches that do not fit in memory, the first only."""
     better = any(row.better_depth is not None for row in plan.rows)
     columns = ["batch", "draft", "speed-up", *(["better"] if better else []), "tok/s", "plain", "ms/token"]
     columns += ["break-even", "hurdle" if price is None else "$/Mtok"]
+    first_too_large = min((row.batch for row in plan.rows if not row.fits), default=0)
     out.print(_title(plan), style="bold", markup=False)  # not as the table's title, which wraps at the table's width
     shown = render.table("", [(name, "right") for name in columns])
     for row in plan.rows:
+        if crowded and not row.fits and row.batch > first_too_large:
+            continue
         cells = [
             f"{row.batch:,}",
             str(row.depth) if row.fits else f"({row.depth})",
@@ -182,8 +193,8 @@ def _show_config(out: Console, best: Answer, engine: EngineFormat) -> None:
     else:
         out.print(f"{engine.title} flags (for {config.needs}):", style="bold", markup=False)
         print(config.text)  # not through Rich: it must stay one line
-        for limit in config.limits:
-            out.print(f"({limit})", style="dim", markup=False)
+        if config.limits:
+            out.print(f"({'; '.join(config.limits)})", style="dim", markup=False)
     if config.file_text:
         print(f"{config.file_name}: {config.file_text}")
 

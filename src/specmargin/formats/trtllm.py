@@ -55,8 +55,8 @@ _DSPARK = "1.3.0rc20"  # at the earliest: PR 15808 is younger than rc19
 _STATELESS = ("ngram",)  # nothing is lost where these do not draft
 _LOWER_BOUND_KINDS = ("ngram", "model")
 _UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
-_NEAREST = "the nearest possible schedule: batch 1 must have the deepest draft"
-_STARVED = "never depth 0, where the drafter's cache is not kept (TensorRT-LLM PR 16888)"
+_NEAREST = "batch 1 must have the deepest draft"
+_STARVED = "never depth 0: TensorRT-LLM PR 16888"
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
