@@ -1,10 +1,9 @@
-"""The budget of a gate that is split on the device: how many draft tokens a step verifies in all.
+"""How many draft tokens a step verifies in total. Which ones is decided on the GPU, after the step is launched.
 
-The engine must know the total before it launches the step, because it picks the CUDA graph by it; which tokens they are
-is decided later, from confidences that are not known yet. What a budget will be worth is expected from recent rounds of
-the same sequences: in each of them tokens are taken in the order of the ragged gate, and the budget is the number with
-the most tokens per second over all of them. One round alone says little about the next one of a single sequence; of a
-large batch it does.
+The engine must know the total before it launches the step, because it picks the CUDA graph by it. The confidences of
+the drafts are not known on the host by then, so the value of a total is estimated from recent rounds of the same
+sequences: in each round tokens are taken in the order of the ragged gate, and the total with the most tokens per second
+over all rounds is chosen. One round predicts the next one of a large batch well, and of a single sequence badly.
 """
 
 from __future__ import annotations
