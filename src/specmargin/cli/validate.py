@@ -214,6 +214,8 @@ def _steps(out: Console) -> list[dict[str, Any]]:
     columns = [("verify steps, depth 0 to 7", "left"), ("steps", "right")]
     columns += [(source, "right") for source in dict.fromkeys(line.source for line in lines)]
     shown = render.table("vLLM: median (worst) error of whole steps", columns)
+    for index, column in enumerate(shown.columns):  # long names wrap, numbers never
+        column.no_wrap = index > 0
     groups: dict[str, list[StepLine]] = {}
     for line in lines:
         groups.setdefault(line.steps, []).append(line)
