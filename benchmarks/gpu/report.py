@@ -91,7 +91,8 @@ def _slope(seconds: dict[str, FloatArray], context: dict[str, FloatArray]) -> fl
         first, second = np.triu_indices(times.size, 1)
         apart = context[name][second] - context[name][first]
         slopes.append(((times[second] - times[first])[apart != 0.0]) / apart[apart != 0.0])
-    return max(float(np.median(np.concatenate(slopes))), 0.0)
+    known = np.concatenate(slopes)
+    return max(float(np.median(known)), 0.0) if known.size else 0.0
 
 
 def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float]) -> float:
