@@ -3,7 +3,7 @@
     specmargin plan qwen3-30b-a3b … --engine sglang --policy POLICY.json     its options: docs/live.md
     python benchmarks/gpu_sglang.py make FOLDER POLICY.json     model folders, configurations and the jobs
     python benchmarks/gpu_sglang.py all FOLDER [SECONDS]        the phases below, each a process with a time limit
-    python benchmarks/gpu_sglang.py check FOLDER                FOLDER/check.json: versions; compiles kernels side by side
+    python benchmarks/gpu_sglang.py check FOLDER                FOLDER/check.json: versions; compiles kernels
     python benchmarks/gpu_sglang.py run FOLDER                  FOLDER/swing.json
     python benchmarks/gpu_sglang.py fixed FOLDER                FOLDER/fixed.json: an engine of one depth, not adaptive
     python benchmarks/gpu_sglang.py plain FOLDER                FOLDER/plain.json: an engine without speculation
@@ -101,7 +101,7 @@ def make(folder: Path, policy: Path) -> None:
 
 
 def _head(folder: Path) -> str:
-    """With the layers that EAGLE-3 heads read by default: SGLang reads the output of a layer at the input of the next."""
+    """With the layers that EAGLE-3 heads read by default. SGLang reads them at the input of the next: not the last."""
     layers = json.loads((folder / MODEL / "config.json").read_text())["num_hidden_layers"]
     path = Path(head_folder(folder, MODEL, None))
     config = json.loads((path / "config.json").read_text())
@@ -186,7 +186,9 @@ class Swing:
         self.policies = {"sglang": own(self.engine.depth, None)}
         if getattr(shipped, "_rounds", None) is not None:
             self.policies["controller"] = shipped
-            self.policies |= {f"held {d}": SpecmarginParams(d, str(self.folder / f"held-{d}.json")) for d in self.depths}
+            self.policies |= {
+                f"held {d}": SpecmarginParams(d, str(self.folder / f"held-{d}.json")) for d in self.depths
+            }
         for policy in self.policies.values():
             policy.set_cuda_graph_bs(LOADS)
 
@@ -308,7 +310,7 @@ def check(folder: Path) -> None:
     faulthandler.dump_traceback_later(LIMITS["check"] - 10, exit=True)
     found: dict[str, Any] = {"modules": {}, "kernels": {}}
     for name in ("torch", "triton", "sgl_kernel", "flashinfer", "transformers", "tvm_ffi", "sglang", *_MODULES):
-        found["modules"][name] = _attempt(lambda name=name: getattr(importlib.import_module(name), "__version__", "ok"))
+        found["modules"][name] = _attempt(partial(_version, name))
     _write(folder / "check.json", found)
     print(json.dumps(found["modules"], indent=1), flush=True)
     jobs: dict[str, Callable[[], Any]] = dict(_kernels())
@@ -328,6 +330,10 @@ _MODULES = (
     "sglang.srt.models.llama_eagle3",
     "specmargin.live.sglang.rounds",
 )
+
+
+def _version(name: str) -> str:
+    return str(getattr(importlib.import_module(name), "__version__", "ok"))
 
 
 def _attempt(action: Callable[[], Any]) -> str:

@@ -39,7 +39,9 @@ class Acceptance:
             predict.random_(100, vocabulary - 100)
             return torch.where(places <= num_correct_drafts[:, None], first + places, -1)
 
-        def with_random_drafts(batch: Any, draft_input: Any, parents: Any, scores: Any, drafts: Any, *rest: Any, **named: Any) -> Any:
+        def with_random_drafts(
+            batch: Any, draft_input: Any, parents: Any, scores: Any, drafts: Any, *rest: Any, **named: Any
+        ) -> Any:
             random = torch.randint_like(drafts, 100, vocabulary - 100)
             return build_eagle_verify_input(batch, draft_input, parents, scores, random, *rest, **named)
 
