@@ -78,7 +78,8 @@ def read_plain(path: Path) -> dict[int, float]:
 
 
 def main(folder: Path) -> None:
-    print(tables(read_swing(folder / "swing.json"), read_plain(folder / "plain.json")))
+    phases = sorted(read_swing(folder / "swing.json"), key=lambda phase: (phase.batch, phase.traffic))
+    print(tables(phases, read_plain(folder / "plain.json")))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ cat "$PARTS"/part-* | tar xf - -C "$T"
 ls "$T"/sglang-wheels/*.whl | xargs -P 16 -I{} python3 -m zipfile -e {} "$S"
 # SGLang imports these two names of IPython for notebooks only.
 mkdir -p "$S/IPython"; : > "$S/IPython/__init__.py"; printf 'HTML = display = print\n' > "$S/IPython/display.py"
+# Imported for DeepSeek's attention when graphs are captured, whatever the model; nothing of it is called here.
+mkdir -p "$S/deep_gemm"; : > "$S/deep_gemm/__init__.py"
 # The entry points of the working tree, as an installed package would have them.
 INFO=$S/specmargin-0.dist-info; mkdir -p "$INFO"
 printf 'Metadata-Version: 2.1\nName: specmargin\nVersion: 0\n' > "$INFO/METADATA"
@@ -19,6 +21,6 @@ cat >> "$T/sglang.env" <<EOF
 export PYTHONPATH=$S:$T/site:$REPOSITORY/src:$REPOSITORY CUDA_HOME=$(dirname "$(dirname "$NVCC")")
 export PATH=$(dirname "$NINJA"):$(dirname "$NVCC"):\$PATH
 export SGLANG_CACHE_DIR=$T/sglang-cache SGLANG_JIT_CACHE_DIR=$T/sglang-cache/jit SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1
-export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 SGLANG_DISABLE_REQUEST_LOGGING=1
+export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 SGLANG_ENABLE_JIT_DEEPGEMM=0 SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE=0
 EOF
 echo "SGLang lies in $S; nvcc $NVCC, ninja $NINJA"
