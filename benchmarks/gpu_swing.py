@@ -209,7 +209,7 @@ class GateSwing(Swing):
         super().__init__(job)
         from benchmarks.gpu.gate import Gates
 
-        self.bank = Bank.load(folder / "bank.npz")
+        self.bank = Bank.load(folder / "bank.npz").cut(DEPTH)
         self.replay = install(self.engine.runner, self.bank)
         self.gates = Gates(self.engine.runner, folder / "swing.policy.json")
         self.steps = self.gates.count_budgets()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ class Bank:
     def survival(self, kind: int) -> list[float]:
         rows = slice(int(self.first[kind]), int(self.first[kind] + self.count[kind]))
         return [float((self.accepted[rows] > depth).mean()) for depth in range(self.confidence.shape[1])]
+
+    def cut(self, depth: int) -> Bank:
+        """As if no more had been drafted."""
+        if depth > self.confidence.shape[1]:
+            raise ValueError(f"the bank has {self.confidence.shape[1]} depths, not {depth}")
+        return replace(self, accepted=np.minimum(self.accepted, depth), confidence=self.confidence[:, :depth])
 
     def save(self, path: Path) -> None:
         np.savez_compressed(path, label=self.label, names=np.array(self.names), first=self.first, count=self.count,

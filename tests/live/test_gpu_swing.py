@@ -110,6 +110,15 @@ def test_a_diverged_estimator_is_restarted_and_the_load_played_again(capsys: pyt
         swing.learn(4)
 
 
+def test_a_bank_is_cut_to_what_the_engine_drafts() -> None:
+    bank = replay.synthetic_bank(7, rounds=100)
+    cut = bank.cut(5)
+    assert cut.survival(0) == bank.survival(0)[:5]
+    assert int(cut.accepted.max()) == cut.confidence.shape[1] == 5
+    with pytest.raises(ValueError, match="the bank has 5 depths, not 7"):
+        cut.cut(7)
+
+
 def test_the_banks_fit_is_that_of_its_confidences() -> None:
     generator = np.random.default_rng(0)
     odds = generator.normal(0.5, 2.0, (20_000, 3))
