@@ -39,6 +39,7 @@ class Engine:
         self.running = set[str]()
         self.prompts_used = 0  # in this phase
         self.requests_added = 0
+        self.scheduler._bare = None  # drivers take turns: no rounds without one
         self._forward_requests()
 
     def _forward_requests(self) -> None:

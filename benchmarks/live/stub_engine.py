@@ -34,6 +34,10 @@ class SchedulerOutput:
     num_spec_tokens_to_schedule: int
     num_invalid_spec_tokens: dict[str, int] | None = None
 
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens.values())
+
 
 @dataclass
 class ModelRunnerOutput:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from specmargin.acceptance.calibration import Logistic
 from specmargin.live.board import Board
@@ -18,6 +21,7 @@ from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, read_settings
+from specmargin.live.vllm import plugin
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import study_table
 from specmargin.step import FloatArray
@@ -74,6 +78,22 @@ def built(
         log=(log if log is not None else []).append,
         device_gate=device_gate,
     )
+
+
+def register_in(monkeypatch: pytest.MonkeyPatch, engine_args: type[Any], **configuring: Any) -> None:
+    """Register the plug-in with a stub of vLLM's `EngineArgs`. `configuring`: members of the module that imports
+    vLLM."""
+    modules: dict[str, dict[str, Any]] = {
+        "vllm": {},
+        "vllm.engine": {},
+        "vllm.engine.arg_utils": {"EngineArgs": engine_args},
+        "specmargin.live.vllm.configuring": {"configure": lambda _: None, **configuring},
+    }
+    for name, members in modules.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    plugin.register()
 
 
 def bare(policy: Any, mode: Mode = Mode.ADAPTIVE, **options: Any) -> Driver:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expecta
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
 from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
-from specmargin.live.vllm import graphs, outcomes, plugin
+from specmargin.live.vllm import graphs, outcomes
 from specmargin.live.vllm.gate import choice, seeding
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import study_table
-from tests.unit.live import DEPTH, built, policy_file
+from tests.unit.live import DEPTH, built, policy_file, register_in
 
 
 @pytest.fixture
@@ -197,21 +196,7 @@ def test_requests_that_vllm_refuses_are_taken_back_one_by_one(
         assert graphs.add_depth_table(args, chosen, lambda _: None)
         return [choice.remove_gate, graphs.remove_depth_table]
 
-    modules: dict[str, dict[str, Any]] = {
-        "vllm": {},
-        "vllm.engine": {},
-        "vllm.engine.arg_utils": {"EngineArgs": EngineArgs},
-        "specmargin.live.vllm.configuring": {
-            "configure": lambda _: None,
-            "request": request,
-            "gate_refused": lambda _: refused == "model",
-        },
-    }
-    for name, members in modules.items():
-        module = ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-    plugin.register()
+    register_in(monkeypatch, EngineArgs, request=request, gate_refused=lambda _: refused == "model")
     assert EngineArgs().create_engine_config() is not None
     assert seen == expected
 

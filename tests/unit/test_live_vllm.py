@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from benchmarks.live.stub_engine import ModelRunnerOutput, Request, SchedulerOut
 
 from specmargin.live.policy_schema import policy_text
 from specmargin.live.settings_schema import Mode, read_settings
-from specmargin.live.vllm import graphs, outcomes, plugin
-from tests.unit.live import DEPTH, built, policy_file
+from specmargin.live.vllm import graphs, outcomes
+from tests.unit.live import DEPTH, built, policy_file, register_in
 
 
 @pytest.fixture
@@ -220,22 +219,11 @@ def test_the_table_reaches_vllm_and_is_taken_back_if_it_is_refused(
                 raise ValueError("no such table")
             return SimpleNamespace(additional_config={"specmargin": {}})
 
-    modules: dict[str, dict[str, Any]] = {
-        "vllm": {},
-        "vllm.engine": {},
-        "vllm.engine.arg_utils": {"EngineArgs": EngineArgs},
-        "specmargin.live.vllm.configuring": {
-            "configure": lambda _: None,
-            "request": lambda args: (
-                [graphs.remove_depth_table] if graphs.add_depth_table(args, adaptive(policy), lambda _: None) else []
-            ),
-        },
-    }
-    for name, members in modules.items():
-        module = ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-    plugin.register()
+    def request(args: Any) -> list[Any]:
+        added = graphs.add_depth_table(args, adaptive(policy), lambda _: None)
+        return [graphs.remove_depth_table] if added else []
+
+    register_in(monkeypatch, EngineArgs, request=request)
     assert EngineArgs().create_engine_config() is not None
     assert seen == ([True, False] if fails else [True])
 

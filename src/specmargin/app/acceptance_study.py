@@ -30,8 +30,9 @@ from specmargin.errors import AcceptanceError
 from specmargin.modes import RooflineForm
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.study.ladder import CONCURRENCIES, Contest, LadderRow, ladder
-from specmargin.policies.tables import scenario_table, study_table
+from specmargin.policies.tables import profiled_seconds, scenario_table, study_table
 from specmargin.prices.work import Scope
+from specmargin.step import FloatArray
 
 _SAMPLED = 512  # rounds that a profile keeps
 
@@ -62,12 +63,13 @@ class CalibrationLine:
     calibrated: Quality
 
 
-def price_table(prices: LadderPrices) -> PriceTable:
+def price_table(prices: LadderPrices) -> tuple[PriceTable, FloatArray | None]:
+    """And verify seconds by positions as vLLM profiles them; None: the study's prices know no context."""
     match prices:
         case LadderPrices.STUDY_BLOCK:
-            return study_table(by_pass=False)
+            return study_table(by_pass=False), None
         case LadderPrices.STUDY_PASSES:
-            return study_table(by_pass=True)
+            return study_table(by_pass=True), None
         case LadderPrices.REAL:
             request = ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter="mtp")
         case LadderPrices.POST:
@@ -86,7 +88,8 @@ def price_table(prices: LadderPrices) -> PriceTable:
     if prices is LadderPrices.POST:
         scenario = replace(scenario, scope=Scope(sampling=False, state_writes=False, draft_catch_up=False))
     pricer = Pricer(scenario).with_graph_limit(None)
-    return scenario_table(pricer, max_batch=max(CONCURRENCIES), max_depth=8)
+    most = max(CONCURRENCIES)
+    return scenario_table(pricer, max_batch=most, max_depth=8), profiled_seconds(pricer, max_batch=most, max_depth=8)
 
 
 def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[CalibrationLine]:
@@ -156,7 +159,8 @@ def study(rounds: Rounds, *, ladder_prices: Sequence[LadderPrices], splits: int,
         for prices in ladder_prices:
             with progress(f"ladder, {prices}", len(CONCURRENCIES)) as advance:
                 assert contest is not None
-                rows = list(ladder(contest, price_table(prices), advance=lambda: advance(1)))
+                table, profiled = price_table(prices)
+                rows = list(ladder(contest, table, profiled=profiled, advance=lambda: advance(1)))
             payload["ladder"] += [asdict(row) | {"prices": str(prices)} for row in rows]
     return payload
 

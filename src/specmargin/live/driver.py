@@ -182,6 +182,10 @@ class Driver:
         if signals:
             self.board.add("ignored_signals_total", signals)
 
+    def hold(self, depth: int) -> None:
+        """The next step repeats the last decisions, and nothing is asked. `depth`: drafted at its end."""
+        self._planned.append(_Planned(decision=self._pending, depth=depth))
+
     def draft_depth(self, request_ids: Collection[str]) -> int | None:
         """How deep the next step drafts at its end; None leaves the engine's own depth. Only the number of requests is
         looked at, unless some of them have limits or classes."""

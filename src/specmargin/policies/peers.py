@@ -1,4 +1,4 @@
-"""Policies of other systems, as documented, for comparison."""
+"""Policies of other systems, as documented, for comparison; vLLM's is in `peer_vllm`."""
 
 from __future__ import annotations
 
@@ -7,51 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specmargin.compiling import entry
-from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
+from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import Decision, Outcome, WholeDrafts
-from specmargin.step import FloatArray, IntArray
 
 
 def by_token_count(table: PriceTable) -> PriceTable:
-    """Prices as an engine measures them with dummy weights: every token independent of the others."""
+    """Prices in which every token is independent of the others."""
     effective = np.arange(1.0, table.max_depth + 2.0)
     effective.flags.writeable = False
     return table._replace(effective_by_depth=effective)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmAdaptive(WholeDrafts):
-    """vLLM's adaptive verification: the budget of tokens, most confident first, with the best
-    (sequences + Σ survival) / (draft + verify), at prices by token count alone. It always drafts."""
-
-    table: PriceTable  # by token count
-    depth: int
-    name: str = "vLLM adaptive verification"
-
-    def draft(self, batch: int) -> Decision:  # noqa: ARG002
-        return Decision(self.depth, gated=True)
-
-    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
-        batch, deepest = survival.shape[0], int(drafted.max(initial=0))
-        if deepest == 0:
-            return decision._replace(verify_depths=drafted)
-        flat = survival[:, :deepest].ravel()
-        order = np.argsort(-flat, kind="stable")
-        tokens = batch + np.concatenate([[0.0], np.cumsum(flat[order])])
-        seconds = np.empty(flat.size + 1)
-        _fill_by_token_count(self.table, batch, seconds)
-        budget = int((tokens / (seconds + self.table.draft_seconds[batch, self.depth, 0])).argmax())
-        depths = np.bincount(order[:budget] // deepest, minlength=batch).astype(np.int64)
-        return decision._replace(verify_depths=depths)
-
-
-@entry
-def _fill_by_token_count(table: PriceTable, batch: int, seconds: FloatArray) -> None:
-    """Verify steps of `batch` sequences and 0, 1, … draft tokens, every token an effective position."""
-    for extra in range(seconds.size):
-        rest, experts = ragged_parts(table, batch, extra / batch, batch + float(extra), FIRST_CONTEXT)
-        seconds[extra] = rest + experts
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
+_PROFILED_CONTEXT = 8192.0  # vLLM's VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN
+
 
 def to_depth(survival: FloatArray, depth: int) -> FloatArray:
     """(rounds, depth): truncated, or padded with tokens that never survive, to the depth of the kernel."""
@@ -79,6 +81,17 @@ def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int, ignore_gra
         by_pass=not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None),
         graph_depth_by_batch=np.concatenate([[max_depth], within.sum(axis=1) - 1]),
     )
+
+
+def profiled_seconds(pricer: Pricer, *, max_batch: int, max_depth: int) -> FloatArray:
+    """Seconds of a verify step by positions from 0, as vLLM profiles them for its adaptive verification: up to
+    `max_batch` requests of 8,192 tokens share the positions, all padding, which no expert is read for."""
+    positions = np.arange(1.0, max_batch * (max_depth + 1) + 1.0)
+    requests = np.minimum(positions, max_batch)
+    price = pricer.verify(Step.uniform(batch=requests, depth=positions / requests - 1.0, context=_PROFILED_CONTEXT))
+    experts = [line.seconds for line in price.components if line.component is Component.ROUTED_EXPERTS]
+    seconds = np.asarray(price.total_seconds - np.sum(experts, axis=0) if experts else price.total_seconds)
+    return np.concatenate([[0.0], np.maximum.accumulate(seconds)])
 
 
 def _with_no_sequences(seconds: FloatArray) -> FloatArray:

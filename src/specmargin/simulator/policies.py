@@ -15,10 +15,11 @@ from specmargin.errors import CatalogError, ScenarioError, nearest_names
 from specmargin.modes import POLICIES
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
+from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive
+from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
 from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
-from specmargin.policies.tables import scenario_table
+from specmargin.policies.tables import profiled_seconds, scenario_table
 from specmargin.simulator.rounds import RoundBank
 from specmargin.step import FloatArray
 
@@ -82,7 +83,12 @@ def _controller(inputs: PolicyInputs) -> Policy:
 
 
 def _vllm(inputs: PolicyInputs) -> Policy:
-    return VllmAdaptive(table=by_token_count(inputs.table()), depth=inputs.max_depth)
+    return VllmAdaptive(
+        verify_seconds=profiled_seconds(inputs.pricer, max_batch=inputs.max_batch, max_depth=inputs.max_depth),
+        draft_seconds=inputs.table().draft_seconds[:, inputs.max_depth, 0],
+        depth=inputs.max_depth,
+        estimator=OnlineEstimator(depths=inputs.max_depth),
+    )
 
 
 MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {

@@ -25,6 +25,7 @@ from specmargin.live.gating import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
+from specmargin.live.vllm.bare import BARE, BareRounds
 from specmargin.live.vllm.graphs import FLAG
 from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
 from specmargin.live.vllm.naming import bank_identity
@@ -43,6 +44,7 @@ class _Decisions:
     _last_done: float = math.nan  # end of the last step; NaN while idle
     _started: float = math.nan
     _steps: int = 0
+    _bare: BareRounds | None = None  # None: rounds are not compared
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -94,6 +96,7 @@ class _Decisions:
             # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
         self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
+        self._bare = None if self._driver.by_request else BareRounds(self._driver)
         logger.info(
             "Specmargin: %s.",
             _describe(settings, self._driver, synchronous=synchronous, ragged=ragged, v2_runner=v2_runner),
@@ -118,7 +121,8 @@ class _Decisions:
         driver = self._driver
         if driver is not None:
             self._started = time.perf_counter()
-            driver.guard.call("verify decision", None, self._before_schedule, driver)
+            if self._bare is None or not self._bare.wanted:
+                driver.guard.call("verify decision", None, self._before_schedule, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
 
     def _before_schedule(self: Any, driver: Driver) -> None:
@@ -139,9 +143,20 @@ class _Decisions:
 
     def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
         driver = self._driver
-        if driver is not None:
+        if driver is not None and not self._is_bare(scheduler_output):
             driver.guard.call("depth decision", None, self._set_depth, driver, scheduler_output)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+
+    def _is_bare(self: Any, scheduled: SchedulerOutput) -> bool:
+        """Whether the step runs without the plug-in's work, to be compared with others."""
+        if self._bare is None:
+            return False
+        if self._bare.wanted:
+            if self._driver.guard.call("depth decision", False, self._bare.hold, scheduled):
+                return True
+            self._driver.guard.call("verify decision", None, self._before_schedule, self._driver)
+        self._bare.decided()
+        return False
 
     @staticmethod
     def _set_depth(driver: Driver, scheduled: SchedulerOutput) -> None:
@@ -163,6 +178,10 @@ class _Decisions:
         driver = self._driver
         if driver is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        if hasattr(scheduler_output, BARE):
+            outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+            driver.guard.call("outcome", None, self._finish_bare, driver, scheduler_output, model_runner_output)
+            return outputs
         # Read before vLLM removes finished requests.
         step = driver.guard.call(
             "outcome", None, step_done, scheduler_output, model_runner_output, self.requests, driver
@@ -171,7 +190,7 @@ class _Decisions:
         if driver.guard.off:
             self._show_off(driver)
         else:
-            driver.guard.call("outcome", None, self._finish, driver, step, scheduler_output.num_spec_tokens_to_schedule)
+            driver.guard.call("outcome", None, self._finish, driver, step, scheduler_output)
         return outputs
 
     def _show_off(self: Any, driver: Driver) -> None:
@@ -181,14 +200,29 @@ class _Decisions:
         self._driver = None
         self._disabled = driver  # closed at shutdown: captured rounds are written
 
-    def _finish(self: Any, driver: Driver, step: StepDone | None, drafted: int) -> None:
-        now = time.perf_counter()
+    def _seconds(self: Any, now: float) -> float:
+        """Of the step that ends now."""
         begun = self._last_done if not math.isnan(self._last_done) else self._started
         self._last_done = now if self.running else math.nan
+        return float(now - begun)
+
+    def _finish_bare(self: Any, driver: Driver, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> None:
+        seconds = self._seconds(time.perf_counter())
+        self._bare.put_off(scheduled, output, seconds)
+        if not self.running:
+            self._bare.catch_up(self.requests)
+            driver.settle()
+
+    def _finish(self: Any, driver: Driver, step: StepDone | None, scheduled: SchedulerOutput) -> None:
+        if self._bare is not None:
+            self._bare.catch_up(self.requests)  # in this round, which is not compared
+        now = time.perf_counter()
         if step is None:
             step = StepDone.nothing()
-        step.seconds = now - begun
-        driver.done(step, drafted)
+        step.seconds = self._seconds(now)
+        if self._bare is not None:
+            self._bare.finished(scheduled, step.seconds)
+        driver.done(step, scheduled.num_spec_tokens_to_schedule)
         if not self.running:
             driver.settle()
         self._steps += 1

@@ -14,7 +14,8 @@ from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens
 from specmargin.acceptance.estimate import product_limit
 from specmargin.errors import AcceptanceError
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, VllmAdaptive, by_token_count
+from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, profiled_by
+from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
 from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.study.replay import draw_batches, replay
@@ -22,6 +23,7 @@ from specmargin.step import FloatArray, IntArray
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 OURS = "ours"
+VLLM = "vLLM adaptive verification"
 _SEQUENCES = 6000  # replayed per concurrency
 
 
@@ -72,11 +74,13 @@ def ladder(
     contest: Contest,
     table: PriceTable,
     *,
+    profiled: FloatArray | None = None,
     concurrencies: Sequence[int] = CONCURRENCIES,
     sequences: int = _SEQUENCES,
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Iterator[LadderRow]:
+    """`profiled`: verify seconds by positions as vLLM profiles them; None: by the table, at its own context."""
     ahead, raw_ahead = look_ahead(table, contest.calibrated_sample), look_ahead(table, contest.raw_sample)
     for concurrency in concurrencies:
         batches = draw_batches(contest.played.count, concurrency, sequences=sequences, seed=seed)
@@ -86,14 +90,26 @@ def ladder(
         best = max(fixed.values())
         yield _row(concurrency, "none", fixed[0], best)
         yield _row(concurrency, "best fixed", best, best)
-        for name, policy, signal in _contestants(contest, table, ahead, raw_ahead):
-            yield _row(concurrency, name, result(policy, signal), best)
+        for name, policy, signal in _contestants(contest, table, (ahead, raw_ahead), profiled):
+            goodput = result(policy, signal, before_step=_recall(contest, policy))
+            yield _row(concurrency, name, goodput, best)
         advance()
 
 
+def _vllm(contest: Contest, table: PriceTable, profiled: FloatArray | None) -> VllmAdaptive:
+    """With an estimator that has learned from one half of the requests, and goes on to learn from the other."""
+    return VllmAdaptive(
+        verify_seconds=profiled_by(table) if profiled is None else profiled,
+        draft_seconds=table.draft_seconds[:, table.max_depth, 0],
+        depth=table.max_depth,
+        estimator=OnlineEstimator.fitted(contest.learned, contest.raw_sample, table.max_depth),
+    )
+
+
 def _contestants(
-    contest: Contest, table: PriceTable, ahead: LookAhead, raw_ahead: LookAhead
+    contest: Contest, table: PriceTable, look_aheads: tuple[LookAhead, LookAhead], profiled: FloatArray | None
 ) -> Iterator[tuple[str, Policy, FloatArray]]:
+    ahead, raw_ahead = look_aheads
     mean = np.pad(product_limit(contest.learned), (0, table.max_depth))[: table.max_depth]
     counted = by_token_count(table)
     yield "homogeneous", Schedule.homogeneous(table, mean), contest.calibrated
@@ -101,16 +117,41 @@ def _contestants(
     yield "ragged gate, raw", RaggedGate(table=table, look_ahead=raw_ahead), contest.raw
     yield OURS, RaggedGate(table=table, look_ahead=ahead), contest.calibrated
     yield "oracle", Oracle(gate=RaggedGate(table=table, look_ahead=ahead)), contest.outcome
-    yield "vLLM adaptive verification", VllmAdaptive(table=counted, depth=table.max_depth), contest.raw
+    yield VLLM, _vllm(contest, table, profiled), contest.raw
     yield "SGLang ladder", SglangLadder(max_depth=table.max_depth), contest.raw
     yield "TurboSpec", TurboSpec(table=counted), contest.raw
     yield "Cascade", Cascade(max_depth=table.max_depth), contest.raw
 
 
+def _recall(contest: Contest, policy: Policy) -> Callable[[IntArray], None] | None:
+    """vLLM decides its budget by the confidences of the round before, which batches drawn at random do not have."""
+    if not isinstance(policy, VllmAdaptive):
+        return None
+    before = previous_rounds(contest.played)
+    earlier = np.where(before[:, np.newaxis] >= 0, contest.raw[before], 1.0)  # 1.0: the first of a request
+    return lambda rows: policy.recall(earlier[rows])
+
+
+def previous_rounds(rounds: Rounds) -> IntArray:
+    """By round: the one before of the same request; −1 where there is none."""
+    order = np.lexsort((rounds.round_index, rounds.prompt_by_round))
+    prompt, index = rounds.prompt_by_round[order], rounds.round_index[order]
+    follows = (prompt[1:] == prompt[:-1]) & (index[1:] == index[:-1] + 1)
+    before = np.full(rounds.count, -1)
+    before[order[1:][follows]] = order[:-1][follows]
+    return before
+
+
 def _goodput(
-    policy: Policy, signal: FloatArray, *, table: PriceTable, accepted: IntArray, batches: Sequence[IntArray]
+    policy: Policy,
+    signal: FloatArray,
+    *,
+    table: PriceTable,
+    accepted: IntArray,
+    batches: Sequence[IntArray],
+    before_step: Callable[[IntArray], None] | None = None,
 ) -> float:
-    return replay(policy, table, signal, accepted, batches).goodput
+    return replay(policy, table, signal, accepted, batches, before_step=before_step).goodput
 
 
 def _row(concurrency: int, policy: str, goodput: float, best: float) -> LadderRow:

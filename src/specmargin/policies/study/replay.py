@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +32,22 @@ def draw_batches(rounds: int, batch: int, *, sequences: int, seed: int) -> list[
 
 
 def replay(
-    policy: Policy, table: PriceTable, survival: FloatArray, accepted: IntArray, batches: Sequence[IntArray]
+    policy: Policy,
+    table: PriceTable,
+    survival: FloatArray,
+    accepted: IntArray,
+    batches: Sequence[IntArray],
+    *,
+    before_step: Callable[[IntArray], None] | None = None,
 ) -> Replay:
-    """`survival`: (rounds, depth), as this policy's signal has it; `accepted`: what the target would accept."""
+    """`survival`: (rounds, depth), as this policy's signal has it; `accepted`: what the target would accept.
+    `before_step` is called with the rounds of each step."""
     survival = to_depth(survival, table.max_depth)
-    steps = [_step(policy, table, survival[rows], accepted[rows]) for rows in batches]
+    steps = []
+    for rows in batches:
+        if before_step is not None:
+            before_step(rows)
+        steps.append(_step(policy, table, survival[rows], accepted[rows]))
     committed, seconds = np.array(steps).T
     return Replay(committed=committed, seconds=seconds)
 
