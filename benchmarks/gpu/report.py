@@ -23,6 +23,7 @@ import numpy as np
 from specmargin.step import FloatArray, IntArray
 
 RESAMPLES = 2000
+OURS = "specmargin gate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,9 @@ def read_gates(path: Path) -> list[Phase]:
     file = json.loads(path.read_text())
     survival = np.mean(list(file["bank"]["survival"].values()), axis=0).tolist()
     rows = sorted(file["rows"], key=lambda row: int(row["batch"]))
-    return [phase_of(row, " and ".join(file["bank"]["survival"]), survival) for row in rows]
+    if not all(row.get("estimator_sound") for row in rows):  # nothing but whole drafts can be compared
+        return [phase_of(row, " and ".join(file["bank"]["survival"]), survival) for row in rows]
+    return [phase_of(row, row["traffic"], None) for row in rows]
 
 
 def constant(rate: float) -> list[float]:
@@ -68,7 +71,8 @@ def constant(rate: float) -> list[float]:
     return [rate**depth for depth in range(1, 33)]
 
 
-def phase_of(row: dict[str, Any], traffic: str, survival: list[float]) -> Phase:
+def phase_of(row: dict[str, Any], traffic: str, survival: list[float] | None) -> Phase:
+    """`survival`: of whole drafts; None: committed tokens are compared, where contestants met the same rounds."""
     blocks, batch = row["blocks"], row["batch"]
     names = sorted(blocks[0])
     seconds = {name: np.array([b[name]["seconds"] / b[name]["rounds"] for b in blocks]) for name in names}
@@ -91,12 +95,13 @@ def _slope(seconds: dict[str, FloatArray], context: dict[str, FloatArray]) -> fl
         first, second = np.triu_indices(times.size, 1)
         apart = context[name][second] - context[name][first]
         slopes.append(((times[second] - times[first])[apart != 0.0]) / apart[apart != 0.0])
-    return max(float(np.median(np.concatenate(slopes))), 0.0)
+    together = np.concatenate(slopes)
+    return max(float(np.median(together)), 0.0) if together.size else 0.0
 
 
-def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float]) -> float:
+def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float] | None) -> float:
     """Per round and sequence."""
-    if "gate" in name:
+    if survival is None or "gate" in name:
         return float(turn["tokens"] / turn["rounds"] / batch)
     rounds = {int(depth): count for depth, count in turn["depths"].items()}
     tokens = sum(count * (1.0 + sum(survival[:depth])) for depth, count in rounds.items())
@@ -124,6 +129,24 @@ def over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple
     return ratio(slice(None)), *interval(ratio, count)
 
 
+def paired_over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple[float, float, float]:
+    """As `over`, by ratios inside of each block, whose turns met the same rounds of a bank. Blocks are drawn for each
+    phase by itself: phases have numbers of their own."""
+    logs = [np.log(_speeds(phase, name) / _speeds(phase, other(phase))) for phase in phases]
+    generator = np.random.default_rng(0)
+    drawn = [
+        np.mean([np.median(values[generator.integers(0, values.size, values.size)]) for values in logs])
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    middle = np.mean([np.median(values) for values in logs])
+    return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high))
+
+
+def _speeds(phase: Phase, name: str) -> FloatArray:
+    return np.asarray(phase.tokens[name] / phase.seconds[name])
+
+
 def overhead(phases: list[Phase]) -> tuple[float, float, float]:
     """Time of a round with the plug-in over one without, at the same depth, minus one."""
 
@@ -143,35 +166,71 @@ def swing_tables(phases: list[Phase], plain: dict[int, float]) -> str:
     depths = sorted({int(name.split()[1]) for phase in phases for name in phase.fixed})
     head = ["sequences, traffic", "none", "off", *(f"depth {depth}" for depth in depths[1:])]
     head += ["table", "controller", "controller over the best depth"]
-    lines = [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
+    lines = [table_row(head), table_row(["---"] + ["---:"] * (len(head) - 1))]
     for phase in phases:
         fixed = [f"{phase.speed(f'depth {d}'):,.0f}" if f"depth {d}" in phase.seconds else "" for d in depths]
         cells = [f"{phase.speed(f'depth {phase.table_depth}'):,.0f}", f"{phase.speed('controller'):,.0f}"]
-        ratio = _ratio(over([phase], "controller", Phase.best_fixed))
-        lines.append(_row([phase.name, f"{plain[phase.batch]:,.0f}", *fixed, *cells, ratio]))
-    lines += ["", _row(["sequences", "controller over the best depth", "over the table", "time that the plug-in adds"])]
-    lines.append(_row(["---:"] * 4))
+        ratio = ratio_text(over([phase], "controller", Phase.best_fixed))
+        lines.append(table_row([phase.name, f"{plain[phase.batch]:,.0f}", *fixed, *cells, ratio]))
+    lines += [
+        "",
+        table_row(["sequences", "controller over the best depth", "over the table", "time that the plug-in adds"]),
+    ]
+    lines.append(table_row(["---:"] * 4))
     for batch in sorted({phase.batch for phase in phases}):
         chosen = [phase for phase in phases if phase.batch == batch]
-        ratios = [_ratio(over(chosen, "controller", other)) for other in (Phase.best_fixed, _table)]
-        lines.append(_row([str(batch), *ratios, _added(chosen)]))
-    lines += ["", _row(["controller over", "whole swing"]), _row(["---", "---:"])]
-    lines.append(_row(["none", f"{_over_plain(phases, plain):.3f}"]))
-    lines.append(_row(["the table", _ratio(over(phases, "controller", _table))]))
+        ratios = [ratio_text(over(chosen, "controller", other)) for other in (Phase.best_fixed, table_of)]
+        lines.append(table_row([str(batch), *ratios, added_text(chosen)]))
+    lines += ["", table_row(["controller over", "whole swing"]), table_row(["---", "---:"])]
+    lines.append(table_row(["none", f"{_over_plain(phases, plain):.3f}"]))
+    lines.append(table_row(["the table", ratio_text(over(phases, "controller", table_of))]))
     for depth in depths:
         name = f"depth {depth}" if depth else "off (depth 0)"
-        lines.append(_row([name, _ratio(over(phases, "controller", partial(_nearest, depth=depth)))]))
+        lines.append(table_row([name, ratio_text(over(phases, "controller", partial(nearest, depth=depth)))]))
     return "\n".join(lines)
 
 
 def second_engine_table(phases: list[Phase]) -> str:
     """Whole drafts only: the gates of the recorded run had a diverged estimator (see its note)."""
     head = ["sequences", "best depth", "controller over it", "time that the plug-in adds"]
-    lines = [_row(head), _row(["---:"] * len(head))]
+    lines = [table_row(head), table_row(["---:"] * len(head))]
     for phase in phases:
-        ratio = _ratio(over([phase], "controller", Phase.best_fixed))
-        lines.append(_row([str(phase.batch), phase.best_fixed().split()[1], ratio, _added([phase])]))
-    lines.append(_row(["all", "", _ratio(over(phases, "controller", Phase.best_fixed)), _added(phases)]))
+        ratio = ratio_text(over([phase], "controller", Phase.best_fixed))
+        lines.append(table_row([str(phase.batch), phase.best_fixed().split()[1], ratio, added_text([phase])]))
+    lines.append(table_row(["all", "", ratio_text(over(phases, "controller", Phase.best_fixed)), added_text(phases)]))
+    return "\n".join(lines)
+
+
+def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
+    """Specmargin's gate over the others; `first`: of the engine without gates, which the fixed depths are tied to."""
+    others: dict[str, Callable[[Phase], str]] = {
+        "vLLM's gate": lambda _: "vllm gate",
+        "with an honest curve": lambda _: "vllm gate, honest curve",
+        "controller alone": lambda _: "controller",
+        "best fixed depth": Phase.best_fixed,
+    }
+    head = ["sequences, traffic", *others, "Specmargin's gate", *(f"over {title}" for title in others)]
+    lines = [table_row(head), table_row(["---"] + ["---:"] * (len(head) - 1))]
+    for phase in phases:
+        speeds = [f"{phase.speed(other(phase)):,.0f}" for other in others.values()]
+        speeds[-1] += f" ({phase.best_fixed()})"
+        ratios = [ratio_text(paired_over([phase], OURS, other)) for other in others.values()]
+        lines.append(table_row([phase.name, *speeds, f"{phase.speed(OURS):,.0f}", *ratios]))
+    whole = [ratio_text(paired_over(phases, OURS, other)) for other in others.values()]
+    lines.append(table_row(["whole swing", *([""] * (len(others) + 1)), *whole]))
+    return "\n".join([*lines, "", _tie_table(phases, first)])
+
+
+def _tie_table(phases: list[Phase], first: list[Phase]) -> str:
+    """Time per round at the same depth: the engine with adaptive verification over the one without."""
+    lines = [table_row(["sequences", "depth", "time per round with adaptive verification enabled, over without"])]
+    lines.append(table_row(["---:", "---:", "---:"]))
+    for batch in sorted({phase.batch for phase in phases}):
+        both = [[phase for phase in side if phase.batch == batch] for side in (phases, first)]
+        shared = set.intersection(*({name for phase in side for name in phase.fixed} for side in both))
+        for name in sorted(shared):
+            times = [np.median([np.median(phase.seconds[name]) for phase in side]) for side in both]
+            lines.append(table_row([str(batch), name.split()[1], f"{times[0] / times[1]:.3f}"]))
     return "\n".join(lines)
 
 
@@ -180,24 +239,24 @@ def _over_plain(phases: list[Phase], plain: dict[int, float]) -> float:
     return float(np.exp(np.mean([np.log(phase.speed("controller") / plain[phase.batch]) for phase in phases])))
 
 
-def _table(phase: Phase) -> str:
+def table_of(phase: Phase) -> str:
     return f"depth {phase.table_depth}"
 
 
-def _nearest(phase: Phase, depth: int) -> str:
+def nearest(phase: Phase, depth: int) -> str:
     """A fixed depth; where its step does not fit a CUDA graph, the deepest that does (kinder to it than the engine)."""
     return f"depth {min(depth, max(int(name.split()[1]) for name in phase.fixed))}"
 
 
-def _added(phases: list[Phase]) -> str:
+def added_text(phases: list[Phase]) -> str:
     return "{:+.1%} ({:+.1%} to {:+.1%})".format(*overhead(phases))
 
 
-def _ratio(values: tuple[float, float, float]) -> str:
+def ratio_text(values: tuple[float, float, float]) -> str:
     return "{:.3f} ({:.3f} to {:.3f})".format(*values)
 
 
-def _row(cells: list[str]) -> str:
+def table_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
@@ -235,7 +294,9 @@ def main(folder: Path, figure: Path | None = None) -> None:
     rows = json.loads((folder / "plain.json").read_text())["rows"]
     plain = {int(row["batch"]): row["batch"] / row["round_ms"] * 1e3 for row in rows}
     phases, second = read_swing(folder / "swing.json"), read_gates(folder / "gates.json")
-    print(swing_tables(phases, plain), second_engine_table(second), sep="\n\n")
+    gated = all(OURS in phase.seconds and f"held {phase.table_depth}" not in phase.seconds for phase in second)
+    print(swing_tables(phases, plain), "", sep="\n")
+    print(gates_tables(second, phases) if gated else second_engine_table(second))
     if figure is not None:
         draw(phases, plain, figure)
 
