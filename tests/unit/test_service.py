@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from specmargin.app.payload import answer_text
 from specmargin.app.planning import answers
 from specmargin.app.request_schema import read_request
-from specmargin.app.service import service_load
+from specmargin.app.scenarios import scenario_of
+from specmargin.app.service import service, service_load, service_payload
 from specmargin.app.serving import serving_of, simulation_of
 from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
 from specmargin.simulator.run import simulate
 from specmargin.simulator.steady import steady_state
@@ -82,6 +86,22 @@ def test_decoding_alone_bounds_what_the_service_gains() -> None:
     assert short_output.speedup < long_output.speedup < 1.02 * decode_only
     assert long_output.speedup > 0.9 * decode_only
     assert short_output.speedup < 0.8 * long_output.speedup
+
+
+def test_a_benchmark_is_judged_with_its_ramp_and_its_drain() -> None:
+    """One generation of users: their prompts come at once, which is a ramp and no service."""
+    plan = planned(*MODELS[3], concurrency=64, isl=1024, osl=256)
+    request = {"model": "llama-3.1-8b", "gpu": "h200", "prices": "laws", "context": 1152, "drafter": "eagle"}
+    pricer = Pricer(scenario_of(read_request(PlanRequest, request))[1])
+    assert plan.service is not None
+    schedule = Schedule.fixed(3, last=64)
+    served = service(pricer, plan.service.load, schedule)
+    once = service(pricer, replace(plan.service.load, requests=64), schedule)
+    often = service(pricer, replace(plan.service.load, requests=6400), schedule)
+    assert once.plain.tokens_per_second < served.plain.tokens_per_second
+    assert once.plain.ttft_seconds > 3.0 * served.plain.ttft_seconds
+    assert often.plain.tokens_per_second == pytest.approx(served.plain.tokens_per_second, rel=0.03)
+    assert "requests" not in service_payload(served)
 
 
 def test_a_prefix_cache_shortens_the_first_token_and_helps_speculation() -> None:
