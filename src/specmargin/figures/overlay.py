@@ -187,3 +187,13 @@ def _lines(y: alt.Y, by_drafter: bool, count: int, tooltip: list[alt.Tooltip]) -
     halo = table("labels").mark_text(style="label-halo").encode(x=x, y=y, text="text:N")
     labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="text:N", color=colour)
     return [here, lines, points, halo, labels]
+
+
+def overlay_structures(by_drafter: bool, count: int) -> dict[str, dict[str, Any]]:
+    """The charts without rows, by key: for a page that makes the rows itself."""
+    drawn = {"overlay-speedup": _draw_speedup, "overlay-speed": _draw_speed}
+    empty = [
+        Figure(name=name, title="", takeaway="", source="", tables={}, draw=draw, shape=(by_drafter, count))
+        for name, draw in drawn.items()
+    ]
+    return {figure.key: figure.structure for figure in empty}
