@@ -13,7 +13,7 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.formats.base import EngineFormat
 from specmargin.formats.commands import COMMANDS, Benchmark, Launch
 
-_OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
+OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
 _LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
 
 
@@ -31,7 +31,7 @@ def serve_json(answer: Answer, engine: EngineFormat) -> dict[str, Any]:
             kv_cache=request.kv_cache,
             quantize=quantize,
             sequences=answer.headline_row.batch,
-            context=round(answer.plan.scenario.context) + _OUTPUT_TOKENS,
+            context=round(answer.plan.scenario.context) + OUTPUT_TOKENS,
         )
     )
     return {
@@ -48,8 +48,8 @@ def check_json(answer: Answer, engine: EngineFormat, row: PlanRow, sure: Speedup
     context = round(answer.plan.scenario.context)
     load = Benchmark(
         model=served_model(request.model, request.weights, engine.name)[0],
-        input_tokens=request.isl if service is not None and request.isl else max(context - _OUTPUT_TOKENS // 2, 1),
-        output_tokens=request.osl if service is not None and request.osl else _OUTPUT_TOKENS,
+        input_tokens=request.isl if service is not None and request.isl else max(context - OUTPUT_TOKENS // 2, 1),
+        output_tokens=request.osl if service is not None and request.osl else OUTPUT_TOKENS,
         concurrency=(request.concurrency or row.batch) if service is not None else row.batch,
         requests_per_second=None if service is None else request.qps,
     )

@@ -17,8 +17,8 @@ from specmargin.formats.base import EngineConfig
 from specmargin.modes import Parallel
 
 _FOLDER = "<your SPEED-Bench folder>"
-_SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
-_SUBSETS |= {"throughput_32k": 32_768}
+SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
+SUBSETS |= {"throughput_32k": 32_768}
 _ROUNDS = 10  # prompts per concurrent request
 _LEAST_PROMPTS = 32
 _DEFAULT_UTILIZATION = 0.9
@@ -57,7 +57,7 @@ class Benchmark:
     @property
     def subset(self) -> str:
         """The part of SPEED-Bench whose prompts are nearest in length."""
-        return min(_SUBSETS, key=lambda name: abs(math.log(_SUBSETS[name] / max(self.input_tokens, 1))))
+        return min(SUBSETS, key=lambda name: abs(math.log(SUBSETS[name] / max(self.input_tokens, 1))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

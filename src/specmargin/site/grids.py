@@ -29,6 +29,7 @@ from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import find_engine
 from specmargin.routing.profile import UNIFORM
 from specmargin.site.coding import COARSE, EXPERTS, packed, quantised
+from specmargin.site.templates import command_templates
 from specmargin.sources import SourceKind
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
 
@@ -334,6 +335,7 @@ class Grids:
             "price_errors": [errors.low, errors.high],
             "borrowed_routing": self.borrowed_routing,
             "bounds": self.bounds,
+            "commands": command_templates(engine.name, self.cell.model, self.cell.gpus),
             "drafters": [self._drafter(choice, pricer) for choice, pricer in self.drafters],
         }
 

@@ -14,7 +14,7 @@ from specmargin._version import __version__
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
 from specmargin.errors import InputError
-from specmargin.explorer import choices
+from specmargin.explorer import choices, story
 from specmargin.explorer.server import vega_bundle
 from specmargin.files import write_bytes
 from specmargin.formats import find_engine
@@ -22,13 +22,16 @@ from specmargin.site.building import Outcome, Selection, drafters_of
 from specmargin.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.site.figures import FIGURES, structures
 from specmargin.site.grids import DEPTH
+from specmargin.site.story_page import story_files
 from specmargin.site.templates import templates
 
 #: Fields with a control: what the grids cover. The number of GPUs is that of the grid.
-FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "depth", "batch", "context", "gpu_hour_price")
+FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
 _CAN = {"uploads": False, "report": False, "json": False, "files": False, "story": True, "compare": True}
 _TITLE = "Specmargin: where speculation pays"
 _OWN = ("api.js", "fields.js")  # of the explorer, replaced by the site's
+#: Charts wait for the first answer.
+_LAZY = 'import { firstAnswer } from "../api.js";\nawait firstAnswer;\nawait import("./vega-bundle.js");\n'
 _PAGES = ("index.html", "story.html")
 
 
@@ -38,7 +41,7 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[Outcome],
     if not built:
         raise InputError(f"no cell of this site can be priced: {outcomes[0].refused}")
     models = [name for name in selection.models if any(outcome.model == name for outcome in built)]
-    _static(folder, models)
+    _static(folder, selection, models)
     _write(folder / "data" / "site.json", _json(site_data(selection, outcomes, models)))
     page = (_explorer() / "index.html").read_text(encoding="utf-8")
     for model in models:
@@ -46,10 +49,20 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[Outcome],
         place = best.gpu if best.gpus == 1 else f"{best.gpus} × {best.gpu}"
         _write(folder / "cards" / f"{model}.png", card_png(model, place, best.rows))
         text = headline(model, place, best.rows)
-        _write(folder / model / "index.html", _page(page, "../", f"{model}: does speculation pay?", text, model, url))
+        _write(folder / model / "index.html", _page(page, model, f"{model}: does speculation pay?", text, model, url))
         if model == models[0]:
             text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups, depths and flags."
-            _write(folder / "index.html", _page(page, "./", _TITLE, text, model, url))
+            _write(folder / "index.html", _page(page, "", _TITLE, text, model, url))
+            _write_story(folder, best, url)
+
+
+def _write_story(folder: Path, cell: Outcome, url: str | None) -> None:
+    page = (_explorer() / "story.html").read_text(encoding="utf-8")
+    for name, content in story_files(page, cell).items():
+        text = content
+        if name == "index.html":
+            text = _page(content.decode(), "story", story.TITLE, story.LEAD, cell.model, url)
+        _write(folder / "story" / name, text)
 
 
 def site_data(selection: Selection, outcomes: Sequence[Outcome], models: Sequence[str]) -> dict[str, Any]:
@@ -101,31 +114,34 @@ def _explorer() -> Traversable:
     return files("specmargin.explorer") / "static"
 
 
-def _static(folder: Path, models: Sequence[str]) -> None:
+def _static(folder: Path, selection: Selection, models: Sequence[str]) -> None:
     """Scripts and styles: the explorer's, but for its provider of answers."""
     for entry in _explorer().iterdir():
         if entry.is_file() and entry.name not in (*_PAGES, *_OWN):
             _write(folder / "static" / entry.name, entry.read_bytes())
     for entry in (files("specmargin.site") / "static").iterdir():
         _write(folder / "static" / entry.name, entry.read_bytes())
-    _write(folder / "static" / "fields.js", fields_script(models).encode())
-    _write(folder / "static" / "lib" / "vega.js", vega_bundle())
+    _write(folder / "static" / "fields.js", fields_script(selection, models).encode())
+    _write(folder / "static" / "lib" / "vega.js", _LAZY.encode())
+    _write(folder / "static" / "lib" / "vega-bundle.js", vega_bundle())
 
 
-def fields_script(models: Sequence[str]) -> str:
+def fields_script(selection: Selection, models: Sequence[str]) -> str:
     """The fields of the page's address and their defaults; a model's own page has it as its default."""
-    defaults = {"gpus": "1", "engine": "", "gpu": "", "depth": str(DEPTH), "batch": "16", "context": "1024"}
+    first = {"gpu": selection.gpus[0], "engine": selection.engines[0]}
+    defaults = {**first, "gpus": "1", "depth": str(DEPTH), "batch": "16", "context": "1024"}
     return (
         'import { folderModel, keepFolders } from "./address.js";\n'
         f"const MODELS = {json.dumps(list(models))};\n"
-        f"export const FIELDS = {json.dumps([*FIELDS, 'gpus'])};\n"
+        f"export const FIELDS = {json.dumps([*FIELDS, 'depth', 'gpus'])};\n"
         f"export const DEFAULTS = {{ ...{json.dumps(defaults)}, model: folderModel(MODELS) }};\n"
         "keepFolders(MODELS, DEFAULTS.model);\n"
     )
 
 
-def _page(page: str, root: str, title: str, text: str, model: str, url: str | None) -> bytes:
-    """The explorer's page, in a folder below `root`, with its preview card."""
+def _page(page: str, path: str, title: str, text: str, model: str, url: str | None) -> bytes:
+    """The explorer's page in the folder `path` of the site, with its preview card."""
+    root = "../" if path else "./"
     image = f"{url.rstrip('/')}/cards/{model}.png" if url else f"{root}cards/{model}.png"
     card = {
         "og:type": "website",
@@ -136,7 +152,7 @@ def _page(page: str, root: str, title: str, text: str, model: str, url: str | No
         "og:image:height": str(HEIGHT),
     }
     if url:
-        card["og:url"] = url.rstrip("/") + ("/" if root == "./" else f"/{model}/")
+        card["og:url"] = f"{url.rstrip('/')}/{path}/" if path else f"{url.rstrip('/')}/"
     tags = [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in card.items()]
     tags += [
         '<meta name="twitter:card" content="summary_large_image">',

@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from specmargin.app.commands import OUTPUT_TOKENS, served_model
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest
-from specmargin.formats.sglang import graph_batch_sizes
+from specmargin.formats.commands import COMMANDS, SUBSETS, Benchmark, Launch
+from specmargin.formats.sglang import ADAPTIVE_FILE, graph_batch_sizes
 from specmargin.formats.trtllm import NEAREST, STARVED, STATELESS
 from specmargin.modes import Parallel
 
 _DEEP, _LESS, _TURN, _LAST = 53, 47, 96, 512  # depths, the last batch of the deeper one, and the last batch of all
 _HURDLE = 0.37
+_USERS = 7777
 
 
 def templates(engine: EngineFormat, choice: DraftChoice) -> dict[str, Any]:
@@ -38,6 +41,42 @@ def templates(engine: EngineFormat, choice: DraftChoice) -> dict[str, Any]:
         "stops": _template(_written(engine, choice, _table(_DEEP, 0))),
         "off_one": _written(engine, choice, _losing(), batches=(1,)).notes,
         "off_many": _written(engine, choice, _losing()).notes,
+    }
+
+
+def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any] | None:
+    """The commands that serve a model and check the answer; None for llama.cpp, whose slots follow the load."""
+    if engine == "llamacpp":
+        return None
+    commands, name = COMMANDS[engine], served_model(model, None, engine)[0]
+    check = commands.check(Benchmark(model=name, input_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
+    for subset in SUBSETS:
+        check = check.replace(subset, "{subset}")
+    check = re.sub(rf"\b{_USERS}\b", "{batch}", check)
+    return {
+        "on": _served(engine, name, gpus, _config("{config}")),
+        "off": _served(engine, name, gpus, _config("")),
+        "check": re.sub(rf"\b{_USERS * 10}\b", "{prompts}", check),
+        "metric": commands.metric,
+        "subsets": SUBSETS,
+        "output_tokens": OUTPUT_TOKENS,
+    }
+
+
+def _config(text: str) -> EngineConfig:
+    file = ADAPTIVE_FILE if text else None
+    return EngineConfig(
+        text=text, schedule=Schedule.fixed(1, last=1), file_name=file, file_text="{file}" if text else None
+    )
+
+
+def _served(engine: str, model: str, gpus: int, config: EngineConfig) -> dict[str, Any]:
+    command = COMMANDS[engine].serve(Launch(model=model, gpus=gpus, parallel=Parallel.TP, config=config))
+    return {
+        "command": command.text,
+        "file_name": command.file_name,
+        "file_text": command.file_text,
+        "notes": list(command.notes),
     }
 
 

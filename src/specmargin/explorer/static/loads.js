@@ -25,6 +25,7 @@ export function show(state, markedRow) {
   byId("batch-value").textContent = size.toLocaleString("en");
   byId("batch").setAttribute("aria-valuetext", `${size} sequences`);
   if (markedRow?.max_context) byId("context").max = Math.floor(Math.log2(markedRow.max_context) * 2) / 2;
+  if (markedRow?.min_context) byId("context").min = Math.ceil(Math.log2(markedRow.min_context) * 2) / 2;
   byId("context").value = powerOf(state.context);
   const tokens = Number.isFinite(Number(state.context)) ? Number(state.context) : contextOf(powerOf(DEFAULTS.context));
   byId("context-value").textContent = `${tokens.toLocaleString("en")} tokens`;

@@ -13,6 +13,9 @@ export function keepFolders(models, standing) {
     const asked = new URL(address ?? location.href, location.href), model = asked.searchParams.get("model") ?? standing;
     if (!models.includes(model)) return replace(data, title, address);
     asked.searchParams.delete("model");
+    const others = asked.searchParams.getAll("vs"); // the default model of a page is that of its folder: name it
+    asked.searchParams.delete("vs");
+    for (const other of others) asked.searchParams.append("vs", /(^|&)model=/.test(other) ? other : `model=${encodeURIComponent(standing)}&${other}`);
     const rest = asked.searchParams.toString();
     return replace(data, title, new URL(`${encodeURIComponent(model)}/${rest ? `?${rest}` : ""}`, ROOT));
   };

@@ -90,9 +90,11 @@ function labels(states) {
 export async function answer(states, { show = [], have = [] } = {}) {
   const began = performance.now(), named = labels(states);
   const answers = await Promise.all(states.map((state, i) => answered(state, named[i])));
+  if (answers[0].field) throw new Refused(answers[0].refused, answers[0].field); // of a link: the page uses the default instead
   const sides = answers.filter((entry) => entry.plan);
   const drawn = sides.length ? overlays(sides, (await opened()).structures) : [];
   const figures = show.map((name) => drawn.find((figure) => figure.name === name) ?? { name, reason: "not on this site" });
+  setTimeout(tellFirst, 50);
   return {
     answers, seconds: (performance.now() - began) / 1e3,
     figures: figures.map((figure) => ({ ...figure, structure: have.includes(figure.key) ? null : figure.structure })),
@@ -106,5 +108,8 @@ export async function alternatives(state, field) {
 }
 
 export const links = () => ({ json: null, report: null, story: "story/", figure: null });
+
+let tellFirst;
+export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // before it, nothing heavy is loaded
 
 export async function upload() { throw new Refused("Files cannot be uploaded here: run `specmargin explore` on your machine."); }

@@ -131,14 +131,40 @@ export function makePlan(cell, formats, state) {
     no_spec_peak_tokens_per_second: peak(plainFits, (batch) => batch / prices.at(batch).plain),
     config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes,
     schedule: schedule.map((entry) => [entry.first, entry.last, entry.depth]),
+    serve: cell.commands && served(setting.text ? cell.commands.on : cell.commands.off, setting),
   };
-  return { plan, here: { ...rowAt(view, state.batch), ...facts(view) }, at: (batch) => rowAt(view, batch) };
+  const row = rowAt(view, state.batch);
+  return { plan, here: { ...row, check: cell.commands && checked(cell.commands, row, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
+}
+
+// The command that starts the server, with its file.
+function served(template, { text, file }) {
+  const fill = (given) => given && given.replace("{config}", () => text).replace("{file}", () => file ?? "");
+  const needsFile = template.file_text && !(template.file_text === "{file}" && !file);
+  return {
+    command: fill(template.command), file_name: needsFile ? template.file_name : null,
+    file_text: needsFile ? fill(template.file_text) : null, notes: template.notes,
+  };
+}
+
+// The benchmark that checks a row, and what it should show.
+function checked(commands, row, context) {
+  const input = Math.max(Math.round(context) - Math.floor(commands.output_tokens / 2), 1);
+  const far = (tokens) => Math.abs(Math.log(tokens / input));
+  const [subset] = Object.entries(commands.subsets).reduce((best, entry) => (far(entry[1]) < far(best[1]) ? entry : best));
+  const values = { batch: row.batch, prompts: Math.max(32, 10 * row.batch), subset };
+  return {
+    command: commands.check.replace(/\{(batch|prompts|subset)\}/g, (_, name) => values[name]), metric: commands.metric,
+    predicted: row.tpot_seconds * 1e3, predicted_without_speculation: row.no_spec_tpot_seconds * 1e3,
+    ratio: row.speedup, ratio_low: row.speedup_low, ratio_high: row.speedup_high,
+  };
 }
 
 function facts({ cell, drafter, prices }) {
   return {
     experts: cell.experts, survival: prices.survival, drafter: drafter.name, drafters: cell.drafters.map((each) => each.kind),
-    moe_layers: cell.moe_layers, max_context: cell.max_context, prices: cell.prices, routing: cell.routing,
+    moe_layers: cell.moe_layers, prices: cell.prices, routing: cell.routing, fixed: { gpus: String(cell.gpus) },
+    min_context: cell.memory_contexts[0], max_context: cell.memory_contexts[cell.memory_contexts.length - 1],
   };
 }
 
