@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
 from specmargin.catalog.drafters import available_drafters
@@ -13,7 +14,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.errors import InputError
 from specmargin.explorer.gallery import DoesNotApplyError
 from specmargin.explorer.schema import Query
-from specmargin.explorer.view import View, pricer_of
+from specmargin.explorer.view import View
 from specmargin.explorer.words import title
 from specmargin.figures.figure import Figure
 from specmargin.figures.overlay import speed_overlay, speedup_overlay
@@ -85,9 +86,8 @@ def _is_real(kind: str) -> bool:
 
 
 def _fits(view: View, gpu: str) -> bool:
-    changes: Mapping[str, object] = {"gpu": gpu, "prices": None}
+    """Whether the model and the marked batch fit, with the drafts of its flags, and prices of the chosen kind exist."""
     try:
-        pricer_of(view.plan_request.scenario_only().model_copy(update=changes))
+        return replace(view, request=view.request.model_copy(update={"gpu": gpu})).row.fits
     except InputError:
         return False
-    return True

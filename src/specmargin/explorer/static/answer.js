@@ -37,7 +37,7 @@ function verdict(plan, here, gain, unsupported) {
   if (plan.config === "") return { says: "no", line: `No: leave speculation off ${at}` };
   if (plan.service) {
     if (gain.speedup > 1) return yes(gain, at);
-    return { says: "no", line: `No: ${times(gain.speedup)} ${at}, prefill included (decode steps alone ${times(here.speedup)})` };
+    return { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
   }
   if (here.depth === 0) return { says: "off", line: `Not ${at}: the flags stop drafting there (${times(here.speedup)})` };
   return here.speedup > 1 ? yes(gain, at) : { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
@@ -84,6 +84,9 @@ const spans = (ranges) => ranges.slice(0, 3).map(([first, last]) => (first === l
 
 function limit(plan, here, state) {
   const parts = [];
+  if (plan.service && outOfStep(plan.service)) {
+    parts.push("requests of equal length stay in step without speculation and share their prefills, so varied lengths would favour speculation more");
+  }
   if (state.tpot_slo) parts.push(target(plan, here, Number(state.tpot_slo)));
   if (plan.config === "" && !drafts(plan)) parts.push("no depth pays at the batches considered");
   else parts.push(plan.pays_at_batches.length ? `pays at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
@@ -92,6 +95,9 @@ function limit(plan, here, state) {
   const text = parts.join("; ");
   return { topic: "limit", text: `${text[0].toUpperCase()}${text.slice(1)}.` };
 }
+
+// Prefill takes a far larger share of the time with speculation: its requests no longer end together.
+const outOfStep = ({ plain, speculating }) => speculating.prefill_share > 2 * plain.prefill_share;
 
 function target(plan, here, milliseconds) {
   const [drafting, plain] = plan.service
@@ -103,7 +109,7 @@ function target(plan, here, milliseconds) {
 function change(plan, here) {
   const first = here.survival[0].toFixed(2);
   const parts = [];
-  if (here.depth === 0 || plan.config === "") {
+  if (here.depth === 0) {
     parts.push(plan.switch_acceptance === null ? "Not even perfect drafts would pay at the smallest batch"
       : `Some depth pays at batch ${plan.rows[0].batch} above a per-token acceptance of ${plan.switch_acceptance.toFixed(2)} (now ${first} for the first token)`);
   } else if (here.break_even_acceptance === null) parts.push(`Depth ${here.depth} does not break even at batch ${whole(here.batch)}, however good the drafts`);

@@ -194,7 +194,7 @@ function wire() {
   byId("copy-python").addEventListener("click", () => copy(python(whole()), "Python copied."));
   byId("keep").addEventListener("click", () => keep([{ ...state }]));
   byId("all-drafters").addEventListener("click", () => keepAll("drafter", { acceptance: "" }));
-  byId("all-gpus").addEventListener("click", () => keepAll("gpu", { prices: "" }));
+  byId("all-gpus").addEventListener("click", () => keepAll("gpu", {}));
   byId("linked").addEventListener("change", ({ target }) => go(state, { linked: target.checked, others: target.checked ? compared.others : together(state, compared).slice(1) }));
   byId("clear").addEventListener("click", () => { byId("compare-note").textContent = ""; go(state, { others: [], linked: true }); });
   byId("reset").addEventListener("click", startOver);

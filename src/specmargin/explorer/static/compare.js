@@ -38,9 +38,9 @@ function side(answer, index, first, act) {
     facts.push(`${percent(perSecond(answer), perSecond(first))} tokens/s`);
     facts.push(`${percent(perToken(answer), perToken(first))} ms/token`);
   }
-  const { says } = summary(answer);
+  const { says, line } = summary(answer);
   return element("li", { "data-says": says }, heading,
-    element("p", { class: "big" }, times(gainOf(answer)), element("small", {}, says === "too-large" ? " does not fit" : says === "unsupported" ? " no engine runs it" : says === "yes" ? " yes" : " no")),
+    element("p", { class: "big" }, times(gainOf(answer)), element("small", {}, says === "too-large" ? " does not fit" : says === "unsupported" ? " no engine runs it" : ` ${line.split(/[: ]/)[0].toLowerCase()}`)),
     element("p", { class: "deltas" }, facts.join(", ") || `${whole(perSecond(answer))} tokens/s, ${(perToken(answer) * 1e3).toFixed(2)} ms/token`), buttons);
 }
 

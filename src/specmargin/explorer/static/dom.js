@@ -68,7 +68,7 @@ export function modelGroups(catalog) {
 }
 
 export function gpuGroups(catalog) {
-  const named = (list) => list.map((g) => [g.name, `${g.title} (${g.gigabytes} GB)`]);
+  const named = (list) => list.map((g) => [g.name, `${g.title.replace(/^NVIDIA /, "")} (${g.gigabytes} GB)`]);
   return [
     ["Measured kernels", named(catalog.gpus.filter((g) => g.measured))],
     ["Datasheet only", named(catalog.gpus.filter((g) => !g.measured))],

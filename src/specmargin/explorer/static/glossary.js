@@ -15,7 +15,7 @@ export const TERMS = {
   "load": "A batch size, or whole requests: then the service is simulated with prefill and queues.",
   "batch": "Sequences that decode together in one step, over all GPUs.",
   "context": "Tokens in the KV cache per sequence, prompt included.",
-  "concurrency": "Requests in flight at any time: each user sends the next one when the last one ends.",
+  "concurrency": "Requests in flight at any time: each user sends the next one when the last one ends. All requests have the same length, as in a benchmark with fixed lengths.",
   "qps": "Requests that arrive per second (Poisson).",
   "isl": "Input tokens per request (ISL).",
   "osl": "Output tokens per request (OSL).",

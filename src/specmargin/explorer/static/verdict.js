@@ -20,7 +20,7 @@ export function show(answer, state) {
   byId("bullets").replaceChildren(...short.bullets.map(({ topic, text }) => element("li", { "data-topic": topic }, text)));
   showTiles(plan, here);
   showFlags(plan, short);
-  showCommands(plan, here);
+  showCommands(plan, here, short.says);
   showRows(plan, here);
   byId("sentence").textContent = plan.verdict;
   byId("sources").replaceChildren(...Object.entries(plan.sources).map(([name, source]) => element("li", {}, element("b", {}, `${name}: `), source)));
@@ -100,9 +100,9 @@ function showFlags(plan, { says, flags, why, canCopy }) {
   byId("notes").replaceChildren(...notes.map((note) => element("li", {}, note)));
 }
 
-function showCommands(plan, here) {
+function showCommands(plan, here, says) {
   const check = here.check ?? plan.check;
-  byId("serve-part").hidden = !plan.serve || !check;
+  byId("serve-part").hidden = !plan.serve || !check || says === "unsupported";
   if (byId("serve-part").hidden) return;
   const { command, file_name: name, file_text: text, notes } = plan.serve;
   byId("serve").textContent = name && text ? `cat > ${name} <<'EOF'\n${text.trimEnd()}\nEOF\n${command}` : command;
