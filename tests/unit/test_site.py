@@ -18,6 +18,7 @@ from specmargin.formats import ENGINES
 from specmargin.site import building, coding, grids
 from specmargin.site.card import card_svg, headline
 from specmargin.site.templates import templates
+from tests.command_line import ended
 
 pytest.importorskip("vl_convert")
 CELL = grids.Cell(model="qwen3-8b", gpu="h100", gpus=1, engine="vllm", drafters=("eagle", "ngram"))
@@ -150,3 +151,43 @@ def test_the_card_says_what_a_plan_says() -> None:
     assert headline("m", "h200", [[1, 0, 1.0]]) == "Speculation does not pay for m on h200"
     assert "1.84× with speculation at batch 1" in card_svg("m<1>", "h200", rows)
     assert "m&lt;1&gt;" in card_svg("m<1>", "h200", rows)
+
+
+# --- the command ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--models", "gpt-5"], "--models: 'gpt-5' is not bundled"),
+        (["--models", ","], "--models is empty; give names, or all"),
+        (["--gpus", "h201"], "h201"),
+        (["--url", "example.org"], "--url example.org: give a whole address"),
+        (["--models", "qwen3.8-2.4t-a95b", "--gpus", "a10", "--jobs", "1"], "no cell of this site can be priced"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    said = ended("site", str(tmp_path / "out"), *arguments)
+    assert said.code == 2 and sentence in said.err and said.err.count("\n") == 1
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    said = ended("site", str(tmp_path / "out"))
+    assert said.code == 2 and "is a file; give the name of a folder" in said.err
+
+
+def test_the_command_writes_and_resumes(tmp_path: Path) -> None:
+    whole = ["site", str(tmp_path), "--models", "qwen3-8b", "--gpus", "h100", "--engines", "sglang", "--jobs", "1"]
+    first, again = (json.loads(ended(*whole, "--json").out) for _ in range(2))
+    assert (first["cells"], first["built_now"], again["built_now"]) == (1, 1, 0)
+    assert again["bytes"] == first["bytes"] < 3_000_000
+    names = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()}
+    wanted = {
+        "index.html",
+        "qwen3-8b/index.html",
+        "story/index.html",
+        "data/site.json",
+        "data/qwen3-8b/h100-sglang.bin",
+    }
+    assert wanted <= names

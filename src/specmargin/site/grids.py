@@ -24,7 +24,8 @@ from specmargin.decisions.grid import Grid, allowed_depths
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import marginal_by_component
-from specmargin.decisions.schedule import ONE_BY_ONE
+from specmargin.decisions.schedule import ONE_BY_ONE, spread
+from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import find_engine
 from specmargin.routing.profile import UNIFORM
@@ -38,9 +39,17 @@ DEPTH = 8
 CONTEXTS = (1024, 8192, 65_536)
 COARSE_CONTEXTS = (512, 724, 1024, 1448, 2048, 2896, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
-_BEYOND = np.unique(np.geomspace(ONE_BY_ONE, HORIZON, 178).round())[1:]  # batches above 512
 _SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
 _ROOM = (32, 4096)  # sequences, and tokens of each, for which GPUs are counted
+
+
+def _beyond() -> FloatArray:
+    """Batches above 512: those that a schedule up to the horizon looks at, and one between any two of them."""
+    looked_at = spread(HORIZON)[ONE_BY_ONE - 1 :].astype(np.float64)
+    return np.union1d(looked_at, ((looked_at[1:] + looked_at[:-1]) / 2.0).round())[1:]
+
+
+_BEYOND = _beyond()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,9 +344,15 @@ class Grids:
             "price_errors": [errors.low, errors.high],
             "borrowed_routing": self.borrowed_routing,
             "bounds": self.bounds,
+            "warnings": self._warnings(),
             "commands": command_templates(engine.name, self.cell.model, self.cell.gpus),
             "drafters": [self._drafter(choice, pricer) for choice, pricer in self.drafters],
         }
+
+    def _warnings(self) -> list[list[str]]:
+        """About the prices at batch 1, by depth."""
+        pricer = self.pricer.with_context(self.contexts[0])
+        return [list(price_warnings(pricer, batch=1, depth=depth)) for depth in range(DEPTH + 1)]
 
     def _drafter(self, choice: DraftChoice, pricer: Pricer) -> dict[str, Any]:
         survival, depth = pricer.scenario.survival, self.depth_of(pricer)

@@ -58,7 +58,7 @@ function settings(cell, state) {
   const longest = cell.memory_contexts[cell.memory_contexts.length - 1];
   try {
     return {
-      drafter, survival: state.acceptance ? parseAcceptance(state.acceptance) : null,
+      drafter, survival: state.acceptance ? parseAcceptance(state.acceptance) : null, given: state.acceptance,
       context: number(state, "context", cell.memory_contexts[0], longest, 1024),
       depth: number(state, "depth", 1, cell.depth, cell.depth), batch: number(state, "batch", 1, 8192, 16),
       price: number(state, "gpu_hour_price", 0, 1e9, null),

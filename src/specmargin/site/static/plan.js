@@ -1,5 +1,6 @@
 // The plan of a scenario, with the keys of `plan --json`, from a cell and a state: interpolation and an argmax.
 
+import { verdict } from "./words.js";
 import { argmax, configuration, depthAt, maxDepth, spread } from "./schedule.js";
 
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -123,16 +124,18 @@ export function makePlan(cell, formats, state) {
   const plan = {
     model: cell.model, gpu: cell.gpu, gpus: cell.gpus, parallel: "tp", engine: cell.engine, drafter: drafter.name,
     context: state.context, prices: cell.prices, weights: cell.weights, kv_cache: cell.kv_cache, routing: cell.routing,
-    verdict: "", sources: drafter.sources, warnings: [], rows,
+    sources: sourcesOf(drafter, state), warnings: cell.warnings[rows[0].depth], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
     stops_at_context: stopsAtContext(view, batches[0]), switch_acceptance: switchAcceptance(prices, batches[0]),
     largest_batch: fits, no_spec_largest_batch: plainFits,
     peak_tokens_per_second: peak(fits, (batch) => batch / tpot(view, batch)),
     no_spec_peak_tokens_per_second: peak(plainFits, (batch) => batch / prices.at(batch).plain),
     config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes,
+    largest_unknown: unknown(view, rows),
     schedule: schedule.map((entry) => [entry.first, entry.last, entry.depth]),
     serve: cell.commands && served(setting.text ? cell.commands.on : cell.commands.off, setting),
   };
+  plan.verdict = verdict(plan, view, gains, horizon);
   const row = rowAt(view, state.batch);
   return { plan, here: { ...row, check: cell.commands && checked(cell.commands, row, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }
@@ -208,16 +211,39 @@ function better(at, speedup) {
 }
 
 // The 80% range: prices, acceptance and borrowed routing, independent of each other.
-function sure({ cell, state, drafter, prices }, batch, depth, speedup) {
+function sure(view, batch, depth, speedup) {
   if (depth === 0) return { speedup_low: speedup, speedup_high: speedup };
-  const survival = prices.survival.slice(0, depth), committed = prices.committed[depth];
-  const shift = state.survival ? [0, 0] : drafter.shift;
-  const acceptance = shift.map((by) => Math.log((1 + shifted(survival, by).reduce((sum, value) => sum + value, 0)) / committed));
-  const routing = Math.abs(cell.uniformShift(state.drafter, state.context, batch, depth) ?? 0);
-  const [low, high] = cell.price_errors;
+  const { acceptance, routing } = widths(view, batch, depth), [low, high] = view.cell.price_errors;
   return {
     speedup_low: speedup * Math.exp(-Math.hypot(Math.min(low, 0), acceptance[0], routing)),
     speedup_high: speedup * Math.exp(Math.hypot(Math.max(high, 0), acceptance[1], routing)),
+  };
+}
+
+// Of the row that the verdict names: the input that widens its range most, among those that can be known better.
+function unknown({ cell, state, drafter, prices }, rows) {
+  const row = rows.find((each) => each.fits) ?? rows[0];
+  if (row.depth === 0) return null;
+  const { acceptance, routing } = widths({ cell, state, drafter, prices }, row.batch, row.depth), [low, high] = cell.price_errors;
+  const origin = { tables: "measured kernels", laws: "measured kernels", scaled: "scaled kernels", datasheet: "datasheet" }[cell.prices];
+  const inputs = [{ width: Math.max(high, 0) - Math.min(low, 0), phrase: `prices (${origin})`, narrow: "specmargin measure vllm" }];
+  if (!state.survival) {
+    const phrase = drafter.borrowed_acceptance ? "acceptance, borrowed from other models" : "acceptance, measured on a benchmark";
+    inputs.push({ width: acceptance[1] - acceptance[0], phrase, narrow: "specmargin profile acceptance" });
+  }
+  if (cell.borrowed_routing) inputs.push({ width: 2 * routing, phrase: "routing, borrowed from another model", narrow: "specmargin profile routing" });
+  return inputs.reduce((most, entry) => (entry.width > most.width ? entry : most));
+}
+
+const sourcesOf = (drafter, { survival, given }) => (survival ? { ...drafter.sources, acceptance: `measured: ${given}, given by the user` } : drafter.sources);
+
+// Logarithms of the factors by which acceptance and routing could change a speed-up.
+function widths({ cell, state, drafter, prices }, batch, depth) {
+  const survival = prices.survival.slice(0, depth), committed = prices.committed[depth];
+  const shift = state.survival ? [0, 0] : drafter.shift;
+  return {
+    acceptance: shift.map((by) => Math.log((1 + shifted(survival, by).reduce((sum, value) => sum + value, 0)) / committed)),
+    routing: Math.abs(cell.uniformShift(state.drafter, state.context, batch, depth) ?? 0),
   };
 }
 
