@@ -64,8 +64,8 @@ def test_a_file_holds_the_prices_to_a_millionth_of_a_step() -> None:
         coding.second_sums(numbers[i * count : (i + 1) * count])[:512] * coding.QUANTUM * unit for i in range(3)
     )
     for read, priced in ((plain, exact.no_spec_seconds), (off, exact.verify_seconds[:, 0])):
-        assert np.abs(read / priced - 1.0).max() < 2e-6
-    assert np.abs(one / exact.verify_seconds[:, 1] - 1.0).max() < 2e-6
+        assert np.abs(read / priced - 1.0).max() < coding.QUANTUM
+    assert np.abs(one / exact.verify_seconds[:, 1] - 1.0).max() < coding.QUANTUM
 
 
 def test_a_file_has_every_number_that_the_page_reads() -> None:

@@ -13,9 +13,11 @@ import numpy as np
 
 from specmargin.step import FloatArray, IntArray
 
-QUANTUM = 2e-6  # of about a plain step: an error of at most half of it, 0.0001%
+QUANTUM = 3e-6  # of about a plain step: an error of at most half of it, 0.00015%
 EXPERTS = 0.01
-COARSE = 3e-4  # of corrections between contexts, and of what only widens a range
+BYTES = 0.125  # of a sequence: all formats have whole eighths
+COARSE = 3e-4  # of corrections between contexts
+MOVED = 2e-5  # of the effect of uniform routing, which only widens a range
 
 
 def quantised(values: FloatArray, quantum: float = QUANTUM) -> IntArray:

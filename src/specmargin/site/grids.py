@@ -29,7 +29,7 @@ from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import find_engine
 from specmargin.routing.profile import UNIFORM
-from specmargin.site.coding import COARSE, EXPERTS, packed, quantised
+from specmargin.site.coding import BYTES, COARSE, EXPERTS, MOVED, packed, quantised
 from specmargin.site.templates import command_templates
 from specmargin.sources import SourceKind
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
@@ -49,7 +49,7 @@ def _beyond() -> FloatArray:
     return np.union1d(looked_at, ((looked_at[1:] + looked_at[:-1]) / 2.0).round())[1:]
 
 
-_BEYOND = _beyond()
+BEYOND = _beyond()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,8 @@ class Grids:
         found = []
         for before in [COARSE_CONTEXTS[0], *self.contexts[:-1]]:
             most = min(self._most(float(before)), HORIZON)
-            count = int(np.searchsorted(_BEYOND, most)) + 1 if most > ONE_BY_ONE else 0
-            found.append(np.concatenate([np.arange(1.0, ONE_BY_ONE + 1.0), _BEYOND[:count]]))
+            count = int(np.searchsorted(BEYOND, most)) + 1 if most > ONE_BY_ONE else 0
+            found.append(np.concatenate([np.arange(1.0, ONE_BY_ONE + 1.0), BEYOND[:count]]))
         return found
 
     @cached_property
@@ -197,6 +197,7 @@ class Grids:
         for _, pricer in self.drafters:
             yield from self._uniform(pricer)
         yield from self._one_more()
+        yield from self._memory()
 
     def _steps(self) -> Iterator[IntArray]:
         """By context: plain steps, and steps at every depth. Contexts differ by attention, alike at all depths."""
@@ -261,7 +262,7 @@ class Grids:
             ours, uniform = (one.grid(self.sampled, depth, tokens) for one in (pricer, other))
             moved = [np.log(grid.round_seconds / grid.no_spec_seconds[:, np.newaxis]) for grid in (uniform, ours)]
             for each in range(1, depth + 1):
-                yield quantised((moved[0] - moved[1])[:, each], COARSE)
+                yield quantised((moved[0] - moved[1])[:, each], MOVED)
 
     # --- one more position, at a few batches ---
 
@@ -274,6 +275,15 @@ class Grids:
         distinct = self.pricer.distinct_experts(self._steps_at(self.contexts[0]))
         if distinct is not None:
             yield from (quantised(part, EXPERTS) for part in np.broadcast_to(distinct, self._shape).T)
+
+    def _memory(self) -> Iterator[IntArray]:
+        """Bytes of one sequence: by context without speculation; for each drafter and context, by depth."""
+        plain = [self.pricer.sequence_bytes(None, tokens) for tokens in self.memory_contexts]
+        yield quantised(np.array(plain), BYTES)
+        for _, pricer in self.drafters:
+            for tokens in self.memory_contexts:
+                held = [pricer.sequence_bytes(depth, tokens) for depth in range(self.depth_of(pricer) + 1)]
+                yield quantised(np.array(held), BYTES)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -333,14 +343,12 @@ class Grids:
             "coarse_contexts": self.coarse_contexts,
             "memory_contexts": self.memory_contexts,
             "anchors": self.anchors,
-            "beyond": _BEYOND[: max(batches.size for batches in self.batches) - ONE_BY_ONE].tolist(),
             "beyond_counts": [batches.size - ONE_BY_ONE for batches in self.batches],
             "sampled": self.sampled.tolist(),
             "depth": DEPTH,
             "graph_limit": self.graph_limit,
             "usable_bytes": self.pricer.memory.usable_bytes,
             "weight_bytes": self.pricer.memory.weight_bytes,
-            "plain_bytes": [self.pricer.sequence_bytes(None, tokens) for tokens in self.memory_contexts],
             "price_errors": [errors.low, errors.high],
             "borrowed_routing": self.borrowed_routing,
             "bounds": self.bounds,
@@ -366,7 +374,6 @@ class Grids:
             "shift": list(survival.shift_range),
             "borrowed_acceptance": survival.source.kind is SourceKind.ASSUMED,
             "weight_bytes": pricer.memory.drafter_bytes,
-            "sequence_bytes": _bytes(pricer, self.memory_contexts, depth),
             "sources": {name: str(source) for name, source in pricer.sources.items()},
         }
 
@@ -378,8 +385,3 @@ def _columns(grid: Grid) -> FloatArray:
 
 def _drafts_cost(pricer: Pricer) -> bool:
     return bool(pricer.draft_seconds(1.0, 1.0, 1.0) > 0)
-
-
-def _bytes(pricer: Pricer, contexts: Sequence[float], depth: int) -> list[list[float]]:
-    """KV and states of one sequence, by context and depth."""
-    return [[pricer.sequence_bytes(each, tokens) for each in range(depth + 1)] for tokens in contexts]

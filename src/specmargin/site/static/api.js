@@ -31,7 +31,7 @@ export async function catalog() { return (await opened()).catalog; }
 const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
 
 async function cellOf(state) {
-  const { catalog: known, refused } = await opened();
+  const { catalog: known, refused, beyond } = await opened();
   for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
     const offered = known[list].map((entry) => entry.name);
     if (!offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
@@ -39,7 +39,7 @@ async function cellOf(state) {
   const key = `${state.model}/${state.gpu}-${state.engine}`;
   if (refused[key]) throw new Refused(refused[key], "gpu");
   if (!cells.has(key)) {
-    const reading = fetched(`data/${key}.bin`).then((reply) => reply.arrayBuffer()).then(readCell);
+    const reading = fetched(`data/${key}.bin`).then((reply) => reply.arrayBuffer()).then((content) => readCell(content, beyond));
     reading.catch(() => cells.delete(key));
     cells.set(key, reading);
   }

@@ -1,12 +1,13 @@
 // A cell: a model on GPUs in an engine, as `specmargin site` wrote it. Reads its file, and interpolates.
 
-const QUANTUM = 2e-6, COARSE = 3e-4, EXPERTS = 0.01, ONE_BY_ONE = 512;
+const QUANTUM = 3e-6, MOVED = 2e-5, BYTES = 0.125, COARSE = 3e-4, EXPERTS = 0.01, ONE_BY_ONE = 512;
 
-export async function readCell(content) {
+// `beyond`: the batches above 512 that grids may have.
+export async function readCell(content, beyond) {
   const stream = new Blob([content]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const end = 4 + new DataView(bytes.buffer).getUint32(0, true);
-  return new Cell(JSON.parse(new TextDecoder().decode(bytes.subarray(4, end))), new Reader(bytes, end));
+  return new Cell(JSON.parse(new TextDecoder().decode(bytes.subarray(4, end))), new Reader(bytes, end), beyond);
 }
 
 // Series of whole numbers: second differences, seven bits per byte, the sign in the lowest bit.
@@ -37,14 +38,16 @@ class Reader {
 }
 
 class Cell {
-  constructor(header, reader) {
+  constructor(header, reader, beyond) {
     Object.assign(this, header);
-    this.batches = this.beyond_counts.map((count) => [...Array(ONE_BY_ONE).keys()].map((i) => i + 1).concat(this.beyond.slice(0, count)));
+    this.batches = this.beyond_counts.map((count) => [...Array(ONE_BY_ONE).keys()].map((i) => i + 1).concat(beyond.slice(0, count)));
     this.steps = this.readSteps(reader);
     this.drafting = this.drafters.map((drafter) => (drafter.costs ? this.readDrafting(reader, drafter.depth) : null));
     this.corrections = new Map(this.coarse_contexts.map((tokens) => [tokens, this.readCorrections(reader)]));
     this.uniform = this.drafters.map((drafter) => (this.borrowed_routing ? this.readUniform(reader, drafter.depth) : null));
     this.readOneMore(reader);
+    this.plainBytes = reader.series(this.memory_contexts.length).map((value) => value * BYTES);
+    this.sequenceBytes = this.drafters.map(({ depth }) => this.memory_contexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));
   }
 
   allowed(batch, depth) { return depth === 0 || this.graph_limit === null || batch * (depth + 1) <= this.graph_limit; }
@@ -97,7 +100,7 @@ class Cell {
   }
 
   readUniform(reader, depth) {
-    return this.contexts.map(() => [...Array(depth)].map(() => reader.series(this.sampled.length).map((value) => value * COARSE)));
+    return this.contexts.map(() => [...Array(depth)].map(() => reader.series(this.sampled.length).map((value) => value * MOVED)));
   }
 
   // By context and depth, at the sampled batches: seconds of one more position and its bottleneck; by depth: experts read.
@@ -157,11 +160,11 @@ class Cell {
 
   fits(drafter, tokens, depth) {
     const free = this.usable_bytes - this.weight_bytes - this.drafters[drafter].weight_bytes;
-    return Math.max(Math.floor(free / Math.max(this.bytes(tokens, (i) => this.drafters[drafter].sequence_bytes[i][depth]), 1)), 0);
+    return Math.max(Math.floor(free / Math.max(this.bytes(tokens, (i) => this.sequenceBytes[drafter][i][depth]), 1)), 0);
   }
 
   plainFits(tokens) {
-    return Math.max(Math.floor((this.usable_bytes - this.weight_bytes) / Math.max(this.bytes(tokens, (i) => this.plain_bytes[i]), 1)), 0);
+    return Math.max(Math.floor((this.usable_bytes - this.weight_bytes) / Math.max(this.bytes(tokens, (i) => this.plainBytes[i]), 1)), 0);
   }
 }
 
