@@ -64,7 +64,7 @@ function tiles(plan, here) {
   if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
-  list.push(["hurdle", hurdle(here), "survival needed by one more"]);
+  list.push(["hurdle", hurdle(here), here.hurdle_note ? "" : "survival needed by one more"]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   const [component, resource] = here.bound_by.split(": ");
   list.push(["bottleneck", component, resource ?? ""]);
