@@ -9,8 +9,8 @@ from specmargin.decisions.grid import allowed_depths
 from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.figures.curve import MAP_BATCHES, fitting
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.payoff import MAP_BATCHES, fitting
 from specmargin.figures.words import price_source
 
 _EVEN = 0.02  # relative goodput difference that counts as even

@@ -12,8 +12,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import marginal_by_component, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
+from specmargin.figures.curve import MAP_BATCHES, fitting
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.payoff import MAP_BATCHES, fitting
 from specmargin.figures.words import price_source, setting
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, IntArray, Step
