@@ -11,6 +11,7 @@ from specmargin.catalog.lookup import bundled_device, bundled_model, device_name
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
+from specmargin.decisions.rows import probability
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.gallery import GALLERY
 from specmargin.explorer.view import View, pricer_of
@@ -76,6 +77,8 @@ def marked_row(view: View) -> dict[str, Any]:
         "better_speedup": row.better_speedup,
         "hurdle": row.hurdle,
         "hurdle_note": row.hurdle_note,
+        "next_token": next_tokens(view)[-1],
+        "next_token_by_row": next_tokens(view)[:-1],
         "break_even_acceptance": row.break_even_acceptance,
         "break_even_accept_length": row.break_even_accept_length,
         "distinct_experts": row.distinct_experts,
@@ -91,6 +94,19 @@ def marked_row(view: View) -> dict[str, Any]:
         "routing": scenario.routing.name if architecture.is_moe else None,
         "sources": {name: str(source) for name, source in view.pricer.sources.items()},
     }
+
+
+def next_tokens(view: View) -> list[dict[str, Any]]:
+    """The survival that one more draft token needs, drafting included, by row of the plan and at the marked batch.
+
+    `needed` is None where it is no probability: `note` says why.
+    """
+    price = view.next_tokens
+    needed = [probability(float(value)) for value in price.hurdle]
+    return [
+        {"batch": batch, "needed": value, "note": note, "survival": survival}
+        for batch, (value, note), survival in zip(price.batches.tolist(), needed, price.survival.tolist(), strict=True)
+    ]
 
 
 def enough_gpus(view: View, error: InputError) -> int | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answer
 from specmargin.app.request_schema import ScenarioRequest
@@ -13,6 +15,7 @@ from specmargin.app.scenarios import early_stop_of, scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
+from specmargin.decisions.next_token import NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
@@ -103,6 +106,18 @@ class View:
         plan = self.answer.plan
         planned = next((row for row in plan.rows if row.batch == self.batch), None)
         return planned or plan.row_at(self.batch)
+
+    @cached_property
+    def next_tokens(self) -> NextToken:
+        """The price of one more draft token by row of the plan, and at the marked batch (the last entry)."""
+        rows = [*self.answer.plan.rows, self.row]
+        return next_token(
+            self.pricer,
+            [row.batch for row in rows],
+            np.array([row.depth for row in rows]),
+            graph_limit=self.graph_limit,
+            schedule=self.answer.config.schedule,
+        )
 
     @property
     def local_routing(self) -> LocalRouting | None:

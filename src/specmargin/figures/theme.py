@@ -198,7 +198,7 @@ def _styles(theme: Theme) -> dict[str, Any]:
         },
         "no-spec-line": {"strokeWidth": 1.4, "strokeDash": [2, 3], "opacity": 0.85},
         "tax-band": {"fill": theme.series[1], "color": theme.series[1], "opacity": 0.10},
-        "average": {"color": theme.ink, "fill": theme.ink, "thickness": 2, "bandSize": 34},
+        "tick": {"color": theme.ink, "fill": theme.ink, "stroke": theme.paper, "strokeWidth": 0.7},
         "area-one": {"color": theme.series[0], "fill": theme.series[0], "opacity": 0.45},
         "area-quiet": {"color": theme.series[5], "fill": theme.series[5], "opacity": 0.4},
         "line-two": {"color": theme.series[1], "stroke": theme.series[1], "strokeWidth": 1, "strokeJoin": "round"},
