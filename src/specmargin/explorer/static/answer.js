@@ -7,7 +7,7 @@ const ms = (seconds) => `${(seconds * 1e3).toFixed(seconds < 0.0995 ? 1 : 0)} ms
 // `answer`: { plan, here }. `state`: fields of the scenario as text.
 export function summary({ plan, here }, state = {}) {
   const gain = plan.service ?? here;
-  const unsupported = plan.unsupported ?? (plan.config === "" && drafts(plan) ? plan.config_notes[0] ?? "no engine runs this drafter" : null);
+  const unsupported = plan.config_supported ? null : plan.config_notes[0] ?? "no engine runs this drafter";
   const said = verdict(plan, here, gain, unsupported);
   return {
     ...said,
