@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 
 STATES = 200
 MODELS = (
-    "qwen3.6-35b-a3b",
-    "qwen3-30b-a3b",
-    "gpt-oss-20b",
-    "gpt-oss-120b",
-    "llama-3.1-8b",
-    "qwen3.6-27b",
-    "mixtral-8x7b",
+    *("qwen3.6-35b-a3b", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "llama-3.1-8b", "qwen3.6-27b"),
+    *("mixtral-8x7b", "deepseek-v3", "glm-4.5-air"),
 )
-MODELS += ("deepseek-v3", "glm-4.5-air")
 GPUS = ("h200", "h100", "b200", "a100", "mi300x", "l40s", "h20", "rtx-5090")
 DRAFTERS = ("", "", "eagle", "dflash", "ngram", "ssd", "free", "dspark")
 BATCHES = (1, 4, 16, 64, 256, 512, 1024)

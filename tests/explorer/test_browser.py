@@ -100,7 +100,7 @@ def test_numbers_on_the_page_are_those_of_plan_json(open_page: Open) -> None:
     here = next(row for row in expected["rows"] if row["batch"] == 8)
     sure = f"{here['speedup_low']:.2f} to {here['speedup_high']:.2f}"
     assert page.inner_text("[data-tile=speed-up] dd").split("\n") == [f"{here['speedup']:.2f}×", f"{sure}×"]
-    assert page.inner_text("[data-tile=hurdle] dd").startswith(f"{here['hurdle']:.2f}")
+    assert page.inner_text("[data-tile=break-even] dd").startswith(f"{here['break_even_acceptance']:.2f}")
     assert page.inner_text("#line") == f"Yes: {here['speedup']:.2f}× at batch 8, {sure}"
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("vllm")
 @pytest.mark.parametrize("load", [{}, {"weights": "fp8", "kv_cache": "fp8", "memory_utilization": 0.8}])
 def test_vllm_takes_the_commands(gpus: int, parallel: str, load: dict[str, object]) -> None:
     from vllm.benchmarks.serve import add_cli_args  # noqa: PLC0415
-    from vllm.entrypoints.openai.cli_args import make_arg_parser  # noqa: PLC0415
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
     fields = {"model": "qwen3-30b-a3b", "gpu": "h200", "prices": "laws", "gpus": gpus, "parallel": parallel, **load}
@@ -27,7 +27,7 @@ def test_vllm_takes_the_commands(gpus: int, parallel: str, load: dict[str, objec
     command = shlex.split(serve_json(answer, ENGINES["vllm"])["command"])
     assert command[:2] == ["vllm", "serve"]
     served = make_arg_parser(FlexibleArgumentParser()).parse_args(command[2:])
-    assert served.model_tag == "Qwen/Qwen3-30B-A3B" and served.speculative_config is not None
+    assert "Qwen3-30B-A3B" in served.model_tag and served.speculative_config is not None
     check = shlex.split(check_json(answer, ENGINES["vllm"], *row_and_range(answer, 16))["command"])
     assert check[:3] == ["vllm", "bench", "serve"]
     parser = FlexibleArgumentParser()

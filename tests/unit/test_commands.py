@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def planned(**changes: object):  # type: ignore[no-untyped-def]
     return answers(PlanRequest.model_validate(fields))[0]
 
 
-def commands(answer, engine: str, batch: int = 16) -> tuple[dict[str, object], dict[str, object]]:  # type: ignore[no-untyped-def]
+def commands(answer, engine: str, batch: int = 16) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[no-untyped-def]
     form = ENGINES[engine]
     return serve_json(answer, form), check_json(answer, form, *row_and_range(answer, batch))
 

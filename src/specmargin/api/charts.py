@@ -15,9 +15,9 @@ from specmargin.app.sweeping import Swept
 from specmargin.errors import InputError
 from specmargin.figures.experts import coverage_figure
 from specmargin.figures.figure import Chart
-from specmargin.figures.ledger import ledger_figure
 from specmargin.figures.payoff import plan_figure
 from specmargin.figures.simulation import compared_figure, day_figure, pareto_figure, policies_figure
+from specmargin.figures.step import step_figure
 from specmargin.figures.theme import LIGHT, config
 
 _HOURS = 3  # shortest run whose figure compares policies by hour
@@ -28,7 +28,15 @@ def plan_chart(answer: PlanAnswer) -> Chart:
 
 
 def ledger_chart(ledger: Ledger) -> Chart:
-    return ledger_figure(ledger.pricer, graph_limit=ledger.pricer.scenario.engine_time.graph_limit).chart()
+    request = ledger.request
+    return step_figure(
+        ledger.pricer,
+        batch=request.batch,
+        depth=request.depth,
+        components=ledger.components,
+        drafting=ledger.drafting,
+        verdict=ledger.verdict,
+    ).chart()
 
 
 def coverage_chart(coverage: Coverage) -> Chart:

@@ -57,6 +57,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
+        "config_supported": not best.config.unsupported,
         "config_needs": best.config.needs,
         "config_file": best.config.file_text,
         "config_notes": [*best.config.limits, *best.config.notes],
@@ -91,7 +92,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
 def answer_text(best: Answer) -> str:
     """What the service gains, with a load; the verdict; and how sure it is."""
     parts = [] if best.service is None else [headline(best.service), "Decode steps alone:"]
-    parts.append(verdict(best.plan))
+    parts.append(verdict(best.plan, unsupported=best.config.unsupported))
     if best.headline_range is not None and best.plan.pays:
         parts.append(certainty_text(best.headline_range, best.headline_row.batch))
     return " ".join(parts)

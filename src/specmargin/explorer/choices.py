@@ -13,6 +13,7 @@ from specmargin.catalog.lookup import bundled_device, bundled_model, device_name
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
+from specmargin.decisions.rows import probability
 from specmargin.errors import InputError, ParallelismError
 from specmargin.explorer.compare import OVERLAYS
 from specmargin.explorer.gallery import GALLERY
@@ -86,6 +87,8 @@ def marked_row(view: View) -> dict[str, Any]:
         "speedup_high": sure.high,
         "check": check_json(view.answer, view.engine, row, sure),
         "absent": absent_figures(view),
+        "next_token": next_tokens(view)[-1],
+        "next_token_by_row": next_tokens(view)[:-1],
         "experts": architecture.pools[0].experts if architecture.pools else None,
         "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
         "drafter": scenario.drafter.name,
@@ -107,6 +110,19 @@ def absent_figures(view: View) -> list[str]:
     absent = [] if view.scenario.architecture.is_moe else list(_EXPERTS)
     absent += [] if rounds is not None and rounds.has_confidence else list(_CONFIDENCES)
     return absent + ([] if view.rivals is not None else ["crossover"])
+
+
+def next_tokens(view: View) -> list[dict[str, Any]]:
+    """The survival that one more draft token needs, drafting included, by row of the plan and at the marked batch.
+
+    `needed` is None where it is no probability: `note` says why.
+    """
+    price = view.next_tokens
+    needed = [probability(float(value)) for value in price.hurdle]
+    return [
+        {"batch": batch, "needed": value, "note": note, "survival": survival}
+        for batch, (value, note), survival in zip(price.batches.tolist(), needed, price.survival.tolist(), strict=True)
+    ]
 
 
 def enough_gpus(view: View, error: InputError) -> int | None:

@@ -160,8 +160,14 @@ def _survival(view: View) -> Figure:
         view.scenario.drafter.name if name == "all" and len(curves) == 1 else name: c for name, c in curves.items()
     }
     return acceptance.survival_figure(
-        named, drafter=_drafter_name(view), source=acceptance_source(view.scenario), hurdle=view.row.hurdle
+        named, drafter=_drafter_name(view), source=acceptance_source(view.scenario), needed=_needed(view)
     )
+
+
+def _needed(view: View) -> float | None:
+    """The survival that one more token needs at the marked batch; None where it is no probability."""
+    needed = float(view.next_tokens.hurdle[-1])
+    return needed if 0.0 < needed <= 1.0 else None
 
 
 def _by_category(rounds: Rounds) -> dict[str, list[float]]:

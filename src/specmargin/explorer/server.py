@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from importlib.resources import files
 from threading import Thread
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
@@ -27,6 +29,7 @@ from specmargin.caching import made_once
 from specmargin.errors import InputError
 from specmargin.explorer import choices, compare, gallery, report, story
 from specmargin.explorer.guard import Guard
+from specmargin.explorer.jobs import JobId, Jobs, Progress, ReportQuery
 from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery, read_query
 from specmargin.explorer.uploads import TooLargeError, Uploads
 from specmargin.explorer.view import View, view_of
@@ -282,10 +285,26 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
             return _attached(json.dumps(chart.to_dict()), "application/json", f"{name}.json")
         return _attached(rendered(chart, ending), _DRAWN[ending], f"{name}.{ending}")
 
+    jobs = Jobs()
+
     @app.get("/api/report", response_class=Response, responses={200: {"content": {"text/html": {}}}})
-    def whole(query: ScenarioQuery) -> Response:
-        """The explanation and all figures as one HTML file without scripts."""
-        return _attached(report.page(view_of(query, uploads)), "text/html; charset=utf-8", "report.html")
+    def whole(query: Annotated[ReportQuery, InQuery()], request: Request) -> Response:
+        """The explanation and all figures as one HTML file without scripts; `job`: an id to ask for progress."""
+        origin = report.Origin(made=datetime.now(UTC), link=f"{request.base_url}?{_address(query)}")
+        advance = jobs.started(query.job, len(gallery.GALLERY))
+        text = report.page(view_of(query, uploads), origin, advance=advance)
+        return _attached(text, "text/html; charset=utf-8", "report.html")
+
+    @app.get("/api/report/progress")
+    def progress(job: Annotated[JobId, InQuery()]) -> Progress:
+        """How many figures of a report are drawn."""
+        return jobs.progress(job)
+
+
+def _address(query: Query) -> str:
+    """The scenario in the page's address: fields that differ from their defaults."""
+    fields = query.model_dump(mode="json", include=set(Query.model_fields), exclude_defaults=True, exclude_none=True)
+    return urlencode(fields)
 
 
 def _contents() -> dict[str, Any]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answer, row_and_range
 from specmargin.app.request_schema import ScenarioRequest
@@ -14,6 +16,7 @@ from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.certainty import SpeedupRange
+from specmargin.decisions.next_token import NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
@@ -111,6 +114,18 @@ class View:
     @property
     def row(self) -> PlanRow:
         return self.row_and_range[0]
+
+    @cached_property
+    def next_tokens(self) -> NextToken:
+        """The price of one more draft token by row of the plan, and at the marked batch (the last entry)."""
+        rows = [*self.answer.plan.rows, self.row]
+        return next_token(
+            self.pricer,
+            [row.batch for row in rows],
+            np.array([row.depth for row in rows]),
+            graph_limit=self.graph_limit,
+            schedule=self.answer.config.schedule,
+        )
 
     @property
     def local_routing(self) -> LocalRouting | None:

@@ -6,7 +6,7 @@ readers; lines are labelled at their ends, and dashes repeat the colour coding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 NO_SPECULATION = "no speculation"
@@ -76,6 +76,34 @@ DARK = Theme(
     on_low="#e6ebf0",
     on_high="#10161c",
 )
+
+
+def _told_apart(light: Theme, dark: Theme) -> tuple[Theme, dict[str, str]]:
+    """The light theme with a colour of its own for every role, and the dark colour of each.
+
+    A style sheet can then turn a light drawing into a dark one. Equal colours are moved apart by 1/255 of blue.
+    """
+    dark_of: dict[str, str] = {}
+
+    def own(colour: str, other: str) -> str:
+        while dark_of.get(colour, other) != other:
+            blue = int(colour[5:], 16)
+            colour = f"{colour[:5]}{blue - 1 if blue else 1:02x}"
+        dark_of[colour] = other
+        return colour
+
+    changes: dict[str, Any] = {}
+    for name in (field.name for field in fields(Theme) if field.name != "name"):
+        ours, theirs = getattr(light, name), getattr(dark, name)
+        if isinstance(ours, tuple):
+            changes[name] = tuple(own(*pair) for pair in zip(ours, theirs, strict=True))
+        else:
+            changes[name] = own(ours, theirs)
+    return replace(light, **changes), dark_of
+
+
+#: For pages that draw once, in light: the theme, and the dark colour of each of its colours.
+PAIRED, DARK_OF = _told_apart(LIGHT, DARK)
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
 
 
@@ -198,7 +226,7 @@ def _styles(theme: Theme) -> dict[str, Any]:
         },
         "no-spec-line": {"strokeWidth": 1.4, "strokeDash": [2, 3], "opacity": 0.85},
         "tax-band": {"fill": theme.series[1], "color": theme.series[1], "opacity": 0.10},
-        "average": {"color": theme.ink, "fill": theme.ink, "thickness": 2, "bandSize": 34},
+        "tick": {"color": theme.ink, "fill": theme.ink, "stroke": theme.paper, "strokeWidth": 0.7},
         "area-one": {"color": theme.series[0], "fill": theme.series[0], "opacity": 0.45},
         "area-quiet": {"color": theme.series[5], "fill": theme.series[5], "opacity": 0.4},
         "line-two": {"color": theme.series[1], "stroke": theme.series[1], "strokeWidth": 1, "strokeJoin": "round"},

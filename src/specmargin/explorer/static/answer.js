@@ -7,7 +7,7 @@ const ms = (seconds) => `${(seconds * 1e3).toFixed(seconds < 0.0995 ? 1 : 0)} ms
 // `answer`: { plan, here }. `state`: fields of the scenario as text.
 export function summary({ plan, here }, state = {}) {
   const gain = plan.service ?? here;
-  const unsupported = plan.unsupported ?? (plan.config === "" && drafts(plan) ? plan.config_notes[0] ?? "no engine runs this drafter" : null);
+  const unsupported = plan.config_supported ? null : plan.config_notes[0] ?? "no engine runs this drafter";
   const said = verdict(plan, here, gain, unsupported);
   return {
     ...said,
@@ -30,7 +30,10 @@ export function loadOf(plan, here) {
 
 function verdict(plan, here, gain, unsupported) {
   const at = `at ${loadOf(plan, here)}`;
-  if (unsupported) return { says: "unsupported", line: `No engine runs ${plan.drafter} yet: it would give ${times(gain.speedup)} ${at}` };
+  if (unsupported) {
+    const subject = plan.drafter === "free" ? "Free drafts are an assumption, not a drafter: they" : `No engine runs ${plan.drafter} yet: it`;
+    return { says: "unsupported", line: `${subject} would give ${times(gain.speedup)} ${at}` };
+  }
   if (!here.fits && !plan.service) {
     return { says: "too-large", line: `Batch ${whole(here.batch)} does not fit: ${count(plan.largest_batch)} with these flags` };
   }

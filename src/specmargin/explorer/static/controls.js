@@ -26,7 +26,7 @@ export function show(state, catalog, markedRow) {
   fill(named("prices"), one([["", "most accurate available"], ...plain(catalog.prices)]), state.prices ?? "");
   fill(named("drafter"), one([["", "the model's own"], ...withValue(plain(catalog.drafters), state.drafter)]), state.drafter ?? "");
   for (const name of ["weights", "kv_cache"]) {
-    fill(named(name), one([["", "as configured"], ...withValue(plain(catalog[name] ?? []), state[name])]), state[name] ?? "");
+    fill(named(name), one([["", "default"], ...withValue(plain(catalog[name] ?? []), state[name])]), state[name] ?? "");
   }
   for (const name of TYPED) if (document.activeElement !== named(name)) named(name).value = state[name] ?? "";
   showAcceptance(state, catalog, markedRow);

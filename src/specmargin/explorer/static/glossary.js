@@ -34,7 +34,7 @@ export const TERMS = {
   "tokens/s": "Output tokens per second over all sequences.",
   "plain": "Without speculation.",
   "ms/token": "Time between tokens of one sequence (TPOT) in decode steps.",
-  "hurdle": "Survival at which verifying one more draft token pays, drafting excluded.",
+  "hurdle": "Survival at which one more draft token pays, its drafting included.",
   "break-even": "Per-token acceptance at which this depth is as fast as no speculation.",
   "experts read": "Distinct experts per layer that a step reads, on the busiest GPU.",
   "bottleneck": "Component, and its limiting resource, that one more position waits for.",

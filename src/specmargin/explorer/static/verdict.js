@@ -5,7 +5,8 @@ import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 
 const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}` : "–");
-const hurdle = (row) => row.hurdle_note ?? row.hurdle.toFixed(2);
+// The survival that one more draft token needs: as in the ledger figure where the provider has it.
+const hurdle = (row, next) => (next ? next.note ?? next.needed.toFixed(2) : row.hurdle_note ?? row.hurdle.toFixed(2));
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
 const milliseconds = (seconds) => (seconds * 1e3).toFixed(2);
 const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
@@ -64,7 +65,7 @@ function tiles(plan, here) {
   if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
-  list.push(["hurdle", hurdle(here), "survival needed by one more"]);
+  list.push(["hurdle", hurdle(here, here.next_token), here.next_token ? `one more token has a survival of ${here.next_token.survival.toFixed(2)}` : ""]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   const [component, resource] = here.bound_by.split(": ");
   list.push(["bottleneck", component, resource ?? ""]);
@@ -116,7 +117,7 @@ const COLUMNS = [
   ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
   ["80% range", range], ["better", better],
   ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
-  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["hurdle", hurdle],
+  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["hurdle", (row, { next_token_by_row: next }) => hurdle(row, next?.find(({ batch }) => batch === row.batch))],
   ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
   ["experts read", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))],
   ["$/M tokens", (row) => dollars(row.cost_per_million_tokens)], ["bottleneck", (row) => row.bound_by, "text"],
@@ -127,6 +128,6 @@ function showRows(plan, here) {
     && (name !== "experts read" || here.distinct_experts !== null) && (name !== "better" || plan.rows.some(better)));
   const head = element("tr", {}, ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, term(name))));
   const body = plan.rows.map((row) => element("tr", { class: `${row.fits ? "" : "dim"}${row.batch === here.batch ? " here" : ""}`, "data-batch": row.batch },
-    ...columns.map(([name, cell, kind]) => element("td", { class: kind ?? "" }, `${cell(row)}${name === "batch" && !row.fits ? " (does not fit)" : ""}`))));
+    ...columns.map(([name, cell, kind]) => element("td", { class: kind ?? "" }, `${cell(row, here)}${name === "batch" && !row.fits ? " (does not fit)" : ""}`))));
   byId("rows").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
 }
