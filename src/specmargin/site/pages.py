@@ -32,6 +32,11 @@ _TITLE = "Specmargin: where speculation pays"
 _OWN = ("api.js", "fields.js")  # of the explorer, replaced by the site's
 #: Charts wait for the first answer.
 _LAZY = 'import { firstAnswer } from "../api.js";\nawait firstAnswer;\nawait import("./vega-bundle.js");\n'
+#: Browsers load no module from a folder on disk: say so instead of an empty page.
+_FROM_DISK = (
+    '<script>if (location.protocol === "file:") addEventListener("DOMContentLoaded", () => { document.querySelector("h1")'
+    '.textContent = "Open this folder through a web server, such as: python -m http.server"; });</script>'
+)
 _PAGES = ("index.html", "story.html")
 
 
@@ -159,6 +164,7 @@ def _page(page: str, path: str, title: str, text: str, model: str, url: str | No
         '<meta name="twitter:card" content="summary_large_image">',
         f'<meta name="description" content="{html.escape(text)}">',
     ]
+    tags.append(_FROM_DISK)
     head = f'<base href="{root}">\n<title>{html.escape(title)}</title>\n' + "\n".join(tags)
     return _retitled(page, head).encode()
 

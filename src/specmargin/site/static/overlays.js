@@ -6,7 +6,8 @@ const LABEL = 26; // characters beside a line
 const rounded = (value) => Number(value.toPrecision(4));
 
 // sides: answers with { label, plan, here, at(batch) }. structures: { drafters, "NAME:shape": structure }
-export function overlays(sides, structures) {
+export function overlays(answers, structures) {
+  const sides = answers.length > 1 ? answers : answers.map((one) => ({ ...one, label: one.plan.drafter }));
   const batch = sides[0].here.batch;
   const curves = sides.map((side, slot) => ({ side, slot: String(slot), rows: curve(side, batch) }));
   const drafters = sides.map((side) => colour(side, structures)), apart = new Set(drafters).size === drafters.length;
