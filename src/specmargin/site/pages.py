@@ -34,8 +34,8 @@ _OWN = ("api.js", "fields.js")  # of the explorer, replaced by the site's
 _LAZY = 'import { firstAnswer } from "../api.js";\nawait firstAnswer;\nawait import("./vega-bundle.js");\n'
 #: Browsers load no module from a folder on disk: say so instead of an empty page.
 _FROM_DISK = (
-    '<script>if (location.protocol === "file:") addEventListener("DOMContentLoaded", () => { document.querySelector("h1")'
-    '.textContent = "Open this folder through a web server, such as: python -m http.server"; });</script>'
+    '<script>if (location.protocol === "file:") addEventListener("DOMContentLoaded", () => {'
+    ' document.querySelector("h1").textContent = "Open it through a web server: python -m http.server"; });</script>'
 )
 _PAGES = ("index.html", "story.html")
 

@@ -130,7 +130,7 @@ export function makePlan(cell, formats, state) {
     largest_batch: fits, no_spec_largest_batch: plainFits,
     peak_tokens_per_second: peak(fits, (batch) => batch / tpot(view, batch)),
     no_spec_peak_tokens_per_second: peak(plainFits, (batch) => batch / prices.at(batch).plain),
-    config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes,
+    config_supported: true, config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes,
     largest_unknown: unknown(view, rows),
     schedule: schedule.map((entry) => [entry.first, entry.last, entry.depth]),
     serve: cell.commands && served(setting.text ? cell.commands.on : cell.commands.off, setting),
