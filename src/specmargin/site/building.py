@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -155,6 +156,11 @@ def _built(cells: Sequence[Wanted], folder: Path, jobs: int) -> Iterable[Outcome
     if jobs == 1 or len(cells) < 2:
         yield from (build_cell(cell, folder) for cell in cells)
         return
-    with ProcessPoolExecutor(max_workers=min(jobs, len(cells))) as pool:
-        for future in as_completed([pool.submit(build_cell, cell, folder) for cell in cells]):
-            yield future.result()
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context) as pool:
+        try:
+            for future in as_completed([pool.submit(build_cell, cell, folder) for cell in cells]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # an interrupted build does not go on behind the reader
+            raise

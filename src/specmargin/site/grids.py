@@ -74,20 +74,20 @@ def enough_gpus(model: str, gpu: str, drafter: str) -> int:
     """The fewest GPUs with room for a small service; else the fewest that hold the weights at all."""
     sequences, tokens = _ROOM
     holding: int | None = None
-    fault: InputError | None = None
     for gpus in GPU_COUNTS:
         try:
             _, pricer = Cell(model=model, gpu=gpu, gpus=gpus, engine="vllm", drafters=()).pricer(drafter)
             longest = pricer.scenario.architecture.max_context or tokens
             room = pricer.with_context(float(min(tokens, longest))).largest_batch(DEPTH)
-        except InputError as error:
-            fault = fault or error
+            pricer.grid([1], 0)  # a layout may have no price: no network between nodes
+        except InputError:
             continue
         if room >= sequences:
             return gpus
         holding = holding or (gpus if room else None)
     if holding is None:
-        raise fault or ParallelismError(f"{model} does not fit on {GPU_COUNTS[-1]} × {gpu}")
+        counts = f"{GPU_COUNTS[0]} to {GPU_COUNTS[-1]}"
+        raise ParallelismError(f"{model} fits on no number of {gpu} GPUs that has a price ({counts} were tried)")
     return holding
 
 
