@@ -130,7 +130,10 @@ def test_the_page_shows_the_progress_of_its_report_and_the_report_links_back(ope
         page.wait_for_selector("#report-progress progress")
         assert page.get_attribute("#report", "aria-busy") == "true"
         said = page.locator("#report-progress [role=status]")
-        counts = {said.inner_text() for _ in range(40) if not page.wait_for_timeout(50) and said.count()}
+        counts = set()
+        for _ in range(40):
+            page.wait_for_timeout(50)
+            counts |= set(said.all_inner_texts())
     assert len({text for text in counts if re.fullmatch(rf"Figure \d+ of {len(GALLERY)}", text)}) >= 2
     assert saved.value.suggested_filename == "report.html"
     text = Path(saved.value.path()).read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ def test_only_what_differs_from_the_default_is_written(changes: dict[str, Any], 
 
 def test_a_plan_is_planned_again_by_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     request = PlanRequest(
-        model="qwen3-30b-a3b", gpu="h200", prices="laws", batch="1-4,16", ignore_graph_limit=True, min_gain=0.05
+        model="qwen3-30b-a3b", gpu="h200", prices="laws", batch=(1, 2, 3, 4, 16), ignore_graph_limit=True, min_gain=0.05
     )
     run("plan", [*shlex.split(command_line("plan", request))[2:], "--json"])
     options = json.loads(capsys.readouterr().out)["options"]

@@ -21,7 +21,9 @@ from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure, end_labels
 from specmargin.figures.files import rendered, save
 from specmargin.figures.roofline import crossing, intensity
-from specmargin.figures.theme import DARK, LIGHT, Theme, config
+from specmargin.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
+from specmargin.modes import DRAFTERS as KINDS
+from specmargin.modes import POLICIES as POLICY_NAMES
 from specmargin.routing.profile import UNIFORM
 from tests.scenarios import scenario
 
@@ -76,9 +78,22 @@ def test_charts_name_no_colour_of_their_own(name: str) -> None:
 @pytest.mark.parametrize("name", SIMULATED)
 def test_simulated_days_are_drawn_in_the_common_look(name: str) -> None:
     made = figure(name, view())
-    assert "median time between tokens" in made.takeaway
+    assert "median time between tokens" in made.takeaway.lower()
     assert str(rendered(made.chart(DARK), "svg")).startswith("<svg")
     assert not any(f'"{part}": "#' in json.dumps(made.structure) for part in ("color", "fill", "stroke"))
+
+
+def test_the_simulated_day_swings_from_one_sequence_to_a_depth_that_the_load_changes() -> None:
+    seen = view()
+    tables = figure("day", seen).tables
+    load = [row["batch"] for row in tables["load"]]
+    assert min(load) < 3 and max(load) > seen.answer.config.schedule.ranges[0].last
+    for policy in ("schedule", "controller"):
+        depths = [row["value"] for row in tables["depth"] if row["policy"] == policy]
+        assert max(depths) - min(depths) >= 1.0
+    assert {row["policy"] for row in tables["ttft"]} == {row["policy"] for row in tables["tpot"]}
+    waits = [row["value"] for row in tables["ttft"] if row["policy"] == "schedule"]
+    assert max(waits) < 1000.0  # milliseconds: no queue, so the comparison is about speed
 
 
 @pytest.mark.parametrize("name", NEED_A_BANK)
@@ -149,6 +164,31 @@ def test_text_is_readable(theme: Theme) -> None:
 def test_themes_configure_the_same_things() -> None:
     assert config(LIGHT).keys() == config(DARK).keys()
     assert config(LIGHT)["style"].keys() == config(DARK)["style"].keys()
+
+
+def domains(spec: Any) -> list[list[Any]]:
+    """Domains of the colour scales of a specification."""
+    if isinstance(spec, dict):
+        own = spec.get("color") or {}
+        domain = own.get("scale", {}).get("domain") if isinstance(own, dict) else None
+        rest = [found for value in spec.values() for found in domains(value)]
+        return [*([domain] if domain else []), *rest]
+    return [found for value in spec for found in domains(value)] if isinstance(spec, list) else []
+
+
+def test_a_drafter_and_a_policy_have_one_colour_everywhere() -> None:
+    """The place in the domain is the colour, so every scale of drafters has the same domain; policies likewise."""
+    for name in ("speedup", "pareto", "survival"):
+        for kind in ("mtp", "eagle"):
+            made = figure(name, view(drafter=kind))
+            assert all(domain == list(DRAFTERS) for domain in domains(made.structure)), name
+    for name in SIMULATED:
+        found = domains(figure(name, view()).structure)
+        assert found and all(domain == list(POLICIES) for domain in found)
+    assert set(DRAFTERS) == {*KINDS, NO_SPECULATION}
+    assert {policy_colour(name) for name in POLICY_NAMES} == set(POLICIES)
+    for theme in (LIGHT, DARK):
+        assert len(set(theme.series)) == len(theme.series) >= len(POLICIES)
 
 
 # --- labels and knees ---

@@ -10,6 +10,7 @@ import numpy as np
 
 from specmargin.acceptance.survival import Survival
 from specmargin.figures.figure import Figure, end_labels, rounded, table
+from specmargin.figures.theme import DRAFTERS
 from specmargin.step import BoolArray, FloatArray
 
 _BINS = 15
@@ -115,7 +116,8 @@ def _draw_survival(names: tuple[str, ...]) -> alt.LayerChart:
         axis=alt.Axis(format="%"),
         scale=alt.Scale(domain=[0, 1]),
     )
-    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
+    domain = DRAFTERS if len(names) == 1 and names[0] in DRAFTERS else names  # a drafter has its own colour
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(domain)), legend=None)
     tooltip = [alt.Tooltip("series:N", title=" "), "depth:Q", alt.Tooltip("survival:Q", format=".1%")]
     lines = table("curves").mark_line().encode(x=x, y=y, color=colour)
     points = table("curves").mark_point(size=24).encode(x=x, y=y, color=colour, tooltip=tooltip)

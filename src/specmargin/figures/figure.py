@@ -14,6 +14,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+from altair.utils.schemapi import debug_mode
 
 from specmargin.figures.theme import LIGHT, Theme, config
 
@@ -92,7 +93,8 @@ def _balanced(text: str, width: int) -> list[str]:
 @lru_cache(maxsize=256)
 def _structure(draw: Draw, shape: tuple[Hashable, ...]) -> dict[str, Any]:
     # Not validated, which would take most of the time until a figure appears: tests validate every figure.
-    spec: dict[str, Any] = draw(*shape).to_dict(validate=False, context={"pre_transform": False})
+    with debug_mode(False):
+        spec: dict[str, Any] = draw(*shape).to_dict(validate=False, context={"pre_transform": False})
     spec.pop("config", None)
     spec.pop("title", None)
     return spec

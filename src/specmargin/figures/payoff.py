@@ -17,6 +17,7 @@ from specmargin.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, lim
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
 from specmargin.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
 from specmargin.figures.words import machine, price_source, setting
+from specmargin.step import FloatArray
 
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
 
@@ -49,6 +50,7 @@ def speedup_figure(
             "batch": shown.batches[i],
             "speedup": rounded(best[i]),
             "depth": int(shown.depths[i]),
+            "colour": drafter_colour(pricer.scenario.drafter.name),
             "text": (str(shown.depths[i]) if shown.depths[i] else "off") if shown.batches[i] in MAP_BATCHES else "",
         }
         for i in shown.shown
@@ -103,8 +105,9 @@ def _draw_speedup() -> alt.LayerChart:
     fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail="depth:N")
     even = table("even").mark_rule(style="reference").encode(y=y)
     here = table("here").mark_rule(style="marker").encode(x=x)
-    line = table("best").mark_line().encode(x=x, y=y)
-    points = table("best").mark_point().encode(x=x, y=y, tooltip=tooltip)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
+    line = table("best").mark_line().encode(x=x, y=y, color=colour)
+    points = table("best").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
     depths = table("best").mark_text(fontWeight=600).encode(x=x, y=alt.value(-15), text="text:N")
     heading = (
         table("heading")
@@ -143,6 +146,8 @@ def context_figure(
     chosen = setting_depths(grid, graph_limit, schedule)
     gain = setting_goodput(grid, chosen, schedule) / grid.no_spec_goodput
     largest = {tokens: _largest(pricer, tokens, schedule) for tokens in contexts}
+    fits = np.array([size <= largest[int(tokens)] for size, tokens in zip(batches, context_by_cell, strict=True)])
+    low, high = _extent(gain[fits])
     rows = [
         {
             "batch": int(size),
@@ -151,10 +156,9 @@ def context_figure(
             "speedup": rounded(value),
             "depth": int(depth),
             "text": f"{value:.2f}" if depth else "–",
-            "high": bool(value > _HIGH),
+            "high": bool(value > low + _DARK * (high - low)),
         }
-        for size, tokens, depth, value in zip(batches, context_by_cell, chosen, gain, strict=True)
-        if size <= largest[int(tokens)]
+        for size, tokens, depth, value in np.column_stack([batches, context_by_cell, chosen, gain])[fits]
     ]
     return Figure(
         name="context",
@@ -163,11 +167,19 @@ def context_figure(
         source=price_source(pricer),
         tables={"cells": rows},
         draw=_draw_context,
-        shape=(tuple(map(_short, contexts)),),
+        shape=(tuple(map(_short, contexts)), low, high),
     )
 
 
-_HIGH = 1.93  # speed-up above which cells are dark enough for light text
+_DARK = 0.62  # of the colour scale: above it, cells are dark enough for light text
+_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control need no new chart
+
+
+def _extent(gain: FloatArray) -> tuple[float, float]:
+    """The ends of the colour scale: just outside the data, and 0.4 apart at least."""
+    low = np.floor(gain.min(initial=2.0) * _STEPS) / _STEPS
+    high = np.ceil(gain.max(initial=1.0) * _STEPS) / _STEPS
+    return float(low), float(max(high, low + 0.4))
 
 
 def _largest(pricer: Pricer, tokens: int, schedule: Schedule | None) -> int:
@@ -194,19 +206,19 @@ def _short(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
 
-def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
+def _draw_context(contexts: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
     x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
     colour = alt.Color(
         "speedup:Q",
-        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[1.0, 2.5], clamp=True),
-        legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", values=[1.0, 1.5, 2.0, 2.5]),
+        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[low, high]),
+        legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
     )
     tooltip = ["batch:O", "context:O", alt.Tooltip("speedup:Q", format=".2f"), alt.Tooltip("depth:Q", title="draft")]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
-    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
-    return alt.LayerChart(layer=[cells, low, high])
+    dark = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
+    light = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[cells, dark, light])
 
 
 # --- against the time between tokens ---

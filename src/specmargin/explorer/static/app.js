@@ -30,7 +30,7 @@ const wanted = (slow) => [...cards.cards().values()]
 const refresh = oneAtATime(async () => {
   try {
     await round(false);
-    await round(true);
+    while (await round(true)); // one slow figure at a time, of those still in sight
   } catch (error) {
     await refuse(error);
   }
@@ -39,13 +39,13 @@ const refresh = oneAtATime(async () => {
 async function round(slow) {
   const now = stamp();
   const isNew = now !== lastGood?.stamp;
-  const names = wanted(slow);
+  const names = wanted(slow).slice(0, slow ? 1 : undefined);
   if (!slow && isNew) cards.askAgain();
-  if (!names.length && (slow || !isNew)) return;
+  if (!names.length && (slow || !isNew)) return false;
   if (slow) names.forEach(cards.fade);
   const asked = api.answer(together(state, compared), { show: names, have: cards.have() });
   const reply = await (slow ? asked : underWay(asked));
-  if (now !== stamp()) return; // the state changed meanwhile; the next round draws it
+  if (now !== stamp()) return false; // the state changed meanwhile; the next round draws it
   const [current] = reply.answers;
   if (current.refused) throw new Refused(current.refused, null, current.gpus);
   if (isNew) showAnswers(reply.answers, now);
@@ -56,6 +56,7 @@ async function round(slow) {
   }));
   if (!slow) measured(reply.seconds);
   if (isNew && wanted(false).length) await round(false); // cards that this scenario brought into sight
+  return true;
 }
 
 function showAnswers(answers, now) {
