@@ -62,12 +62,17 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[Outcome],
 
 
 def _write_story(folder: Path, cell: Outcome, url: str | None) -> None:
-    page = (_explorer() / "story.html").read_text(encoding="utf-8")
+    """Drawing takes seconds, so it is done once for a scenario."""
+    page, drawn = (_explorer() / "story.html").read_text(encoding="utf-8"), folder / "data" / "story.key"
+    key = f"{cell.key} {url}"
+    if drawn.is_file() and drawn.read_text(encoding="utf-8") == key and (folder / "story" / "index.html").is_file():
+        return
     for name, content in story_files(page, cell).items():
         text = content
         if name == "index.html":
             text = _page(content.decode(), "story", story.TITLE, story.LEAD, cell.model, url)
         _write(folder / "story" / name, text)
+    _write(drawn, key.encode())
 
 
 def site_data(selection: Selection, outcomes: Sequence[Outcome], models: Sequence[str]) -> dict[str, Any]:
