@@ -268,9 +268,9 @@ def test_batch_and_context_move_together_unless_unlinked(open_page: Open) -> Non
     page.click("#linked")
     page.wait_for_url("**linked=0*")
     kept = page.inner_text(second)
-    after(page, slide(page, "batch", 3))
+    slide(page, "batch", 3)()
+    page.wait_for_selector("#compared caption:has-text('Each at its own load')")
     assert page.inner_text(second) == kept
-    assert "Each at its own load" in page.inner_text("#compared caption")
     again = answered(open_page("/?" + urlsplit(page.url).query))
     assert again.inner_text("#compared") == page.inner_text("#compared")
     assert not again.is_checked("#linked")
