@@ -164,7 +164,7 @@ def test_the_numbers_are_those_of_the_command_line(visit: Open) -> None:
     states = scenarios()
     assert len(states) >= 40
     page = answered(visit())
-    faults = []
+    faults: list[Any] = []
     for state, answer in zip(states, made(page, states), strict=True):
         plan = answer["plan"]
         expected = planned(state, plan["gpus"])
