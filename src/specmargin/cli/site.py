@@ -21,7 +21,9 @@ def site(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the site; created if it does not exist.")],
     models: Annotated[
         str,
-        typer.Option("--models", metavar="LIST", help="Bundled models, or all.", rich_help_panel=_WHAT),
+        typer.Option(
+            "--models", metavar="LIST", help="Bundled models, or all.", show_default="five", rich_help_panel=_WHAT
+        ),
     ] = "qwen3.6-35b-a3b,deepseek-v3,gpt-oss-120b,glm-4.5-air,llama-3.1-70b",
     gpus: Annotated[
         str, typer.Option("--gpus", metavar="LIST", help="Bundled GPUs, or all.", rich_help_panel=_WHAT)
@@ -57,19 +59,22 @@ def site(
     ] = None,
     json: o.JsonOption = False,
 ) -> None:
-    """Write a static site: the page of `explore` for chosen models, GPUs and engines, for any web host.
+    """Write a static site: the page of `explore` for chosen models, for any web host.
 
-    Python writes prices on grids of batch, draft depth and context; the page interpolates, so acceptance, load, context
-    and price per GPU-hour stay live without a server. Each model runs on the fewest GPUs with room for a small service.
-    Every state is a link, and every model has a preview card. Nothing is loaded from elsewhere.
+    Python writes prices on grids of batch, draft depth and context; the page
+    interpolates, so acceptance, batch, context and price per GPU-hour stay live
+    without a server. Each model runs on the fewest GPUs with room for a small
+    service. Every state is a link, and every model has a preview card. Nothing is
+    loaded from elsewhere.
 
-    A stopped build resumes: run the same command again. Finished cells are kept until the release or its inputs change.
+    A stopped build resumes: run the same command again. Finished cells are kept
+    until the release or their inputs change.
 
     Examples:
 
       specmargin site public
 
-      specmargin site public --models qwen3.6-35b-a3b,gpt-oss-120b --gpus h100,b200 --url https://example.org/moe
+      specmargin site public --models gpt-oss-120b,kimi-k2 --gpus h100,b200
 
       specmargin site public && python -m http.server -d public
     """
