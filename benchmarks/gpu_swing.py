@@ -3,7 +3,7 @@
     specmargin plan qwen3-30b-a3b … --policy POLICY.json       its options: docs/live.md
     python benchmarks/gpu_swing.py make FOLDER POLICY.json [BANK.npz]    model folders, policy and the jobs
     python benchmarks/gpu_swing.py run FOLDER                  FOLDER/swing.json
-    python benchmarks/gpu_swing.py gates FOLDER                FOLDER/gates.json: an engine with adaptive verification
+    python benchmarks/gpu_swing.py gates FOLDER [SECONDS]      FOLDER/gates.json: an engine with adaptive verification
     python benchmarks/gpu_swing.py plain FOLDER                FOLDER/plain.json: an engine without speculation
 
 One engine under vLLM's defaults (second model runner, async scheduling, full graphs), dummy weights, synthetic
@@ -12,14 +12,14 @@ and traffic the controller learns first; then contestants take turns: each depth
 and the controller with the table's depth as its only candidate. The table is the depth that it names at that load,
 without the plug-in. Overhead is the difference of whole rounds with and without the plug-in at the same depth.
 
-`gates` has vLLM's adaptive verification enabled and replays a bank (`benchmarks/gpu/replay.py`), half of the sequences
-of each kind: vLLM's gate as shipped and with an honest curve, Specmargin's gate with its controller, the controller
-alone, and fixed depths verified whole.
+`gates` has vLLM's adaptive verification enabled and replays a bank (`benchmarks/gpu/replay.py`), one kind of traffic at
+a time: vLLM's gate as shipped and with an honest curve, Specmargin's gate with its controller, the controller alone,
+and fixed depths verified whole, which tie this engine to the first. All gates share vLLM's acceptance estimator; where
+it has diverged, it is restarted and the load is played again. Every load and kind gets the same time.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -27,7 +27,6 @@ import shutil
 import sys
 import time
 import traceback
-import types
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -37,8 +36,10 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "src")]
 
 from benchmarks.gpu.jobs import VOCABULARY, head_folder, model_folder
+from benchmarks.gpu.replay import Bank, Coefficients, estimator_state, fitted, install, is_sound, restart_estimator
 from benchmarks.gpu.report import constant, phase_of
 from benchmarks.gpu.rounds import Engine
+from benchmarks.gpu.serving import stand_in_for_missing_extras
 
 MODEL = "qwen3-30b-a3b"
 LOADS = [1, 4, 16, 64, 128, 256]
@@ -52,7 +53,8 @@ LEAST_ROUNDS = 8
 # With many sequences the GPU lowers its clock after half a second of deep rounds: every turn begins after that.
 SETTLE_SECONDS, MANY = 0.5, 64
 PROMPT_TOKENS = 96
-GATE_BLOCKS, GATE_TURN_SECONDS, GATE_LEARNING_SECONDS, ESTIMATOR_ROUNDS = 6, 0.35, 1.5, 300
+GATE_SECONDS, GATE_TURN_SECONDS, GATE_LEARNING_SECONDS, ESTIMATOR_ROUNDS = 270.0, 0.35, 1.2, 300
+GATE_BLOCKS = (3, 8)  # at least and at most
 TIED = (1, 3, 5)  # depths that are verified whole beside the gates
 GRAPH_POSITIONS = 512  # of vLLM's largest CUDA graph
 
@@ -97,7 +99,7 @@ class Swing:
     """One engine whose plug-in can be switched off and on between turns."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        _stand_in_for_missing_extras()
+        stand_in_for_missing_extras()
         from specmargin.live.building import build_driver
         from specmargin.live.vllm import scheduler
         from specmargin.live.vllm.plugin import register
@@ -206,52 +208,84 @@ class GateSwing(Swing):
     def __init__(self, job: dict[str, Any], folder: Path) -> None:
         super().__init__(job)
         from benchmarks.gpu.gate import Gates
-        from benchmarks.gpu.replay import Bank, install
 
-        self.bank = Bank.load(folder / "bank.npz")
+        self.bank = Bank.load(folder / "bank.npz").cut(DEPTH)
         self.replay = install(self.engine.runner, self.bank)
         self.gates = Gates(self.engine.runner, folder / "swing.policy.json")
         self.steps = self.gates.count_budgets()
 
     def learn(self, batch: int) -> None:
         """vLLM's estimator, which all gates share, refits every 100 steps."""
-        self._use("vllm", DEPTH)
-        self.engine.fill(batch, PROMPT_TOKENS)
-        self._use("vllm", DEPTH)
-        self.engine.rounds(ESTIMATOR_ROUNDS)
+        for attempt in ("as vLLM starts it", "from the bank's fit"):
+            self._use("vllm", DEPTH)
+            if self.engine.requests():
+                self.engine.clear()
+            self.engine.fill(batch, PROMPT_TOKENS)
+            self._use("vllm", DEPTH)
+            self.engine.rounds(ESTIMATOR_ROUNDS)
+            if self.estimator(f"after learning, {attempt}")[1]:
+                return
+            restart_estimator(self.engine.runner.speculator.acceptance_estimator, fitted(self.bank))
+        raise SystemExit("vLLM's acceptance estimator diverges twice: gates would be compared by nothing")
 
-    def _use(self, gate: str, depth: int | None, *, held: bool = False) -> None:
+    def estimator(self, when: str) -> tuple[Coefficients, bool]:
+        """Its coefficients, and whether they can be right; printed."""
+        state = estimator_state(self.engine.runner)
+        sound = is_sound(state)
+        said = "" if sound else f"  *** DIVERGED; the bank's fit: {fitted(self.bank)} ***"
+        print(f"estimator {when}: slope {state[0]:.3f}, intercepts {state[1]}{said}", flush=True)
+        return state, sound
+
+    def play_soundly(self, batch: int, kind: int, seconds: float) -> dict[str, Any]:
+        """Again, once, if the estimator diverged meanwhile; the row says so."""
+        row = self.play_gates(batch, kind, seconds)
+        if not row["estimator_sound"]:
+            restart_estimator(self.engine.runner.speculator.acceptance_estimator, fitted(self.bank))
+            row = self.play_gates(batch, kind, seconds) | {"played_again": True}
+        return row
+
+    def _use(self, gate: str, depth: int | None) -> None:
         """`depth` None: the controller's."""
         self.gates.use(gate)
-        if depth is None or held:
-            self.controlled(depth, gated=gate == "specmargin")
+        if depth is None:
+            self.controlled(gated=gate == "specmargin")
         else:
             self.fixed(depth)
 
-    def play_gates(self, batch: int) -> dict[str, Any]:
+    def play_gates(self, batch: int, kind: int, seconds: float) -> dict[str, Any]:
+        begun, name = time.perf_counter(), self.bank.names[kind]
+        self.replay.kind_of = lambda *_: kind
         named = self.table[min(batch, len(self.table) - 1)]
+        contestants = self._contestants(batch, named)
+        for gate in ("whole", "specmargin"):
+            self._fill_for(batch, gate)
+            self.turn(GATE_LEARNING_SECONDS)
+        before, blocks, longest = self.estimator(f"before {batch}, {name}")[0], list[dict[str, Any]](), 0.0
+        least, most = GATE_BLOCKS
+        while len(blocks) < least or (len(blocks) < most and time.perf_counter() - begun + longest < seconds):
+            block_begun, block = time.perf_counter(), len(blocks)
+            self._fill_for(batch, "whole")
+            ordered = contestants if block % 2 == 0 else contestants[::-1]
+            first, turns = block // 2 * 2 % len(contestants), {}
+            for contestant, begin in ordered[first:] + ordered[:first]:
+                begin()
+                turns[contestant] = self._replayed_turn(block)
+            blocks.append(turns)
+            longest = max(longest, time.perf_counter() - block_begun)
+        after, sound = self.estimator(f"after {batch}, {name}")
+        states = {"before": before, "after": after}
+        row = {"batch": batch, "traffic": name, "table_depth": named, "estimator": states, "estimator_sound": sound}
+        return row | {"blocks": blocks}
+
+    def _contestants(self, batch: int, named: int) -> list[tuple[str, Callable[[], None]]]:
         whole = [depth for depth in self.depths if batch * (depth + 1) <= GRAPH_POSITIONS]
-        contestants: list[tuple[str, Callable[[], None]]] = [
+        return [
             ("vllm gate", partial(self._use, "vllm", DEPTH)),
             ("specmargin gate", partial(self._use, "specmargin", None)),
             *((f"depth {depth}", partial(self._use, "whole", depth)) for depth in whole if depth in (named, *TIED)),
             ("controller", partial(self._use, "whole", None)),
             ("vllm gate, honest curve", partial(self._use, "vllm honest", DEPTH)),
-            (f"held {named}", partial(self._use, "whole", named, held=True)),
         ]
-        for gate in ("whole", "specmargin"):
-            self._fill_for(batch, gate)
-            self.turn(GATE_LEARNING_SECONDS)
-        blocks = []
-        for block in range(GATE_BLOCKS):
-            self._fill_for(batch, "whole")
-            ordered = contestants if block % 2 == 0 else contestants[::-1]
-            first, turns = block // 2 * 2 % len(contestants), {}
-            for name, begin in ordered[first:] + ordered[:first]:
-                begin()
-                turns[name] = self._replayed_turn(block)
-            blocks.append(turns)
-        return {"batch": batch, "table_depth": named, "blocks": blocks}
 
     def _fill_for(self, batch: int, gate: str) -> None:
         self.gates.use(gate)
@@ -269,17 +303,6 @@ class GateSwing(Swing):
         turn = self.turn(GATE_TURN_SECONDS, settled=True)
         drafts, verified = sum(step[1] for step in self.steps), sum(step[2] for step in self.steps)
         return turn | {"drafts": drafts, "verified": verified}
-
-
-def _stand_in_for_missing_extras() -> None:
-    """Captures need Polars and calibration SciPy; neither is used here, and the GPU machine may lack them."""
-    for name, members in (("polars", ()), ("scipy", ("optimize",))):
-        if importlib.util.find_spec(name) is None:
-            module = sys.modules[name] = types.ModuleType(name)
-            for member in members:
-                part = sys.modules[f"{name}.{member}"] = types.ModuleType(f"{name}.{member}")
-                part.isotonic_regression = part.minimize = None  # type: ignore[attr-defined]
-                setattr(module, member, part)
 
 
 def run(folder: Path) -> None:
@@ -309,7 +332,7 @@ def run(folder: Path) -> None:
     os._exit(0)  # skips the engine's shutdown
 
 
-def run_gates(folder: Path) -> None:
+def run_gates(folder: Path, seconds: float = GATE_SECONDS) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     swing = GateSwing(json.loads((folder / "gates.job.json").read_text()), folder)
     bank = {name: swing.bank.survival(kind) for kind, name in enumerate(swing.bank.names)}
@@ -322,15 +345,19 @@ def run_gates(folder: Path) -> None:
         "rows": [],
     }
     print("depths with graphs:", swing.depths, "curves:", result["curves"], flush=True)
+    begun = time.perf_counter()
     swing.learn(16)
-    for batch in LOADS[::-1]:  # gates matter most with many sequences
+    phases = [(batch, kind) for batch in LOADS[::-1] for kind in range(len(swing.bank.names))]
+    for number, (batch, kind) in enumerate(phases):
+        left = seconds - (time.perf_counter() - begun)
         try:
-            result["rows"].append(swing.play_gates(batch))
+            result["rows"].append(swing.play_soundly(batch, kind, left / (len(phases) - number)))
         except Exception:  # other loads stay
             traceback.print_exc()
             continue
         _show(result["rows"][-1])
         result["faults"] = {"driver": dict(swing.driver.guard.faults), "gate": dict(swing.gates.guard.faults)}
+        result["seconds"] = round(time.perf_counter() - begun, 1)
         (folder / "gates.json").write_text(json.dumps(result))
     print("DONE gates", result.get("faults"), flush=True)
     os._exit(0)
@@ -344,7 +371,8 @@ def _show(row: dict[str, Any]) -> None:
         speed, round_ms = total["tokens"] / total["seconds"], total["seconds"] / total["rounds"] * 1e3
         share = total["verified"] / max(total["drafts"], 1)
         asked = dict(sum((Counter(turn["depths"]) for turn in turns), Counter[str]()))
-        print(f"{row['batch']:4} {name:24} {speed:9.1f} {round_ms:8.3f} ms {share:.2f} {asked}", flush=True)
+        where = f"{row['batch']:4} {row['traffic']}"
+        print(f"{where} {name:24} {speed:9.1f} {round_ms:8.3f} ms {share:.2f} {asked}", flush=True)
 
 
 def run_plain(folder: Path) -> None:
@@ -373,4 +401,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "make":
         make(folder, *map(Path, sys.argv[3:]))
     else:
-        {"run": run, "gates": run_gates, "plain": run_plain}[sys.argv[1]](folder)
+        {"run": run, "gates": run_gates, "plain": run_plain}[sys.argv[1]](folder, *map(float, sys.argv[3:]))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.serving import count_budgets
+
 CONTESTANTS = ("vllm", "vllm honest", "vllm prices", "specmargin", "whole")
 
 
@@ -78,18 +80,7 @@ class Gates:
 
     def count_budgets(self) -> list[tuple[int, int, int]]:
         """From now on: (sequences, drafts, verified drafts) of each step, in the list that is returned."""
-        manager: Any = self.manager
-        steps: list[tuple[int, int, int]] = []
-        choose = type(manager).get_num_tokens
-
-        def counted(num_tokens_per_req: dict[str, int], draft_tokens: dict[str, list[int]]) -> int:
-            tokens = choose(manager, num_tokens_per_req, draft_tokens)
-            drafts = sum(map(len, draft_tokens.values()))
-            steps.append((len(num_tokens_per_req), drafts, manager._batch_budget[2]))
-            return int(tokens)
-
-        manager.get_num_tokens = counted
-        return steps
+        return count_budgets(self.manager)
 
     def curves(self) -> dict[str, list[float]]:
         """Milliseconds of a verify step by positions, for the record: what each curve says at the captured sizes."""

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 _EDGE = 1e-4  # banks hold four digits: a confidence of 1.0 is no certainty, and as log-odds it would rule any fit
+SOUND_SLOPE, SOUND_INTERCEPT = (0.3, 1.0), 1.5
 _STRIDE = 7919  # a prime: starts of neighbouring sequences lie far apart
+
+Coefficients = tuple[float, list[float]]  # slope, and intercepts by position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,12 @@ class Bank:
     def survival(self, kind: int) -> list[float]:
         rows = slice(int(self.first[kind]), int(self.first[kind] + self.count[kind]))
         return [float((self.accepted[rows] > depth).mean()) for depth in range(self.confidence.shape[1])]
+
+    def cut(self, depth: int) -> Bank:
+        """As if no more had been drafted."""
+        if depth > self.confidence.shape[1]:
+            raise ValueError(f"the bank has {self.confidence.shape[1]} depths, not {depth}")
+        return replace(self, accepted=np.minimum(self.accepted, depth), confidence=self.confidence[:, :depth])
 
     def save(self, path: Path) -> None:
         np.savez_compressed(path, label=self.label, names=np.array(self.names), first=self.first, count=self.count,
@@ -165,32 +174,58 @@ class Replay:
 def install(runner: Any, bank: Bank, kind_of: Callable[[str, int], int] | None = None) -> Replay:
     """Before requests are added. `kind_of`: request id and number of requests before it, to kind; they alternate."""
     replay = Replay(runner, bank, kind_of)
-    _restart_estimator(runner.speculator.acceptance_estimator)
+    restart_estimator(runner.speculator.acceptance_estimator)
     _wrap_requests(runner.req_states, replay)
     _wrap_propose(runner.speculator, replay)
     _wrap_sampler(runner.rejection_sampler, replay)
     return replay
 
 
-def _restart_estimator(estimator: Any) -> None:
-    """As vLLM makes it. Warm-up steps have taught it that a dummy drafter's tokens, as unlikely as any other, are all
-    accepted: Newton steps from there may diverge, to intercepts of which no token is ever verified again."""
+def restart_estimator(estimator: Any, coefficients: Coefficients | None = None) -> None:
+    """As vLLM makes it, or at other coefficients. Warm-up steps have taught it that a dummy drafter's tokens, as
+    unlikely as any other, are all accepted: Newton steps from there may diverge, to intercepts at which no token is
+    ever verified again."""
     import torch
 
     if estimator is None:
         return
+    slope, intercepts = coefficients or (0.5, [-0.2] * estimator.intercepts.shape[0])
     with torch.inference_mode():
         for sums in (estimator.info, estimator.grad, estimator.counts):
             sums.zero_()
-        estimator.slope.fill_(0.5)
-        estimator.intercepts.fill_(-0.2)
+        estimator.slope.fill_(slope)
+        estimator.intercepts.copy_(torch.tensor(intercepts))
     estimator._steps_since_refit = 0
 
 
-def estimator_state(runner: Any) -> dict[str, list[float]]:
-    """For the record of a run; waits for the GPU."""
+def estimator_state(runner: Any) -> Coefficients:
+    """Slope and intercepts by position; waits for the GPU."""
     estimator = runner.speculator.acceptance_estimator
-    return {"slope": estimator.slope.tolist(), "intercepts": estimator.intercepts.tolist()}
+    return float(estimator.slope.item()), [round(float(value), 4) for value in estimator.intercepts.tolist()]
+
+
+def is_sound(state: Coefficients) -> bool:
+    """Whether the coefficients are near what any bank of this kind gives (0.5 to 0.75, −0.3 to 0.3), with room for
+    what few sequences teach. Beyond that the estimator has diverged, and gates that use it decide by nothing."""
+    slope, intercepts = state
+    return SOUND_SLOPE[0] <= slope <= SOUND_SLOPE[1] and all(abs(value) <= SOUND_INTERCEPT for value in intercepts)
+
+
+def fitted(bank: Bank) -> Coefficients:
+    """What vLLM's estimator would learn if all drafts of the bank were verified: logistic regression of a token's
+    acceptance, given those before it, on the log-odds of its confidence; one slope, an intercept by position."""
+    clipped = np.clip(bank.confidence.astype(np.float64), _EDGE, 1.0 - _EDGE)
+    odds, depth = np.log(clipped / (1.0 - clipped)), np.arange(clipped.shape[1])
+    reached, hit = bank.accepted[:, np.newaxis] >= depth, bank.accepted[:, np.newaxis] > depth
+    slope, intercepts = 0.5, np.full(depth.size, -0.2)
+    for _ in range(25):
+        expected = 1.0 / (1.0 + np.exp(-(slope * odds + intercepts)))
+        weight, residual = expected * (1.0 - expected) * reached, (hit - expected) * reached
+        information = np.diag(np.concatenate([[(weight * odds**2).sum()], weight.sum(axis=0)]) + 1e-3)
+        information[0, 1:] = information[1:, 0] = (weight * odds).sum(axis=0)
+        change = np.linalg.solve(information, np.concatenate([[(residual * odds).sum()], residual.sum(axis=0)]))
+        slope, intercepts = slope + float(change[0]), intercepts + change[1:]
+    return slope, [round(float(value), 4) for value in intercepts]
 
 
 def _wrap_requests(states: Any, replay: Replay) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from specmargin.step import FloatArray, IntArray
 
 RESAMPLES = 2000
+OURS = "specmargin gate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,9 @@ def read_gates(path: Path) -> list[Phase]:
     file = json.loads(path.read_text())
     survival = np.mean(list(file["bank"]["survival"].values()), axis=0).tolist()
     rows = sorted(file["rows"], key=lambda row: int(row["batch"]))
-    return [phase_of(row, " and ".join(file["bank"]["survival"]), survival) for row in rows]
+    if not all(row.get("estimator_sound") for row in rows):  # nothing but whole drafts can be compared
+        return [phase_of(row, " and ".join(file["bank"]["survival"]), survival) for row in rows]
+    return [phase_of(row, row["traffic"], None) for row in rows]
 
 
 def constant(rate: float) -> list[float]:
@@ -68,7 +71,8 @@ def constant(rate: float) -> list[float]:
     return [rate**depth for depth in range(1, 33)]
 
 
-def phase_of(row: dict[str, Any], traffic: str, survival: list[float]) -> Phase:
+def phase_of(row: dict[str, Any], traffic: str, survival: list[float] | None) -> Phase:
+    """`survival`: of whole drafts; None: committed tokens are compared, where contestants met the same rounds."""
     blocks, batch = row["blocks"], row["batch"]
     names = sorted(blocks[0])
     seconds = {name: np.array([b[name]["seconds"] / b[name]["rounds"] for b in blocks]) for name in names}
@@ -91,12 +95,13 @@ def _slope(seconds: dict[str, FloatArray], context: dict[str, FloatArray]) -> fl
         first, second = np.triu_indices(times.size, 1)
         apart = context[name][second] - context[name][first]
         slopes.append(((times[second] - times[first])[apart != 0.0]) / apart[apart != 0.0])
-    return max(float(np.median(np.concatenate(slopes))), 0.0)
+    together = np.concatenate(slopes)
+    return max(float(np.median(together)), 0.0) if together.size else 0.0
 
 
-def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float]) -> float:
+def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float] | None) -> float:
     """Per round and sequence."""
-    if "gate" in name:
+    if survival is None or "gate" in name:
         return float(turn["tokens"] / turn["rounds"] / batch)
     rounds = {int(depth): count for depth, count in turn["depths"].items()}
     tokens = sum(count * (1.0 + sum(survival[:depth])) for depth, count in rounds.items())
@@ -122,6 +127,24 @@ def over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple
 
     count = len(next(iter(phases[0].seconds.values())))
     return ratio(slice(None)), *interval(ratio, count)
+
+
+def paired_over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple[float, float, float]:
+    """As `over`, by ratios inside of each block, whose turns met the same rounds of a bank. Blocks are drawn for each
+    phase by itself: phases have numbers of their own."""
+    logs = [np.log(_speeds(phase, name) / _speeds(phase, other(phase))) for phase in phases]
+    generator = np.random.default_rng(0)
+    drawn = [
+        np.mean([np.median(values[generator.integers(0, values.size, values.size)]) for values in logs])
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    middle = np.mean([np.median(values) for values in logs])
+    return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high))
+
+
+def _speeds(phase: Phase, name: str) -> FloatArray:
+    return np.asarray(phase.tokens[name] / phase.seconds[name])
 
 
 def overhead(phases: list[Phase]) -> tuple[float, float, float]:
@@ -172,6 +195,39 @@ def second_engine_table(phases: list[Phase]) -> str:
         ratio = _ratio(over([phase], "controller", Phase.best_fixed))
         lines.append(_row([str(phase.batch), phase.best_fixed().split()[1], ratio, _added([phase])]))
     lines.append(_row(["all", "", _ratio(over(phases, "controller", Phase.best_fixed)), _added(phases)]))
+    return "\n".join(lines)
+
+
+def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
+    """Specmargin's gate over the others; `first`: of the engine without gates, which the fixed depths are tied to."""
+    others: dict[str, Callable[[Phase], str]] = {
+        "vLLM's gate": lambda _: "vllm gate",
+        "with an honest curve": lambda _: "vllm gate, honest curve",
+        "controller alone": lambda _: "controller",
+        "best fixed depth": Phase.best_fixed,
+    }
+    head = ["sequences, traffic", *others, "Specmargin's gate", *(f"over {title}" for title in others)]
+    lines = [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
+    for phase in phases:
+        speeds = [f"{phase.speed(other(phase)):,.0f}" for other in others.values()]
+        speeds[-1] += f" ({phase.best_fixed()})"
+        ratios = [_ratio(paired_over([phase], OURS, other)) for other in others.values()]
+        lines.append(_row([phase.name, *speeds, f"{phase.speed(OURS):,.0f}", *ratios]))
+    whole = [_ratio(paired_over(phases, OURS, other)) for other in others.values()]
+    lines.append(_row(["whole swing", *([""] * (len(others) + 1)), *whole]))
+    return "\n".join([*lines, "", _tie_table(phases, first)])
+
+
+def _tie_table(phases: list[Phase], first: list[Phase]) -> str:
+    """Time per round at the same depth: the engine with adaptive verification over the one without."""
+    lines = [_row(["sequences", "depth", "time per round with adaptive verification enabled, over without"])]
+    lines.append(_row(["---:", "---:", "---:"]))
+    for batch in sorted({phase.batch for phase in phases}):
+        both = [[phase for phase in side if phase.batch == batch] for side in (phases, first)]
+        shared = set.intersection(*({name for phase in side for name in phase.fixed} for side in both))
+        for name in sorted(shared):
+            times = [np.median([np.median(phase.seconds[name]) for phase in side]) for side in both]
+            lines.append(_row([str(batch), name.split()[1], f"{times[0] / times[1]:.3f}"]))
     return "\n".join(lines)
 
 
@@ -235,7 +291,9 @@ def main(folder: Path, figure: Path | None = None) -> None:
     rows = json.loads((folder / "plain.json").read_text())["rows"]
     plain = {int(row["batch"]): row["batch"] / row["round_ms"] * 1e3 for row in rows}
     phases, second = read_swing(folder / "swing.json"), read_gates(folder / "gates.json")
-    print(swing_tables(phases, plain), second_engine_table(second), sep="\n\n")
+    gated = all(OURS in phase.seconds and f"held {phase.table_depth}" not in phase.seconds for phase in second)
+    print(swing_tables(phases, plain), "", sep="\n")
+    print(gates_tables(second, phases) if gated else second_engine_table(second))
     if figure is not None:
         draw(phases, plain, figure)
 
