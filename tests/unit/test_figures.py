@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,24 @@ def test_a_drafter_and_a_policy_have_one_colour_everywhere() -> None:
     assert {policy_colour(name) for name in POLICY_NAMES} == set(POLICIES)
     for theme in (LIGHT, DARK):
         assert len(set(theme.series)) == len(theme.series) >= len(POLICIES)
+
+
+def test_the_crossover_says_without_colour_who_leads() -> None:
+    made = figure("crossover", view())
+    assert {"▾ mtp", "▴ dflash"} <= set(re.findall(r"[▾▴] \w+", made.takeaway))
+    for cell in made.tables["cells"]:
+        mark = {"mtp": "▾", "dflash": "▴", "even": ""}[cell["winner"]]
+        assert cell["text"].startswith(mark) and cell["text"].lstrip("▾▴")[0].isdigit()
+    assert "'▾ mtp '" in json.dumps(made.structure, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("acceptance", ["0.3", "0.7", "0.95"])
+def test_colour_scales_cover_the_data_and_little_else(acceptance: str) -> None:
+    made = figure("context", view(acceptance=acceptance))
+    values = [cell["speedup"] for cell in made.tables["cells"]]
+    low, high = (float(str(end)) for end in made.shape[1:])
+    assert low <= min(values) and max(values) <= high
+    assert high - low <= max(values) - min(values) + 0.401
 
 
 # --- labels and knees ---

@@ -61,7 +61,7 @@ class Service:
         """Of output tokens per second; with a request rate, of the time between tokens."""
         if self.load.users is not None:
             return self.speculating.tokens_per_second / self.plain.tokens_per_second
-        if self.plain.tpot_seconds is None or self.speculating.tpot_seconds is None:
+        if not self.plain.tpot_seconds or not self.speculating.tpot_seconds:  # requests of one token have none
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 

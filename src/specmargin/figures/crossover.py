@@ -15,6 +15,7 @@ from specmargin.figures.words import price_source
 from specmargin.step import BoolArray, FloatArray
 
 _EVEN = 0.02  # relative goodput difference that counts as even
+_FIRST, _SECOND = "▾", "▴"  # in front of the lead of each drafter
 _REACHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # ratios at the ends of the colour scale: the first that the data fit in
 
 
@@ -32,7 +33,7 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph
             "batch": batch,
             "depth": depth,
             "ratio": rounded(ratio[i, depth]),
-            "text": f"{max(ratio[i, depth], 1 / ratio[i, depth]):.2f}",
+            "text": _cell(float(ratio[i, depth])),
             "winner": _winner(float(ratio[i, depth]), names),
             "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(reach)),
         }
@@ -59,6 +60,12 @@ def _extent(ratio: FloatArray, allowed: BoolArray) -> float:
     return float(leads.max(initial=1.0))
 
 
+def _cell(ratio: float) -> str:
+    """The lead, and whose it is: a mark that does not need colour."""
+    mark = "" if abs(ratio - 1.0) < _EVEN else _SECOND if ratio > 1.0 else _FIRST
+    return f"{mark}{max(ratio, 1.0 / ratio):.2f}"
+
+
 def _winner(ratio: float, names: tuple[str, str]) -> str:
     if abs(ratio - 1.0) < _EVEN:
         return "even"
@@ -73,15 +80,15 @@ def _words(scenario: Scenario, batches: list[int], ratio: np.ndarray, names: tup
     )
     where = f", and the lead changes at batch {turns[0]}" if turns else " and at every batch shown"
     by = max(ratio[0], 1 / ratio[0])
-    return f"{lead} ({by:.2f}×){where}. Cells: goodput of the better one over the other, same depth."
+    cells = f"Cells: goodput of the better one ({_FIRST} {names[0]}, {_SECOND} {names[1]}) over the other, same depth."
+    return f"{lead} ({by:.2f}×){where}. {cells}"
 
 
 def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
     x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("depth:O", title="draft tokens", scale=alt.Scale(domain=list(range(deep, 0, -1))))
-    ahead = (
-        f"(datum.value < 1 ? '{names[0]} ' : '{names[1]} ') + format(max(datum.value, 1 / datum.value), '.3~g') + '×'"
-    )
+    side = f"datum.value < 1 ? '{_FIRST} {names[0]} ' : '{_SECOND} {names[1]} '"
+    ahead = f"({side}) + format(max(datum.value, 1 / datum.value), '.3~g') + '×'"
     colour = alt.Color(
         "ratio:Q",
         scale=alt.Scale(type="log", range="diverging", interpolate="lab", domain=[1.0 / reach, reach], clamp=True),

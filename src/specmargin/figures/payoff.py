@@ -177,8 +177,9 @@ _STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes 
 
 def _extent(gain: FloatArray) -> tuple[float, float]:
     """The ends of the colour scale: just outside the data, and 0.4 apart at least."""
-    low = np.floor(gain.min(initial=2.0) * _STEPS) / _STEPS
-    high = np.ceil(gain.max(initial=1.0) * _STEPS) / _STEPS
+    if gain.size == 0:
+        return 1.0, 2.0
+    low, high = np.floor(gain.min() * _STEPS) / _STEPS, np.ceil(gain.max() * _STEPS) / _STEPS
     return float(low), float(max(high, low + 0.4))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from specmargin.figures.figure import Figure, rounded, table
+from specmargin.figures.figure import Figure, end_labels, rounded, table
 from specmargin.figures.theme import POLICIES, policy_colour
 
 Record = Mapping[str, Any]
@@ -129,38 +129,53 @@ def pareto_figure(words: Words, rows: Sequence[Record]) -> Figure:
 
     A record: `policy, load, goodput_tokens_per_second, tpot_seconds` (the median).
     """
+    points = [
+        {
+            "load": row["load"],
+            "goodput": rounded(row["goodput_tokens_per_second"]),
+            "tpot": rounded(1e3 * float(row["tpot_seconds"])),
+        }
+        | _named(str(row["policy"]))
+        for row in rows
+    ]
     return Figure(
         name="loads",
         title=words.title,
         takeaway=words.takeaway,
         source=words.source,
-        tables={
-            "points": [
-                {
-                    "load": row["load"],
-                    "goodput": rounded(row["goodput_tokens_per_second"]),
-                    "tpot": rounded(1e3 * float(row["tpot_seconds"])),
-                }
-                | _named(str(row["policy"]))
-                for row in rows
-            ]
-        },
+        tables={"points": points, "names": _names(points, by="load", x="tpot", y="goodput")},
         draw=_draw_pareto,
-        shape=(tuple(dict.fromkeys(str(row["policy"]) for row in rows)),),
     )
 
 
-def _draw_pareto(policies: tuple[str, ...]) -> alt.LayerChart:
+def _names(rows: Sequence[Record], *, by: str, x: str, y: str) -> list[dict[str, Any]]:
+    """The name of each line beside its last point, moved apart where names would touch: fixed depths share a colour."""
+    last: dict[str, Record] = {}
+    for row in sorted(rows, key=lambda row: float(row[by])):
+        last[str(row["policy"])] = row
+    ends = {policy: (float(row[x]), float(row[y])) for policy, row in last.items()}
+    highest = max((float(row[y]) for row in rows), default=1.0)
+    placed = end_labels(ends, x=x, y=y, gap=0.05 * highest)
+    return [row | _named(str(row["series"])) for row in placed]
+
+
+def _name_marks(name: str, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
+    halo = table(name).mark_text(style="label-halo").encode(x=x, y=y, text="policy:N")
+    return [halo, table(name).mark_text(style="label").encode(x=x, y=y, text="policy:N", color=plain)]
+
+
+def _draw_pareto() -> alt.LayerChart:
     x = alt.X("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=False, nice=True))
     axis = alt.Axis(labelExpr="format(datum.value, '~s')")
     y = alt.Y("goodput:Q", title="goodput, tokens/s", axis=axis, scale=alt.Scale(zero=True))
-    colour, dash = policy_encoding(_legend(policies))
+    colour, dash = policy_encoding(None)
     tooltip = ["policy:N", "load:Q", alt.Tooltip("goodput:Q", format=",.0f"), alt.Tooltip("tpot:Q", format=".2f")]
     lines = table("points").mark_line(strokeWidth=1.6)
     lines = lines.encode(x=x, y=y, color=colour, strokeDash=dash, order="load:Q", detail="policy:N")
     plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
     points = table("points").mark_point(filled=True, size=46).encode(x=x, y=y, color=plain, tooltip=tooltip)
-    return alt.LayerChart(layer=[lines, points], width=_WIDTH, height=380)
+    return alt.LayerChart(layer=[lines, points, *_name_marks("names", x, y)], width=_WIDTH, height=380)
 
 
 # --- policies side by side ---
@@ -191,6 +206,7 @@ def policies_figure(words: Words, rows: Sequence[Record], hourly: Sequence[Recor
             {"hour": int(row["hour"]), "value": rounded(1e3 * float(row[f"{name}_p50"]))} | _named(str(row["policy"]))
             for row in hourly
         ]
+        tables[f"{name}_names"] = _names(tables[name], by="hour", x="hour", y="value")
     by_time = sorted(rows, key=lambda row: (row["tpot_p50_seconds"] is None, row["tpot_p50_seconds"] or 0.0))
     return Figure(
         name="policies",
@@ -207,11 +223,9 @@ def _draw_policies(policies: tuple[str, ...], hourly: bool) -> alt.HConcatChart 
     bars = alt.HConcatChart(hconcat=[_bars(policies, *panel[:3]) for panel in _PANELS], spacing=18)
     if not hourly:
         return bars
-    lines = [
-        _hours(name, title, policies) for name, title in (("tpot", "median TPOT, ms"), ("ttft", "median TTFT, ms"))
-    ]
+    lines = [_hours(name, title) for name, title in (("tpot", "median TPOT, ms"), ("ttft", "median TTFT, ms"))]
     apart = alt.Resolve(scale=alt.ScaleResolveMap(color="independent", strokeDash="independent"))
-    return alt.VConcatChart(vconcat=[bars, alt.HConcatChart(hconcat=lines, spacing=30)], spacing=24, resolve=apart)
+    return alt.VConcatChart(vconcat=[bars, alt.HConcatChart(hconcat=lines, spacing=40)], spacing=24, resolve=apart)
 
 
 def _bars(policies: tuple[str, ...], key: str, title: str, form: str) -> alt.LayerChart:
@@ -232,12 +246,11 @@ def _bars(policies: tuple[str, ...], key: str, title: str, form: str) -> alt.Lay
     return alt.LayerChart(layer=[bars, *values], width=210, height=alt.Step(24))
 
 
-def _hours(name: str, title: str, policies: tuple[str, ...]) -> alt.LayerChart:
+def _hours(name: str, title: str) -> alt.LayerChart:
     """By hour of arrival, one line per policy."""
     x = alt.X("hour:Q", title="hour of arrival", axis=alt.Axis(tickCount=12))
     y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=True))
-    colour, dash = policy_encoding(_legend(policies))
+    colour, dash = policy_encoding(None)
     lines = table(name).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, strokeDash=dash, detail="policy:N")
-    plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
-    points = table(name).mark_point(filled=True, size=22).encode(x=x, y=y, color=plain)
-    return alt.LayerChart(layer=[lines, points], width=330, height=240)
+    points = table(name).mark_point(filled=True, size=22).encode(x=x, y=y, color=colour)
+    return alt.LayerChart(layer=[lines, points, *_name_marks(f"{name}_names", x, y)], width=330, height=240)

@@ -47,7 +47,7 @@ class Theme:
 
 
 # For figures of many policies, beyond the six that most figures need.
-_MORE_LIGHT = ("#4f7fbf", "#d98a6a", "#6fbfb0", "#5e3a87", "#b9c0c7", "#7a5a12")
+_MORE_LIGHT = ("#4f7fbf", "#d98a6a", "#43a08f", "#5e3a87", "#b9c0c7", "#7a5a12")
 _MORE_DARK = ("#5f8fd0", "#c4643a", "#1f8f7c", "#8d6fc4", "#59636d", "#b8923f")
 
 LIGHT = Theme(

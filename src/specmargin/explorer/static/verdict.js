@@ -8,7 +8,7 @@ const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(ro
 // The survival that one more draft token needs: as in the ledger figure where the provider has it.
 const hurdle = (row, next) => (next ? next.note ?? next.needed.toFixed(2) : row.hurdle_note ?? row.hurdle.toFixed(2));
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
-const milliseconds = (seconds) => (seconds * 1e3).toFixed(2);
+const milliseconds = (seconds) => (seconds === null ? "–" : (seconds * 1e3).toFixed(2)); // null: requests of one token
 const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
 
 export function show(answer, state) {
