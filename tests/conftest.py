@@ -60,6 +60,7 @@ _SLOW = (
     "unit/test_routing_captures.py",
     "unit/test_simulate_cli.py",
     "unit/test_service.py",
+    "unit/test_site.py",
     "unit/test_sweep.py",
     "unit/test_validate.py",
 )
