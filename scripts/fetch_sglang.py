@@ -3,8 +3,8 @@
     python scripts/fetch_sglang.py
 
 `make test` runs this first. The wheel comes from the package index without its dependencies, once, and only its `.py`
-files are unpacked, into `.cache/sglang-VERSION/sglang/`: all of the newest release, and the loaders of the older ones
-whose files differ. Without an index those tests are skipped with a message, or fail if CI is set.
+files are unpacked, into `.cache/sglang-VERSION/sglang/`: all of the newest release, and of older ones what tests need.
+Without an index those tests are skipped with a message, or fail if CI is set.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = "0.5.23"
-#: The first releases with slots by batch size, with steps of 0, and with DSpark.
-OLDER = ("0.5.13", "0.5.14", "0.5.16")
+#: The first releases with slots by batch size, with steps of 0, and with DSpark; then those that the plug-in supports.
+OLDER = ("0.5.13", "0.5.14", "0.5.16", "0.5.21", "0.5.22")
+#: Of the older releases.
+PARTS = (
+    "sglang/version.py",
+    "sglang/_version.py",
+    "sglang/srt/environ.py",
+    "sglang/srt/plugins/",
+    "sglang/srt/speculative/",
+)
 #: One wheel for every machine: only its Python files are read.
 WHEEL = ("--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux_2_34_x86_64")
 
@@ -40,9 +48,7 @@ def fetch(version: str = VERSION) -> Path | None:
         if not _download(version, Path(scratch)):
             return None
         unpacked = Path(scratch) / "unpacked"
-        _unpack(
-            next(Path(scratch).glob("*.whl")), unpacked, "sglang/" if version == VERSION else "sglang/srt/speculative/"
-        )
+        _unpack(next(Path(scratch).glob("*.whl")), unpacked, ("sglang/",) if version == VERSION else PARTS)
         shutil.rmtree(folder.parent, ignore_errors=True)
         unpacked.rename(folder.parent)
     return folder
@@ -53,9 +59,9 @@ def _download(version: str, folder: Path) -> bool:
     return subprocess.run([*command, "--dest", str(folder), f"sglang=={version}"], check=False).returncode == 0
 
 
-def _unpack(wheel: Path, folder: Path, part: str) -> None:
+def _unpack(wheel: Path, folder: Path, parts: tuple[str, ...]) -> None:
     with ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.startswith(part) and name.endswith(".py")]
+        names = [name for name in archive.namelist() if name.startswith(parts) and name.endswith(".py")]
         archive.extractall(folder, names)
 
 

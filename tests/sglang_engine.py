@@ -18,7 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tests.conftest import ROOT
-from tests.sglang_source import source
+from tests.sglang_source import NEWEST, source
 
 PARAMS = "sglang.srt.speculative.adaptive_spec_params"
 
@@ -100,14 +100,14 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 @contextmanager
-def sglang(version: str | None = None) -> Iterator[Sglang]:
-    """Import SGLang's modules by their own names; everything is undone at the end."""
+def sglang(version: str | None = None, *, release: str = NEWEST) -> Iterator[Sglang]:
+    """Import the modules of a release by their own names; everything is undone at the end. `version`: what it says."""
     before = {name: module for name, module in sys.modules.items() if _is_sglang(name)}
     for name in before:
         del sys.modules[name]
     engine = Sglang(log=[])
     try:
-        _install(engine)
+        _install(engine, release)
         if version is not None:
             sys.modules["sglang.version"] = _module("sglang.version", __version__=version)
         yield engine
@@ -121,8 +121,8 @@ def _is_sglang(name: str) -> bool:
     return f"{name}.".startswith("sglang.") or name == "specmargin.live.sglang.params"
 
 
-def _install(engine: Sglang) -> None:
-    root = source("version.py").parent
+def _install(engine: Sglang, release: str) -> None:
+    root = source("version.py", release).parent
     for name in ("sglang", "sglang.srt", "sglang.srt.speculative"):
         sys.modules[name] = _module(name, __path__=[str(root.joinpath(*name.split(".")[1:]))])
     stubs: dict[str, dict[str, Any]] = {

@@ -166,35 +166,38 @@ def swing_tables(phases: list[Phase], plain: dict[int, float]) -> str:
     depths = sorted({int(name.split()[1]) for phase in phases for name in phase.fixed})
     head = ["sequences, traffic", "none", "off", *(f"depth {depth}" for depth in depths[1:])]
     head += ["table", "controller", "controller over the best depth"]
-    lines = [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
+    lines = [table_row(head), table_row(["---"] + ["---:"] * (len(head) - 1))]
     for phase in phases:
         fixed = [f"{phase.speed(f'depth {d}'):,.0f}" if f"depth {d}" in phase.seconds else "" for d in depths]
         cells = [f"{phase.speed(f'depth {phase.table_depth}'):,.0f}", f"{phase.speed('controller'):,.0f}"]
-        ratio = _ratio(over([phase], "controller", Phase.best_fixed))
-        lines.append(_row([phase.name, f"{plain[phase.batch]:,.0f}", *fixed, *cells, ratio]))
-    lines += ["", _row(["sequences", "controller over the best depth", "over the table", "time that the plug-in adds"])]
-    lines.append(_row(["---:"] * 4))
+        ratio = ratio_text(over([phase], "controller", Phase.best_fixed))
+        lines.append(table_row([phase.name, f"{plain[phase.batch]:,.0f}", *fixed, *cells, ratio]))
+    lines += [
+        "",
+        table_row(["sequences", "controller over the best depth", "over the table", "time that the plug-in adds"]),
+    ]
+    lines.append(table_row(["---:"] * 4))
     for batch in sorted({phase.batch for phase in phases}):
         chosen = [phase for phase in phases if phase.batch == batch]
-        ratios = [_ratio(over(chosen, "controller", other)) for other in (Phase.best_fixed, _table)]
-        lines.append(_row([str(batch), *ratios, _added(chosen)]))
-    lines += ["", _row(["controller over", "whole swing"]), _row(["---", "---:"])]
-    lines.append(_row(["none", f"{_over_plain(phases, plain):.3f}"]))
-    lines.append(_row(["the table", _ratio(over(phases, "controller", _table))]))
+        ratios = [ratio_text(over(chosen, "controller", other)) for other in (Phase.best_fixed, table_of)]
+        lines.append(table_row([str(batch), *ratios, added_text(chosen)]))
+    lines += ["", table_row(["controller over", "whole swing"]), table_row(["---", "---:"])]
+    lines.append(table_row(["none", f"{_over_plain(phases, plain):.3f}"]))
+    lines.append(table_row(["the table", ratio_text(over(phases, "controller", table_of))]))
     for depth in depths:
         name = f"depth {depth}" if depth else "off (depth 0)"
-        lines.append(_row([name, _ratio(over(phases, "controller", partial(_nearest, depth=depth)))]))
+        lines.append(table_row([name, ratio_text(over(phases, "controller", partial(nearest, depth=depth)))]))
     return "\n".join(lines)
 
 
 def second_engine_table(phases: list[Phase]) -> str:
     """Whole drafts only: the gates of the recorded run had a diverged estimator (see its note)."""
     head = ["sequences", "best depth", "controller over it", "time that the plug-in adds"]
-    lines = [_row(head), _row(["---:"] * len(head))]
+    lines = [table_row(head), table_row(["---:"] * len(head))]
     for phase in phases:
-        ratio = _ratio(over([phase], "controller", Phase.best_fixed))
-        lines.append(_row([str(phase.batch), phase.best_fixed().split()[1], ratio, _added([phase])]))
-    lines.append(_row(["all", "", _ratio(over(phases, "controller", Phase.best_fixed)), _added(phases)]))
+        ratio = ratio_text(over([phase], "controller", Phase.best_fixed))
+        lines.append(table_row([str(phase.batch), phase.best_fixed().split()[1], ratio, added_text([phase])]))
+    lines.append(table_row(["all", "", ratio_text(over(phases, "controller", Phase.best_fixed)), added_text(phases)]))
     return "\n".join(lines)
 
 
@@ -207,27 +210,27 @@ def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
         "best fixed depth": Phase.best_fixed,
     }
     head = ["sequences, traffic", *others, "Specmargin's gate", *(f"over {title}" for title in others)]
-    lines = [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
+    lines = [table_row(head), table_row(["---"] + ["---:"] * (len(head) - 1))]
     for phase in phases:
         speeds = [f"{phase.speed(other(phase)):,.0f}" for other in others.values()]
         speeds[-1] += f" ({phase.best_fixed()})"
-        ratios = [_ratio(paired_over([phase], OURS, other)) for other in others.values()]
-        lines.append(_row([phase.name, *speeds, f"{phase.speed(OURS):,.0f}", *ratios]))
-    whole = [_ratio(paired_over(phases, OURS, other)) for other in others.values()]
-    lines.append(_row(["whole swing", *([""] * (len(others) + 1)), *whole]))
+        ratios = [ratio_text(paired_over([phase], OURS, other)) for other in others.values()]
+        lines.append(table_row([phase.name, *speeds, f"{phase.speed(OURS):,.0f}", *ratios]))
+    whole = [ratio_text(paired_over(phases, OURS, other)) for other in others.values()]
+    lines.append(table_row(["whole swing", *([""] * (len(others) + 1)), *whole]))
     return "\n".join([*lines, "", _tie_table(phases, first)])
 
 
 def _tie_table(phases: list[Phase], first: list[Phase]) -> str:
     """Time per round at the same depth: the engine with adaptive verification over the one without."""
-    lines = [_row(["sequences", "depth", "time per round with adaptive verification enabled, over without"])]
-    lines.append(_row(["---:", "---:", "---:"]))
+    lines = [table_row(["sequences", "depth", "time per round with adaptive verification enabled, over without"])]
+    lines.append(table_row(["---:", "---:", "---:"]))
     for batch in sorted({phase.batch for phase in phases}):
         both = [[phase for phase in side if phase.batch == batch] for side in (phases, first)]
         shared = set.intersection(*({name for phase in side for name in phase.fixed} for side in both))
         for name in sorted(shared):
             times = [np.median([np.median(phase.seconds[name]) for phase in side]) for side in both]
-            lines.append(_row([str(batch), name.split()[1], f"{times[0] / times[1]:.3f}"]))
+            lines.append(table_row([str(batch), name.split()[1], f"{times[0] / times[1]:.3f}"]))
     return "\n".join(lines)
 
 
@@ -236,24 +239,24 @@ def _over_plain(phases: list[Phase], plain: dict[int, float]) -> float:
     return float(np.exp(np.mean([np.log(phase.speed("controller") / plain[phase.batch]) for phase in phases])))
 
 
-def _table(phase: Phase) -> str:
+def table_of(phase: Phase) -> str:
     return f"depth {phase.table_depth}"
 
 
-def _nearest(phase: Phase, depth: int) -> str:
+def nearest(phase: Phase, depth: int) -> str:
     """A fixed depth; where its step does not fit a CUDA graph, the deepest that does (kinder to it than the engine)."""
     return f"depth {min(depth, max(int(name.split()[1]) for name in phase.fixed))}"
 
 
-def _added(phases: list[Phase]) -> str:
+def added_text(phases: list[Phase]) -> str:
     return "{:+.1%} ({:+.1%} to {:+.1%})".format(*overhead(phases))
 
 
-def _ratio(values: tuple[float, float, float]) -> str:
+def ratio_text(values: tuple[float, float, float]) -> str:
     return "{:.3f} ({:.3f} to {:.3f})".format(*values)
 
 
-def _row(cells: list[str]) -> str:
+def table_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

@@ -13,7 +13,7 @@ KEY = "specmargin"  # in the file of --speculative-adaptive-config; SGLang skips
 PARAMS = "sglang.srt.speculative.adaptive_spec_params.AdaptiveSpeculativeParams"
 METRICS = "sglang.srt.utils.common.add_prometheus_middleware"
 #: The plug-in replaces a class that is not part of SGLang's public API.
-SUPPORTED = ("0.5.23",)
+SUPPORTED = ("0.5.21", "0.5.22", "0.5.23")
 
 logger = logging.getLogger("sglang.specmargin")
 
