@@ -15,7 +15,8 @@ from specmargin._version import __version__
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.jobs import Jobs, Progress
+from specmargin.explorer.jobs import Jobs
+from specmargin.explorer.schema import Progress
 from specmargin.figures.theme import DARK_OF, PAIRED
 from tests.explorer.test_api import planned
 

@@ -5,27 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
-from typing import Annotated
 
-from pydantic import BaseModel, Field
-
-from specmargin.explorer.schema import Query
+from specmargin.explorer.schema import Progress
 
 _KEPT = 64  # jobs whose progress is kept
-JobId = Annotated[str, Field(pattern="^[0-9a-f]{8,32}$", description="Chosen by the page, to ask for progress.")]
-
-
-class ReportQuery(Query):
-    """A scenario, and the id under which the progress of its report is kept."""
-
-    job: JobId | None = None
-
-
-class Progress(BaseModel):
-    """Figures that are drawn, and all of them; zero of zero for an unknown job."""
-
-    done: int = 0
-    total: int = 0
 
 
 class Jobs:

@@ -189,6 +189,22 @@ class FigureQuery(Query):
     theme: Literal["light", "dark"] = "light"
 
 
+JobId = Annotated[str, Field(pattern="^[0-9a-f]{8,32}$", description="Chosen by the page, to ask for progress.")]
+
+
+class ReportQuery(Query):
+    """A scenario, and the id under which the progress of its report is kept."""
+
+    job: JobId | None = None
+
+
+class Progress(BaseModel):
+    """Figures that are drawn, and all of them; zero of zero for an unknown job."""
+
+    done: int = 0
+    total: int = 0
+
+
 class Failure(BaseModel):
     """The body of every error."""
 

@@ -29,8 +29,18 @@ from specmargin.caching import made_once
 from specmargin.errors import InputError
 from specmargin.explorer import choices, gallery, report, story
 from specmargin.explorer.guard import Guard
-from specmargin.explorer.jobs import JobId, Jobs, Progress, ReportQuery
-from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery
+from specmargin.explorer.jobs import Jobs
+from specmargin.explorer.schema import (
+    Failure,
+    FigureQuery,
+    JobId,
+    Progress,
+    Query,
+    ReportQuery,
+    Uploaded,
+    UploadKind,
+    ViewQuery,
+)
 from specmargin.explorer.uploads import TooLargeError, Uploads
 from specmargin.explorer.view import View, view_of
 from specmargin.figures.figure import Figure
