@@ -13,6 +13,7 @@ EXAMPLES = {
     "/api/catalog": 15,
     "/api/plan": 15,
     "/api/view": 15,
+    "/api/alternatives/{field}": 8,
     "/api/story": 15,
     "/api/figures/{name}.{ending}": 15,
     "/api/report/progress": 20,

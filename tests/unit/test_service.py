@@ -132,3 +132,8 @@ def test_a_load_that_speculation_slows_down_is_told_so() -> None:
 def test_half_a_load_is_refused(load: dict[str, object], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         planned("llama-3.1-8b", "h200", 1, "tp", **load)
+
+
+def test_requests_of_one_token_have_no_time_between_tokens() -> None:
+    service = planned("llama-3.1-8b", "h200", 1, "tp", qps=2.0, isl=64, osl=1).service
+    assert service.speedup == 1.0

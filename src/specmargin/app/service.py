@@ -61,7 +61,7 @@ class Service:
         """Of output tokens per second; with a request rate, of the time between tokens."""
         if self.load.users is not None:
             return self.speculating.tokens_per_second / self.plain.tokens_per_second
-        if self.plain.tpot_seconds is None or self.speculating.tpot_seconds is None:
+        if not self.plain.tpot_seconds or not self.speculating.tpot_seconds:  # requests of one token have none
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 
@@ -88,12 +88,20 @@ def headline(of: Service) -> str:
     return text
 
 
-def service_payload(of: Service) -> dict[str, Any]:
-    """The same as JSON."""
-    values: dict[str, Any] = {"speedup": of.speedup, **asdict(of.load)}
+def service_payload(of: Service, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
+    """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
+    low, high = (service_bound(of, decode_speedup, bound) for bound in decode_range)
+    values: dict[str, Any] = {"speedup": of.speedup, "speedup_low": low, "speedup_high": high, **asdict(of.load)}
     for name, steady in (("plain", of.plain), ("speculating", of.speculating)):
         values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / of.gpus}
     return values
+
+
+def service_bound(of: Service, decode_speedup: float, bound: float) -> float:
+    """The service's speed-up if decode steps gained `bound` instead: by Amdahl's law, prefill stays as it is."""
+    decoding = 1.0 - of.plain.prefill_share
+    time = 1.0 / of.speedup + decoding * (1.0 / bound - 1.0 / decode_speedup)
+    return 1.0 / max(time, 1e-9)
 
 
 def service_load(request: PlanRequest) -> ServiceLoad | None:
