@@ -76,7 +76,8 @@ def speedup_figure(
 def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The depth of each thin line, beside its last batch."""
     ends: dict[str, tuple[float, float]] = {str(row["depth"]): (row["batch"], row["speedup"]) for row in rows}
-    spread = max((y for _, y in ends.values()), default=1.0) - min((y for _, y in ends.values()), default=1.0)
+    speedups = [float(row["speedup"]) for row in rows]
+    spread = max(speedups, default=1.0) - min([*speedups, 1.0])  # the axis includes 1
     at_batch = {batch: {name: end for name, end in ends.items() if end[0] == batch} for batch, _ in ends.values()}
     gap = 0.045 * max(spread, 0.1)
     return [row for some in at_batch.values() for row in end_labels(some, x="batch", y="speedup", gap=gap)]
