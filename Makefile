@@ -21,8 +21,11 @@ test-fast: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
 		tests/unit tests/properties tests/contracts
 
-# Every bundled model, GPU and engine; continues where it was stopped. `make test` runs a sample.
+# 200 states of the page, then every bundled model, GPU and engine (continues where it was stopped). `make test` runs
+# samples of both.
 test-matrix: $(VENV)/.installed-dev
+	$(BIN)/python scripts/setup_browser.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.agreement
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.matrix
 
 # Two engines at a time, one core each; the tests of a file share an engine.

@@ -74,15 +74,15 @@ def _server() -> Iterator[str]:
 
 def measure(page: Page, address: str) -> None:
     page.goto(address)
-    page.wait_for_selector("#figure-ledger svg .mark-group")
+    page.wait_for_selector("#numbers dd")
     paint, drawn = page.evaluate(
         "() => [performance.getEntriesByName('first-contentful-paint')[0].startTime, performance.now()]"
     )
-    print(f"first paint {paint:.0f} ms; verdict and first figures {drawn:.0f} ms")
+    print(f"first paint {paint:.0f} ms; answer {drawn:.0f} ms")
     # Another engine the second time, so that no result is cached.
     for view, (figure, engine) in {"top": ("verdict", "vllm"), "figures": ("figure-ledger", "sglang")}.items():
         page.goto(f"{address}&engine={engine}")
-        page.wait_for_selector("#figure-ledger svg .mark-group")
+        page.wait_for_selector("#numbers dd")
         page.eval_on_selector(f"#{figure}", "e => e.scrollIntoView({ block: 'center' })")
         page.wait_for_timeout(2000)
         print(f"--- {view}: {page.evaluate(_VISIBLE)} visible")

@@ -75,7 +75,7 @@ def make(folder: Path, policy: Path) -> None:
         "dtype": "bfloat16",
         "random_seed": 7,
         "context_length": CONTEXT,
-        "max_running_requests": max(LOADS),
+        "max_running_requests": max(LOADS) + 8,  # of exactly so many, SGLang leaves one waiting
         "mem_fraction_static": 0.76,
         "attention_backend": "triton",
         "sampling_backend": "pytorch",

@@ -26,11 +26,12 @@ from specmargin.hardware.layout import Layout
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import collectives, features, store
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.bounds import ModuleShape
 from specmargin.prices.kernels.fitting import Samples, fitted_law
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
 from specmargin.prices.kernels.model import SiliconPrices
-from specmargin.prices.kernels.modules import LAUNCH_BOUND, ModuleShape, delta_net_shapes, measured_shapes, rows_of
+from specmargin.prices.kernels.modules import LAUNCH_BOUND, delta_net_shapes, measured_shapes, rows_of
 from specmargin.prices.kernels.terms import BYTES
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Work, module_work

@@ -27,6 +27,8 @@ _LONGEST = (
     "golden/test_golden.py",
     "published/test_served_rows.py",
     "explorer/test_browser.py",
+    "explorer/test_page.py",
+    "explorer/test_agreement.py",
     "contracts/test_requests.py",
     "unit/test_sweep.py",
     "unit/test_policies.py",
@@ -60,6 +62,7 @@ _SLOW = (
     "unit/test_routing_captures.py",
     "unit/test_simulate_cli.py",
     "unit/test_service.py",
+    "unit/test_site.py",
     "unit/test_sweep.py",
     "unit/test_validate.py",
 )

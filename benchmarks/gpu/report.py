@@ -1,6 +1,6 @@
 """The tables and the figure of `gpu_swing.py`, from its JSON: ratios to the best, intervals, overhead.
 
-    python -m benchmarks.gpu.report FOLDER [FIGURE.png]     FOLDER: with swing.json, gates.json and plain.json
+    python -m benchmarks.gpu.report FOLDER [FIGURE.png]     FOLDER: with swing.json, plain.json, whole.json, gates.json
 
 A turn's speed is its tokens over its seconds, at the mean context of its row: contexts grow during a block, and
 contestants meet them in another order in each block. Tokens are the expected ones where whole drafts are verified (by
@@ -22,6 +22,7 @@ import numpy as np
 
 from specmargin.step import FloatArray, IntArray
 
+MANY = 16  # sequences: with fewer, single turns of the recorded run waited for a compiler
 RESAMPLES = 2000
 OURS = "specmargin gate"
 
@@ -191,7 +192,7 @@ def swing_tables(phases: list[Phase], plain: dict[int, float]) -> str:
 
 
 def second_engine_table(phases: list[Phase]) -> str:
-    """Whole drafts only: the gates of the recorded run had a diverged estimator (see its note)."""
+    """Whole drafts only, in an engine with adaptive verification: in this run the gates' estimator had diverged."""
     head = ["sequences", "best depth", "controller over it", "time that the plug-in adds"]
     lines = [table_row(head), table_row(["---:"] * len(head))]
     for phase in phases:
@@ -216,8 +217,10 @@ def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
         speeds[-1] += f" ({phase.best_fixed()})"
         ratios = [ratio_text(paired_over([phase], OURS, other)) for other in others.values()]
         lines.append(table_row([phase.name, *speeds, f"{phase.speed(OURS):,.0f}", *ratios]))
-    whole = [ratio_text(paired_over(phases, OURS, other)) for other in others.values()]
-    lines.append(table_row(["whole swing", *([""] * (len(others) + 1)), *whole]))
+    parts = {"whole swing": phases, f"{MANY} and more sequences": [phase for phase in phases if phase.batch >= MANY]}
+    for title, part in parts.items():
+        ratios = [ratio_text(paired_over(part, OURS, other)) for other in others.values()]
+        lines.append(table_row([title, *([""] * (len(others) + 1)), *ratios]))
     return "\n".join([*lines, "", _tie_table(phases, first)])
 
 
@@ -293,10 +296,10 @@ def draw(phases: list[Phase], plain: dict[int, float], path: Path) -> None:
 def main(folder: Path, figure: Path | None = None) -> None:
     rows = json.loads((folder / "plain.json").read_text())["rows"]
     plain = {int(row["batch"]): row["batch"] / row["round_ms"] * 1e3 for row in rows}
-    phases, second = read_swing(folder / "swing.json"), read_gates(folder / "gates.json")
-    gated = all(OURS in phase.seconds and f"held {phase.table_depth}" not in phase.seconds for phase in second)
+    phases = read_swing(folder / "swing.json")
     print(swing_tables(phases, plain), "", sep="\n")
-    print(gates_tables(second, phases) if gated else second_engine_table(second))
+    print(second_engine_table(read_gates(folder / "whole.json")), "", sep="\n")
+    print(gates_tables(read_gates(folder / "gates.json"), phases))
     if figure is not None:
         draw(phases, plain, figure)
 

@@ -103,6 +103,11 @@ class Step:
             return self.run_by_class
         return np.where(self.prompt_by_class > 0, 1.0, self.run_by_class)
 
+    @property
+    def mixes_prompts(self) -> bool:
+        """Whether prompts are read beside decoding sequences."""
+        return self.prompt_by_class is not None and bool(np.any(self.prompt_by_class == 0))
+
     @cached_property
     def wanted_positions(self) -> FloatArray:
         return self.total(self.wanted_by_class)

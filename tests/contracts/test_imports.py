@@ -31,6 +31,7 @@ ORDER = (
     "figures",
     "api",
     "explorer",
+    "site",
     "cli",
 )
 NARROWER = {

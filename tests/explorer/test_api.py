@@ -99,7 +99,8 @@ def test_moving_controls_back_and_forth_leaves_nothing_behind(client: httpx.Clie
 def test_numbers_are_those_of_plan_json(client: httpx.Client, query: dict[str, str], arguments: list[str]) -> None:
     expected = planned(*arguments)
     assert client.get("/api/plan", params=query).json() == expected
-    view = client.get("/api/view", params={**query, "batch": "16", "show": "speedup"}).json()
+    reply = client.get("/api/view", params={**query, "batch": "16", "show": "speedup"}).json()
+    view = reply["answers"][0] | {"figures": reply["figures"]}
     assert view["plan"] == expected
     row = next(row for row in expected["rows"] if row["batch"] == 16)
     for key in ("depth", "speedup", "hurdle", "goodput_tokens_per_second", "break_even_acceptance", "distinct_experts"):
@@ -164,9 +165,9 @@ def test_downloads(client: httpx.Client, ending: str) -> None:
         ({"routing": "/etc/passwd"}, "unknown routing"),
         ({"prices": "/etc/passwd"}, "unknown prices"),
         ({"engine": "tgi"}, "unknown engine"),
-        ({"context": "-1"}, "context must be at least 0, got -1"),
-        ({"batch": "many"}, "batch must be a whole number, got 'many'"),
-        ({"colour": "red"}, "colour is not a known field"),
+        ({"context": "-1"}, "Context must be at least 0, got -1"),
+        ({"batch": "many"}, "Batch must be a whole number, got 'many'"),
+        ({"colour": "red"}, "Colour is not a known field"),
     ],
 )
 def test_what_cannot_be_asked_is_said_with_its_field(client: httpx.Client, query: dict[str, str], said: str) -> None:
@@ -180,9 +181,10 @@ def test_a_scenario_that_cannot_be_is_refused_in_a_sentence(client: httpx.Client
     reply = client.get("/api/plan", params={"model": "deepseek-v3", "gpus": "1"})
     assert reply.status_code == 400
     assert "Traceback" not in reply.text
-    view = client.get("/api/view", params={"model": "deepseek-v3", "gpus": "1"}).json()
+    view = client.get("/api/view", params={"model": "deepseek-v3", "gpus": "1"}).json()["answers"][0]
     assert view["refused"] == reply.json()["error"]
     assert view["gpus"] == 8
+    assert "8 GPUs" in view["refused"] and "--" not in view["refused"]
     assert "no figure" in client.get("/api/figures/nothing.svg").json()["error"]
     assert client.get("/no/such/page").json()["error"] == "Not Found"
 

@@ -13,8 +13,10 @@ EXAMPLES = {
     "/api/catalog": 15,
     "/api/plan": 15,
     "/api/view": 15,
+    "/api/alternatives/{field}": 8,
     "/api/story": 15,
     "/api/figures/{name}.{ending}": 15,
+    "/api/report/progress": 15,
     "/api/report": 2,  # two dozen drawings take ten seconds; a query's fields are tried above
     "/api/uploads/{kind}": 15,
 }

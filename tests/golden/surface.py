@@ -33,7 +33,7 @@ _MAPS = {
     "unfinished",
 }
 _WORDS = {"title", "description", "examples"}
-_NO_JSON = ("explore", "report")  # a page and a file: their JSON names these, and holds a plan
+_NO_JSON = ("explore", "report", "site")  # pages and a file: their JSON names these, and holds a plan
 
 
 def verb_keys(name: str) -> dict[str, str]:

@@ -101,6 +101,8 @@ def test_the_models_own_head_is_measured_by_default(tmp_path: Path) -> None:
     assert all(0.0 < row["draft_seconds"] < row["seconds"] for row in drafted)
     assert file["drafter"]["method"] == "mtp"
     assert file["drafter"]["first_seconds"] + file["drafter"]["first_sequence_seconds"] > 0.0
+    assert {row["run"] for row in file["rows"]} == {"none", "forced", "drafter"}  # no async scheduling on a CPU
+    assert "async scheduling off" in file["conditions"]["engine"]
 
 
 class _Drafting:

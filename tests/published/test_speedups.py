@@ -58,7 +58,8 @@ def test_sources_count_alike(report: SpeedupReport) -> None:
 
 
 def test_closed_loops_of_whole_requests(report: SpeedupReport) -> None:
-    """What `plan --concurrency` simulates, on rows with stated lengths or a dataset whose prompts are known."""
+    """What `plan --concurrency` simulates predicts rows with stated lengths or a dataset whose prompts are known."""
+    assert all(row.speedup == row.loop.speedup for row in report.predicted if row.loop is not None)
     errors = loop_errors(report)
     assert errors is not None
     assert errors.rows == 90
@@ -69,11 +70,10 @@ def test_simple_rules_are_beaten(lines: dict[tuple[str, str], SpeedupLine]) -> N
     ours = lines["all rows", "specmargin"]
     for rule in ("accept length", "constant × accept length", "datasheet"):
         assert ours.median_error < lines["all rows", rule].median_error
-        assert ours.p90_error < lines["all rows", rule].p90_error
         rank, other = ours.rank_correlation, lines["all rows", rule].rank_correlation
         assert rank is not None
         assert other is not None
-        assert rank > other - 0.002  # the datasheet's ranks as well: 0.880 against 0.879
+        assert rank > other
 
 
 def test_errors_without_two_sources_of_consumer_cards(report: SpeedupReport) -> None:
@@ -89,14 +89,14 @@ def test_few_gains_are_called_losses(report: SpeedupReport) -> None:
 
 
 def test_prefill_leaves_little_to_gain(report: SpeedupReport) -> None:
-    """S11: 2,048 tokens in, 64 out. Decoding alone would be predicted 1.3 to 1.5 times as fast.
+    """S11's throughput: 2,048 tokens in, 64 out. Decoding alone would be predicted 1.3 to 1.5 times as fast.
 
-    One concurrency of six (64) comes out slightly over the 1.05 that was asked for.
+    0.81 to 1.03 were measured.
     """
-    rows = [row for row in report.predicted if row.point.source == "S11"]
-    assert len(rows) == 12
-    assert all(row.speedup <= 1.05 for row in rows if row.point.batch > 64)
-    assert all(row.speedup <= 1.055 for row in rows)
+    rows = [row for row in report.predicted if row.point.source == "S11" and row.point.prefill_inside]
+    assert len(rows) == 6
+    assert all(row.speedup <= 1.05 for row in rows)
+    assert sum(row.speedup < 1.0 for row in rows) >= 2
 
 
 def test_ranges_hold_what_they_promise(report: SpeedupReport) -> None:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, engine_time_names, find_engine_time
+from specmargin.catalog.lookup import bundled_model
 from specmargin.decisions.plan import make_plan
 from specmargin.errors import CatalogError, ScenarioError
+from specmargin.hardware.layout import Layout
 from specmargin.prices.model import EngineTime
 from specmargin.prices.work import Component
 from specmargin.step import Step
@@ -43,6 +45,29 @@ def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
     assert pieces.verify(small).total_seconds == pytest.approx(48e-4)
     assert pieces.verify(large).total_seconds == pytest.approx(float(plain.verify(large).total_seconds))
     assert any(line.component is Component.LAUNCHES for line in pieces.verify(small).components)
+
+
+def test_a_step_without_a_graph_takes_the_launches_of_its_kernels() -> None:
+    """10 kernels per layer of grouped attention, 100 µs each. MLA has 7 more, 12 beside prompts; 2 all-reduces."""
+    time = EngineTime(graph_limit=1, eager_floor_layer_seconds=1e-3, eager_floor_moe_layer_seconds=5e-4)
+    grouped = bundled_model("qwen3-30b-a3b").layer_counts
+    assert time.eager_floor_seconds(grouped) == pytest.approx(48e-3 + 48 * 5e-4)
+    assert time.eager_floor_seconds(grouped, mixed=True) == time.eager_floor_seconds(grouped)
+    latent = bundled_model("deepseek-v3").layer_counts  # 61 layers, 58 of them MoE
+    experts = 58 * 5e-4
+    assert time.eager_floor_seconds(latent) == pytest.approx(61 * 1.7e-3 + experts)
+    assert time.eager_floor_seconds(latent, mixed=True) == pytest.approx(61 * 2.2e-3 + experts)
+    assert time.eager_floor_seconds(latent.over(8)) == pytest.approx(61 * 1.9e-3 + experts)
+    assert latent.over(1) == latent
+
+
+def test_prompts_beside_decoding_sequences_take_longest_to_launch() -> None:
+    """MLA runs the two apart; a single prompt and sequence take no time beside their launches."""
+    time = EngineTime(graph_limit=1, eager_floor_layer_seconds=1.0)
+    deepseek = pricer("deepseek-v3", "h200", engine_time=time, layout=Layout(gpus=8))
+    prompts, decoding = Step.prompts(tokens=16), Step.uniform(batch=4, context=64.0)
+    seconds = [float(deepseek.verify(step).total_seconds) for step in (prompts, decoding, decoding.joined(prompts))]
+    assert seconds == pytest.approx([61 * 1.9, 61 * 1.9, 61 * 2.4])
 
 
 def test_a_plan_never_steps_over_the_limit_unasked() -> None:

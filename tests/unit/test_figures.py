@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ pytest.importorskip("altair")
 
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.app.verbs_schema import ReportRequest
+from specmargin.explorer.choices import marked_row
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.explorer.story import paragraphs
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure, end_labels
 from specmargin.figures.files import rendered, save
 from specmargin.figures.roofline import crossing, intensity
-from specmargin.figures.theme import DARK, LIGHT, Theme, config
+from specmargin.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
+from specmargin.modes import DRAFTERS as KINDS
+from specmargin.modes import POLICIES as POLICY_NAMES
 from specmargin.routing.profile import UNIFORM
 from tests.scenarios import scenario
 
@@ -74,9 +79,22 @@ def test_charts_name_no_colour_of_their_own(name: str) -> None:
 @pytest.mark.parametrize("name", SIMULATED)
 def test_simulated_days_are_drawn_in_the_common_look(name: str) -> None:
     made = figure(name, view())
-    assert "median time between tokens" in made.takeaway
+    assert "median time between tokens" in made.takeaway.lower()
     assert str(rendered(made.chart(DARK), "svg")).startswith("<svg")
     assert not any(f'"{part}": "#' in json.dumps(made.structure) for part in ("color", "fill", "stroke"))
+
+
+def test_the_simulated_day_swings_from_one_sequence_to_a_depth_that_the_load_changes() -> None:
+    seen = view()
+    tables = figure("day", seen).tables
+    load = [row["batch"] for row in tables["load"]]
+    assert min(load) < 3 and max(load) > seen.answer.config.schedule.ranges[0].last
+    for policy in ("schedule", "controller"):
+        depths = [row["value"] for row in tables["depth"] if row["policy"] == policy]
+        assert max(depths) - min(depths) >= 1.0
+    assert {row["policy"] for row in tables["ttft"]} == {row["policy"] for row in tables["tpot"]}
+    waits = [row["value"] for row in tables["ttft"] if row["policy"] == "schedule"]
+    assert max(waits) < 1000.0  # milliseconds: no queue, so the comparison is about speed
 
 
 @pytest.mark.parametrize("name", NEED_A_BANK)
@@ -149,6 +167,49 @@ def test_themes_configure_the_same_things() -> None:
     assert config(LIGHT)["style"].keys() == config(DARK)["style"].keys()
 
 
+def domains(spec: Any) -> list[list[Any]]:
+    """Domains of the colour scales of a specification."""
+    if isinstance(spec, dict):
+        own = spec.get("color") or {}
+        domain = own.get("scale", {}).get("domain") if isinstance(own, dict) else None
+        rest = [found for value in spec.values() for found in domains(value)]
+        return [*([domain] if domain else []), *rest]
+    return [found for value in spec for found in domains(value)] if isinstance(spec, list) else []
+
+
+def test_a_drafter_and_a_policy_have_one_colour_everywhere() -> None:
+    """The place in the domain is the colour, so every scale of drafters has the same domain; policies likewise."""
+    for name in ("speedup", "pareto", "survival"):
+        for kind in ("mtp", "eagle"):
+            made = figure(name, view(drafter=kind))
+            assert all(domain == list(DRAFTERS) for domain in domains(made.structure)), name
+    for name in SIMULATED:
+        found = domains(figure(name, view()).structure)
+        assert found and all(domain == list(POLICIES) for domain in found)
+    assert set(DRAFTERS) == {*KINDS, NO_SPECULATION}
+    assert {policy_colour(name) for name in POLICY_NAMES} == set(POLICIES)
+    for theme in (LIGHT, DARK):
+        assert len(set(theme.series)) == len(theme.series) >= len(POLICIES)
+
+
+def test_the_crossover_says_without_colour_who_leads() -> None:
+    made = figure("crossover", view())
+    assert {"▾ mtp", "▴ dflash"} <= set(re.findall(r"[▾▴] \w+", made.takeaway))
+    for cell in made.tables["cells"]:
+        mark = {"mtp": "▾", "dflash": "▴", "even": ""}[cell["winner"]]
+        assert cell["text"].startswith(mark) and cell["text"].lstrip("▾▴")[0].isdigit()
+    assert "'▾ mtp '" in json.dumps(made.structure, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("acceptance", ["0.3", "0.7", "0.95"])
+def test_colour_scales_cover_the_data_and_little_else(acceptance: str) -> None:
+    made = figure("context", view(acceptance=acceptance))
+    values = [cell["speedup"] for cell in made.tables["cells"]]
+    low, high = (float(str(end)) for end in made.shape[1:])
+    assert low <= min(values) and max(values) <= high
+    assert high - low <= max(values) - min(values) + 0.401
+
+
 # --- labels and knees ---
 
 
@@ -178,13 +239,84 @@ def test_knees_lie_where_intensity_meets_the_ridge() -> None:
     assert crossing(np.array([1.0, 2.0]), np.array([1.0, 2.0]), 8.0) == pytest.approx(8.0)
 
 
-def test_the_ledger_adds_up_to_the_hurdle_of_the_plan() -> None:
-    seen = view()
-    rows = figure("ledger", seen).tables["rows"]
-    for planned in seen.answer.plan.rows:
-        drawn = [row["hurdle"] for row in rows if row["batch"] == planned.batch]
-        if drawn:
-            assert sum(drawn) == pytest.approx(planned.hurdle, rel=0.01)
+# --- the price of one more draft token ---
+
+
+def totals(seen: View, field: str) -> dict[int, float]:
+    by_batch: dict[int, float] = {}
+    for row in figure("ledger", seen).tables["rows"]:
+        by_batch[row["batch"]] = by_batch.get(row["batch"], 0.0) + row[field]
+    return by_batch
+
+
+@pytest.mark.parametrize("drafter", ["mtp", "eagle", "ngram"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_tick_is_above_the_bar_exactly_where_one_token_deeper_is_faster(drafter: str, engine: str) -> None:
+    """Drafting is part of the price: without it, bars said "deeper" where the plan stops."""
+    seen = view(engine=engine, drafter=drafter)
+    made = figure("ledger", seen)
+    needs, has = totals(seen, "hurdle"), {row["batch"]: row["hurdle"] for row in made.tables["survival"]}
+    pricer = seen.pricer.with_graph_limit(None)
+    for size in needs:
+        depth = seen.answer.config.schedule.depth_at(size)
+        goodput = pricer.grid([size], depth + 1).goodput[0]
+        if abs(goodput[depth + 1] / goodput[depth] - 1.0) > 0.002:
+            assert (has[size] > needs[size]) == (goodput[depth + 1] > goodput[depth]), size
+    fits = seen.answer.plan.largest_batch
+    assert all(size <= fits for size in needs) and set(needs) == set(has)
+
+
+def test_one_more_token_does_not_jump_from_batch_to_batch() -> None:
+    """DeepSeek-V3: kernels pad to tiles, so a single position cost 355, 1,131, 51 and 926 µs at batch 16 to 128."""
+    seen = view(model="deepseek-v3", gpus=8)
+    microseconds = totals(seen, "microseconds")
+    assert "averaged over the batch" in figure("ledger", seen).takeaway
+    for size in (16, 32, 64):
+        assert 0.5 < microseconds[2 * size] / microseconds[size] < 1.2
+
+
+def test_bars_that_do_not_fit_on_the_axis_are_marked_with_their_height() -> None:
+    seen = view(drafter="model:qwen3-32b", gpus=2)
+    cut = figure("ledger", seen).tables["cut"]
+    assert cut and cut[0]["batch"] == 1
+    needed = float(seen.next_tokens.hurdle[0])
+    assert cut[0]["text"] == f"▲ {needed:.1f}" and needed > 1.5
+    assert totals(seen, "hurdle")[1] == pytest.approx(1.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 64])
+def test_story_tile_and_figures_have_one_price_of_one_more_token(batch: int) -> None:
+    seen = view(batch=batch)
+    rows = [row for row in figure("ledger", seen).tables["rows"] if row["batch"] == batch]
+    whole = sum(row["microseconds"] for row in rows)
+    attention = next(row["microseconds"] for row in rows if row["kind"] == "attention")
+    told = {part.id: part.text for part in paragraphs(seen)}
+    assert f"attention with its projections is {attention / whole:.0%} of the price" in told["attention"]
+    needed = sum(row["hurdle"] for row in rows)
+    tile = marked_row(seen)["next_token"]
+    assert tile["needed"] == pytest.approx(needed, rel=2e-3)
+    assert f"takes the time of {tile['needed']:.2f} committed tokens" in told["hurdle"]
+    (line,) = figure("survival", seen).tables["needed"]
+    assert line["survival"] == pytest.approx(needed, rel=2e-3)
+
+
+def test_a_hurdle_that_is_no_probability_is_not_printed_as_one() -> None:
+    seen = view(drafter="model:qwen3-32b", gpus=2, batch=1)
+    tile = marked_row(seen)["next_token"]
+    assert tile["needed"] is None and tile["note"] == "never pays"
+    assert figure("survival", seen).tables["needed"] == []
+
+
+def test_price_draws_the_step_that_was_asked_for(tmp_path: Path) -> None:
+    from specmargin.cli.main import run  # noqa: PLC0415
+
+    path = tmp_path / "step.json"
+    run("price", ["qwen3-30b-a3b", "--gpu", "h200", "--batch", "8", "--depth", "2", "--plot", str(path)])
+    spec = json.loads(path.read_text())
+    assert spec["title"]["text"] == "A step of 8 sequences × 3 positions"
+    rows = spec["datasets"]["rows"]
+    assert {row["part"] for row in rows} == {"verify step", "drafting"}
+    assert {"routed experts", "attention"} <= {row["name"] for row in rows}
 
 
 def test_the_histogram_of_a_curve_is_a_distribution() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,16 @@ from specmargin.cli.measure import _interruptible, _speculative
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
-from specmargin.measure.points import Kind, Surface, drafter_run, forced_runs, plain_run
+from specmargin.measure.points import (
+    Kind,
+    Surface,
+    drafter_run,
+    forced_runs,
+    other_scheduling,
+    plain_run,
+    scheduling_of,
+    scheduling_runs,
+)
 from specmargin.measure.pricing import Fitted, is_noisy, price_file
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
@@ -31,7 +41,7 @@ from specmargin.measure.vllm.forced import WANTED, ForcedDrafts
 from specmargin.measure.vllm.versions import check_version
 from specmargin.modes import RooflineForm
 from specmargin.prices.measured import MeasuredPrices, Rates
-from specmargin.prices.measured_schema import as_text
+from specmargin.prices.measured_schema import as_text, measured_prices
 from specmargin.prices.model import EngineTime
 from specmargin.sources import assumed
 from specmargin.step import Step
@@ -148,6 +158,69 @@ def test_a_dense_model_needs_no_repeated_drafts_and_no_counting_run() -> None:
     runs = forced_runs(SURFACE, full_graphs=True, routes=False)
     assert [engine_run.name for engine_run in runs] == ["forced-1", "forced-3", "forced-7"]
     assert all(point.kind is not Kind.REPEATED for engine_run in runs for point in engine_run.points)
+
+
+def test_other_runners_and_schedulings_get_engines_of_their_own() -> None:
+    surface = Surface(batches=(1, 2, 4, 8, 16, 32, 64, 128), depths=(1, 3, 7), contexts=(512, 4096))
+    runs = scheduling_runs(surface, {"method": "mtp"})
+    assert [each.name for each in runs] == [
+        f"{kind}-{name}" for name in ("second-async", "async", "second") for kind in ("none", "drafter")
+    ]
+    for each in runs:
+        scheduling = scheduling_of(each.name)
+        assert each.engine_args["async_scheduling"] is ("async" in scheduling)
+        assert each.environment == {"VLLM_USE_V2_MODEL_RUNNER": "1" if "second" in scheduling else "0"}
+        assert {point.batch for point in each.points} >= {1, 64}
+        assert {point.context for point in each.points} == {512}
+        assert {point.depth for point in each.points} == ({1, 7} if each.kind == "drafter" else {0})
+    assert [each.name for each in scheduling_runs(surface, None)] == ["none-second-async", "none-async", "none-second"]
+    assert scheduling_of("forced-3") == scheduling_of("none") == scheduling_of("drafter") == ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_async", "runner", "complaint"),
+    [
+        ("", False, "vllm.v1.worker.gpu_model_runner", ""),
+        ("second-async", True, "vllm.v1.worker.gpu.model_runner", ""),
+        ("second-async", False, "vllm.v1.worker.gpu.model_runner", "vLLM turned async scheduling off"),
+        ("second", True, "vllm.v1.worker.gpu.model_runner", "vLLM turned async scheduling on"),
+        ("second-async", True, "vllm.v1.worker.gpu_model_runner", "with vllm.v1.worker.gpu_model_runner"),
+        ("async", True, "vllm.v1.worker.gpu.model_runner", "with vllm.v1.worker.gpu.model_runner"),
+    ],
+)
+def test_steps_of_another_scheduling_are_not_taken_for_the_wanted_one(
+    wanted: str, is_async: bool, runner: str, complaint: str
+) -> None:
+    problem = other_scheduling(wanted, is_async=is_async, runner=runner)
+    assert complaint in problem
+    assert bool(problem) is bool(complaint)
+
+
+@pytest.mark.parametrize(("gpu", "engines"), [("a GPU", 9), ("", 3)])
+def test_schedulings_are_measured_where_vllm_has_them(
+    gpu: str, engines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU vLLM has one model runner and no async scheduling. The environment of a run overrides the user's."""
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "user")
+    program = (
+        "import json, os, sys; job = json.load(open(sys.argv[1])); out = open(job['out'], 'a');"
+        f"engine = {{'record': 'engine', 'run': job['name'], 'graph_mode': 'none', 'gpu': {gpu!r},"
+        " 'runner': os.environ['VLLM_USE_V2_MODEL_RUNNER'], 'async': job['engine_args']['async_scheduling']};"
+        "out.write(json.dumps(engine) + chr(10))"
+    )
+    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", program])
+    records = Records(path=tmp_path / "rows.jsonl")
+    surface = Surface(batches=(1, 8), depths=(1,), contexts=(64,))
+    order = Order(model="m", surface=surface, engine_args={}, speculative={"method": "mtp"})
+    log = tmp_path / "log"
+    measure_steps(order, records, deadline=time.time() + 60.0, log=log, watch=lambda *_: None)
+    started = {name: (engine["runner"], engine["async"]) for name, engine in records.engines().items()}
+    assert len(started) == engines
+    assert started["none"] == started["forced"] == started["drafter"] == ("user", False)
+    if gpu:
+        assert started["drafter-second-async"] == started["none-second-async"] == ("1", True)
+        assert started["drafter-async"] == ("0", True)
+        assert started["none-second"] == ("1", False)
 
 
 def test_longer_contexts_get_a_few_batches_and_no_speculation_is_always_measured() -> None:
@@ -346,6 +419,34 @@ def test_on_a_noisy_machine_the_fastest_steps_are_fitted(model: Architecture, fi
     file = price_file(noisy_rows, {"none": ENGINE}, model).file
     assert file.evidence.noisy
     assert file.modes["full"].step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.1)
+
+
+def test_the_fit_recovers_what_a_scheduling_takes_beside_the_kernels(model: Architecture) -> None:
+    """Async scheduling on the second runner leaves 0.4 ms per step and 2 µs per sequence, and 0.1 ms per round."""
+    rows = _rows(model)
+    runs = [drafter_run(SURFACE, {"method": "mtp"}), *scheduling_runs(SURFACE, {"method": "mtp"})[:2]]
+    hidden = EngineTime(step_seconds=4e-4, sequence_seconds=2e-6, verify_step_seconds=1e-4)
+    times = {"": TRUE_TIME, "second-async": replace(hidden, position_seconds=TRUE_TIME.position_seconds)}
+    for engine_run in runs:
+        for point in engine_run.points:
+            row = _row(engine_run.name, point, 1.0)
+            step = Step.uniform(batch=point.batch, depth=point.depth, context=point.context)
+            time = times[scheduling_of(engine_run.name)]
+            kernels = float(TRUE_RATES.seconds(steps_of([row], {}, model).works)[0]) + float(time.seconds(step))
+            passes = (1e-3 + 2e-4 * (point.depth - 1)) * (point.depth > 0)
+            seconds = dict.fromkeys(("seconds", "low_seconds", "high_seconds", "whole_seconds"), kernels + passes)
+            rows.append(row | seconds | {"draft_seconds": 0.0 if scheduling_of(engine_run.name) else passes})
+    file = price_file(rows, {"none": ENGINE}, model, drafter_method="mtp").file
+    assert list(file.modes) == ["full", "piecewise", "second-async"]
+    found = file.modes["second-async"]
+    assert found.step_seconds == pytest.approx(4e-4, rel=0.15)
+    assert found.sequence_seconds == pytest.approx(2e-6, abs=1e-6)
+    assert found.verify_step_seconds == pytest.approx(1e-4, abs=5e-5)
+    assert file.modes["full"].step_seconds == pytest.approx(TRUE_TIME.step_seconds, rel=0.05)  # as without those rows
+    prices = measured_prices(file, "mine", "second-async")
+    assert "full graphs, second model runner, async scheduling" in prices.source.detail
+    with pytest.raises(CatalogError, match="no steps were measured in mode 'async'"):
+        measured_prices(file, "mine", "async")
 
 
 def test_first_and_later_passes_of_a_drafter_are_fitted_separately() -> None:

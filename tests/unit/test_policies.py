@@ -321,6 +321,23 @@ def test_the_guard_turns_speculation_off_and_tries_again() -> None:
     assert any(depth > 0 for depth in depths[100:])
 
 
+def test_one_stalled_step_does_not_turn_speculation_off() -> None:
+    """On a GPU a step waited 0.25 s for a compiler, and the guard of gated drafts gave speculation up for 200 steps."""
+    table = study_table(by_pass=False, max_batch=16)
+    controller = Controller(table=table, prior_survival=geometric(0.6), look_ahead=look_ahead_at(table, 300.0))
+    generator = np.random.default_rng(0)
+    depths = []
+    for step in range(300):
+        decision = controller.draft(4)
+        depth = decision.depth
+        depths.append(depth)
+        taken = np.minimum(generator.geometric(0.4, 4) - 1, depth)
+        seconds = fixed_seconds(table, depth) * (60.0 if step == 150 else 1.0)
+        observe(controller, decision, np.full(4, depth), taken, seconds)
+    assert np.mean(np.array(depths[100:150]) > 0) > 0.9
+    assert np.mean(np.array(depths[151:]) > 0) > 0.9
+
+
 def test_only_captured_depths_are_chosen() -> None:
     table = study_table(by_pass=True, max_batch=16)
     controller = Controller(

@@ -51,7 +51,6 @@ def row(
     )
     return PredictedPoint(
         point=point,
-        speedup=cost.speedup(PRIOR),
         cost=cost,
         datasheet_speedup=1.0,
         is_moe=True,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from specmargin.app.payload import answer_text
 from specmargin.app.planning import answers
 from specmargin.app.request_schema import read_request
-from specmargin.app.service import service_load
+from specmargin.app.scenarios import scenario_of
+from specmargin.app.service import service, service_load, service_payload
 from specmargin.app.serving import serving_of, simulation_of
 from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
 from specmargin.simulator.run import simulate
 from specmargin.simulator.steady import steady_state
@@ -84,6 +88,22 @@ def test_decoding_alone_bounds_what_the_service_gains() -> None:
     assert short_output.speedup < 0.8 * long_output.speedup
 
 
+def test_a_benchmark_is_judged_with_its_ramp_and_its_drain() -> None:
+    """One generation of users: their prompts come at once, which is a ramp and no service."""
+    plan = planned(*MODELS[3], concurrency=64, isl=1024, osl=256)
+    request = {"model": "llama-3.1-8b", "gpu": "h200", "prices": "laws", "context": 1152, "drafter": "eagle"}
+    pricer = Pricer(scenario_of(read_request(PlanRequest, request))[1])
+    assert plan.service is not None
+    schedule = Schedule.fixed(3, last=64)
+    served = service(pricer, plan.service.load, schedule)
+    once = service(pricer, replace(plan.service.load, requests=64), schedule)
+    often = service(pricer, replace(plan.service.load, requests=6400), schedule)
+    assert once.plain.tokens_per_second < served.plain.tokens_per_second
+    assert once.plain.ttft_seconds > 3.0 * served.plain.ttft_seconds
+    assert often.plain.tokens_per_second == pytest.approx(served.plain.tokens_per_second, rel=0.03)
+    assert "requests" not in service_payload(served, 1.5, (1.4, 1.6))
+
+
 def test_a_prefix_cache_shortens_the_first_token_and_helps_speculation() -> None:
     cold = planned("llama-3.1-8b", "h200", 1, "tp", concurrency=16, isl=8192, osl=256).service
     warm = planned("llama-3.1-8b", "h200", 1, "tp", concurrency=16, isl=8192, osl=256, prefix_hit=0.9).service
@@ -132,3 +152,8 @@ def test_a_load_that_speculation_slows_down_is_told_so() -> None:
 def test_half_a_load_is_refused(load: dict[str, object], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         planned("llama-3.1-8b", "h200", 1, "tp", **load)
+
+
+def test_requests_of_one_token_have_no_time_between_tokens() -> None:
+    service = planned("llama-3.1-8b", "h200", 1, "tp", qps=2.0, isl=64, osl=1).service
+    assert service.speedup == 1.0

@@ -15,11 +15,12 @@ from specmargin.app.sweeping import Swept
 from specmargin.errors import InputError
 from specmargin.figures.experts import coverage_figure
 from specmargin.figures.figure import Chart
-from specmargin.figures.ledger import ledger_figure
 from specmargin.figures.payoff import plan_figure
-from specmargin.figures.simulation import compared_figure, day_figure, pareto_figure, policies_figure
+from specmargin.figures.simulation import Run, Words, day_figure, pareto_figure, policies_figure
+from specmargin.figures.step import step_figure
 from specmargin.figures.theme import LIGHT, config
 
+_SIMULATOR = "Specmargin's simulator (modelled)"
 _HOURS = 3  # shortest run whose figure compares policies by hour
 
 
@@ -28,7 +29,15 @@ def plan_chart(answer: PlanAnswer) -> Chart:
 
 
 def ledger_chart(ledger: Ledger) -> Chart:
-    return ledger_figure(ledger.pricer, graph_limit=ledger.pricer.scenario.engine_time.graph_limit).chart()
+    request = ledger.request
+    return step_figure(
+        ledger.pricer,
+        batch=request.batch,
+        depth=request.depth,
+        components=ledger.components,
+        drafting=ledger.drafting,
+        verdict=ledger.verdict,
+    ).chart()
 
 
 def coverage_chart(coverage: Coverage) -> Chart:
@@ -50,13 +59,20 @@ def simulation_chart(answer: Simulated) -> Chart:
     title, results = f"{answer.described.scenario.model} on {answer.described.scenario.gpu}", answer.results
     if len(results) == 1:
         result = results[0]
-        subtitle = f"policy: {result.serving.policy}; {result.requests.count:,} requests, modelled"
-        return themed(day_figure(title, result.timeline(), subtitle=subtitle))
-    rows, same = [result.policy_row() for result in results], "the same requests, modelled"
+        run = Run(policy=result.serving.policy, timeline=result.timeline(), hourly=_by_hour(result.hourly()))
+        said = f"Policy {result.serving.policy}, {result.requests.count:,} requests."
+        return day_figure(Words(title=title, takeaway=said, source=_SIMULATOR), [run]).chart()
+    rows = [result.policy_row() for result in results]
     hourly = [row | {"policy": result.serving.policy} for result in results for row in result.hourly()]
-    if len({row["hour"] for row in hourly}) >= _HOURS:
-        return themed(compared_figure(title, rows, hourly, subtitle=same))
-    return themed(policies_figure(title, rows, subtitle=same))
+    if len({row["hour"] for row in hourly}) < _HOURS:
+        hourly = []
+    words = Words(title=title, takeaway="Every policy serves the same requests.", source=_SIMULATOR)
+    return policies_figure(words, rows, hourly).chart()
+
+
+def _by_hour(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """In the middle of their hour."""
+    return [row | {"hour": row["hour"] + 0.5} for row in rows]
 
 
 def sweep_chart(swept: Swept) -> Chart:
@@ -64,9 +80,12 @@ def sweep_chart(swept: Swept) -> Chart:
     rows = [row for row in swept.rows if row["error"] is None and row.get("tpot_seconds_p50") is not None]
     if not rows:
         raise InputError("nothing to draw: no cell finished a request of more than one token")
-    return themed(
-        pareto_figure("Goodput against the time between tokens", [_point(row) for row in rows], subtitle="modelled")
+    words = Words(
+        title="Goodput against the time between tokens",
+        takeaway="One line per policy, over its loads.",
+        source=_SIMULATOR,
     )
+    return pareto_figure(words, [_point(row) for row in rows]).chart()
 
 
 def _point(row: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from specmargin.app.commands import check_json, serve_json
 from specmargin.app.planning import Answer
 from specmargin.app.service import headline, service_payload
 from specmargin.decisions.certainty import certainty_text
@@ -41,7 +42,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
         "early_stop": _early_stop_payload(plan),
         "rows": [
-            _row_payload(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
+            row_payload(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
             for row, sure in zip(plan.rows, best.ranges, strict=True)
         ],
         "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
@@ -56,27 +57,32 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
+        "config_supported": not best.config.unsupported,
         "config_needs": best.config.needs,
         "config_file": best.config.file_text,
         "config_notes": [*best.config.limits, *best.config.notes],
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
+        "serve": serve_json(best, engine),
+        "check": check_json(best, engine, best.headline_row, best.ranges[plan.rows.index(best.headline_row)]),
     }
     if best.by_context:
         values["by_context"] = [
-            {"context": tokens, "rows": [_row_payload(row, price) for row in rows]}
+            {"context": tokens, "rows": [row_payload(row, price) for row in rows]}
             for tokens, rows in best.by_context.items()
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
         values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
     if best.service is not None:
-        values["service"] = service_payload(best.service)
+        row = best.headline_row
+        sure = best.ranges[plan.rows.index(row)]
+        values["service"] = service_payload(best.service, row.speedup, (sure.low, sure.high))
     if len(answers) > 1:
         values["ranking"] = [
             {
                 "drafter": entry.plan.scenario.drafter.name,
                 "mean_speedup": entry.mean_speedup,
                 "acceptance_source": str(entry.plan.scenario.survival.source),
-                "rows": [_row_payload(row, price) for row in entry.plan.rows],
+                "rows": [row_payload(row, price) for row in entry.plan.rows],
             }
             for entry in answers
         ]
@@ -86,7 +92,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
 def answer_text(best: Answer) -> str:
     """What the service gains, with a load; the verdict; and how sure it is."""
     parts = [] if best.service is None else [headline(best.service), "Decode steps alone:"]
-    parts.append(verdict(best.plan))
+    parts.append(verdict(best.plan, unsupported=best.config.unsupported))
     if best.headline_range is not None and best.plan.pays:
         parts.append(certainty_text(best.headline_range, best.headline_row.batch))
     return " ".join(parts)
@@ -99,7 +105,7 @@ def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:
     return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.max_depth))}
 
 
-def _row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
+def row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
     values = {
         "batch": row.batch,
         "depth": row.depth,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
+    request: PlanRequest
     choice: DraftChoice
     own_acceptance: bool  # given with the request, not bundled
     plan: Plan
@@ -115,6 +116,7 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         min_gain=request.min_gain,
     )
     return Answer(
+        request=request,
         choice=choice,
         own_acceptance=request.acceptance is not None,
         plan=plan,
@@ -124,11 +126,23 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         no_spec=no_spec,
         speculating=speculating,
-        ranges=speedup_ranges(
-            plan, price_errors(pricer.scenario.prices.name), own_acceptance=request.acceptance is not None
-        ),
+        ranges=_ranges(plan, request),
         service=_service(pricer, request, config.schedule),
     )
+
+
+def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:
+    errors = price_errors(plan.scenario.prices.name)
+    return speedup_ranges(plan, errors, own_acceptance=request.acceptance is not None)
+
+
+def row_and_range(of: Answer, batch: int) -> tuple[PlanRow, SpeedupRange]:
+    """What the same setting gives at any batch, and how sure that is."""
+    for row, sure in zip(of.plan.rows, of.ranges, strict=True):
+        if row.batch == batch:
+            return row, sure
+    alone = replace(of.plan, rows=(of.plan.row_at(batch),))
+    return alone.rows[0], _ranges(alone, of.request)[0]
 
 
 def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Service | None:

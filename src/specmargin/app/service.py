@@ -41,6 +41,7 @@ class ServiceLoad:
     requests_per_second: float | None = None
     prefix_hit: float = 0.0
     max_num_batched_tokens: int = 8192
+    requests: int | None = None  # of a benchmark, which is judged as a whole; None: a service in steady state
 
     def __post_init__(self) -> None:
         if (self.users is None) == (self.requests_per_second is None):
@@ -61,7 +62,7 @@ class Service:
         """Of output tokens per second; with a request rate, of the time between tokens."""
         if self.load.users is not None:
             return self.speculating.tokens_per_second / self.plain.tokens_per_second
-        if self.plain.tpot_seconds is None or self.speculating.tpot_seconds is None:
+        if not self.plain.tpot_seconds or not self.speculating.tpot_seconds:  # requests of one token have none
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 
@@ -88,12 +89,21 @@ def headline(of: Service) -> str:
     return text
 
 
-def service_payload(of: Service) -> dict[str, Any]:
-    """The same as JSON."""
-    values: dict[str, Any] = {"speedup": of.speedup, **asdict(of.load)}
+def service_payload(of: Service, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
+    """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
+    low, high = (service_bound(of, decode_speedup, bound) for bound in decode_range)
+    load = {name: value for name, value in asdict(of.load).items() if name != "requests"}  # a plan has none
+    values: dict[str, Any] = {"speedup": of.speedup, "speedup_low": low, "speedup_high": high, **load}
     for name, steady in (("plain", of.plain), ("speculating", of.speculating)):
         values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / of.gpus}
     return values
+
+
+def service_bound(of: Service, decode_speedup: float, bound: float) -> float:
+    """The service's speed-up if decode steps gained `bound` instead: by Amdahl's law, prefill stays as it is."""
+    decoding = 1.0 - of.plain.prefill_share
+    time = 1.0 / of.speedup + decoding * (1.0 / bound - 1.0 / decode_speedup)
+    return 1.0 / max(time, 1e-9)
 
 
 def service_load(request: PlanRequest) -> ServiceLoad | None:
@@ -122,14 +132,14 @@ def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int 
     """Simulate the load twice. `schedule` is what the engine drafts."""
     with needs_extra("simulate"):
         from specmargin.simulator.run import simulate, with_tables  # noqa: PLC0415 (Numba is an extra)
-        from specmargin.simulator.steady import steady_state  # noqa: PLC0415
+        from specmargin.simulator.steady import steady_state, whole_run  # noqa: PLC0415
 
     serving = _serving(pricer, load, depth=schedule.max_depth, seed=seed)
     serving = with_tables(serving)
-    run = partial(simulate, serving)
-    plain = steady_state(run())
+    run, judged = partial(simulate, serving), steady_state if load.requests is None else whole_run
+    plain = judged(run())
     drafting = schedule.max_depth > 0
-    speculating = steady_state(run(choice=_choice(schedule, serving.engine.max_num_seqs))) if drafting else plain
+    speculating = judged(run(choice=_choice(schedule, serving.engine.max_num_seqs))) if drafting else plain
     return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
 
 
@@ -142,7 +152,7 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
     survival: Survival = pricer.scenario.survival
     if load.users is not None:
         arrivals: ClosedLoop | Poisson = ClosedLoop(
-            users=load.users, requests=max(_GENERATIONS * load.users, _LEAST_REQUESTS)
+            users=load.users, requests=load.requests or max(_GENERATIONS * load.users, _LEAST_REQUESTS)
         )
     else:
         assert load.requests_per_second is not None

@@ -39,6 +39,35 @@ DepthField = Annotated[
 Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
 BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
 
+ConcurrencyField = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_USERS, description="Concurrent requests; simulates the service, including prefill."),
+    LOAD.as_("N"),
+]
+RateField = Annotated[
+    float | None, Field(gt=0, le=1e6, description="Requests per second, instead of --concurrency."), LOAD.as_("RATE")
+]
+InputField = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
+    NUMBER,
+    LOAD.as_("TOKENS"),
+]
+OutputField = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
+    NUMBER,
+    LOAD.as_("TOKENS"),
+]
+TpotField = Annotated[
+    float | None,
+    Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
+    LOAD.as_("MS"),
+]
+GpuHourField = Annotated[
+    float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
+]
+
 
 class PlanRequest(ScenarioRequest):
     batch: Annotated[
@@ -53,28 +82,10 @@ class PlanRequest(ScenarioRequest):
         Field(description="Also plan at these context lengths: 1k,8k,64k."),
         LOAD.as_("LIST"),
     ] = ()
-    concurrency: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_USERS, description="Concurrent requests; simulates the service, including prefill."),
-        LOAD.as_("N"),
-    ] = None
-    qps: Annotated[
-        float | None,
-        Field(gt=0, le=1e6, description="Requests per second, instead of --concurrency."),
-        LOAD.as_("RATE"),
-    ] = None
-    isl: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
-        NUMBER,
-        LOAD.as_("TOKENS"),
-    ] = None
-    osl: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
-        NUMBER,
-        LOAD.as_("TOKENS"),
-    ] = None
+    concurrency: ConcurrencyField = None
+    qps: RateField = None
+    isl: InputField = None
+    osl: OutputField = None
     prefix_hit: Annotated[
         float,
         Field(ge=0, lt=1, description="Fraction of input tokens found in the prefix cache."),
@@ -86,11 +97,7 @@ class PlanRequest(ScenarioRequest):
         NUMBER,
         LOAD.as_("N", "the engine's on this GPU"),
     ] = None
-    tpot_slo: Annotated[
-        float | None,
-        Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
-        LOAD.as_("MS"),
-    ] = None
+    tpot_slo: TpotField = None
     depth: DepthField = 8
     min_gain: Annotated[
         float,
@@ -122,9 +129,7 @@ class PlanRequest(ScenarioRequest):
         ),
         QUESTION.as_("SOURCE"),
     ] = None
-    gpu_hour_price: Annotated[
-        float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
-    ] = None
+    gpu_hour_price: GpuHourField = None
 
     @model_validator(mode="after")
     def _one_load(self) -> PlanRequest:
@@ -302,9 +307,34 @@ class SimulateRequest(ScenarioRequest):
 
 
 class ReportRequest(ScenarioRequest):
-    """The request of `report` and of the web page: a scenario and the batch marked in figures."""
+    """The request of `report` and of the web page: a scenario, and the batch marked in figures or a load."""
 
     batch: Annotated[
         int, Field(ge=1, le=MAX_BATCH, description="Batch size marked in figures and used in the text."), LOAD.as_("N")
     ] = 16
+    concurrency: ConcurrencyField = None
+    qps: RateField = None
+    isl: InputField = None
+    osl: OutputField = None
     depth: DepthField = 8
+    gpu_hour_price: GpuHourField = None
+
+    @model_validator(mode="after")
+    def _whole_load(self) -> ReportRequest:
+        if self.concurrency is not None and self.qps is not None:
+            raise ValueError("give one load: --concurrency or --qps")
+        if (self.concurrency is not None or self.qps is not None) and (self.isl is None or self.osl is None):
+            raise ValueError("a load needs --isl and --osl (input and output tokens per request)")
+        return self
+
+    def as_plan(self) -> PlanRequest:
+        """The same question to `plan`. A load determines batch and context."""
+        fields = {name: getattr(self, name) for name in (*ScenarioRequest.model_fields, *_PLANNED)}
+        if self.concurrency is None and self.qps is None:
+            fields |= {"isl": None, "osl": None}
+        elif self.isl is not None and self.osl is not None:
+            fields["context"] = round(self.isl + self.osl / 2.0)
+        return PlanRequest.model_construct(**fields)
+
+
+_PLANNED = ("concurrency", "qps", "isl", "osl", "depth", "gpu_hour_price")

@@ -271,6 +271,12 @@ class LayerCounts:
     layers: int
     moe_layers: int = 0
     recurrent_layers: int = 0
+    latent_layers: int = 0  # MLA and what derives from it
+    all_reduces: int = 0
+
+    def over(self, ranks: int) -> LayerCounts:
+        """On tensor-parallel ranks, with an all-reduce after attention and one after the feed-forward part."""
+        return replace(self, all_reduces=2 * self.layers if ranks > 1 else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,8 +305,10 @@ class Architecture:
     @property
     def layer_counts(self) -> LayerCounts:
         recurrent = sum(g.count for g in self.groups if isinstance(g.layer.attention, LinearAttention))
+        compressed = (LatentAttention, CompressedAttention)
+        latent = sum(g.count for g in self.groups if isinstance(g.layer.attention, compressed))
         moe = sum(group.count for group, _ in self.expert_groups)
-        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent)
+        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent, latent_layers=latent)
 
     @cached_property
     def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:

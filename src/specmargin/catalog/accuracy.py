@@ -10,9 +10,9 @@ from typing import Any
 from specmargin.prices.accuracy import PriceErrors
 
 _CLASSES = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datasheet": "datasheet"}
-# Rounds of a model predicted with terms measured on others: medians of 1.0 to 6.4%, 1.9 times that holds 80%
+# Rounds of a model predicted with terms measured on others: medians of 1.2 to 5.3%, 1.9 times the largest holds 80%
 # (`specmargin validate rounds`).
-_OWN = PriceErrors(low=-0.11, high=0.11, source="measured rounds of other models (specmargin validate rounds)")
+_OWN = PriceErrors(low=-0.10, high=0.10, source="measured rounds of other models (specmargin validate rounds)")
 
 
 @cache

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 
-from specmargin.catalog.lookup import bundled_model
+from specmargin.catalog.lookup import bundled_device, bundled_model
+from specmargin.prices.kernels import store
+from specmargin.prices.kernels.bounds import ModuleTimes, signature
 from specmargin.prices.kernels.kinds import MODULES, ModuleTable, attention_kind
-from specmargin.prices.kernels.modules import MeasuredModule
+from specmargin.prices.kernels.modules import MeasuredModule, delta_net_shapes, measured_shapes
 from specmargin.prices.work import Module
 
 
+@cache
 def measured_modules() -> tuple[MeasuredModule, ...]:
     """The first of each kind is the one that its law is fitted to."""
-    return tuple(measured for kind in dict.fromkeys(table.kind for table in MODULES) for measured in modules_of(kind))
-
-
-@cache
-def modules_of(kind: str) -> tuple[MeasuredModule, ...]:
-    """Those of one kind of attention: a plan of a model without it reads no other model's configuration."""
-    return tuple(MeasuredModule(table=table, module=_module(table)) for table in MODULES if table.kind == kind)
+    return tuple(MeasuredModule(table=table, module=_module(table)) for table in MODULES)
 
 
 def _module(table: ModuleTable) -> Module:
@@ -29,3 +27,14 @@ def _module(table: ModuleTable) -> Module:
     layers = [group.layer for group in bundled_model(table.model).groups]
     modules = [module for layer in layers if (module := Module.of(layer)) is not None]
     return max((m for m in modules if attention_kind(m.attention) == table.kind), key=lambda m: len(m.projections))
+
+
+def measured_times(gpu: str) -> dict[tuple[str, str], ModuleTimes]:
+    """Of the tables, by engine and signature; of several models with the same module, the first."""
+    system, bandwidth = store.SYSTEMS[gpu], bundled_device(gpu).bandwidth_bytes_per_second
+    times: dict[tuple[str, str], ModuleTimes] = {}
+    for engine in store.ENGINES:
+        modules = (measured_shapes(system, engine, measured) for measured in measured_modules())
+        for shape, rows in chain(*modules, delta_net_shapes(system, engine, bandwidth=bandwidth)):
+            times.setdefault((engine, signature(shape)), rows.times())
+    return times

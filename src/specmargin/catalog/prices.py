@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.catalog.lookup import bundled_device
+from specmargin.catalog.module_bounds import module_bounds
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.files import read_json
 from specmargin.hardware.device import Device
@@ -84,9 +85,17 @@ def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineF
     if book is None:
         return _unmeasured(spec, device, engine, datasheet)
     if spec == "tables" or (spec is None and store.available()):
-        refinement = _refinement(device)
-        return SiliconPrices(name="tables", engine=engine, book=book, fallback=datasheet, refinement=refinement)
-    return SiliconPrices(name="laws", engine=engine, book=book, fallback=datasheet)
+        name, refinement = "tables", _refinement(device)
+    else:
+        name, refinement = "laws", None
+    return SiliconPrices(
+        name=name,
+        engine=engine,
+        book=book,
+        fallback=datasheet,
+        refinement=refinement,
+        bounds=module_bounds(device.name),
+    )
 
 
 def _unmeasured(spec: str | None, device: Device, engine: str, datasheet: Roofline) -> PriceModel:
@@ -171,10 +180,9 @@ def _read_laws(path: Path, device: Device) -> LawBook:
 
 @cache
 def _refinement_of(system: str, bandwidth: float) -> Refinement:
-    from specmargin.catalog.modules import modules_of  # noqa: PLC0415 (Polars is an extra)
-    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415
+    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
 
-    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth, modules_of=modules_of)
+    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth)
 
 
 def _refinement(device: Device) -> Refinement:

@@ -34,6 +34,7 @@ VERBS = {
     "validate": "Compare predictions with measurements, and with AIConfigurator.",
     "explore": "Open the web page: move the controls and see where speculation pays.",
     "report": "Write verdict, explanation and figures to one HTML file.",
+    "site": "Write the page as a static site for chosen models, GPUs and engines.",
     "models": "List the bundled models.",
     "gpus": "List the bundled devices.",
 }

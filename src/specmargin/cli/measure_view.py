@@ -59,7 +59,7 @@ def _show_graphs(fitted: Fitted) -> None:
     out = render.console()
     layers = fitted.file.model.layers
     for mode, time in fitted.file.modes.items():
-        parts = [f"graphs {mode}"]
+        parts = [f"mode {mode}: {time.step_seconds * 1e3:.3g} ms per step"]
         if time.graph_limit:
             eager_ms = time.eager_layer_seconds * layers * 1e3
             parts.append(f"captured up to {time.graph_limit} positions, {eager_ms:.3g} ms more beyond")

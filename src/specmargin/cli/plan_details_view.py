@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from specmargin.app.commands import check_json, serve_json
 from specmargin.app.payload import weight_names
 from specmargin.app.planning import Answer
 from specmargin.cli import render
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
+from specmargin.formats.base import EngineFormat
 from specmargin.prices.model import Resource
 
 _LEGEND = (
@@ -26,9 +28,10 @@ _LEGEND = (
 )
 
 
-def show(out: Console, best: Answer) -> None:
+def show(out: Console, best: Answer, engine: EngineFormat) -> None:
     for note in best.config.notes:
         out.print(note, style="dim", markup=False)
+    _show_commands(out, best, engine)
     _show_bottlenecks(out, best.plan)
     for line in _LEGEND:
         out.print(line, style="dim", markup=False)
@@ -38,6 +41,24 @@ def show(out: Console, best: Answer) -> None:
         out.print(str(effect), markup=False)
         out.print()
     render.sources(out, best.plan.pricer.sources)
+
+
+def _show_commands(out: Console, best: Answer, engine: EngineFormat) -> None:
+    """The whole command, and the benchmark that checks the first row that fits, or the load."""
+    row = best.headline_row
+    serve = serve_json(best, engine)
+    check = check_json(best, engine, row, best.ranges[best.plan.rows.index(row)])
+    out.print("start the server:", style="bold")
+    print(serve["command"])  # not through Rich: each command must stay one line
+    if serve["file_text"] and serve["file_name"] != best.config.file_name:
+        print(f"{serve['file_name']}:\n{serve['file_text']}", end="")
+    out.print("check the prediction on it:", style="bold")
+    print(check["command"])
+    expected = f"{check['metric']} {check['predicted']:.2f}"
+    if best.config.text:
+        expected += f"; without speculation {check['predicted_without_speculation']:.2f}"
+    out.print(f"expected: {expected}", markup=False)
+    out.print()
 
 
 def _show_bottlenecks(out: Console, plan: Plan) -> None:

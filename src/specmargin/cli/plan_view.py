@@ -51,7 +51,7 @@ def show(
     _show_config(out, best, engine)
     if explain:
         out.print()
-        plan_details_view.show(out, best)
+        plan_details_view.show(out, best, engine)
     else:
         for line in _provenance(best):
             out.print(line, style="dim", markup=False)

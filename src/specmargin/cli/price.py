@@ -21,7 +21,7 @@ def price(
         Path | None,
         typer.Option(
             "--plot",
-            help="Draw the price of one more token by batch: FILE.png, .svg, .html, .json.",
+            help="Draw the step by component, and what one more position adds: FILE.png, .svg, .html, .json.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -34,14 +35,14 @@ def report(
 
     with needs_extra("explore"):
         from specmargin.explorer.gallery import GALLERY
-        from specmargin.explorer.report import page
+        from specmargin.explorer.report import Origin, page
         from specmargin.explorer.view import View
     if output.suffix != ".html":
         raise InputError(f"{output}: the name of a report must end in .html")
     check_new(output, force=force)
     view = View(request=request)
     with render.progress("drawing", len(GALLERY)) as advance:
-        text = page(view, advance=lambda: advance(1))
+        text = page(view, Origin(made=datetime.now(UTC)), advance=lambda: advance(1))
     write_text(output, text, force=force)
     if json:
         figures = [name for name in GALLERY if f'"{name}-' in text]

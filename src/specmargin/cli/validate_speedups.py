@@ -93,8 +93,10 @@ def _show_loops(out: Console, report: SpeedupReport) -> None:
     loops = loop_errors(report)
     if loops is not None:
         text += (
-            f"; {loops.rows} rows of whole requests, simulated as a closed loop (plan --concurrency): median error "
-            f"{loops.median_error:.1%}, bias {loops.bias:+.1%} ({loops.own_median_error:.1%} as predicted above)"
+            f"; {loops.rows} rows of whole requests are predicted as a closed loop (plan --concurrency): median error "
+            f"{loops.median_error:.1%}, bias {loops.bias:+.1%} (as rounds and prompts one after another "
+            f"{loops.round_median_error:.1%}); {loops.not_simulated} of unknown lengths, or that do not fit on the "
+            "assumed GPUs, as rounds"
         )
     out.print(text, style="dim", markup=False)
 
@@ -158,6 +160,7 @@ def _payload(report: SpeedupReport, lines: Sequence[SpeedupLine], spread: Ranges
                 "speedup_high": None if spread is None else float(spread.high[index]),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
+                "round": row.round_speedup,
                 "closed_loop": None if row.loop is None else asdict(row.loop),
             }
             for index, row in enumerate(report.predicted)

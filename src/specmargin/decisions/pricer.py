@@ -148,7 +148,7 @@ class Pricer:
         """The ledger of one step of the target; `local` is the busiest rank's part of it, derived if None."""
         scenario = self.scenario
         local = step.divided(scenario.layout.sequence_ranks) if local is None else local
-        works, counts = self.works(step, local), scenario.architecture.layer_counts
+        works, counts = self.works(step, local), scenario.layer_counts
         return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, counts=counts)
 
     def marginal(self, step: Step) -> tuple[StepPrice, StepPrice]:
@@ -217,7 +217,7 @@ class Pricer:
         rest, draft = (np.array([rows[point][part][: max_depth + 1] for point in points]) for part in (0, 1))
         depths = np.arange(max_depth + 1.0)
         local = Step.uniform(batch=batch[:, np.newaxis], depth=depths).divided(scenario.layout.sequence_ranks)
-        verify = rest + scenario.engine_time.launch_seconds(local, scenario.architecture.layer_counts, rest)
+        verify = rest + scenario.engine_time.launch_seconds(local, scenario.layer_counts, rest)
         no_spec = verify[:, 0].copy()
         verify[:, 0] += self.off_seconds(batch, contexts, no_spec)
         whole = round_seconds(scenario.drafter, verify, draft)

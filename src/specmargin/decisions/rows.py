@@ -97,7 +97,7 @@ def plan_rows(
         depth, speed, no_spec = int(depths[i]), float(goodput[i]), float(grid.no_spec_goodput[i])
         added = [(line, float(seconds[i])) for line, seconds in marginal]
         bound, _ = max(added, key=lambda pair: pair[1])
-        hurdle, note = _probability(speed * rounded_seconds(sum(seconds for _, seconds in added)))
+        hurdle, note = probability(speed * rounded_seconds(sum(seconds for _, seconds in added)))
         better_depth, better_speedup = better[i]
         return PlanRow(
             batch=int(grid.batches[i]),
@@ -143,7 +143,7 @@ def _better_depths(
     return found
 
 
-def _probability(hurdle: float) -> tuple[float | None, str | None]:
+def probability(hurdle: float) -> tuple[float | None, str | None]:
     """The hurdle if it is a probability, else what it means."""
     if hurdle > 1.0:
         return None, NEVER_PAYS

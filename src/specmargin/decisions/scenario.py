@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
 from specmargin.architecture.precision import Precision
-from specmargin.architecture.types import Architecture
+from specmargin.architecture.types import Architecture, LayerCounts
 from specmargin.errors import ScenarioError
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
@@ -47,6 +47,10 @@ class Scenario:
             raise ScenarioError(f"context {self.context:g} is beyond {self.architecture.name}'s {longest} tokens")
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ScenarioError(f"memory utilization must lie in 0..1, got {self.memory_utilization:g}")
+
+    @property
+    def layer_counts(self) -> LayerCounts:
+        return self.architecture.layer_counts.over(self.layout.attention_ranks)
 
     @property
     def kv_precision(self) -> Precision:

@@ -10,9 +10,12 @@ _RANGES_SHOWN = 3
 _STEPS_SHOWN = 3
 
 
-def verdict(plan: Plan) -> str:
-    """At most three sentences; the first says what to do."""
-    parts = (_advice(plan), _paying(plan), _what_would_change(plan))
+def verdict(plan: Plan, *, unsupported: str = "") -> str:
+    """At most three sentences; the first says what to do.
+
+    `unsupported`: why no engine can run the plan's drafter; the plan is then what it would give.
+    """
+    parts = (_advice(plan, unsupported), _paying(plan, unsupported), _what_would_change(plan))
     return " ".join(part for part in parts if part)
 
 
@@ -23,7 +26,7 @@ def _subject(plan: Plan) -> str:
     return f"{scenario.architecture.name} on {count}{scenario.device.name} with {scenario.drafter.name}"
 
 
-def _advice(plan: Plan) -> str:
+def _advice(plan: Plan, unsupported: str) -> str:
     rows = [row for row in plan.rows if row.fits]
     if not rows:
         return (
@@ -39,6 +42,8 @@ def _advice(plan: Plan) -> str:
     capped = ""
     if any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
         capped = f" ({plan.max_depth} is the maximum considered)"
+    if unsupported:
+        return f"Not yet: {unsupported}. {_subject(plan)} would be {gain} with drafts of {_depth_steps(plan, rows)}."
     return f"Speculate: {_subject(plan)} is {gain}; draft {_depth_steps(plan, rows)}{capped}."
 
 
@@ -77,11 +82,12 @@ def _depth_steps(plan: Plan, rows: list[PlanRow]) -> str:
     return ", ".join([parts[0], *(part.replace("batch ", "") for part in parts[1:]), last])
 
 
-def _paying(plan: Plan) -> str:
+def _paying(plan: Plan, unsupported: str) -> str:
     """Where the setting pays and loses: several ranges, if an MoE model pays again once a step reads all experts."""
     if not plan.pays:
         return ""
-    parts = [f"It pays {_listed(plan.paying, plan.priced_up_to, plan.largest_batch)}{_beyond_graphs(plan)}"]
+    verb = "would pay" if unsupported else "pays"
+    parts = [f"It {verb} {_listed(plan.paying, plan.priced_up_to, plan.largest_batch)}{_beyond_graphs(plan)}"]
     if plan.loss is not None:
         parts.append(_losing(plan, plan.loss))
     return "; ".join([*parts, *_memory(plan)]) + "."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from specmargin.app.commands import check_json
+from specmargin.app.payload import row_payload
 from specmargin.architecture.types import Architecture
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import acceptance_names, available_drafters
@@ -11,13 +13,19 @@ from specmargin.catalog.lookup import bundled_device, bundled_model, device_name
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
+from specmargin.decisions.rows import probability
 from specmargin.errors import InputError, ParallelismError
+from specmargin.explorer.compare import OVERLAYS
 from specmargin.explorer.gallery import GALLERY
+from specmargin.explorer.schema import KV_CACHES, WEIGHTS
 from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.prices.kernels import store
+
+#: What this provider of answers can do; `fields`: those with a control, None for all.
+CAN = {"uploads": True, "report": True, "json": True, "files": True, "story": True, "compare": True, "fields": None}
 
 
 @made_once(maxsize=1)
@@ -30,12 +38,21 @@ def catalog() -> dict[str, Any]:
         "prices": [kind for kind in PRICES if kind != "tables" or store.available()],
         "drafters": [kind.name for kind in DRAFTERS.values() if not kind.needs_detail],
         "acceptance": list(acceptance_names()),
+        "weights": list(WEIGHTS),
+        "kv_cache": list(KV_CACHES),
         "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
         "figures": [
-            {"name": e.name, "title": e.title, "section": e.section, "slow": e.slow, "wait": e.wait}
-            for e in GALLERY.values()
+            *(
+                {"name": name, "title": title, "section": "Compared", "compare": True}
+                for name, title in OVERLAYS.items()
+            ),
+            *(
+                {"name": e.name, "title": e.title, "section": e.section, "slow": e.slow, "wait": e.wait}
+                for e in GALLERY.values()
+            ),
         ],
         "themes": {name: config(theme) for name, theme in THEMES.items()},
+        "can": CAN,
     }
 
 
@@ -62,26 +79,17 @@ def _gpu(name: str) -> dict[str, Any]:
 
 
 def marked_row(view: View) -> dict[str, Any]:
-    """The plan at the marked batch, and the model's limits for the controls."""
-    scenario, row = view.scenario, view.row
+    """The plan at the marked batch, with the keys of its rows, and the model's limits for the controls."""
+    scenario, (row, sure) = view.scenario, view.row_and_range
     architecture = scenario.architecture
-    return {
-        "batch": row.batch,
-        "depth": row.depth,
-        "speedup": row.speedup,
-        "goodput_tokens_per_second": row.goodput_tokens_per_second,
-        "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
-        "tpot_seconds": row.tpot_seconds,
-        "better_depth": row.better_depth,
-        "better_speedup": row.better_speedup,
-        "hurdle": row.hurdle,
-        "hurdle_note": row.hurdle_note,
-        "break_even_acceptance": row.break_even_acceptance,
-        "break_even_accept_length": row.break_even_accept_length,
-        "distinct_experts": row.distinct_experts,
+    return row_payload(row, view.request.gpu_hour_price) | {
+        "speedup_low": sure.low,
+        "speedup_high": sure.high,
+        "check": check_json(view.answer, view.engine, row, sure),
+        "absent": absent_figures(view),
+        "next_token": next_tokens(view)[-1],
+        "next_token_by_row": next_tokens(view)[:-1],
         "experts": architecture.pools[0].experts if architecture.pools else None,
-        "bound_by": f"{row.bound_component}: {row.bound_resource}",
-        "fits": row.fits,
         "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
         "drafter": scenario.drafter.name,
         "drafters": [choice.kind for choice in available_drafters(architecture)],
@@ -89,8 +97,32 @@ def marked_row(view: View) -> dict[str, Any]:
         "max_context": architecture.max_context,
         "prices": scenario.prices.name,
         "routing": scenario.routing.name if architecture.is_moe else None,
-        "sources": {name: str(source) for name, source in view.pricer.sources.items()},
     }
+
+
+_EXPERTS = ("coverage", "popularity", "overlap", "design")
+_CONFIDENCES = ("reliability", "joint", "ladder")
+
+
+def absent_figures(view: View) -> list[str]:
+    """Figures that do not apply to this scenario, known without drawing them."""
+    rounds = view.rounds
+    absent = [] if view.scenario.architecture.is_moe else list(_EXPERTS)
+    absent += [] if rounds is not None and rounds.has_confidence else list(_CONFIDENCES)
+    return absent + ([] if view.rivals is not None else ["crossover"])
+
+
+def next_tokens(view: View) -> list[dict[str, Any]]:
+    """The survival that one more draft token needs, drafting included, by row of the plan and at the marked batch.
+
+    `needed` is None where it is no probability: `note` says why.
+    """
+    price = view.next_tokens
+    needed = [probability(float(value)) for value in price.hurdle]
+    return [
+        {"batch": batch, "needed": value, "note": note, "survival": survival}
+        for batch, (value, note), survival in zip(price.batches.tolist(), needed, price.survival.tolist(), strict=True)
+    ]
 
 
 def enough_gpus(view: View, error: InputError) -> int | None:
@@ -98,10 +130,10 @@ def enough_gpus(view: View, error: InputError) -> int | None:
     if not isinstance(error, ParallelismError):
         return None
     for gpus in (2, 4, 8, 16, 32):
-        if gpus <= view.request.gpus:
+        if gpus <= view.plan_request.gpus:
             continue
         try:
-            pricer_of(view.request.scenario_only().model_copy(update={"gpus": gpus}))
+            pricer_of(view.plan_request.scenario_only().model_copy(update={"gpus": gpus}))
         except InputError:
             continue
         return gpus

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
-from specmargin.catalog.engine_times import find_engine_time
 from specmargin.decisions.design import Space, explore
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import InputError, nearest_names
@@ -160,8 +159,14 @@ def _survival(view: View) -> Figure:
         view.scenario.drafter.name if name == "all" and len(curves) == 1 else name: c for name, c in curves.items()
     }
     return acceptance.survival_figure(
-        named, drafter=_drafter_name(view), source=acceptance_source(view.scenario), hurdle=view.row.hurdle
+        named, drafter=_drafter_name(view), source=acceptance_source(view.scenario), needed=_needed(view)
     )
+
+
+def _needed(view: View) -> float | None:
+    """The survival that one more token needs at the marked batch; None where it is no probability."""
+    needed = float(view.next_tokens.hurdle[-1])
+    return needed if 0.0 < needed <= 1.0 else None
 
 
 def _by_category(rounds: Rounds) -> dict[str, list[float]]:
@@ -278,14 +283,14 @@ def _design(view: View) -> Figure:
 
 
 @made_once(maxsize=1)
-def _steps() -> Figure:
+def _rounds() -> Figure:
     """Independent of the controls: it validates the prices."""
-    from specmargin.validation.steps import measured_steps, predicted_seconds  # noqa: PLC0415 (SciPy, an extra)
+    from specmargin.validation.rounds import conditions, held_out_rounds  # noqa: PLC0415 (SciPy, an extra)
 
-    steps = measured_steps()
-    kinds = ("tables", "laws", "datasheet") if store.available() else ("laws", "datasheet")
-    times = {kind: find_engine_time(None, engine="vllm", prices=kind) for kind in kinds}
-    return validation.steps_figure(steps, {kind: predicted_seconds(steps, kind, times[kind]) for kind in kinds})
+    kinds = ("tables", "laws") if store.available() else ("laws",)
+    return validation.rounds_figure(
+        {kind: list(held_out_rounds(kind)) for kind in kinds}, conditions().partition(";")[0]
+    )
 
 
 GALLERY: dict[str, Entry] = {
@@ -343,9 +348,9 @@ GALLERY: dict[str, Entry] = {
         ),
         Entry(
             name="validation",
-            title="Predicted against measured, whole steps",
+            title="Predicted against measured, whole rounds",
             section="Validation",
-            draw=lambda _: _steps(),
+            draw=lambda _: _rounds(),
             slow=True,
         ),
     )

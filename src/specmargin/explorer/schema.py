@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, field_validator
 
-from specmargin.app.request_schema import listing
-from specmargin.app.verbs_schema import ReportRequest
+from specmargin.app.request_schema import MAX_CONTEXT, NUMBER, listing
+from specmargin.app.verbs_schema import ReportRequest, TpotField
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names
 from specmargin.catalog.engine_times import engine_time_names
@@ -17,14 +18,19 @@ from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer.uploads import Kind
+from specmargin.explorer.words import title
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import DRAFTERS
+from specmargin.schema import first_complaint
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
 _CURVE = re.compile(r"((length|accepted):)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
 _CATEGORY = re.compile(r"[A-Za-z0-9_ .+-]{1,60}")
 _HIT_RATE = re.compile(r"[0-9.]{1,8}")
 
+#: Precisions that the page offers.
+WEIGHTS = ("bf16", "fp8", "fp8-block", "nvfp4", "mxfp4", "int4-g128")
+KV_CACHES = ("bf16", "fp8")
 Text = Annotated[str, Field(max_length=200)]
 
 
@@ -47,6 +53,9 @@ class Query(ReportRequest):
         "h200"
     )
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    isl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 1000
+    osl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 300
+    tpot_slo: TpotField = None
     engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
     prices: Annotated[
         Text | None,
@@ -79,8 +88,8 @@ class Query(ReportRequest):
             json_schema_extra=_nullable(enum=["uniform", *BUNDLED]),
         ),
     ] = None
-    weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=["bf16", "fp8", "nvfp4", "mxfp4"]))] = None
-    kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=["bf16", "fp8"]))] = None
+    weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
+    kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     layer: Annotated[int | None, Field(ge=0, le=1000, description="MoE layer shown in the routing figures.")] = None
 
@@ -178,15 +187,48 @@ def _checked(find: Any) -> str:
         raise ValueError(str(error)) from None
 
 
-class ViewQuery(Query):
-    """A scenario, the figures to draw, and the chart structures that the page has already."""
+def read_query(text: str) -> Query:
+    """A compared scenario, as the address has it: `gpu=b200&drafter=eagle`."""
+    try:
+        return Query.model_validate(dict(parse_qsl(text, max_num_fields=100)))
+    except ValueError as error:
+        raise InputError(f"a compared scenario of the link: {first_complaint(error, name=title)}") from None
+
+
+class ComparedQuery(Query):
+    """A scenario, and those it is compared with."""
+
+    vs: Annotated[
+        list[Annotated[str, Field(max_length=2000)]],
+        Field(default_factory=list, max_length=11, description="Scenarios to compare with: queries of addresses."),
+    ]
+
+
+class ViewQuery(ComparedQuery):
+    """Scenarios, the figures to draw, and the chart structures that the page has already."""
 
     show: Annotated[str, Field(max_length=400, description="Comma-separated names of figures.")] = ""
     have: Annotated[str, Field(max_length=4000, description="Keys of structures that the page has already.")] = ""
 
 
-class FigureQuery(Query):
+class FigureQuery(ComparedQuery):
     theme: Literal["light", "dark"] = "light"
+
+
+JobId = Annotated[str, Field(pattern="^[0-9a-f]{8,32}$", description="Chosen by the page, to ask for progress.")]
+
+
+class ReportQuery(Query):
+    """A scenario, and the id under which the progress of its report is kept."""
+
+    job: JobId | None = None
+
+
+class Progress(BaseModel):
+    """Figures that are drawn, and all of them; zero of zero for an unknown job."""
+
+    done: int = 0
+    total: int = 0
 
 
 class Failure(BaseModel):

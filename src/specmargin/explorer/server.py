@@ -8,12 +8,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from importlib.resources import files
 from threading import Thread
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
@@ -25,11 +27,24 @@ from starlette.responses import JSONResponse, Response
 from specmargin._version import __version__
 from specmargin.caching import made_once
 from specmargin.errors import InputError
-from specmargin.explorer import choices, gallery, report, story
+from specmargin.explorer import choices, compare, gallery, report, story
 from specmargin.explorer.guard import Guard
-from specmargin.explorer.schema import Failure, FigureQuery, Query, Uploaded, UploadKind, ViewQuery
+from specmargin.explorer.jobs import Jobs
+from specmargin.explorer.schema import (
+    Failure,
+    FigureQuery,
+    JobId,
+    Progress,
+    Query,
+    ReportQuery,
+    Uploaded,
+    UploadKind,
+    ViewQuery,
+    read_query,
+)
 from specmargin.explorer.uploads import TooLargeError, Uploads
 from specmargin.explorer.view import View, view_of
+from specmargin.explorer.words import page_words, title
 from specmargin.figures.figure import Figure
 from specmargin.figures.files import rendered
 from specmargin.figures.theme import THEMES
@@ -81,24 +96,25 @@ def _warm_up() -> None:
     """Precompute what the first page needs: the default scenario and its first figures."""
     choices.catalog()
     files = Uploads()
-    default_view = view_of(ViewQuery(), files)
+    default_view = view_of(Query(), files)
     choices.marked_row(default_view)
     _json(default_view.plan)
     for entry in list(gallery.GALLERY.values())[:4]:
-        _figure_payload(entry.name, default_view, set())
+        _figure_payload(entry.name, partial(gallery.figure, entry.name, default_view), set())
     files.close()
 
 
 def _errors(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     async def refused(_: Request, error: InputError) -> Response:
-        return _failure(413 if isinstance(error, TooLargeError) else 400, str(error))
+        return _failure(413 if isinstance(error, TooLargeError) else 400, page_words(str(error)))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         loc = first["loc"][1:]  # without the part of the request
-        return _failure(422, complaint({**first, "loc": loc}), ".".join(map(str, loc)) or None)
+        message = complaint({**first, "loc": loc}, name=title)
+        return _failure(422, page_words(message), str(loc[0]) if loc else None)
 
     @app.exception_handler(HTTPException)
     async def absent(_: Request, error: HTTPException) -> Response:
@@ -191,19 +207,28 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
 
     @app.get("/api/view")
     def view(query: Annotated[ViewQuery, InQuery()]) -> Response:
-        """The plan, and figures as tables of rows; the structure of a chart only where the page lacks it.
+        """The plan of each scenario, and figures as tables of rows; a chart's structure only where the page lacks it.
 
         A scenario that cannot be priced is not an HTTP error: `refused` says why, `gpus` how many GPUs would suffice.
         """
         began = time.perf_counter()
-        current = view_of(query, uploads)
+        queries: list[Query] = [query, *(read_query(text) for text in query.vs)]
+        views = [view_of(each, uploads) for each in queries]
+        answers = [_answered(each) for each in views]
+        drafters = [each["plan"]["drafter"] if "plan" in each else None for each in answers]
+        for answer, label in zip(answers, compare.labels(queries, drafters), strict=True):
+            answer["label"] = label
+        shown = [] if "refused" in answers[0] else [name for name in query.show.split(",") if name]
         have = set(query.have.split("|"))
-        try:
-            body: dict[str, Any] = {"plan": current.plan, "here": choices.marked_row(current)}
-        except InputError as error:
-            return _json({"refused": str(error), "gpus": choices.enough_gpus(current, error)})
-        body["figures"] = [_figure_payload(name, current, have) for name in query.show.split(",") if name]
-        return _json(body | {"seconds": round(time.perf_counter() - began, 4)})
+        names = [answer["label"] for answer in answers]
+        figures = [_figure_payload(name, partial(_drawn, name, views, names), have) for name in shown]
+        seconds = round(time.perf_counter() - began, 4)
+        return _json({"answers": answers, "figures": figures, "seconds": seconds})
+
+    @app.get("/api/alternatives/{field}")
+    def alternatives(field: compare.Alternatives, query: ScenarioQuery) -> list[str]:
+        """Drafters that this model has, or GPUs that the scenario fits on."""
+        return compare.alternatives(view_of(query, uploads), field)
 
     @app.get("/api/story")
     def paragraphs(query: ScenarioQuery) -> Response:
@@ -213,9 +238,20 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
         )
 
 
-def _figure_payload(name: str, view: View, have: set[str]) -> dict[str, Any]:
+def _answered(view: View) -> dict[str, Any]:
     try:
-        figure = gallery.figure(name, view)
+        return {"plan": view.plan, "here": choices.marked_row(view)}
+    except InputError as error:
+        return {"refused": page_words(str(error)), "gpus": choices.enough_gpus(view, error)}
+
+
+def _drawn(name: str, views: Sequence[View], names: Sequence[str]) -> Figure:
+    return compare.overlay(name, views, names) if name in compare.OVERLAYS else gallery.figure(name, views[0])
+
+
+def _figure_payload(name: str, draw: Callable[[], Figure], have: set[str]) -> dict[str, Any]:
+    try:
+        figure = draw()
     except gallery.DoesNotApplyError as error:
         return {"name": name, "reason": str(error)}
     return {
@@ -246,9 +282,13 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
         query: Annotated[FigureQuery, InQuery()],
     ) -> Response:
         """One figure as Vega-Lite JSON, CSV rows, an image, or an HTML page."""
-        if name not in gallery.GALLERY:
-            raise HTTPException(404, f"no figure {name!r}; known: {', '.join(gallery.GALLERY)}")
-        drawn = gallery.figure(name, view_of(query, uploads))
+        known = (*gallery.GALLERY, *compare.OVERLAYS)
+        if name not in known:
+            raise HTTPException(404, f"no figure {name!r}; known: {', '.join(known)}")
+        queries: list[Query] = [query, *(read_query(text) for text in query.vs)]
+        views = [view_of(each, uploads) for each in queries]
+        drafters = [each.scenario.drafter.name for each in views]
+        drawn = _drawn(name, views, compare.labels(queries, drafters))
         if ending == "csv":
             return _attached(_csv(drawn), "text/csv; charset=utf-8", f"{name}.csv")
         chart = drawn.chart(THEMES[query.theme])
@@ -256,10 +296,26 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
             return _attached(json.dumps(chart.to_dict()), "application/json", f"{name}.json")
         return _attached(rendered(chart, ending), _DRAWN[ending], f"{name}.{ending}")
 
+    jobs = Jobs()
+
     @app.get("/api/report", response_class=Response, responses={200: {"content": {"text/html": {}}}})
-    def whole(query: ScenarioQuery) -> Response:
-        """The explanation and all figures as one HTML file without scripts."""
-        return _attached(report.page(view_of(query, uploads)), "text/html; charset=utf-8", "report.html")
+    def whole(query: Annotated[ReportQuery, InQuery()], request: Request) -> Response:
+        """The explanation and all figures as one HTML file without scripts; `job`: an id to ask for progress."""
+        origin = report.Origin(made=datetime.now(UTC), link=f"{request.base_url}?{_address(query)}")
+        advance = jobs.started(query.job, len(gallery.GALLERY))
+        text = report.page(view_of(query, uploads), origin, advance=advance)
+        return _attached(text, "text/html; charset=utf-8", "report.html")
+
+    @app.get("/api/report/progress")
+    def progress(job: Annotated[JobId, InQuery()]) -> Progress:
+        """How many figures of a report are drawn."""
+        return jobs.progress(job)
+
+
+def _address(query: Query) -> str:
+    """The scenario in the page's address: fields that differ from their defaults."""
+    fields = query.model_dump(mode="json", include=set(Query.model_fields), exclude_defaults=True, exclude_none=True)
+    return urlencode(fields)
 
 
 def _contents() -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Paragraph:
 
 
 def paragraphs(view: View) -> list[Paragraph]:
-    return [*_layers(view), _attention(view), _fixed(view), _hurdle(view), _policies(view), _ending(view)]
+    return [*_layers(view), _attention(view), _fixed(view), _one_more(view), _policies(view), _ending(view)]
 
 
 def _layers(view: View) -> Iterator[Paragraph]:
@@ -55,7 +55,7 @@ def _dense(view: View) -> Paragraph:
     layer = intensity(scenario)
     device = scenario.device
     text = (
-        f"A step reads its weights once, however many positions it computes. A {device.title} is balanced at "
+        f"A step reads its weights once, however many positions it computes. The {device.title} is balanced at "
         f"{layer.ridge:,.0f} FLOPs per byte, so a dense layer with these weights is memory-bound up to "
         f"{layer.dense_knee:,.0f} positions: extra tokens up to that number add no time, which is what speculative "
         f"decoding relies on."
@@ -114,13 +114,8 @@ def _effect(view: View) -> str:
 
 
 def _attention(view: View) -> Paragraph:
-    scenario, batch, depth = view.scenario, view.batch, _depth(view)
-    step = Step.uniform(batch=batch, depth=depth, context=scenario.context)
-    now, more = view.pricer.marginal(step)
-    seconds = {line.component: float(line.seconds) for line in now.components}
-    later = {line.component: float(line.seconds) for line in more.components}
-    added = {name: later.get(name, 0.0) - value for name, value in seconds.items()}
-    share = added.get(Component.ATTENTION, 0.0) / max(sum(added.values()), 1e-30)
+    scenario, price = view.scenario, view.next_tokens
+    share = price.share("attention", -1)
     kinds = _kinds(scenario)
     stops = view.plan["stops_at_context"]
     limit = (
@@ -129,8 +124,9 @@ def _attention(view: View) -> Paragraph:
         else "speculation pays at every supported context"
     )
     text = (
-        f"{kinds} At batch {batch} and {scenario.context:,.0f} tokens, attention is {share:.0%} of what one more draft "
-        f"position costs. At batch {view.plan['rows'][0]['batch']}, {limit}."
+        f"{kinds} At batch {view.batch} and {scenario.context:,.0f} tokens, attention with its projections is "
+        f"{share:.0%} of the price of one more draft token, drafting included. At batch "
+        f"{view.plan['rows'][0]['batch']}, {limit}."
     )
     return Paragraph(id="attention", heading="Attention", text=text, figure="context")
 
@@ -188,27 +184,29 @@ def _datasheet_comparison(view: View) -> str:
     )
 
 
-def _hurdle(view: View) -> Paragraph:
-    row, survival = view.row, view.scenario.survival
-    reached = float(survival.up_to(row.depth + 1)[row.depth])
+def _one_more(view: View) -> Paragraph:
+    row, survival, price = view.row, view.scenario.survival, view.next_tokens
+    needed, reached = float(price.hurdle[-1]), float(price.survival[-1])
     even = row.break_even_acceptance
     needs = (
         f"drafts of {row.break_even_depth} break even at a per-token acceptance of {even:.2f}"
         if even is not None
         else f"drafts of {row.break_even_depth} would not pay even if every token were accepted"
     )
-    must = (
-        f"the next draft token must survive with probability {row.hurdle:.2f} to be worth verifying, drafting "
-        f"excluded: the hurdle"
-        if row.hurdle is not None
-        else f"verifying one more draft token {row.hurdle_note}: there is no hurdle between 0 and 1"
-    )
     text = (
-        f"At batch {row.batch} {must}. After {row.depth} it survives with {reached:.2f}. As a "
-        f"whole, {needs}; your drafter's first token is accepted with {survival.first_acceptance:.2f}. Compare an "
-        f"acceptance rate with the break-even."
+        f"At batch {row.batch} and depth {row.depth}, one more draft token takes the time of {needed:.2f} committed "
+        f"tokens, drafting included. {_compared(needed, reached)} As a whole, {needs}; your drafter's first token is "
+        f"accepted with {survival.first_acceptance:.2f}. Compare an acceptance rate with the break-even."
     )
-    return Paragraph(id="hurdle", heading="The hurdle", text=text, figure="survival")
+    return Paragraph(id="hurdle", heading="One more draft token", text=text, figure="survival")
+
+
+def _compared(needed: float, reached: float) -> str:
+    if needed <= 0.0:
+        return f"It costs nothing, so it always pays; it survives with probability {reached:.2f}."
+    if needed > 1.0:
+        return f"No token survives with more than probability 1, so it never pays; this one has {reached:.2f}."
+    return f"To pay, it must survive with at least that probability; it has {reached:.2f}."
 
 
 def _policies(view: View) -> Paragraph:

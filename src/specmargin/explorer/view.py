@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from specmargin.app.payload import payload
-from specmargin.app.planning import Answer, answer
+from specmargin.app.planning import Answer, answer, row_and_range
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import early_stop_of, scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
+from specmargin.decisions.certainty import SpeedupRange
+from specmargin.decisions.next_token import NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
@@ -47,12 +51,17 @@ class View:
 
     @cached_property
     def _pair(self) -> tuple[DraftChoice, Pricer]:
-        return pricer_of(self.request.scenario_only())
+        return pricer_of(self.plan_request.scenario_only())
+
+    @cached_property
+    def plan_request(self) -> PlanRequest:
+        return self.request.as_plan()
 
     @property
     def batch(self) -> int:
-        """The batch marked in figures."""
-        return self.request.batch
+        """The batch marked in figures: the one chosen, or that of the load."""
+        loaded = self.plan_request.isl is not None
+        return self.answer.headline_row.batch if loaded else self.request.batch
 
     @property
     def max_depth(self) -> int:
@@ -90,19 +99,33 @@ class View:
 
     @property
     def answer(self) -> Answer:
-        return _answer(self.request.scenario_only(), self.max_depth)
+        return _answer(self.plan_request)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
         """What `specmargin plan --json` prints for the same scenario."""
-        return payload([self.answer], self.engine, None)
+        return payload([self.answer], self.engine, self.request.gpu_hour_price)
 
     @cached_property
-    def row(self) -> PlanRow:
+    def row_and_range(self) -> tuple[PlanRow, SpeedupRange]:
         """What the plan's flags give at the marked batch."""
-        plan = self.answer.plan
-        planned = next((row for row in plan.rows if row.batch == self.batch), None)
-        return planned or plan.row_at(self.batch)
+        return row_and_range(self.answer, self.batch)
+
+    @property
+    def row(self) -> PlanRow:
+        return self.row_and_range[0]
+
+    @cached_property
+    def next_tokens(self) -> NextToken:
+        """The price of one more draft token by row of the plan, and at the marked batch (the last entry)."""
+        rows = [*self.answer.plan.rows, self.row]
+        return next_token(
+            self.pricer,
+            [row.batch for row in rows],
+            np.array([row.depth for row in rows]),
+            graph_limit=self.graph_limit,
+            schedule=self.answer.config.schedule,
+        )
 
     @property
     def local_routing(self) -> LocalRouting | None:
@@ -178,9 +201,9 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
 
 
 @made_once(maxsize=_CACHED)
-def _answer(request: ScenarioRequest, max_depth: int) -> Answer:
-    choice, pricer = pricer_of(request)
-    return answer(choice, pricer, PlanRequest.model_construct(**request.model_dump(), depth=max_depth))
+def _answer(request: PlanRequest) -> Answer:
+    choice, pricer = pricer_of(request.scenario_only())
+    return answer(choice, pricer, request)
 
 
 @made_once(maxsize=4)

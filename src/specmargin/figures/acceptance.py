@@ -10,6 +10,7 @@ import numpy as np
 
 from specmargin.acceptance.survival import Survival
 from specmargin.figures.figure import Figure, end_labels, rounded, table
+from specmargin.figures.theme import DRAFTERS
 from specmargin.step import BoolArray, FloatArray
 
 _BINS = 15
@@ -64,9 +65,9 @@ def _draw_histogram() -> alt.LayerChart:
 
 
 def survival_figure(
-    curves: Mapping[str, Sequence[float]], *, drafter: str, source: str, hurdle: float | None = None
+    curves: Mapping[str, Sequence[float]], *, drafter: str, source: str, needed: float | None = None
 ) -> Figure:
-    """Survival by depth, one line per category, and the hurdle at the marked batch where given."""
+    """Survival by depth, one line per category. `needed`: what one more token needs at the marked batch."""
     names = _shown_categories(curves)
     rows = [
         {"depth": depth, "survival": rounded(value), "series": name}
@@ -80,7 +81,7 @@ def survival_figure(
         if best != worst
         else f", all of {len(curves[best])} with {curves[best][-1]:.0%}"
     )
-    cleared = "" if hurdle is None else f" The hurdle here is {hurdle:.2f}."
+    cleared = "" if needed is None else f" At the marked batch one more token needs {needed:.2f}."
     return Figure(
         name="survival",
         title="Survival by draft depth",
@@ -89,9 +90,9 @@ def survival_figure(
         tables={
             "curves": rows,
             "labels": end_labels(ends, x="depth", y="survival", gap=0.055),
-            "hurdle": []
-            if hurdle is None
-            else [{"survival": rounded(hurdle), "depth": 0, "text": f"hurdle {hurdle:.2f}"}],
+            "needed": []
+            if needed is None
+            else [{"survival": rounded(needed), "depth": 0, "text": f"needed: {needed:.2f}"}],
         },
         draw=_draw_survival,
         shape=(tuple(names),),
@@ -115,14 +116,15 @@ def _draw_survival(names: tuple[str, ...]) -> alt.LayerChart:
         axis=alt.Axis(format="%"),
         scale=alt.Scale(domain=[0, 1]),
     )
-    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
+    domain = DRAFTERS if len(names) == 1 and names[0] in DRAFTERS else names  # a drafter has its own colour
+    colour = alt.Color("series:N", scale=alt.Scale(domain=list(domain)), legend=None)
     tooltip = [alt.Tooltip("series:N", title=" "), "depth:Q", alt.Tooltip("survival:Q", format=".1%")]
     lines = table("curves").mark_line().encode(x=x, y=y, color=colour)
     points = table("curves").mark_point(size=24).encode(x=x, y=y, color=colour, tooltip=tooltip)
     labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
-    hurdle = table("hurdle").mark_rule(style="marker").encode(y=y)
-    name = table("hurdle").mark_text(style="marker-label", align="left", dx=4, dy=-8).encode(x=x, y=y, text="text:N")
-    return alt.LayerChart(layer=[hurdle, lines, points, labels, name])
+    needed = table("needed").mark_rule(style="marker").encode(y=y)
+    name = table("needed").mark_text(style="marker-label", align="left", dx=4, dy=-8).encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[needed, lines, points, labels, name])
 
 
 # --- confidence ---

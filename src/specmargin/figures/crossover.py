@@ -9,12 +9,14 @@ from specmargin.decisions.grid import allowed_depths
 from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.figures.curve import MAP_BATCHES, fitting
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.payoff import MAP_BATCHES, fitting
 from specmargin.figures.words import price_source
+from specmargin.step import BoolArray, FloatArray
 
 _EVEN = 0.02  # relative goodput difference that counts as even
-_REACH = 1.5  # ratio at the ends of the colour scale
+_FIRST, _SECOND = "▾", "▴"  # in front of the lead of each drafter
+_REACHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # ratios at the ends of the colour scale: the first that the data fit in
 
 
 def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
@@ -24,15 +26,16 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph
     first_grid, second_grid = first.grid(batches, deep), second.grid(batches, deep)
     ratio = second_grid.goodput / first_grid.goodput
     allowed = allowed_depths(first_grid, graph_limit)
+    reach = next((r for r in _REACHES if _extent(ratio[:, 1:], allowed[:, 1:]) <= r), _REACHES[-1])
     names = (first.scenario.drafter.name, second.scenario.drafter.name)
     rows = [
         {
             "batch": batch,
             "depth": depth,
             "ratio": rounded(ratio[i, depth]),
-            "text": f"{max(ratio[i, depth], 1 / ratio[i, depth]):.2f}",
+            "text": _cell(float(ratio[i, depth])),
             "winner": _winner(float(ratio[i, depth]), names),
-            "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(_REACH)),
+            "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(reach)),
         }
         for i, batch in enumerate(batches)
         for depth in range(1, deep + 1)
@@ -47,8 +50,20 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph
         source=f"{price_source(first)}; acceptance per drafter ({' and '.join(kinds)})",
         tables={"cells": rows},
         draw=_draw,
-        shape=(names, deep),
+        shape=(names, deep, reach),
     )
+
+
+def _extent(ratio: FloatArray, allowed: BoolArray) -> float:
+    """The largest lead of either drafter."""
+    leads = np.exp(np.abs(np.log(ratio[allowed])))
+    return float(leads.max(initial=1.0))
+
+
+def _cell(ratio: float) -> str:
+    """The lead, and whose it is: a mark that does not need colour."""
+    mark = "" if abs(ratio - 1.0) < _EVEN else _SECOND if ratio > 1.0 else _FIRST
+    return f"{mark}{max(ratio, 1.0 / ratio):.2f}"
 
 
 def _winner(ratio: float, names: tuple[str, str]) -> str:
@@ -65,16 +80,24 @@ def _words(scenario: Scenario, batches: list[int], ratio: np.ndarray, names: tup
     )
     where = f", and the lead changes at batch {turns[0]}" if turns else " and at every batch shown"
     by = max(ratio[0], 1 / ratio[0])
-    return f"{lead} ({by:.2f}×){where}. Cells: goodput of the better one over the other, same depth."
+    cells = f"Cells: goodput of the better one ({_FIRST} {names[0]}, {_SECOND} {names[1]}) over the other, same depth."
+    return f"{lead} ({by:.2f}×){where}. {cells}"
 
 
-def _draw(names: tuple[str, str], deep: int) -> alt.LayerChart:
+def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
     x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("depth:O", title="draft tokens", scale=alt.Scale(domain=list(range(deep, 0, -1))))
+    side = f"datum.value < 1 ? '{_FIRST} {names[0]} ' : '{_SECOND} {names[1]} '"
+    ahead = f"({side}) + format(max(datum.value, 1 / datum.value), '.3~g') + '×'"
     colour = alt.Color(
         "ratio:Q",
-        scale=alt.Scale(type="log", range="diverging", interpolate="lab", domain=[1.0 / _REACH, _REACH], clamp=True),
-        legend=alt.Legend(title=f"{names[0]} ↔ {names[1]}", values=[0.7, 1.0, 1.4], format=".1f", gradientLength=140),
+        scale=alt.Scale(type="log", range="diverging", interpolate="lab", domain=[1.0 / reach, reach], clamp=True),
+        legend=alt.Legend(
+            title="ahead",
+            values=[1.0 / reach, 1.0, reach],
+            labelExpr=f"abs(datum.value - 1) < 0.01 ? 'even' : {ahead}",
+            gradientLength=140,
+        ),
     )
     tooltip = [
         "batch:O",

@@ -14,6 +14,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+from altair.utils.schemapi import debug_mode
 
 from specmargin.figures.theme import LIGHT, Theme, config
 
@@ -62,6 +63,13 @@ class Figure:
         """The Vega-Lite specification without data, title and theme: equal for equal `key`s."""
         return _structure(self.draw, self.shape)
 
+    def drawing(self, theme: Theme = LIGHT) -> dict[str, Any]:
+        """The specification of the drawing alone, for a page that shows title, takeaway and source itself."""
+        spec = dict(self.structure)
+        if not {"width", "hconcat", "vconcat", "concat"} & spec.keys():
+            spec |= {"width": WIDTH, "height": HEIGHT}
+        return spec | {"datasets": spec.get("datasets", {}) | dict(self.tables), "config": config(theme)}
+
     @property
     def key(self) -> str:
         return ":".join([self.name, *map(str, self.shape)])
@@ -84,7 +92,9 @@ def _balanced(text: str, width: int) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _structure(draw: Draw, shape: tuple[Hashable, ...]) -> dict[str, Any]:
-    spec: dict[str, Any] = draw(*shape).to_dict(context={"pre_transform": False})
+    # Not validated, which would take most of the time until a figure appears: tests validate every figure.
+    with debug_mode(False):
+        spec: dict[str, Any] = draw(*shape).to_dict(validate=False, context={"pre_transform": False})
     spec.pop("config", None)
     spec.pop("title", None)
     return spec

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from specmargin.figures.figure import Figure, powers, rounded, table
+from specmargin.figures.theme import POLICIES
 
 if TYPE_CHECKING:
     from specmargin.policies.study.ladder import LadderRow
 
-# In drawing order, with a dash pattern that distinguishes policies without colour.
+# The policy of each name, and a dash pattern that distinguishes policies without colour.
 SHOWN = {
-    "ours": [1, 0],
-    "vLLM adaptive verification": [6, 2],
-    "one-width gate": [3, 2],
-    "SGLang ladder": [8, 3, 2, 3],
-    "TurboSpec": [2, 2],
-    "oracle": [1, 3],
+    "ours": ("gate", [1, 0]),
+    "vLLM adaptive verification": ("vllm-adaptive", [6, 2]),
+    "one-width gate": ("one-width", [3, 2]),
+    "SGLang ladder": ("sglang", [8, 3, 2, 3]),
+    "TurboSpec": ("turbospec", [2, 2]),
+    "oracle": ("oracle", [1, 3]),
 }
 _LOWEST, _HIGHEST = -0.4, 0.65
 _COLUMNS = 2
@@ -66,13 +67,15 @@ def _draw(titles: tuple[str, ...]) -> alt.ConcatChart | alt.LayerChart:
 
 
 def _panel(title: str) -> alt.LayerChart:
-    names, dashes = list(SHOWN), list(SHOWN.values())
+    name_of = {policy: name for name, (policy, _) in SHOWN.items()}
+    domain = [name_of.get(policy, policy) for policy in POLICIES]  # a policy's place is its colour
+    dashes = [SHOWN[name][1] if name in SHOWN else [1, 0] for name in domain]
     scale = alt.Scale(type="log", base=2, nice=False)
     x = alt.X("concurrency:Q", scale=scale, axis=powers(11), title="sequences decoding together")
     y = alt.Y("gain:Q", axis=alt.Axis(format="+%"), title="goodput over the best fixed depth")
-    legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke")
-    colour = alt.Color("policy:N", scale=alt.Scale(domain=names), legend=legend, sort=None)
-    dash = alt.StrokeDash("policy:N", scale=alt.Scale(domain=names, range=dashes), legend=legend)
+    legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke", symbolSize=260, values=list(SHOWN))
+    colour = alt.Color("policy:N", scale=alt.Scale(domain=domain), legend=legend)
+    dash = alt.StrokeDash("policy:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
     tooltip = ["policy:N", "concurrency:Q", alt.Tooltip("gain:Q", format="+.1%")]
     base = table("gains").transform_filter(f"datum.prices === {_quoted(title)}")
     lines = base.mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)

@@ -1,100 +1,108 @@
-"""The price of one more position, by component."""
+"""The price of one more draft token, by kind of work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.plan import deepest
+from specmargin.decisions.next_token import KINDS, NextToken, next_token
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import marginal_by_component, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
+from specmargin.figures.curve import MAP_BATCHES, curve
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.payoff import MAP_BATCHES, fitting
 from specmargin.figures.words import price_source, setting
-from specmargin.prices.work import Component
-from specmargin.step import FloatArray, IntArray, Step
 
-# The components of a ledger in six kinds, as many as colours can distinguish.
-KINDS = {
-    "routed experts": (Component.ROUTED_EXPERTS, Component.ROUTER),
-    "attention": (Component.ATTENTION, Component.ATTENTION_PROJECTIONS),
-    "dense and shared": (Component.DENSE_FFN, Component.SHARED_EXPERTS),
-    "head, sampling": (Component.LM_HEAD, Component.SAMPLING),
-    "collectives": (Component.COLLECTIVES,),
-    "engine": (Component.LAYERS, Component.ENGINE, Component.LAUNCHES),
-}
-_KIND_OF = {component: kind for kind, components in KINDS.items() for component in components}
+_TALLEST = 1.5  # survival never exceeds one: taller bars are cut here, and marked
+_TICK = 0.01  # height of a tick, relative to the axis
 
 
 def ledger_figure(
     pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
 ) -> Figure:
-    """The price of one more draft position in committed tokens, by kind of work, at the schedule's depth of each batch.
+    """The price of one more draft token per sequence at the schedule's depth of each batch that fits.
 
-    Seconds times current goodput: the survival that the token needs to be worth verifying. Without a schedule, the
+    In committed tokens, that is seconds times goodput: the survival that the token needs. Without a schedule, the
     depths are the best ones.
     """
-    batches = fitting(pricer, MAP_BATCHES)
-    deep = deepest(pricer.scenario, max_depth)
-    grid = pricer.grid(batches, deep)
-    chosen = setting_depths(grid, graph_limit, schedule)
-    goodput = setting_goodput(grid, chosen, schedule)
-    seconds = _marginal_by_kind(pricer, batches, chosen)
-    total = np.sum(list(seconds.values()), axis=0)
-    survival = pricer.scenario.survival.up_to(deep + 1)[chosen]
+    shown = curve(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule, batches=MAP_BATCHES)
+    drawn = [i for i in shown.shown if shown.batches[i] in MAP_BATCHES] or [0]
+    batches = [shown.batches[i] for i in drawn]
+    price = next_token(pricer, batches, shown.depths[drawn], graph_limit=graph_limit, schedule=schedule)
+    sizes = price.batches.tolist()
+    tallest = float(max(np.minimum(price.hurdle, _TALLEST).max(), price.survival.max()))
     return Figure(
         name="ledger",
         title="The price of one more draft token",
-        takeaway=_takeaway(pricer.scenario, batches, seconds, goodput),
+        takeaway=_takeaway(pricer.scenario, price),
         source=price_source(pricer),
         tables={
-            "rows": [
-                {
-                    "batch": size,
-                    "kind": kind,
-                    "order": rank,
-                    "hurdle": rounded(max(value[i], 0.0) * goodput[i]),
-                    "microseconds": rounded(value[i] * 1e6),
-                }
-                for rank, (kind, value) in enumerate(seconds.items())
-                for i, size in enumerate(batches)
-            ],
+            "rows": _bars(price),
             "totals": [
-                {"batch": size, "hurdle": rounded(total[i] * goodput[i]), "text": f"{total[i] * 1e6:,.0f}"}
-                for i, size in enumerate(batches)
+                {"batch": size, "text": f"{price.seconds[i] * 1e6:,.0f}{'' if price.has_graph[i] else '*'}"}
+                for i, size in enumerate(sizes)
             ],
             "heading": [{"text": "µs"}],
-            "survival": [{"batch": size, "hurdle": rounded(survival[i])} for i, size in enumerate(batches)],
+            "survival": [
+                {
+                    "batch": size,
+                    "hurdle": rounded(price.survival[i]),
+                    "low": rounded(price.survival[i] - _TICK * tallest / 2),
+                    "high": rounded(price.survival[i] + _TICK * tallest / 2),
+                }
+                for i, size in enumerate(sizes)
+            ],
+            "name": [
+                {"batch": int(price.batches[0]), "hurdle": rounded(price.survival[0]), "text": "its survival"},
+            ],
+            "cut": [
+                {"batch": size, "hurdle": _TALLEST, "text": f"▲ {price.hurdle[i]:.1f}"}
+                for i, size in enumerate(sizes)
+                if price.hurdle[i] > _TALLEST
+            ],
         },
         draw=_draw,
-        shape=(tuple(kind for kind, value in seconds.items() if value.any()),),
+        shape=(tuple(kind for kind, value in price.seconds_by_kind.items() if np.abs(value).max() > 1e-9),),
     )
 
 
-def _marginal_by_kind(pricer: Pricer, batches: Sequence[int], depths: IntArray) -> dict[str, FloatArray]:
-    step = Step.uniform(batch=np.array(batches, dtype=np.float64), depth=depths, context=pricer.scenario.context)
-    now, more = pricer.marginal(step)
-    seconds: dict[str, FloatArray] = {kind: np.zeros(len(batches)) for kind in KINDS}
-    for line, added in marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks):
-        seconds[_KIND_OF[line.component]] = seconds[_KIND_OF[line.component]] + added
-    return seconds
+def _bars(price: NextToken) -> list[dict[str, Any]]:
+    """Kinds that take less time one token deeper are left out of the stack; a cut bar keeps its proportions."""
+    positive = {kind: np.maximum(value, 0.0) * price.goodput for kind, value in price.seconds_by_kind.items()}
+    height = np.sum(list(positive.values()), axis=0)
+    cut = np.minimum(1.0, _TALLEST / np.maximum(height, 1e-30))
+    return [
+        {
+            "batch": size,
+            "kind": kind,
+            "order": rank,
+            "hurdle": rounded(value[i] * cut[i]),
+            "microseconds": rounded(price.seconds_by_kind[kind][i] * 1e6),
+        }
+        for rank, (kind, value) in enumerate(positive.items())
+        for i, size in enumerate(price.batches.tolist())
+    ]
 
 
-def _takeaway(scenario: Scenario, batches: Sequence[int], seconds: dict[str, FloatArray], goodput: FloatArray) -> str:
-    total = np.sum(list(seconds.values()), axis=0)
+def _takeaway(scenario: Scenario, price: NextToken) -> str:
+    def said(i: int) -> str:
+        most = max(price.seconds_by_kind, key=lambda kind: float(price.seconds_by_kind[kind][i]))
+        return f"{price.seconds[i] * 1e6:,.0f} µs at batch {price.batches[i]} (mostly {most})"
 
-    def price(i: int) -> str:
-        most = max(seconds, key=lambda kind: float(seconds[kind][i]))
-        return f"{total[i] * 1e6:,.0f} µs at batch {batches[i]} (mostly {most}), or {total[i] * goodput[i]:.2f} tokens"
-
+    times = said(0) if price.batches.size == 1 else f"{said(0)}, {said(-1)}"
     return (
-        f"{setting(scenario)}: verifying one more token takes {price(0)}; {price(-1)}. "
-        "Height: the survival it needs, drafting excluded. Tick: the survival it has."
+        f"{setting(scenario)}: one more draft token per sequence takes {times}, drafting included. Bars: the survival "
+        f"that it needs, averaged over the batch; ticks: the survival that it has.{_beyond(price)}"
+        f"{'' if price.has_graph.all() else ' *: no CUDA graph for it.'}"
     )
+
+
+def _beyond(price: NextToken) -> str:
+    """Ticks above their bar: what the schedule leaves for the sake of fewer ranges."""
+    gain = float(np.where(price.has_graph, price.gain, 0.0).max(initial=0.0))
+    return "" if gain < 0.001 else f" Where the tick is above the bar, going deeper would gain up to {gain:.1%}."
 
 
 def _draw(kinds: tuple[str, ...]) -> alt.LayerChart:
@@ -104,23 +112,34 @@ def _draw(kinds: tuple[str, ...]) -> alt.LayerChart:
         axis=alt.Axis(labelAngle=0),
         scale=alt.Scale(paddingInner=0.35),  # domain from the rows: a new context then needs no new chart
     )
-    # Survival never exceeds one: higher prices are clipped, with their number above the bar.
-    scale = alt.Scale(domain=[0.0, 1.0], clamp=True)
-    y = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", stack="zero", scale=scale)
+    title = "survival that one more token needs"
+    y = alt.Y("hurdle:Q", title=title, stack="zero")
     colour = alt.Color(
         "kind:N",
-        scale=alt.Scale(domain=list(kinds)),
-        legend=alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square"),
-        sort=list(kinds),
+        scale=alt.Scale(domain=list(KINDS)),  # a kind keeps its colour where another does not occur
+        legend=alt.Legend(
+            title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square", values=list(kinds)
+        ),
     )
     tooltip = ["batch:O", "kind:N", alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
-    bars = table("rows").mark_bar(clip=True).encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
-    plain = alt.Y("hurdle:Q", title="price in committed tokens (hurdle)", scale=scale)
+    bars = table("rows").mark_bar().encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
+    plain = alt.Y("hurdle:Q", title=title)
     text = table("totals").mark_text().encode(x=x, y=alt.value(-14), text="text:N")
     heading = table("heading").mark_text(style="note", align="right")
     heading = heading.encode(x=alt.value(-12), y=alt.value(-14), text="text:N")
-    survival = table("survival").mark_tick(style="average", orient="horizontal")
-    survival = survival.encode(
-        x=x, y=plain, tooltip=[alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")]
+    ticks = (
+        table("survival")
+        .mark_bar(style="tick")
+        .encode(
+            x=x,
+            y=alt.Y("low:Q", title=title),
+            y2="high:Q",
+            tooltip=["batch:O", alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")],
+        )
     )
-    return alt.LayerChart(layer=[bars, text, heading, survival])
+    names = [
+        table("name").mark_text(style=style, align="left", xOffset=-18, dy=-10).encode(x=x, y=plain, text="text:N")
+        for style in ("note-halo", "note")
+    ]
+    cut = table("cut").mark_text(dy=-9, fontWeight=600).encode(x=x, y=plain, text="text:N")
+    return alt.LayerChart(layer=[bars, text, heading, ticks, *names, cut])

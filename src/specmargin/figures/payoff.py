@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.grid import Grid, allowed_depths, best_depths
 from specmargin.decisions.plan import Plan, deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import fitting_batch, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
+from specmargin.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
+from specmargin.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
 from specmargin.figures.words import machine, price_source, setting
-from specmargin.step import FloatArray, IntArray
+from specmargin.step import FloatArray
 
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
-MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-
-def fitting(pricer: Pricer, batches: Sequence[int]) -> list[int]:
-    """The batches that fit without speculation; at least two, so that there is a line to draw."""
-    fit = [batch for batch in batches if batch <= pricer.no_spec_largest_batch]
-    return fit if len(fit) > 1 else list(batches[:2])
-
-
-def _setting(
-    pricer: Pricer, max_depth: int, graph_limit: int | None, schedule: Schedule | None
-) -> tuple[list[int], Grid, IntArray]:
-    """The batches that fit, their grid, and the schedule's depths; without one, the best depth of those that fit."""
-    batches = fitting(pricer, BATCHES)
-    if schedule is not None:
-        largest = fitting_batch(pricer, schedule.max_depth, schedule)
-        batches = [batch for i, batch in enumerate(batches) if batch <= largest or i < 2]
-    grid = pricer.grid(batches, deepest(pricer.scenario, max_depth))
-    if schedule is not None:
-        return batches, grid, schedule.depths_at(grid.batches)
-    chosen = best_depths(grid, graph_limit)
-    fits = {depth: pricer.largest_batch(depth) for depth in set(chosen.tolist())}
-    depths = [depth if size <= fits[depth] else 0 for size, depth in zip(batches, chosen.tolist(), strict=True)]
-    return batches, grid, np.array(depths)
 
 
 # --- over batch ---
@@ -60,48 +37,62 @@ def speedup_figure(
 
     Without a schedule, the best depth at each batch.
     """
-    batches, grid, chosen = _setting(pricer, max_depth, graph_limit, schedule)
-    gains = np.where(allowed_depths(grid, graph_limit), grid.goodput, np.nan) / grid.no_spec_goodput[:, np.newaxis]
-    best = setting_goodput(grid, chosen, schedule) / grid.no_spec_goodput
+    shown = curve(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
+    gains, best = shown.fixed_speedup, shown.speedup
     fixed = [
         {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
         for depth in range(1, gains.shape[1])
-        for i, size in enumerate(batches)
+        for i, size in enumerate(shown.batches)
         if np.isfinite(gains[i, depth])
     ]
     rows = [
         {
-            "batch": size,
+            "batch": shown.batches[i],
             "speedup": rounded(best[i]),
-            "depth": int(chosen[i]),
-            "text": (str(chosen[i]) if chosen[i] else "off") if size in MAP_BATCHES else "",
+            "depth": int(shown.depths[i]),
+            "colour": drafter_colour(pricer.scenario.drafter.name),
+            "text": (str(shown.depths[i]) if shown.depths[i] else "off") if shown.batches[i] in MAP_BATCHES else "",
         }
-        for i, size in enumerate(batches)
+        for i in shown.shown
     ]
     return Figure(
         name="speedup",
         title="Draft depth and speed-up by batch",
-        takeaway=_speedup_takeaway(pricer.scenario, batches, best, chosen),
+        takeaway=_speedup_takeaway(pricer.scenario, shown),
         source=price_source(pricer),
         tables={
             "best": rows,
             "fixed": fixed,
+            "fixed_labels": _fixed_labels(fixed),
             "even": [{"speedup": 1.0}],
-            "here": [{"batch": batch}] if batch <= batches[-1] else [],
+            "here": [{"batch": batch}] if batch <= shown.batches[-1] else [],
             "heading": [{"text": "draft"}],
+            "limit": limit_rows(shown, schedule),
         },
         draw=_draw_speedup,
     )
 
 
-def _speedup_takeaway(scenario: Scenario, batches: Sequence[int], best: FloatArray, chosen: IntArray) -> str:
-    top = int(np.nanargmax(best))
+def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The depth of each thin line, beside its last batch."""
+    ends: dict[str, tuple[float, float]] = {str(row["depth"]): (row["batch"], row["speedup"]) for row in rows}
+    spread = max((y for _, y in ends.values()), default=1.0) - min((y for _, y in ends.values()), default=1.0)
+    at_batch = {batch: {name: end for name, end in ends.items() if end[0] == batch} for batch, _ in ends.values()}
+    gap = 0.045 * max(spread, 0.1)
+    return [row for some in at_batch.values() for row in end_labels(some, x="batch", y="speedup", gap=gap)]
+
+
+def _speedup_takeaway(scenario: Scenario, shown: Curve) -> str:
+    if not shown.shown:
+        return f"{setting(scenario)}: no sequence fits in memory with drafts."
+    best, batches, depths = shown.speedup, shown.batches, shown.depths
+    first, top, last = shown.shown[0], int(np.nanargmax(best)), shown.shown[-1]
     if best[top] <= 1.0:
         return f"{setting(scenario)}: no depth pays at any batch."
-    ends = f"; at batch {batches[-1]} {best[-1]:.2f}×" if top != len(batches) - 1 else ""
-    first = f"{best[0]:.2f}× at batch {batches[0]} with drafts of {chosen[0]}"
-    most = "" if top == 0 else f", at most {best[top]:.2f}× at batch {batches[top]} (drafts of {chosen[top]})"
-    return f"{setting(scenario)}: {first}{most}{ends}. Thin lines: the same depth at every batch."
+    ends = f"; at batch {batches[last]} {best[last]:.2f}×" if top != last else ""
+    opening = f"{best[first]:.2f}× at batch {batches[first]} with drafts of {depths[first]}"
+    most = "" if top == first else f", at most {best[top]:.2f}× at batch {batches[top]} (drafts of {depths[top]})"
+    return f"{setting(scenario)}: {opening}{most}{ends}. Thin lines: the same depth at every batch."
 
 
 def _draw_speedup() -> alt.LayerChart:
@@ -114,15 +105,20 @@ def _draw_speedup() -> alt.LayerChart:
     fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail="depth:N")
     even = table("even").mark_rule(style="reference").encode(y=y)
     here = table("here").mark_rule(style="marker").encode(x=x)
-    line = table("best").mark_line().encode(x=x, y=y)
-    points = table("best").mark_point().encode(x=x, y=y, tooltip=tooltip)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
+    line = table("best").mark_line().encode(x=x, y=y, color=colour)
+    points = table("best").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
     depths = table("best").mark_text(fontWeight=600).encode(x=x, y=alt.value(-15), text="text:N")
     heading = (
         table("heading")
         .mark_text(style="note", align="right")
         .encode(x=alt.value(-15), y=alt.value(-15), text="text:N")
     )
-    return alt.LayerChart(layer=[fixed, even, here, line, points, depths, heading])
+    names = [
+        table("fixed_labels").mark_text(style=style, align="left", dx=5).encode(x=x, y=y, text="series:N")
+        for style in ("note-halo", "note")
+    ]
+    return alt.LayerChart(layer=[*limit_marks(), fixed, even, here, line, points, *names, depths, heading])
 
 
 # --- over batch and context ---
@@ -150,6 +146,8 @@ def context_figure(
     chosen = setting_depths(grid, graph_limit, schedule)
     gain = setting_goodput(grid, chosen, schedule) / grid.no_spec_goodput
     largest = {tokens: _largest(pricer, tokens, schedule) for tokens in contexts}
+    fits = np.array([size <= largest[int(tokens)] for size, tokens in zip(batches, context_by_cell, strict=True)])
+    low, high = _extent(gain[fits])
     rows = [
         {
             "batch": int(size),
@@ -158,10 +156,9 @@ def context_figure(
             "speedup": rounded(value),
             "depth": int(depth),
             "text": f"{value:.2f}" if depth else "–",
-            "high": bool(value > _HIGH),
+            "high": bool(value > low + _DARK * (high - low)),
         }
-        for size, tokens, depth, value in zip(batches, context_by_cell, chosen, gain, strict=True)
-        if size <= largest[int(tokens)]
+        for size, tokens, depth, value in np.column_stack([batches, context_by_cell, chosen, gain])[fits]
     ]
     return Figure(
         name="context",
@@ -170,11 +167,20 @@ def context_figure(
         source=price_source(pricer),
         tables={"cells": rows},
         draw=_draw_context,
-        shape=(tuple(map(_short, contexts)),),
+        shape=(tuple(map(_short, contexts)), low, high),
     )
 
 
-_HIGH = 1.93  # speed-up above which cells are dark enough for light text
+_DARK = 0.62  # of the colour scale: above it, cells are dark enough for light text
+_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control need no new chart
+
+
+def _extent(gain: FloatArray) -> tuple[float, float]:
+    """The ends of the colour scale: just outside the data, and 0.4 apart at least."""
+    if gain.size == 0:
+        return 1.0, 2.0
+    low, high = np.floor(gain.min() * _STEPS) / _STEPS, np.ceil(gain.max() * _STEPS) / _STEPS
+    return float(low), float(max(high, low + 0.4))
 
 
 def _largest(pricer: Pricer, tokens: int, schedule: Schedule | None) -> int:
@@ -201,86 +207,92 @@ def _short(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
 
-def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
+def _draw_context(contexts: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
     x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
     colour = alt.Color(
         "speedup:Q",
-        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[1.0, 2.5], clamp=True),
-        legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", values=[1.0, 1.5, 2.0, 2.5]),
+        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[low, high]),
+        legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
     )
     tooltip = ["batch:O", "context:O", alt.Tooltip("speedup:Q", format=".2f"), alt.Tooltip("depth:Q", title="draft")]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
-    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
-    return alt.LayerChart(layer=[cells, low, high])
+    dark = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
+    light = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    return alt.LayerChart(layer=[cells, dark, light])
 
 
 # --- against the time between tokens ---
+
+_SIZES = (1, 4, 16, 64, 256)  # batches that are written beside their points
 
 
 def pareto_figure(
     pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
 ) -> Figure:
     """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
-    batches, grid, chosen = _setting(pricer, max_depth, graph_limit, schedule)
-    goodput_of_setting = setting_goodput(grid, chosen, schedule)
-    gpus = pricer.scenario.layout.gpus
+    shown = curve(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
+    gpus, drafter = pricer.scenario.layout.gpus, pricer.scenario.drafter.name
+    everything = list(range(len(shown.batches)))
     sides = {
-        "no speculation": (grid.no_spec_goodput / gpus, grid.no_spec_seconds),
-        f"with {pricer.scenario.drafter.name}": (
-            goodput_of_setting / gpus,
-            grid.batches / goodput_of_setting,
-        ),
+        NO_SPECULATION: (shown.grid.no_spec_goodput / gpus, shown.grid.no_spec_seconds, everything),
+        f"with {drafter}": (shown.goodput / gpus, shown.tpot_seconds, shown.shown),
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "goodput": rounded(goodput[i]),
             "speed": rounded(1.0 / tpot[i]),
             "tpot": rounded(tpot[i] * 1e3),
-            "batch": size,
+            "batch": shown.batches[i],
             "series": name,
+            "colour": NO_SPECULATION if name == NO_SPECULATION else drafter_colour(drafter),
         }
-        for name, (goodput, tpot) in sides.items()
-        for i, size in enumerate(batches)
+        for name, (goodput, tpot, drawn) in sides.items()
+        for i in drawn
     ]
-    shown = {1, 4, 16, 64, 256}
-    ends = {name: (rounded(1.0 / tpot[0]), rounded(goodput[0])) for name, (goodput, tpot) in sides.items()}
+    first = {str(row["series"]): row for row in reversed(rows)}
+    ends = {name: (row["speed"], row["goodput"]) for name, row in first.items()}
+    labels = end_labels(ends, x="speed", y="goodput", gap=0.55, log=True)
     return Figure(
         name="pareto",
         title="Goodput against the speed of one sequence",
-        takeaway=_pareto_takeaway(pricer.scenario, sides),
+        takeaway=_pareto_takeaway(pricer.scenario, shown),
         source=price_source(pricer),
         tables={
             "points": rows,
-            "sizes": [row | {"text": f"{row['batch']}"} for row in rows if row["batch"] in shown],
-            "labels": end_labels(ends, x="speed", y="goodput", gap=0.55, log=True),
+            "sizes": [row | {"text": f"{row['batch']}"} for row in rows if row["batch"] in _SIZES],
+            "labels": [row | {"colour": first[row["series"]]["colour"]} for row in labels],
         },
         draw=_draw_pareto,
-        shape=(tuple(sides),),
     )
 
 
-def _pareto_takeaway(scenario: Scenario, sides: dict[str, tuple[FloatArray, FloatArray]]) -> str:
-    (no_spec, no_spec_tpot), (fast, fast_tpot) = sides.values()
-    middle = len(no_spec) // 2
-    wanted = 1.0 / no_spec_tpot[middle]  # tokens per second of one user without speculation, at the middle batch
-    reached = float(np.interp(-wanted, -1.0 / fast_tpot, fast))
-    return (
-        f"{setting(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {no_spec[middle]:,.0f} tokens/s "
-        f"without speculation and {reached:,.0f} with it. Numbers beside points: batch."
-    )
+def _pareto_takeaway(scenario: Scenario, shown: Curve) -> str:
+    """At the middle one of the batches that fit: what users get without speculation, and the goodput at that speed."""
+    if not shown.shown:
+        return f"{setting(scenario)}: no sequence fits in memory with drafts."
+    gpus, middle = scenario.layout.gpus, shown.shown[len(shown.shown) // 2]
+    plain = shown.grid.no_spec_goodput[middle] / gpus
+    wanted = 1.0 / shown.grid.no_spec_seconds[middle]  # tokens per second of one user
+    speeds, goodput = 1.0 / shown.tpot_seconds[shown.shown], shown.goodput[shown.shown] / gpus
+    said = f"{setting(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {plain:,.0f} tokens/s"
+    if wanted >= speeds.min():
+        reached = f"{float(np.interp(-wanted, -speeds, goodput)):,.0f} with it"
+    else:
+        reached = f"{goodput[-1]:,.0f} with it at {speeds[-1]:.0f} tokens/s, where memory is full"
+    return f"{said} without speculation and {reached}. Numbers beside points: batch."
 
 
-def _draw_pareto(names: tuple[str, ...]) -> alt.LayerChart:
+def _draw_pareto() -> alt.LayerChart:
     x = alt.X(
         "speed:Q",
         title="tokens/s per sequence (1 / TPOT)",
         scale=alt.Scale(type="log", nice=False, padding=14),
     )
     y = alt.Y("goodput:Q", title="committed tokens/s per GPU", scale=alt.Scale(type="log", nice=False, padding=16))
-    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(names), range=[[5, 3], [1, 0]]), legend=None)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
+    dashes = [[5, 3] if name == NO_SPECULATION else [1, 0] for name in DRAFTERS]
+    dash = alt.StrokeDash("colour:N", scale=alt.Scale(domain=list(DRAFTERS), range=dashes), legend=None)
     tooltip = [
         alt.Tooltip("series:N", title=" "),
         "batch:Q",

@@ -6,8 +6,27 @@ readers; lines are labelled at their ends, and dashes repeat the colour coding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+NO_SPECULATION = "no speculation"
+#: One colour per drafter in every figure: the place in this list is the place in `Theme.series`.
+DRAFTERS = ("mtp", "eagle", "dflash", "dspark", "ssd", NO_SPECULATION, "ngram", "model", "free")
+#: One colour per policy, likewise; `fixed` is any fixed depth.
+POLICIES = (
+    "gate",
+    "controller",
+    "schedule",
+    "vllm-adaptive",
+    "sglang",
+    "none",
+    "turbospec",
+    "one-width",
+    "fixed",
+    "oracle",
+    "off",
+    "cascade",
+)
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 
@@ -28,8 +47,8 @@ class Theme:
 
 
 # For figures of many policies, beyond the six that most figures need.
-_MORE_LIGHT = ("#4f7fbf", "#d98a6a", "#6fbfb0", "#5e3a87")
-_MORE_DARK = ("#5f8fd0", "#c4643a", "#1f8f7c", "#8d6fc4")
+_MORE_LIGHT = ("#4f7fbf", "#d98a6a", "#43a08f", "#5e3a87", "#b9c0c7", "#7a5a12")
+_MORE_DARK = ("#5f8fd0", "#c4643a", "#1f8f7c", "#8d6fc4", "#59636d", "#b8923f")
 
 LIGHT = Theme(
     name="light",
@@ -57,7 +76,45 @@ DARK = Theme(
     on_low="#e6ebf0",
     on_high="#10161c",
 )
+
+
+def _told_apart(light: Theme, dark: Theme) -> tuple[Theme, dict[str, str]]:
+    """The light theme with a colour of its own for every role, and the dark colour of each.
+
+    A style sheet can then turn a light drawing into a dark one. Equal colours are moved apart by 1/255 of blue.
+    """
+    dark_of: dict[str, str] = {}
+
+    def own(colour: str, other: str) -> str:
+        while dark_of.get(colour, other) != other:
+            blue = int(colour[5:], 16)
+            colour = f"{colour[:5]}{blue - 1 if blue else 1:02x}"
+        dark_of[colour] = other
+        return colour
+
+    changes: dict[str, Any] = {}
+    for name in (field.name for field in fields(Theme) if field.name != "name"):
+        ours, theirs = getattr(light, name), getattr(dark, name)
+        if isinstance(ours, tuple):
+            changes[name] = tuple(own(*pair) for pair in zip(ours, theirs, strict=True))
+        else:
+            changes[name] = own(ours, theirs)
+    return replace(light, **changes), dark_of
+
+
+#: For pages that draw once, in light: the theme, and the dark colour of each of its colours.
+PAIRED, DARK_OF = _told_apart(LIGHT, DARK)
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+
+
+def drafter_colour(name: str) -> str:
+    """The entry of `DRAFTERS` for a drafter's name, which may carry a detail: `model:qwen3-0.6b`."""
+    return name.partition(":")[0]
+
+
+def policy_colour(name: str) -> str:
+    """The entry of `POLICIES` for a policy's name: `fixed` for `fixed:3`."""
+    return name.partition(":")[0]
 
 
 def config(theme: Theme) -> dict[str, Any]:
@@ -128,18 +185,48 @@ def _styles(theme: Theme) -> dict[str, Any]:
     """Named mark styles."""
     return {
         "label": {"fontSize": 12, "align": "left", "baseline": "middle", "dx": 7},
+        "label-halo": {
+            "fontSize": 12,
+            "align": "left",
+            "baseline": "middle",
+            "dx": 7,
+            "fill": theme.paper,
+            "stroke": theme.paper,
+            "strokeWidth": 3.5,
+            "strokeJoin": "round",
+            "opacity": 0.8,
+        },
         "note": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
         "source": {"fontSize": 10.5, "color": theme.quiet, "fill": theme.quiet, "align": "left", "baseline": "top"},
         "ridge-label": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
         "ridge-halo": {"fontSize": 11, "stroke": theme.paper, "strokeWidth": 4, "strokeJoin": "round", "opacity": 0.7},
+        "note-halo": {
+            "fontSize": 11,
+            "fill": theme.paper,
+            "stroke": theme.paper,
+            "strokeWidth": 4,
+            "strokeJoin": "round",
+            "opacity": 0.7,
+        },
         "band-label": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
         "quiet-line": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1, "opacity": 0.45},
         "reference": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1, "strokeDash": [4, 3]},
         "marker": {"stroke": theme.accent, "color": theme.accent, "strokeWidth": 1.5, "strokeDash": [2, 3]},
         "marker-label": {"fill": theme.accent, "color": theme.accent, "fontSize": 11, "fontWeight": 600},
         "band": {"fill": theme.series[2], "color": theme.series[2], "opacity": 0.12},
+        "limit": {"fill": theme.quiet, "color": theme.quiet, "opacity": 0.13, "stroke": None},
+        "limit-edge": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1},
+        "limit-label": {
+            "fontSize": 11,
+            "fill": theme.quiet,
+            "color": theme.quiet,
+            "align": "right",
+            "dx": -5,
+            "dy": -4,
+        },
+        "no-spec-line": {"strokeWidth": 1.4, "strokeDash": [2, 3], "opacity": 0.85},
         "tax-band": {"fill": theme.series[1], "color": theme.series[1], "opacity": 0.10},
-        "average": {"color": theme.ink, "fill": theme.ink, "thickness": 2, "bandSize": 34},
+        "tick": {"color": theme.ink, "fill": theme.ink, "stroke": theme.paper, "strokeWidth": 0.7},
         "area-one": {"color": theme.series[0], "fill": theme.series[0], "opacity": 0.45},
         "area-quiet": {"color": theme.series[5], "fill": theme.series[5], "opacity": 0.4},
         "line-two": {"color": theme.series[1], "stroke": theme.series[1], "strokeWidth": 1, "strokeJoin": "round"},

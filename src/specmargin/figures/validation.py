@@ -13,8 +13,8 @@ from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     from specmargin.validation.report import ServedReport
+    from specmargin.validation.rounds import Rounds
     from specmargin.validation.speedups import SpeedupReport
-    from specmargin.validation.steps import MeasuredSteps
 
 _ENGINES = ("vllm", "sglang", "trtllm")
 _SIDE = 250
@@ -80,9 +80,9 @@ def _panel(source: str, title: str, low: float, high: float) -> alt.LayerChart:
     return alt.LayerChart(layer=[*_diagonals(x, y), points], width=_SIDE, height=_SIDE, title=heading)
 
 
-def _axes(unit: str, low: float, high: float) -> tuple[alt.X, alt.Y]:
+def _axes(unit: str, low: float, high: float, ticks: Sequence[float] = _TICKS) -> tuple[alt.X, alt.Y]:
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(values=_TICKS)
+    axis = alt.Axis(values=list(ticks))
     x = alt.X("measured:Q", scale=scale, axis=axis, title=f"measured, {unit}")
     return x, alt.Y("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}")
 
@@ -110,49 +110,54 @@ def _rows(report: ServedReport, source: str) -> list[dict[str, Any]]:
     ]
 
 
-# --- whole steps ---
+# --- whole rounds ---
 
 
-def steps_figure(steps: MeasuredSteps, predicted: Mapping[str, FloatArray]) -> Figure:
-    """Verify steps of vLLM: predictions of each price source against measurements."""
-    inside = steps.captured
-    values = np.concatenate([steps.seconds[inside], *(seconds[inside] for seconds in predicted.values())]) * 1e3
-    low, high = float(values.min()) * 0.85, float(values.max()) * 1.15
-    rows = [
+def rounds_figure(predicted: Mapping[str, Sequence[tuple[Rounds, FloatArray]]], conditions: str) -> Figure:
+    """Rounds of a real engine against predictions that were not fitted to their model, by price source."""
+    rows: list[dict[str, Any]] = [
         {
-            "measured": rounded(steps.seconds[i] * 1e3),
+            "measured": rounded(rounds.seconds[i] * 1e3),
             "predicted": rounded(seconds[i] * 1e3),
             "prices": name,
-            "batch": int(steps.batch[i]),
-            "depth": int(steps.depth[i]),
+            "model": rounds.model,
+            "batch": int(rounds.batch[i]),
+            "depth": int(max(rounds.depth[i], 0)),
         }
-        for name, seconds in predicted.items()
-        for i in np.flatnonzero(inside)
+        for name, engines in predicted.items()
+        for rounds, seconds in engines
+        for i in np.flatnonzero(rounds.captured)
     ]
-    errors = {name: np.median(np.abs(s[inside] / steps.seconds[inside] - 1.0)) for name, s in predicted.items()}
-    error_text = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
+    values = [row[side] for row in rows for side in ("measured", "predicted")]
+    low, high = min(values) * 0.85, max(values) * 1.15
+    models = dict.fromkeys(row["model"] for row in rows)
+    errors = {name: _median([row for row in rows if row["prices"] == name]) for name in predicted}
+    worst = max(abs(row["predicted"] / row["measured"] - 1.0) for row in rows if row["prices"] == next(iter(predicted)))
+    count = sum(row["prices"] == next(iter(predicted)) for row in rows)
     return Figure(
         name="validation",
-        title="Predicted against measured, whole steps",
+        title="Predicted against measured, whole rounds",
         takeaway=(
-            f"Qwen3-30B-A3B on an H200 under vLLM, depth 0 to 7, {int(inside.sum())} steps: median error {error_text}. "
-            f"The bundled engine time was not fitted to these steps; dashed: 25% off."
+            f"{count} rounds of {', '.join(models)} on an H200 under vLLM 0.32, drafting included, batch "
+            f"{min(row['batch'] for row in rows)} to {max(row['batch'] for row in rows)}: median error "
+            f"{', '.join(f'{name} {error:.1%}' for name, error in errors.items())} (worst {worst:.0%}). The engine "
+            f"time of each model is fitted to the others. Solid line: exact; dashed: 25% off."
         ),
-        source=f"Specmargin measurement, {steps.conditions['engine']}; specmargin validate steps",
+        source=f"Specmargin measurement, {conditions}; specmargin validate rounds",
         tables={"rows": rows} | _lines(low, high),
-        draw=_draw_steps,
+        draw=_draw_rounds,
         shape=(tuple(predicted), rounded(low), rounded(high)),
     )
 
 
-def _draw_steps(names: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
-    x, y = _axes("ms/step", low, high)
+def _draw_rounds(names: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
+    x, y = _axes("ms/round", low, high, (1, 2, 3, 5, 10, 20, 30, 50, 100))
     legend = alt.Legend(title=None, orient="top-left")
     colour = alt.Color("prices:N", scale=alt.Scale(domain=list(names)), legend=legend)
     shape = alt.Shape(
         "prices:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond", "square"]), legend=legend
     )
-    tooltip = ["prices:N", "batch:Q", "depth:Q", "measured:Q", "predicted:Q"]
+    tooltip = ["model:N", "prices:N", "batch:Q", "depth:Q", "measured:Q", "predicted:Q"]
     points = table("rows").mark_point(size=32, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
     return alt.LayerChart(layer=[*_diagonals(x, y), points])
 

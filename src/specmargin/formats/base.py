@@ -53,6 +53,7 @@ class EngineConfig:
     adapts: bool = False  # the engine may change the depth while it runs
     limits: tuple[str, ...] = ()  # what the engine cannot express, shown with the setting
     notes: tuple[str, ...] = ()
+    unsupported: str = ""  # why no engine can run this drafter: there is no setting, though it would pay
 
     def with_file(self, path: str) -> EngineConfig:
         """With its file at this path, as the flags name it."""
@@ -119,12 +120,15 @@ def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig |
         note = f"speculation does not pay here{several}: leave it out of the configuration"
         return EngineConfig(text="", schedule=Schedule.fixed(0, last=request.table.largest), notes=(note,))
     if request.overlapped:
-        note = "none of these engines overlaps drafting with verification, so there is no setting to write"
-        return EngineConfig(text="", schedule=schedule, notes=(note,))
+        return _unsupported(schedule, "no supported engine overlaps drafting with verification")
     if request.drafter_kind == "free":
-        note = "'free' is an assumption, not a drafter, so there is no setting to write"
-        return EngineConfig(text="", schedule=schedule, notes=(note,))
+        return _unsupported(schedule, "'free' is an assumption, not a drafter")
     return None
+
+
+def _unsupported(schedule: Schedule, reason: str) -> EngineConfig:
+    note = f"{reason}: there is nothing to configure yet"
+    return EngineConfig(text="", schedule=schedule, notes=(note,), unsupported=reason)
 
 
 _PLACEHOLDERS = {

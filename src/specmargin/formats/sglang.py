@@ -44,8 +44,8 @@ _ADAPTIVE = ("mtp", "eagle")
 RELEASES = Releases(title="SGLang", first="0.5.13", last="0.5.23")
 _STOPS = "0.5.14"  # steps of 0 came one release after the slots
 _DSPARK = "0.5.16"
-_FILE = "specmargin-sglang.json"
-_ADAPTIVE_FLAGS = f"--speculative-adaptive --speculative-adaptive-config {_FILE}"
+ADAPTIVE_FILE = "specmargin-sglang.json"
+_ADAPTIVE_FLAGS = f"--speculative-adaptive --speculative-adaptive-config {ADAPTIVE_FILE}"
 _LARGEST_GRAPH = 512  # batch size
 
 
@@ -83,7 +83,7 @@ def write(request: ScheduleRequest) -> EngineConfig:
         text=f"{flags} {_ADAPTIVE_FLAGS}",
         schedule=schedule,
         needs=RELEASES.needs(request.release, since, what="steps of 0"),
-        file_name=_FILE,
+        file_name=ADAPTIVE_FILE,
         file_text=json.dumps(_slots(schedule, sizes)),
         adapts=True,
     )
@@ -97,7 +97,7 @@ def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfi
     slots = json.loads(config.file_text) if config.file_text else {"1": {"candidate_steps": [depth]}}
     text = config.text if config.file_text else f"{config.text} {_ADAPTIVE_FLAGS}"
     file_text = json.dumps({**slots, **part}, ensure_ascii=False) + "\n"
-    return replace(config, text=text, file_name=config.file_name or _FILE, file_text=file_text)
+    return replace(config, text=text, file_name=config.file_name or ADAPTIVE_FILE, file_text=file_text)
 
 
 def _write_dspark(request: ScheduleRequest) -> EngineConfig:

@@ -52,18 +52,18 @@ RELEASES = Releases(title="TensorRT-LLM", first="1.2.0", last="1.4")
 _UPPER_BOUNDS = "1.3.0rc8"
 _LATER = "1.3.0rc9"  # at the earliest: PR 12262 is younger than rc8
 _DSPARK = "1.3.0rc20"  # at the earliest: PR 15808 is younger than rc19
-_STATELESS = ("ngram",)  # nothing is lost where these do not draft
+STATELESS = ("ngram",)  # nothing is lost where these do not draft
 _LOWER_BOUND_KINDS = ("ngram", "model")
 _UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
-_NEAREST = "batch 1 must have the deepest draft"
-_STARVED = "never depth 0: TensorRT-LLM PR 16888"
+NEAREST = "batch 1 must have the deepest draft"
+STARVED = "never depth 0: TensorRT-LLM PR 16888"
 
 
 def write(request: ScheduleRequest) -> EngineConfig:
     upper = request.release is None or request.release >= release(_UPPER_BOUNDS)
     limit = _one_depth(request, upper=upper)
     best = fixed_schedule(request) if limit else make_schedule(request.table, min_gain=request.min_gain)
-    warm = not limit and upper and request.drafter_kind not in _STATELESS
+    warm = not limit and upper and request.drafter_kind not in STATELESS
     if warm:
         request = replace(request, table=always_drafting(request.table))
         kept = make_schedule(request.table, min_gain=request.min_gain)
@@ -75,9 +75,9 @@ def write(request: ScheduleRequest) -> EngineConfig:
         return empty
     if not limit and upper:
         schedule = _to_the_end(schedule) if warm else _ending_off(schedule)
-    limits = [limit] if limit else [_STARVED] if warm and best.stops else []
+    limits = [limit] if limit else [STARVED] if warm and best.stops else []
     if not limit and schedule.ranges[0].depth != kept.max_depth:
-        limits.append(_NEAREST)
+        limits.append(NEAREST)
     return EngineConfig(
         text=_yaml(request, schedule, _entries(schedule, upper=upper) if not limit else ""),
         schedule=schedule,

@@ -252,6 +252,24 @@ def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, passes: Flo
     return replace(time, off_step_seconds=float(step), off_sequence_seconds=float(sequence))
 
 
+def scheduled(fit: Fit, plain: Steps, rounds: Steps | None, passes: FloatArray) -> EngineTime:
+    """Engine time of the same kernels under another scheduling; `passes` are seconds of the drafter in each round."""
+    bare = replace(fit.time, step_seconds=0.0, sequence_seconds=0.0, verify_step_seconds=0.0)
+    kernels = Fit(rates=fit.rates, time=bare)
+    features = np.stack([np.ones_like(plain.batch), plain.batch], axis=1) / plain.seconds[:, np.newaxis]
+    (step, sequence), _ = nnls(features, 1.0 - kernels.seconds(plain) / plain.seconds)
+    verify = 0.0
+    if rounds is not None:
+        rest = rounds.seconds - kernels.seconds(rounds) - passes - step - sequence * rounds.batch
+        verify = max(float(np.median(rest)), 0.0)
+    return replace(bare, step_seconds=float(step), sequence_seconds=float(sequence), verify_step_seconds=verify)
+
+
+def draft_seconds(draft: DraftTime, batch: FloatArray, depth: FloatArray) -> FloatArray:
+    first = draft.first_seconds + draft.first_sequence_seconds * batch
+    return np.asarray(first + (depth - 1.0) * (draft.later_seconds + draft.later_sequence_seconds * batch))
+
+
 def fit_drafter(rows: Sequence[Mapping[str, Any]], method: str) -> DraftTime:
     """First and later passes, each with a constant and a part per sequence."""
     batch, depth, seconds = (np.array([float(r[n]) for r in rows]) for n in ("batch", "depth", "draft_seconds"))

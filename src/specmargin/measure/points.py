@@ -41,6 +41,7 @@ class Run:
     counts: bool = False
     graphs: bool = False  # attach the expert counter before graphs are captured
     engine_args: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)  # over the user's
     points: tuple[Point, ...]
 
     def key(self, point: Point) -> Key:
@@ -126,3 +127,53 @@ def drafter_run(surface: Surface, speculative: dict[str, Any]) -> Run:
         engine_args={"speculative_config": {**speculative, "num_speculative_tokens": surface.deepest}},
         points=surface.points((0,), (Kind.OFF,)) + surface.points(surface.depths, (Kind.DRAFTED,)),
     )
+
+
+# Model runner and scheduling of the further engines: vLLM's defaults on a GPU first. All others run on the first runner
+# with synchronous scheduling, which forced drafts need.
+SCHEDULINGS = {"second-async": ("1", True), "async": ("0", True), "second": ("1", False)}
+_FEW = 3  # batches suffice for what a scheduling takes per step and per sequence
+
+
+def scheduling_runs(surface: Surface, speculative: dict[str, Any] | None) -> list[Run]:
+    """Plain steps, and rounds of the drafter at the least and the largest depth, under every other scheduling."""
+    few = tuple(surface.batches[:: max((len(surface.batches) - 1) // (_FEW - 1), 1)])
+    small = replace(surface, batches=few, contexts=surface.contexts[:1])
+    runs = []
+    for name, (second, is_async) in SCHEDULINGS.items():
+        settings = {"async_scheduling": is_async}
+        environment = {"VLLM_USE_V2_MODEL_RUNNER": second}
+        plain = small.points((0,), (Kind.NONE,))
+        runs.append(
+            Run(name=f"none-{name}", kind="served", engine_args=settings, environment=environment, points=plain)
+        )
+        if speculative is not None and surface.depths:
+            drafted = small.points(sorted({surface.depths[0], surface.deepest}), (Kind.DRAFTED,))
+            arguments = settings | {"speculative_config": {**speculative, "num_speculative_tokens": surface.deepest}}
+            runs.append(
+                Run(
+                    name=f"drafter-{name}",
+                    kind="drafter",
+                    drafts=surface.deepest,
+                    engine_args=arguments,
+                    environment=environment,
+                    points=drafted,
+                )
+            )
+    return runs
+
+
+def scheduling_of(run: str) -> str:
+    """Of the name of a run; "" for the first runner with synchronous scheduling."""
+    name = run.partition("-")[2]
+    return name if name in SCHEDULINGS else ""
+
+
+def other_scheduling(wanted: str, *, is_async: bool, runner: str) -> str:
+    """Why the engine's steps are not those of the wanted scheduling; "" where they are."""
+    second, wants_async = SCHEDULINGS.get(wanted, ("0", False))
+    if wanted and is_async is not wants_async:
+        return f"vLLM turned async scheduling {'on' if is_async else 'off'} for this model and drafter"
+    if wanted and (".worker.gpu." in runner) is not (second == "1"):
+        return f"vLLM runs this model and drafter with {runner}"
+    return ""

@@ -15,15 +15,19 @@ from specmargin.measure.fit import (
     Judgement,
     Steps,
     counted_experts,
+    draft_seconds,
     eager_layer_seconds,
     fit_drafter,
     fit_steps,
     floor_layer_seconds,
     judge,
+    scheduled,
     slowdowns,
     steps_of,
     with_off,
 )
+from specmargin.measure.points import SCHEDULINGS, scheduling_of
+from specmargin.prices.drafters import DraftTime
 from specmargin.prices.measured import MeasuredModel
 from specmargin.prices.measured_schema import (
     SCHEMA,
@@ -61,7 +65,8 @@ def price_file(
     graph_limit = max(plain["capture_sizes"], default=0) or None
     mode = _mode(plain["graph_mode"])
     noisy = is_noisy(rows) or not plain["gpu"]  # on a CPU other processes always run
-    all_rows, rows = rows, usable(rows, model, mode, noisy=noisy)
+    all_rows, others = rows, [row for row in rows if scheduling_of(row["run"])]
+    rows = usable([row for row in rows if not scheduling_of(row["run"])], model, mode, noisy=noisy)
     counted = counted_experts(rows)
 
     def steps(chosen: Sequence[Row]) -> Steps:
@@ -74,6 +79,7 @@ def price_file(
     modes = {mode: time} | _piecewise_mode(fit, time, rows, steps, layers=model.layers, mode=mode)
     drafted = [row for row in rows if row["run"] == "drafter" and row["depth"] > 0]
     draft = fit_drafter(drafted, drafter_method or "draft_model") if drafted else None
+    modes |= _scheduled_modes(fit, time, [_quietest(row) for row in others] if noisy else others, steps, draft)
     file = PriceFile(
         schema=SCHEMA,
         conditions=_conditions(plain),
@@ -178,6 +184,30 @@ def _piecewise_mode(
     floor = floor_layer_seconds(fit, steps(pieces), layers)
     plain = replace(time, off_step_seconds=0.0, off_sequence_seconds=0.0, off_floor_layer_seconds=0.0)
     return {"piecewise": replace(plain, floor_layer_seconds=floor)}
+
+
+def _scheduled_modes(
+    fit: Fit, time: EngineTime, rows: Sequence[Row], steps: StepsOf, draft: DraftTime | None
+) -> dict[str, EngineTime]:
+    """The same engine on the second model runner or with async scheduling: what a step takes beside its kernels.
+
+    Rounds need the passes of the drafter, which are timed with synchronous scheduling.
+    """
+    modes = {}
+    for name in SCHEDULINGS:
+        chosen = [row for row in rows if scheduling_of(row["run"]) == name and _in_a_graph(row, time.graph_limit)]
+        plain, drafted = ([row for row in chosen if (row["depth"] > 0) is rounds] for rounds in (False, True))
+        if len(plain) < 2:
+            continue
+        rounds = steps(drafted) if drafted and draft is not None else None
+        passes = np.zeros(0) if rounds is None or draft is None else draft_seconds(draft, rounds.batch, rounds.depth)
+        beside = scheduled(fit, steps(plain), rounds, passes)
+        modes[name] = replace(beside, graph_limit=time.graph_limit, eager_layer_seconds=time.eager_layer_seconds)
+    return modes
+
+
+def _in_a_graph(row: Row, graph_limit: int | None) -> bool:
+    return graph_limit is None or row["batch"] * (row["depth"] + 1) <= graph_limit
 
 
 def _evidence(judgement: Judgement, *, counted: bool, noisy: bool) -> EvidenceFields:

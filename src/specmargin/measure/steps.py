@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.errors import InputError
-from specmargin.measure.points import Run, Surface, drafter_run, forced_runs, plain_run
+from specmargin.measure.points import Run, Surface, drafter_run, forced_runs, plain_run, scheduling_of, scheduling_runs
 from specmargin.measure.records import Records
 
 PROBE = ["-m", "specmargin.measure.vllm.probe"]
@@ -82,6 +82,8 @@ def measure_steps(order: Order, records: Records, *, deadline: float, log: Path,
     runs = forced_runs(order.surface, full_graphs="full" in graph_mode, routes=order.routes)
     if order.speculative is not None:
         runs.append(drafter_run(order.surface, order.speculative))
+    if records.engines().get("none", {}).get("gpu"):  # on a CPU vLLM has one runner and no async scheduling
+        runs += scheduling_runs(order.surface, order.speculative)
     for run in runs:
         measure_run(order, run, records, deadline=deadline, log=log, watch=watch)
 
@@ -96,7 +98,7 @@ def measure_run(order: Order, run: Run, records: Records, *, deadline: float, lo
         job = Path(folder) / "job.json"
         job.write_text(json.dumps(_job(order, run, records, deadline)), encoding="utf-8")
         command = [sys.executable, *PROBE, str(job)]
-        environment = {**_ENVIRONMENT, **os.environ}
+        environment = {**_ENVIRONMENT, **os.environ, **run.environment}
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as process:
             try:
                 _wait(process, run, records, total=total, deadline=deadline, watch=watch)
@@ -163,6 +165,7 @@ def _job(order: Order, run: Run, records: Records, deadline: float) -> dict[str,
         "model": order.model,
         "engine_args": arguments,
         "drafts": run.drafts,
+        "scheduling": scheduling_of(run.name),
         "count": run.counts,
         "graphs": run.graphs,
         "points": [point.as_json() for point in records.missing(run)],

@@ -13,15 +13,15 @@ Beyond eight positions matrix kernels take over; the last factor is kept there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import Matrix
 from specmargin.hardware.device import Device
-from specmargin.prices.model import PriceModel, WorkPrice
+from specmargin.prices.adjusted import AdjustedPrices
+from specmargin.prices.model import WorkPrice
 from specmargin.prices.work import Work
 from specmargin.sources import Source, SourceKind, weakest
 from specmargin.step import FloatArray
@@ -39,32 +39,19 @@ _SOURCE = Source(
 _INTEGER_OPERATIONS_PER_BYTE = 71e12 / 0.936e12  # RTX 3090: 82 SMs of 64 integer lanes at 1.7 GHz, 8 operations each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCppPrices:
-    """Prices of another model, with llama.cpp's factors on matrices in block formats. Routed experts have none."""
+class LlamaCppPrices(AdjustedPrices):
+    """With llama.cpp's factors on matrices in block formats. Routed experts have none."""
 
-    inner: PriceModel
-    device: Device
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]:
-        ratio = integer_ratio(self.device)
-        return tuple(_adjusted(work, price, ratio) for work, price in zip(works, self.inner.price(works), strict=True))
-
-
-def _adjusted(work: Work, price: WorkPrice, ratio: float) -> WorkPrice:
-    if not isinstance(work.subject, tuple) or not _in_block_format(work.subject):
-        return price
-    factor = step_factor(work.positions, ratio)
-    return replace(
-        price,
-        seconds=price.seconds * factor,
-        memory_seconds=price.memory_seconds * factor,
-        source=weakest([price.source, _SOURCE]),
-    )
+    def adjusted(self, work: Work, price: WorkPrice) -> WorkPrice:
+        if not isinstance(work.subject, tuple) or not _in_block_format(work.subject):
+            return price
+        factor = step_factor(work.positions, integer_ratio(self.device))
+        return replace(
+            price,
+            seconds=price.seconds * factor,
+            memory_seconds=price.memory_seconds * factor,
+            source=weakest([price.source, _SOURCE]),
+        )
 
 
 def _in_block_format(matrices: tuple[Matrix, ...]) -> bool:

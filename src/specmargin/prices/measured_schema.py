@@ -95,7 +95,9 @@ class PriceFile(StrictModel):
     conditions: dict[str, str]
     model: ModelFields
     rates: RateFields
-    modes: dict[str, EngineFields]  # by CUDA graph mode; the first is the mode the engine was started in
+    # By CUDA graph mode; the first is the mode the engine was started in. With it also second-async, async and second:
+    # model runner and scheduling.
+    modes: dict[str, EngineFields]
     drafter: DraftFields | None = None
     ranges: dict[str, tuple[float, float]]  # 5th to 95th percentile over resampled points
     evidence: EvidenceFields
@@ -117,13 +119,26 @@ def as_text(file: PriceFile) -> str:
     return f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
 
 
+_SCHEDULINGS = {
+    "second-async": "second model runner, async scheduling",
+    "async": "first model runner, async scheduling",
+    "second": "second model runner, synchronous scheduling",
+}
+
+
+def _described(mode: str, file: PriceFile) -> str:
+    graphs = f"{next(iter(file.modes))} graphs"
+    return f"{graphs}, {_SCHEDULINGS[mode]}" if mode in _SCHEDULINGS else f"{mode} graphs"
+
+
 def measured_prices(file: PriceFile, name: str, mode: str = "") -> MeasuredPrices:
     """`mode`: full, piecewise or none, where it was measured; "" for the mode the engine was started in."""
     chosen = mode or next(iter(file.modes))
     if chosen not in file.modes:
-        raise CatalogError(f"{name}: no steps were measured with {chosen!r} graphs; there are: {', '.join(file.modes)}")
+        raise CatalogError(f"{name}: no steps were measured in mode {chosen!r}; there are: {', '.join(file.modes)}")
     conditions = file.conditions
-    setting = f"{name}: {conditions['engine']}, {conditions['machine']}, {conditions['date']}, {chosen} graphs"
+    where = ", ".join(conditions[part] for part in ("engine", "machine", "date"))
+    setting = f"{name}: {where}, {_described(chosen, file)}"
     evidence = file.evidence
     detail = (
         f"{setting}; {evidence.points} points, held-out error {evidence.held_out_median_error:.1%} "

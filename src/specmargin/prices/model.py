@@ -48,6 +48,16 @@ class PriceModel(Protocol):
     def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]: ...
 
 
+# Kernels that vLLM 0.32 launches for a layer with grouped attention and a dense feed-forward part: two norms, four
+# GEMMs, rotation, cache write, attention, activation.
+_LAYER_LAUNCHES = 10
+# MLA's in addition (layers/mla.py, layers/attention/mla_attention.py): a second GEMM of the query, a norm of the latent
+# and a slice; decoding two batched GEMMs, the query joined and the output copied, prompts the up-projection, two
+# copies of the keys and one of the output.
+_LATENT_LAUNCHES = 7
+_LATENT_MIXED_LAUNCHES = 5  # a step with both runs both kernels: the four of the other, and its attention
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
@@ -58,8 +68,9 @@ class EngineTime:
     `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
     `graph_limit` positions run without a CUDA graph: the host launches every kernel. They take `eager_layer_seconds`
     longer per layer, and none is shorter than `eager_floor_layer_seconds` per layer and the two terms after it for
-    layers with more kernels. With piecewise graphs the floor is `floor_layer_seconds` per layer. An engine that
-    captured full graphs only for steps with drafts runs piecewise while speculation is off: `off_floor_layer_seconds`.
+    layers with more kernels (`eager_floor_seconds`). With piecewise graphs the floor is `floor_layer_seconds` per
+    layer. An engine that captured full graphs only for steps with drafts runs piecewise while speculation is off:
+    `off_floor_layer_seconds`.
     """
 
     step_seconds: float = 0.0
@@ -102,10 +113,16 @@ class EngineTime:
         idle = np.maximum(self.off_floor_layer_seconds * layers - rest, 0.0)
         return np.asarray(self.off_step_seconds + self.off_sequence_seconds * step.sequences + idle)
 
-    def eager_floor_seconds(self, counts: LayerCounts) -> float:
-        """The shortest step without a CUDA graph."""
+    def eager_floor_seconds(self, counts: LayerCounts, *, mixed: bool = False) -> float:
+        """The shortest step without a CUDA graph. `mixed`: prompts beside decoding sequences, which MLA runs apart.
+
+        MLA and all-reduces were not measured: their kernels are counted, and each takes as long as one of a layer with
+        grouped attention.
+        """
+        latent = _LATENT_LAUNCHES + (_LATENT_MIXED_LAUNCHES if mixed else 0)
+        launches = _LAYER_LAUNCHES * counts.layers + latent * counts.latent_layers + counts.all_reduces
         return (
-            self.eager_floor_layer_seconds * counts.layers
+            self.eager_floor_layer_seconds * launches / _LAYER_LAUNCHES
             + self.eager_floor_moe_layer_seconds * counts.moe_layers
             + self.eager_floor_recurrent_layer_seconds * counts.recurrent_layers
         )
@@ -115,7 +132,8 @@ class EngineTime:
         idle = np.maximum(self.floor_layer_seconds * counts.layers - rest, 0.0)
         if self.graph_limit is None:
             return np.asarray(idle)
-        eager = np.maximum(self.eager_floor_seconds(counts) - rest, self.eager_layer_seconds * counts.layers)
+        floor = self.eager_floor_seconds(counts, mixed=step.mixes_prompts)
+        eager = np.maximum(floor - rest, self.eager_layer_seconds * counts.layers)
         return np.asarray(np.where(step.positions > self.graph_limit, eager, idle))
 
 

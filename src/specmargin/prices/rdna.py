@@ -9,14 +9,14 @@ bandwidth on a gfx1151 (github.com/lemonade-sdk/vllm-rocm/issues/24): half is as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from specmargin.architecture.types import Matrix, Split
 from specmargin.hardware.device import Device
-from specmargin.prices.model import PriceModel, WorkPrice
+from specmargin.prices.adjusted import AdjustedPrices
+from specmargin.prices.model import WorkPrice
 from specmargin.prices.work import Work
 from specmargin.sources import Source, SourceKind, weakest
 from specmargin.step import FloatArray
@@ -35,21 +35,10 @@ def has_hybrid_kernels(device: Device) -> bool:
     return name.startswith(("gfx11", "gfx12")) and name != "gfx1100"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdnaPrices:
-    """Prices of another model, and the time that int4 matrices take longer in the slower kernel."""
+class RdnaPrices(AdjustedPrices):
+    """With the time that int4 matrices take longer in the slower kernel."""
 
-    inner: PriceModel
-    device: Device
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]:
-        return tuple(self._adjusted(work, price) for work, price in zip(works, self.inner.price(works), strict=True))
-
-    def _adjusted(self, work: Work, price: WorkPrice) -> WorkPrice:
+    def adjusted(self, work: Work, price: WorkPrice) -> WorkPrice:
         if not isinstance(work.subject, tuple):
             return price
         slow_bytes = sum(

@@ -48,7 +48,9 @@ def target_seconds(simulation: Simulation) -> None:
         seconds += prefill
     launches = max(tables.floor_seconds - seconds, 0.0)
     if positions + step.prompt_tokens > tables.graph_limit:
-        launches = max(tables.eager_floor_seconds - seconds, tables.eager_seconds)
+        mixed = step.rounds > 0 and step.prompt_tokens > 0
+        floor = tables.eager_mixed_floor_seconds if mixed else tables.eager_floor_seconds
+        launches = max(floor - seconds, tables.eager_seconds)
     off = 0.0
     if simulation.limits.speculating and step.extra == 0 and step.rounds > 0:
         off = tables.off_step_seconds + tables.off_sequence_seconds * step.rounds

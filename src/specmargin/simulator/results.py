@@ -246,12 +246,12 @@ class Result:
             "ttft_p50_seconds": summary["ttft_seconds"]["p50"],
         }
 
-    def hourly(self) -> list[dict[str, float]]:
-        """By hour of arrival: requests, and the median time between tokens."""
+    def hourly(self, *, seconds: float = 3600.0) -> list[dict[str, float]]:
+        """By hour of arrival: requests, and the medians of TPOT and TTFT. `seconds`: the length of an hour."""
         several = self.finished & (self.requests.output_tokens > 1)
         gaps = np.maximum(self.requests.output_tokens - 1, 1)
         tpot = (self.finish - self.first_token) / gaps
-        hour_by_request = (np.where(np.isfinite(self.arrival), self.arrival, 0.0) // 3600.0).astype(np.int64)
+        hour_by_request = (np.where(np.isfinite(self.arrival), self.arrival, 0.0) // seconds).astype(np.int64)
         rows = []
         for hour in np.unique(hour_by_request[several]):
             selected = several & (hour_by_request == hour)

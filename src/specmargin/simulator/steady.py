@@ -1,4 +1,4 @@
-"""The steady state of a run: what a service delivers between its ramp and its drain."""
+"""What a service delivers: between the ramp and the drain of a run, or over the whole of it, as benchmarks report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from specmargin.errors import ScenarioError
 from specmargin.simulator.results import Result
+from specmargin.step import IntArray
 
 _RAMP = 0.25  # share of the requests before the window
 
@@ -30,19 +31,28 @@ def steady_state(result: Result) -> Steady:
 
     Users of a closed loop move in waves, which whole generations of requests average over.
     """
-    if result.totals.rejected:
-        raise ScenarioError("the requests do not fit in memory: lower --isl or --osl, or add --gpus")
+    _check_fit(result)
     count, users = result.requests.count, result.requests.users
     generation = max(users, 1)
     first = max(int(_RAMP * count) // generation, 1) * generation
     last = max((count - 1) // generation * generation, first + 1)
     window = np.argsort(result.arrival, kind="stable")[first:last]
     moments = np.sort(result.arrival if users else result.finish)
-    output = result.requests.output_tokens
+    return _over(result, window, moments[last] - moments[first])
+
+
+def whole_run(result: Result) -> Steady:
+    """Every request, with ramp and drain."""
+    _check_fit(result)
+    return _over(result, np.arange(result.requests.count), result.finish.max() - result.arrival.min())
+
+
+def _over(result: Result, window: IntArray, seconds: float) -> Steady:
+    count, output = result.requests.count, result.requests.output_tokens
     gaps = np.maximum(output[window] - 1, 1)
     tpot = float(((result.finish - result.first_token)[window] / gaps).mean())
     return Steady(
-        tokens_per_second=float(output[window].sum() / (moments[last] - moments[first])),
+        tokens_per_second=float(output[window].sum() / seconds),
         tpot_seconds=tpot if output.min() > 1 else None,
         ttft_seconds=float((result.first_token - result.arrival)[window].mean()),
         sequences=float(result.bins["sequence_seconds"].sum() / result.busy_seconds),
@@ -50,3 +60,8 @@ def steady_state(result: Result) -> Steady:
         prefill_share=float((result.totals.prefill + result.totals.launches) / result.busy_seconds),
         preemptions_per_request=float(result.totals.preemptions / count),
     )
+
+
+def _check_fit(result: Result) -> None:
+    if result.totals.rejected:
+        raise ScenarioError("the requests do not fit in memory: lower --isl or --osl, or add --gpus")

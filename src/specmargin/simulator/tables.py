@@ -40,6 +40,7 @@ class StepTables(NamedTuple):
     draft_prompt_token_seconds: float  # of the drafter reading prompts, with speculation configured: per token
     eager_seconds: float  # launches in a step without a CUDA graph, at least
     eager_floor_seconds: float  # shortest step without a CUDA graph
+    eager_mixed_floor_seconds: float  # of those with prompts beside decoding sequences
     floor_seconds: float  # shortest step with a CUDA graph
     graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
@@ -88,7 +89,8 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
         prefill_attended=axes[2],
         draft_prompt_token_seconds=pricer.drafter_prefill_seconds(_PROMPT_TOKENS) / _PROMPT_TOKENS,
         eager_seconds=engine.eager_layer_seconds * layers,
-        eager_floor_seconds=engine.eager_floor_seconds(scenario.architecture.layer_counts),
+        eager_floor_seconds=engine.eager_floor_seconds(scenario.layer_counts),
+        eager_mixed_floor_seconds=engine.eager_floor_seconds(scenario.layer_counts, mixed=True),
         floor_seconds=engine.floor_layer_seconds * layers,
         graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,

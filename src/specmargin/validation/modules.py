@@ -13,7 +13,8 @@ from specmargin.catalog.prices import find_prices, law_book
 from specmargin.hardware.layout import Layout
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
-from specmargin.prices.kernels.modules import ModuleRows, ModuleShape, delta_net_shapes, measured_shapes
+from specmargin.prices.kernels.bounds import ModuleShape
+from specmargin.prices.kernels.modules import ModuleRows, delta_net_shapes, measured_shapes
 from specmargin.prices.model import PriceModel
 from specmargin.prices.work import module_work
 from specmargin.step import FloatArray, Step

@@ -178,4 +178,4 @@ def _source_weights(rows: Sequence[PredictedPoint]) -> FloatArray:
 
 def _log_errors(rows: Sequence[PredictedPoint], terms: FloatArray) -> FloatArray:
     """Log of predicted over measured speed-up with these terms of a round in place of those that were priced."""
-    return np.array([np.log(row.cost.speedup(terms) / row.point.speedup) for row in rows])
+    return np.array([np.log(row.with_terms(terms) / row.point.speedup) for row in rows])

@@ -202,6 +202,14 @@ class RoundLine:
     bias: float
 
 
+def held_out_rounds(source: str) -> Iterator[tuple[Rounds, FloatArray]]:
+    """Every engine, and what its rounds take by terms that were fitted to the other models."""
+    engines = measured_rounds()
+    for model in dict.fromkeys(engine.model for engine in engines):
+        others = fitted_engine_time(source, [engine for engine in engines if engine.model != model])
+        yield from ((engine, predicted_seconds(engine, source, others)) for engine in engines if engine.model == model)
+
+
 def round_lines() -> Iterator[RoundLine]:
     """Every engine by a fit without its model, then all of them by the bundled terms."""
     engines = measured_rounds()

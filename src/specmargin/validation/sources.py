@@ -61,7 +61,7 @@ def measured_rows(file: PriceFile, model: Architecture) -> tuple[list[Row], Step
 def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:
     """Prices of measured steps in a scenario, with the distinct experts of the measurement."""
     step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
-    counts = scenario.architecture.layer_counts
+    counts = scenario.layer_counts
     priced = ledger(scenario.prices, steps.works, step=step, engine=scenario.engine_time, counts=counts)
     return priced.total_seconds
 

@@ -51,12 +51,25 @@ class RoundCost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPoint:
     point: Point
-    speedup: float
     cost: RoundCost
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     is_moe: bool
     prices: str
-    loop: Loop | None  # the same row as whole requests in a closed loop; None: decoding alone, or lengths unknown
+    loop: Loop | None  # whole requests in a closed loop; None: decoding alone, or lengths unknown
+
+    @property
+    def speedup(self) -> float:
+        """Of the closed loop where the figure is of whole requests, else of a round over a plain step."""
+        return self.round_speedup if self.loop is None else self.loop.speedup
+
+    @property
+    def round_speedup(self) -> float:
+        """Of a round and its prompts, one after another."""
+        return self.cost.speedup(self.cost.terms)
+
+    def with_terms(self, terms: Sequence[float] | FloatArray) -> float:
+        """The speed-up with other terms of a round; a closed loop changes as a round does."""
+        return self.speedup * self.cost.speedup(terms) / self.round_speedup
 
     @property
     def is_prefill(self) -> bool:
@@ -89,7 +102,6 @@ def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pr
     cost, bare = _cost(pricer, point), _cost(datasheet, point)
     return PredictedPoint(
         point=point,
-        speedup=cost.speedup(cost.terms),
         cost=cost,
         datasheet_speedup=bare.speedup(bare.terms),
         is_moe=pricer.scenario.architecture.is_moe,
@@ -220,12 +232,13 @@ def source_median(report: SpeedupReport) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopErrors:
-    """Rows of whole requests as a closed loop, beside the prediction of the other rules."""
+    """Rows of whole requests, predicted as a closed loop; and as rounds and prompts one after another."""
 
     rows: int
     median_error: float
     bias: float
-    own_median_error: float  # of the prediction, on the same rows
+    round_median_error: float
+    not_simulated: int  # without known lengths, or where the model does not fit on the assumed GPUs
 
 
 def loop_errors(report: SpeedupReport) -> LoopErrors | None:
@@ -233,13 +246,14 @@ def loop_errors(report: SpeedupReport) -> LoopErrors | None:
     if not rows:
         return None
     measured = np.array([row.point.speedup for row in rows])
-    looped = np.array([row.loop.speedup for row in rows if row.loop is not None]) / measured - 1.0
-    own = np.array([row.speedup for row in rows]) / measured - 1.0
+    looped = np.array([row.speedup for row in rows]) / measured - 1.0
+    rounds = np.array([row.round_speedup for row in rows]) / measured - 1.0
     return LoopErrors(
         rows=len(rows),
         median_error=float(np.median(np.abs(looped))),
         bias=float(np.median(looped)),
-        own_median_error=float(np.median(np.abs(own))),
+        round_median_error=float(np.median(np.abs(rounds))),
+        not_simulated=sum(row.point.of_whole_requests and row.loop is None for row in report.predicted),
     )
 
 

@@ -17,6 +17,9 @@ from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError
 from specmargin.validation.points_schema import Point
 
+# Prompts of a load generator whose lengths are stated: the default of `vllm bench serve` and of sglang.bench_serving.
+# Their throughput is over the whole run, with ramp and drain. Datasets are run at a constant batch.
+_GENERATED_REQUESTS = 1000
 _OUTPUT_TOKENS = 512
 _INPUT_TOKENS_BY_DATASET = {"alpaca": 14, "gsm8k": 59, "humaneval": 124, "mtbench": 51}
 
@@ -54,6 +57,7 @@ def closed_loop(pricer: Pricer, point: Point, lengths: Lengths, batched_tokens: 
         output_tokens=lengths.output_tokens,
         users=point.batch,
         max_num_batched_tokens=batched_tokens,
+        requests=_GENERATED_REQUESTS if lengths.stated else None,
     )
     answer = service(accepting, load, Schedule.fixed(point.depth, last=point.batch))
     return Loop(

@@ -1,62 +1,77 @@
 // The explorer: one state, one request for all visible figures, one redraw.
 
-import { ask, oneAtATime, Refused } from "/static/api.js";
-import * as cards from "/static/cards.js";
-import { load, useThemes } from "/static/charts.js";
-import * as controls from "/static/controls.js";
-import { byId, complain, element, times, underWay, whole } from "/static/dom.js";
-import { DEFAULTS } from "/static/fields.js";
-import { onDrop, send } from "/static/files.js";
-import { parse, pinnedIn, query, remember } from "/static/state.js";
+import * as api from "./api.js";
+import * as cards from "./cards.js";
+import { load, useThemes } from "./charts.js";
+import { commandLine, python } from "./commands.js";
+import * as compare from "./compare.js";
+import * as controls from "./controls.js";
+import { byId, complain, element, oneAtATime, underWay } from "./dom.js";
+import { DEFAULTS } from "./fields.js";
+import { onDrop, send } from "./files.js";
+import * as glossary from "./glossary.js";
+import { recover, restoreCount, tellNotices } from "./refusals.js";
+import { comparison, MOST_COMPARED, parse, remember, together } from "./state.js";
+import * as verdict from "./verdict.js";
 
+const { Refused } = api;
 let state = parse(location.search);
-let pinned = pinnedIn(location.search);
+let compared = comparison(location.search);
 let catalog = null;
-let markedRow = null;
 let lastGood = null; // the state shown, restored when the server refuses a new one
 let began = 0;
 let lastMoved = null;
 
+const stamp = () => JSON.stringify([state, compared, document.documentElement.dataset.theme]);
 const wanted = (slow) => [...cards.cards().values()]
-  .filter((card) => card.slow === slow && cards.sees(card.name) && card.stamp !== stamp() && !card.waits)
+  .filter((card) => card.slow === slow && !card.element.hidden && cards.sees(card.name) && card.stamp !== stamp() && !card.waits)
   .map((card) => card.name);
-const stamp = () => JSON.stringify([state, pinned, document.documentElement.dataset.theme]);
 
 const refresh = oneAtATime(async () => {
   try {
     await round(false);
-    await round(true);
+    while (await round(true)); // one slow figure at a time, of those still in sight
   } catch (error) {
-    refuse(error);
+    await refuse(error);
   }
 });
 
 async function round(slow) {
-  const names = wanted(slow);
   const now = stamp();
-  if (!slow && now !== lastGood?.stamp) cards.askAgain();
-  if (!names.length && (slow || now === lastGood?.stamp)) return;
-  const figures = { show: names.join(","), have: cards.have() };
+  const isNew = now !== lastGood?.stamp;
+  const names = wanted(slow).slice(0, slow ? 1 : undefined);
+  if (!slow && isNew) cards.askAgain();
+  if (!names.length && (slow || !isNew)) return false;
   if (slow) names.forEach(cards.fade);
-  const answers = Promise.all([state, pinned].map((scenario) => (scenario ? ask("/api/view", query(scenario, figures)) : null)));
-  const [current, other] = await (slow ? answers : underWay(answers));
-  if (now !== stamp()) return; // the state changed meanwhile; the next round draws it
-  for (const answer of [current, other]) if (answer?.refused) throw new Refused(answer.refused, null, answer.gpus);
-  markedRow = current.here;
-  if (now !== lastGood?.stamp) {
-    lastGood = { stamp: now, state: { ...state } };
-    complain(null);
-    showPlan(current.plan);
-    showPinned(other?.plan);
-    controls.show(state, catalog, markedRow);
-  }
+  const asked = api.answer(together(state, compared), { show: names, have: cards.have() });
+  const reply = await (slow ? asked : underWay(asked));
+  if (now !== stamp()) return false; // the state changed meanwhile; the next round draws it
+  const [current] = reply.answers;
+  if (current.refused) throw new Refused(current.refused, null, current.gpus);
+  if (isNew) showAnswers(reply.answers, now);
   await load();
-  await Promise.all(current.figures.map((figure, i) => {
-    const pair = other ? [{ label: nameOf(pinned), figure: other.figures[i] }, { label: nameOf(state), figure }] : [{ figure }];
+  await Promise.all(reply.figures.map((figure) => {
     cards.cards().get(figure.name).stamp = now;
-    return cards.show(figure.name, pair, links(figure.name));
+    return cards.show(figure, links(figure.name));
   }));
-  if (!slow) measured(current.seconds);
+  if (!slow) measured(reply.seconds);
+  if (isNew && wanted(false).length) await round(false); // cards that this scenario brought into sight
+  return true;
+}
+
+function showAnswers(answers, now) {
+  const [current] = answers;
+  lastGood = { stamp: now, state: { ...state }, compared, here: current.here };
+  complain(null);
+  verdict.show(current, state);
+  compare.show(answers, compared, { remove, take: edit });
+  controls.show(state, catalog, current.here);
+  cards.keep({ absent: current.here.absent ?? [], comparing: answers.length > 1 });
+  const { json, report, story } = api.links(state);
+  for (const [id, target] of [["json", json], ["report", report], ["to-story", story]]) {
+    byId(id).hidden = !target;
+    if (target) byId(id).href = target;
+  }
 }
 
 function measured(seconds) {
@@ -65,98 +80,65 @@ function measured(seconds) {
   began = 0;
 }
 
-function refuse(error) {
+async function refuse(error) {
   if (!(error instanceof Refused)) throw error;
-  if (error.gpus && lastMoved !== "gpus") { // a larger model: choose as many GPUs as it needs
-    controls.hint(`Too large for ${state.gpus} × ${state.gpu}: set to ${error.gpus} of them.`);
-    go({ ...state, gpus: String(error.gpus) });
+  const next = recover(error, { state, compared, lastGood, lastMoved });
+  if (next) {
+    if (next.hint) controls.hint(next.hint);
+    await go(next.state, next.compared);
     return;
   }
   complain(error.message);
-  if (!lastGood) { byId("sentence").textContent = "Nothing to show for this scenario."; return; }
-  state = { ...lastGood.state }; // restore the controls to the state shown
-  remember(state, pinned);
-  controls.show(state, catalog, markedRow);
+  if (!lastGood) { byId("line").textContent = "No answer"; return; }
+  ({ state, compared } = lastGood); // restore the controls to the state shown
+  state = { ...state };
+  remember(state, compared);
+  controls.show(state, catalog, lastGood.here);
 }
-
-const nameOf = (one) => [one.model.startsWith("upload:") ? "dropped model" : one.model, one.gpus === "1" ? one.gpu : `${one.gpus} × ${one.gpu}`,
-  one.drafter, one.acceptance, one.routing, one.prices].filter(Boolean).join(", ");
 
 function links(name) {
   const theme = document.documentElement.dataset.theme;
+  const { figure } = api.links(state, together(state, compared).slice(1));
+  if (!figure || !catalog.can.files) return [];
   return ["png", "svg", "csv", "json"].map((ending) => element("a",
-    { href: `/api/figures/${name}.${ending}?${query(state, { theme })}`, download: `${name}.${ending}`, "aria-label": `${ending.toUpperCase()} of ${name}` },
-    ending.toUpperCase()));
-}
-
-// --- the verdict ---
-
-const hurdle = (row) => row.hurdle_note ?? row.hurdle.toFixed(2);
-
-// Another depth that is faster by more than the plan's min-gain.
-const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
-
-const range = (row) => `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}`;
-
-function showPlan(plan) {
-  byId("sentence").textContent = plan.verdict;
-  const sure = plan.rows.filter((row) => row.batch === markedRow.batch).map(range)[0]; // batches between rows have none
-  const facts = [
-    [`speed-up at batch ${markedRow.batch}`, times(markedRow.speedup),
-      markedRow.fits ? sure && `${sure}, 80% range` : "does not fit in memory"],
-    ["draft", markedRow.depth || "off", better(markedRow) ? `better: ${better(markedRow)}` : `of ${markedRow.drafter}`],
-    ["tokens/s", whole(markedRow.goodput_tokens_per_second), `${whole(markedRow.no_spec_tokens_per_second)} without`],
-    ["ms/token", (markedRow.tpot_seconds * 1e3).toFixed(2), null],
-    ["hurdle", hurdle(markedRow), "survival needed by one more"],
-    ["break-even", markedRow.break_even_acceptance === null ? "never" : markedRow.break_even_acceptance.toFixed(2),
-      markedRow.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${markedRow.break_even_accept_length.toFixed(2)}`],
-    ["experts read", markedRow.distinct_experts === null ? "dense" : whole(markedRow.distinct_experts), markedRow.experts && `of ${markedRow.experts} per layer, busiest GPU`],
-    ["bound by", markedRow.bound_by.split(":")[0], markedRow.bound_by.split(": ")[1]],
-  ];
-  byId("numbers").replaceChildren(...facts.map(([name, value, small]) =>
-    element("div", {}, element("dt", {}, name), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
-  byId("flags").textContent = [plan.config, plan.config_file].filter(Boolean).join("\n") || "Nothing to configure: leave speculation disabled.";
-  byId("notes").replaceChildren(...[...(plan.config_needs ? [`for ${plan.config_needs}`] : []), ...plan.config_notes, ...plan.warnings].map((note) => element("li", {}, note)));
-  byId("sources").replaceChildren(...Object.entries(plan.sources).map(([name, source]) => element("li", {}, element("b", {}, `${name}: `), source)));
-  byId("json").href = `/api/plan?${query(state)}`;
-  byId("report").href = `/api/report?${query(state)}`;
-  byId("to-story").href = `/story?${query(state)}`;
-  showRows(plan.rows);
-}
-
-const COLUMNS = [
-  ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
-  ["80% range", range], ["better", better],
-  ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
-  ["ms/token", (row) => (row.tpot_seconds * 1e3).toFixed(2)], ["hurdle", hurdle],
-  ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
-  ["experts/GPU", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))], ["bound by", (row) => row.bound_by, "text"],
-];
-
-function showRows(rows) {
-  const head = element("tr", {}, ...COLUMNS.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, name)));
-  const body = rows.map((row) => element("tr", { class: row.fits ? "" : "dim" },
-    ...COLUMNS.map(([, cell, kind]) => element("td", { class: kind ?? "" }, String(cell(row))))));
-  byId("rows").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
-}
-
-function showPinned(plan) {
-  document.body.classList.toggle("compare", Boolean(plan));
-  byId("pinned").hidden = !plan;
-  byId("pin").setAttribute("aria-pressed", String(Boolean(plan)));
-  if (!plan) return;
-  byId("pinned-name").textContent = nameOf(pinned);
-  byId("pinned-sentence").textContent = plan.verdict;
+    { href: figure(name, ending, theme), download: `${name}.${ending}`, "aria-label": `${ending.toUpperCase()} of ${name}` }, ending.toUpperCase()));
 }
 
 // --- user actions ---
 
-function go(next, nextPinned = pinned) {
+// Not awaited by its callers: a call while another runs is merged into it.
+function go(next, nextCompared = compared) {
   began = performance.now();
   state = next;
-  pinned = nextPinned;
-  remember(state, pinned);
+  compared = nextCompared;
+  remember(state, compared);
   return refresh();
+}
+
+const remove = (index) => go(state, { ...compared, others: compared.others.filter((_, i) => i !== index) });
+
+// A compared scenario moves into the controls, and that of the controls into the comparison.
+function edit(index) {
+  const chosen = together(state, compared)[index + 1];
+  go(chosen, { ...compared, others: compared.others.map((one, i) => (i === index ? { ...state } : one)) });
+}
+
+function keep(states) {
+  const free = MOST_COMPARED - compared.others.length;
+  byId("compare-note").textContent = states.length > free ? `At most ${MOST_COMPARED + 1} scenarios; ${states.length - free} left out.` : "";
+  go(state, { ...compared, others: [...compared.others, ...states.slice(0, free)] });
+}
+
+async function keepAll(field, changes) {
+  try {
+    const names = await underWay(api.alternatives(state, field));
+    const current = field === "drafter" ? lastGood.here.drafter.split(/[ :]/)[0] : state[field];
+    compared = { ...compared, others: [] };
+    keep(names.filter((name) => name !== current).map((name) => ({ ...state, [field]: name, ...changes })));
+    if (names.length <= 1) byId("compare-note").textContent = "There is no other one.";
+  } catch (error) {
+    await refuse(error);
+  }
 }
 
 async function take(files) {
@@ -170,7 +152,7 @@ async function take(files) {
     controls.hint(uploads.map((file) => file.summary).join("; "));
     await go(next);
   } catch (error) {
-    refuse(error);
+    await refuse(error);
   }
 }
 
@@ -184,33 +166,54 @@ async function copy(text, confirmation) {
   setTimeout(() => { byId("done").textContent = ""; }, 2500);
 }
 
+// With what the provider of answers fixed: the static site has one number of GPUs per model and GPU.
+const whole = () => ({ ...state, ...lastGood?.here.fixed });
+
+function startOver() {
+  complain(null);
+  tellNotices([]);
+  controls.hint("");
+  go({ ...DEFAULTS }, { others: [], linked: true });
+}
+
 function wire() {
   controls.onChange((target) => {
     lastMoved = target.name || target.id;
     controls.hint("");
-    go(controls.changed(target, state));
+    tellNotices([]);
+    const next = controls.changed(target, state);
+    go(["model", "gpu"].includes(lastMoved) ? restoreCount(next) : next);
+    controls.show(state, catalog, lastGood?.here);
   });
+  controls.drawer();
   byId("file").addEventListener("change", (event) => take(event.target.files));
-  onDrop(byId("drop"), take);
-  byId("copy").addEventListener("click", () => copy(byId("flags").textContent, "Flags copied."));
+  if (catalog.can.uploads) onDrop(byId("drop"), take);
+  const texts = { copy: ["flags", "Flags copied."], "copy-serve": ["serve", "Command copied."], "copy-check": ["check", "Benchmark copied."] };
+  for (const [id, [from, said]] of Object.entries(texts)) byId(id).addEventListener("click", () => copy(byId(from).textContent, said));
   byId("link").addEventListener("click", () => copy(location.href, "Link copied."));
-  byId("pin").addEventListener("click", () => go(state, pinned ? null : { ...state }));
-  byId("unpin").addEventListener("click", () => go(state, null));
-  byId("swap").addEventListener("click", () => go(pinned, state));
-  byId("reset").addEventListener("click", () => go({ ...DEFAULTS }, null));
+  byId("copy-command").addEventListener("click", () => copy(commandLine(whole()), "Command line copied."));
+  byId("copy-python").addEventListener("click", () => copy(python(whole()), "Python copied."));
+  byId("keep").addEventListener("click", () => keep([{ ...state }]));
+  byId("all-drafters").addEventListener("click", () => keepAll("drafter", { acceptance: "" }));
+  byId("all-gpus").addEventListener("click", () => keepAll("gpu", {}));
+  byId("linked").addEventListener("change", ({ target }) => go(state, { linked: target.checked, others: target.checked ? compared.others : together(state, compared).slice(1) }));
+  byId("clear").addEventListener("click", () => { byId("compare-note").textContent = ""; go(state, { others: [], linked: true }); });
+  byId("reset").addEventListener("click", startOver);
   document.documentElement.addEventListener("themechange", refresh);
-  addEventListener("popstate", () => { state = parse(location.search); pinned = pinnedIn(location.search); refresh(); });
+  addEventListener("popstate", () => { state = parse(location.search); compared = comparison(location.search); refresh(); });
 }
 
 async function start() {
   load(); // in the background
   try {
-    catalog = await ask("/api/catalog");
+    catalog = await api.catalog();
   } catch (error) {
-    refuse(error);
+    await refuse(error);
     return;
   }
   useThemes(catalog.themes);
+  glossary.install();
+  byId("compare").hidden = !catalog.can.compare;
   controls.show(state, catalog, null);
   wire();
   cards.make(catalog, refresh);

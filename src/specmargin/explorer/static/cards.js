@@ -1,13 +1,13 @@
 // Cards of figures: created once from the catalog, and drawn when visible.
 
-import { draw } from "/static/charts.js";
-import { byId, element } from "/static/dom.js";
+import { draw } from "./charts.js";
+import { byId, element } from "./dom.js";
 
 const CARDS = new Map(); // name -> card
 const structures = new Map(); // key -> structure: sent once
 const inSight = new Set();
 
-export const have = () => [...structures.keys()].join("|");
+export const have = () => [...structures.keys()];
 export const sees = (name) => inSight.has(name);
 export const cards = () => CARDS;
 
@@ -19,12 +19,29 @@ export function make(catalog, onSight) {
     }
     onSight();
   }, { rootMargin: "120px" });
-  const sections = Map.groupBy(catalog.figures, (figure) => figure.section);
-  for (const [title, figures] of sections) {
+  for (const [title, figures] of Map.groupBy(catalog.figures, (figure) => figure.section)) {
     const elements = figures.map((figure) => card(figure, onSight));
     elements.forEach((node) => watcher.observe(node));
-    byId("figures").append(element("h2", { class: "section" }, title), element("div", { class: "grid" }, ...elements));
+    byId("figures").append(element("section", { class: "figures", "aria-label": title },
+      element("h2", { class: "section" }, title), element("div", { class: "grid" }, ...elements)));
   }
+  let width = innerWidth;
+  addEventListener("resize", () => { // charts are laid out for a width
+    if (innerWidth === width) return;
+    width = innerWidth;
+    for (const one of CARDS.values()) one.stamp = "";
+    onSight();
+  });
+}
+
+// Figures that do not apply to this scenario are gone; so is a section without any.
+export function keep({ absent, comparing }) {
+  for (const one of CARDS.values()) one.element.hidden = absent.includes(one.name) || (one.compare && !comparing);
+  tidy();
+}
+
+function tidy() {
+  for (const section of document.querySelectorAll("section.figures")) section.hidden = [...section.querySelectorAll(".figure")].every((node) => node.hidden);
 }
 
 // Figures that take long are drawn only on request, and again only on a new request.
@@ -32,70 +49,59 @@ export function askAgain() {
   for (const one of CARDS.values()) if (one.wait) one.offer();
 }
 
-function card({ name, title, slow, wait }, onSight) {
+function card({ name, title, slow, wait, compare }, onSight) {
   const id = `figure-${name}`;
   const parts = {
     title: element("h3", { id: `${id}-title` }, title),
     takeaway: element("p", { class: "takeaway" }),
-    panes: element("div", { class: "panes" }),
+    pane: element("div", { class: "pane" }),
     source: element("p"),
     links: element("p"),
     numbers: element("details", { hidden: true }, element("summary", {}, "Numbers")),
   };
-  if (slow) parts.panes.append(element("div", { class: "pane" }, element("p", { class: "nothing" }, "Computing …")));
-  const node = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title` },
-    parts.title, parts.takeaway, parts.panes, element("footer", {}, parts.source, parts.links, parts.numbers));
+  if (slow) parts.pane.append(element("p", { class: "nothing" }, "Computing …"));
+  const node = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title`, hidden: Boolean(compare) },
+    parts.title, parts.takeaway, parts.pane, element("footer", {}, parts.source, parts.links, parts.numbers));
   parts.numbers.addEventListener("toggle", () => { if (parts.numbers.open) tabulate(parts.numbers, CARDS.get(name).shown); });
-  const one = { ...parts, name, slow, wait, waits: Boolean(wait), element: node, shown: null, stamp: "" };
+  const one = { ...parts, name, slow: Boolean(slow), wait, compare: Boolean(compare), waits: Boolean(wait), element: node, shown: null, stamp: "" };
   CARDS.set(name, one);
-  if (wait) {
-    const button = element("button", { type: "button" }, `Compute (${wait})`);
-    button.addEventListener("click", () => { one.waits = false; button.disabled = true; button.textContent = "Computing …"; onSight(); });
-    one.offer = () => {
-      Object.assign(one, { waits: true, stamp: "" });
-      button.disabled = false;
-      button.textContent = `Compute (${wait})`;
-      parts.panes.replaceChildren(element("div", { class: "pane" }, element("p", { class: "nothing" }, button)));
-    };
-    one.offer();
-  }
+  if (wait) offerable(one, onSight);
   return node;
+}
+
+function offerable(one, onSight) {
+  const button = element("button", { type: "button" }, `Compute (${one.wait})`);
+  button.addEventListener("click", () => { one.waits = false; button.disabled = true; button.textContent = "Computing …"; onSight(); });
+  one.offer = () => {
+    Object.assign(one, { waits: true, stamp: "" });
+    button.disabled = false;
+    button.textContent = `Compute (${one.wait})`;
+    one.pane.replaceChildren(element("p", { class: "nothing" }, button));
+  };
+  one.offer();
 }
 
 // Marks charts of the previous scenario while the new one is computed.
 export function fade(name) {
-  for (const chart of CARDS.get(name).panes.querySelectorAll(".chart")) chart.classList.add("stale");
+  for (const chart of CARDS.get(name).pane.querySelectorAll(".chart")) chart.classList.add("stale");
 }
 
-// `sides`: one figure, or the pinned one and this one, each {label, figure}.
-export async function show(name, sides, links) {
-  const { title, takeaway, panes, source, links: linkList, numbers } = CARDS.get(name);
-  const { figure } = sides.at(-1);
-  CARDS.get(name).shown = figure;
-  title.textContent = figure.title ?? title.textContent;
-  takeaway.textContent = figure.takeaway ?? "";
-  source.textContent = figure.source ? `Source: ${figure.source}` : "";
-  linkList.replaceChildren(...(figure.reason ? [] : links));
-  numbers.hidden = Boolean(figure.reason);
-  if (numbers.open) tabulate(numbers, figure);
-  while (panes.children.length > sides.length) panes.lastChild.remove();
-  while (panes.children.length < sides.length) panes.append(element("div", { class: "pane" }));
-  await Promise.all(sides.map((side, i) => showPane(panes.children[i], side, sides.length > 1)));
-}
-
-async function showPane(pane, { label, figure }, named) {
-  let chart = pane.querySelector(".chart");
-  const heading = named ? element("p", { class: "pane-name" }, label) : null;
-  pane.querySelector(".pane-name")?.remove();
-  if (heading) pane.prepend(heading);
-  pane.querySelector(".nothing")?.remove();
+export async function show(figure, links) {
+  const one = CARDS.get(figure.name);
+  one.shown = figure;
   if (figure.reason) {
-    chart?.drawn?.view.finalize();
-    chart?.remove();
-    pane.append(element("p", { class: "nothing" }, `Nothing to draw: ${figure.reason}.`));
+    one.element.hidden = true;
+    tidy();
     return;
   }
-  if (!chart) pane.append(chart = element("div", { class: "chart", role: "img" }));
+  one.title.textContent = figure.title;
+  one.takeaway.textContent = figure.takeaway;
+  one.source.textContent = figure.source ? `Source: ${figure.source}` : "";
+  one.links.replaceChildren(...links);
+  one.numbers.hidden = false;
+  if (one.numbers.open) tabulate(one.numbers, figure);
+  let chart = one.pane.querySelector(".chart");
+  if (!chart) one.pane.replaceChildren(chart = element("div", { class: "chart", role: "img" }));
   chart.setAttribute("aria-label", `${figure.title}. ${figure.takeaway}`);
   if (figure.structure) structures.set(figure.key, figure.structure);
   await draw(chart, { ...figure, structure: structures.get(figure.key) });

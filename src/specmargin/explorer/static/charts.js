@@ -6,15 +6,15 @@ let themes = {};
 export function useThemes(byName) { themes = byName; }
 
 export function load() {
-  vega ??= import("/static/lib/vega.js").then(() => window.vegaEmbed);
+  vega ??= import("./lib/vega.js").then(() => window.vegaEmbed);
   return vega;
 }
 
 const themeName = () => document.documentElement.dataset.theme ?? "light";
 
-// `pane` is an element; its drawn chart is stored on it.
+// `pane` is an element; its drawn chart is stored on it. A chart is laid out for a width, so another width is another chart.
 export async function draw(pane, figure) {
-  const key = `${figure.key}|${themeName()}`;
+  const key = `${figure.key}|${themeName()}|${pane.clientWidth}`;
   if (pane.drawn?.key === key) {
     const { view } = pane.drawn;
     for (const [name, rows] of Object.entries(figure.tables)) view.data(name, rows);
@@ -46,7 +46,7 @@ function fitted(config, width) {
     legend: { ...config.legend, orient: "bottom", direction: "horizontal", labelFontSize: 10 },
     axis: { ...config.axis, labelFontSize: 9.5, titleFontSize: 11 },
     style: { ...config.style, "cell-low": small("cell-low", cell), "cell-high": small("cell-high", cell), note: small("note", 9.5),
-      label: small("label", 10), "band-label": gone, "ridge-label": gone, "ridge-halo": gone },
+      label: small("label", 10), "label-halo": small("label-halo", 10), "note-halo": small("note-halo", 9.5), "band-label": gone, "ridge-label": gone, "ridge-halo": gone },
   };
 }
 

@@ -1,29 +1,55 @@
 // The form: filled from the catalog, shows a state, and reports changes.
 
-import { byId, COUNTS, element, fill, gpuGroups, modelGroups } from "/static/dom.js";
-import { uploaded } from "/static/files.js";
-import { BATCHES, contextOf, powerOf } from "/static/state.js";
+import { byId, COUNTS, element, fill, gpuGroups, modelGroups } from "./dom.js";
+import { DEFAULTS } from "./fields.js";
+import { uploaded } from "./files.js";
+import * as loads from "./loads.js";
 
 const form = byId("controls");
 const named = (name) => form.elements[name];
 const plain = (list) => list.map((name) => [name, name]);
+const TYPED = ["gpu_hour_price", "tpot_slo", "concurrency", "qps", "isl", "osl", "memory_utilization"];
+const CURVE = /^[\d.]+(,\s*[\d.]+)+$/;
+const LENGTH = /^length:([\d.]+)@(\d+)$/;
+let typing = null; // "typed" or "length": chosen, but nothing typed yet
 
 export function show(state, catalog, markedRow) {
   const files = (kind) => uploaded(kind).map((file) => [`upload:${file.id}`, `${file.name}: ${file.summary}`]);
+  const one = (options) => [["", options]];
   fill(named("model"), [...group("Dropped", files("config")), ...modelGroups(catalog)], state.model);
   fill(named("gpu"), gpuGroups(catalog), state.gpu);
-  fill(named("gpus"), [["", COUNTS]], state.gpus);
-  fill(named("parallel"), [["", [["tp", "tensor parallel"], ["ep", "expert parallel"], ["dp-ep", "data-parallel attention, expert parallel"]]]], state.parallel);
-  named("parallel").closest("label").hidden = state.gpus === "1";
-  fill(named("engine"), [["", catalog.engines.map((e) => [e.name, e.title])]], state.engine);
-  fill(named("prices"), [["", [["", "most accurate available"], ...plain(catalog.prices)]]], state.prices ?? "");
-  fill(named("drafter"), [["", [["", "the model's own"], ...plain(catalog.drafters)]]], state.drafter ?? "");
-  showAcceptance(state, catalog, markedRow, files("acceptance"));
-  showRouting(state, catalog, markedRow, files("routing"));
-  showSliders(state, markedRow);
+  fill(named("gpus"), one(COUNTS.some(([n]) => n === state.gpus) ? COUNTS : [...COUNTS, [state.gpus, state.gpus]]), state.gpus);
+  const layouts = { tp: "tensor parallel", ep: "expert parallel", "dp-ep": "data-parallel attention, expert parallel" };
+  fill(named("parallel"), one(catalog.parallel.map((name) => [name, layouts[name] ?? name])), state.parallel);
+  named("parallel").closest("label").hidden = state.gpus === "1" || hiddenField(catalog, "parallel");
+  fill(named("engine"), one(catalog.engines.map((e) => [e.name, e.title])), state.engine);
+  fill(named("prices"), one([["", "most accurate available"], ...plain(catalog.prices)]), state.prices ?? "");
+  fill(named("drafter"), one([["", "the model's own"], ...withValue(plain(catalog.drafters), state.drafter)]), state.drafter ?? "");
+  for (const name of ["weights", "kv_cache"]) {
+    fill(named(name), one([["", "default"], ...withValue(plain(catalog[name] ?? []), state[name])]), state[name] ?? "");
+  }
+  for (const name of TYPED) if (document.activeElement !== named(name)) named(name).value = state[name] ?? "";
+  showAcceptance(state, catalog, markedRow);
+  showRouting(state, catalog, markedRow);
+  loads.show(state, markedRow);
+  named("depth").value = state.depth;
+  byId("depth-value").textContent = state.depth;
+  limit(catalog);
 }
 
 const group = (label, options) => (options.length ? [[label, options]] : []);
+const withValue = (options, value) => (value && !options.some(([name]) => name === value) ? [...options, [value, value]] : options);
+const hiddenField = ({ can }, field) => Boolean(can?.fields) && !can.fields.includes(field);
+
+// Controls outside of what the provider can answer are gone.
+function limit(catalog) {
+  for (const node of document.querySelectorAll("[data-field]")) if (hiddenField(catalog, node.dataset.field)) node.hidden = true;
+  for (const node of document.querySelectorAll("[data-needs]")) node.hidden = !catalog.can?.[node.dataset.needs];
+  if (hiddenField(catalog, "concurrency")) byId("preset").closest("label").hidden = true;
+  for (const part of form.querySelectorAll("fieldset, details")) {
+    if (!part.dataset.needs && ![...part.querySelectorAll("label")].some((label) => !label.hidden)) part.hidden = true;
+  }
+}
 
 function withCategories(kind) {
   return uploaded(kind).flatMap((file) => [[`upload:${file.id}`, `${file.name}: ${file.summary}`],
@@ -32,13 +58,23 @@ function withCategories(kind) {
 
 function showAcceptance(state, catalog, markedRow) {
   const value = state.acceptance ?? "";
-  const constant = /^[0-9.]+$/.test(value);
-  const bundled = [["", "the drafter's own curve"], ["constant", "the same for every token"], ...plain(catalog.acceptance)];
-  const other = value && !constant && !catalog.acceptance.includes(value) && !value.startsWith("upload:") ? [[value, value]] : [];
-  fill(named("acceptance"), [...group("Dropped", withCategories("acceptance")), ["", [...bundled, ...other]]], constant ? "constant" : value);
-  const alpha = constant ? Number(value) : markedRow?.survival[0] ?? 0.8;
+  const constant = /^[\d.]+$/.test(value);
+  const [, mean, at] = LENGTH.exec(value) ?? [];
+  if (value) typing = null;
+  const way = constant ? "constant" : CURVE.test(value) ? "typed" : mean ? "length" : typing ?? value;
+  const bundled = [["", "the drafter's own curve"], ["constant", "the same for every token"], ["typed", "survival by depth …"], ["length", "accept length …"], ...plain(catalog.acceptance)];
+  const other = value && !value.startsWith("upload:") ? withValue(bundled, way) : bundled;
+  fill(named("acceptance"), [...group("Dropped", withCategories("acceptance")), ["", other]], way);
+  byId("alpha").closest("label").hidden = way === "typed" || way === "length";
+  byId("typed-row").hidden = way !== "typed";
+  byId("length-row").hidden = way !== "length";
+  const curve = markedRow?.survival ?? [];
+  if (document.activeElement !== byId("typed")) byId("typed").value = CURVE.test(value) ? value.replaceAll(",", ", ") : curve.slice(0, 4).map((s) => s.toFixed(2)).join(", ");
+  if (document.activeElement !== byId("length")) byId("length").value = mean ?? (1 + curve.slice(0, 3).reduce((sum, s) => sum + s, 0)).toFixed(2);
+  if (document.activeElement !== byId("length-depth")) byId("length-depth").value = at ?? "3";
+  const alpha = constant ? Number(value) : curve[0] ?? 0.8;
   byId("alpha").value = alpha;
-  byId("alpha-value").textContent = constant ? alpha.toFixed(2) : `${alpha.toFixed(2)} (first)`;
+  byId("alpha-value").textContent = constant ? alpha.toFixed(2) : `${alpha.toFixed(2)} (first token)`;
 }
 
 function showRouting(state, catalog, markedRow) {
@@ -47,40 +83,46 @@ function showRouting(state, catalog, markedRow) {
   fill(named("routing"), [...group("Dropped", withCategories("routing")), ...first, ...bundled], state.routing ?? "");
   const layers = Array.from({ length: markedRow?.moe_layers ?? 0 }, (_, i) => [String(i), `layer ${i}`]);
   fill(named("layer"), [["", [["", "the mean of all"], ...layers]]], state.layer ?? "");
-  for (const name of ["routing", "layer"]) named(name).disabled = markedRow ? markedRow.experts === null : false;
+  for (const name of ["routing", "layer"]) named(name).closest("label").hidden = markedRow ? markedRow.experts === null : false;
 }
 
-function showSliders(state, markedRow) {
-  const size = Number(state.batch);
-  byId("batch").value = BATCHES.reduce((best, b, i) => (Math.abs(b - size) < Math.abs(BATCHES[best] - size) ? i : best), 0);
-  byId("batch-value").textContent = size.toLocaleString("en");
-  byId("batch").setAttribute("aria-valuetext", `${size} sequences`);
-  if (markedRow?.max_context) byId("context").max = Math.floor(Math.log2(markedRow.max_context) * 2) / 2;
-  byId("context").value = powerOf(state.context);
-  byId("context-value").textContent = `${Number(state.context).toLocaleString("en")} tokens`;
-  byId("context").setAttribute("aria-valuetext", `${state.context} tokens`);
-  named("depth").value = state.depth;
-  byId("depth-value").textContent = state.depth;
-}
-
-// The state with the value of the changed control.
+// The state with the value of the changed control; null if there is nothing to ask yet.
 export function changed(target, state) {
-  const next = { ...state };
   const { id, name, value } = target;
+  const next = { ...state, ...loads.changes(target) };
   if (id === "alpha") next.acceptance = Number(value).toFixed(2);
-  else if (id === "batch") next.batch = String(BATCHES[Number(value)]);
-  else if (id === "context") next.context = String(contextOf(value));
+  else if (id === "typed") next.acceptance = value.replace(/[\s;]+/g, ",").replace(/,+/g, ",").replace(/^,|,$/g, "");
+  else if (id === "length" || id === "length-depth") next.acceptance = `length:${byId("length").value}@${byId("length-depth").value}`;
   else if (name === "acceptance" && value === "constant") next.acceptance = Number(byId("alpha").value).toFixed(2);
-  else next[name] = value;
-  if (name === "model") Object.assign(next, { drafter: "", routing: "", layer: "" });
+  else if (name === "acceptance" && (value === "typed" || value === "length")) {
+    typing = value;
+    next.acceptance = "";
+  } else if (name) next[name] = value || (DEFAULTS[name] ?? "");
+  if (name === "acceptance" && value !== "typed" && value !== "length") typing = null;
+  if (name === "model") Object.assign(next, { drafter: "", routing: "", layer: "", acceptance: "" });
   if (name === "drafter") next.acceptance = next.acceptance?.startsWith("upload:") ? next.acceptance : "";
   if (name === "gpus" && value === "1") next.parallel = "tp";
   return next;
 }
 
 export function onChange(take) {
+  const slow = ({ target }) => ["number", "text"].includes(target.type); // asked for when the value is complete
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", (event) => { if (event.target.type !== "file") take(event.target); });
+  form.addEventListener("input", (event) => { if (event.target.type !== "file" && !slow(event)) take(event.target); });
+  form.addEventListener("change", (event) => { if (slow(event)) take(event.target); });
 }
 
-export function hint(text) { byId("model-hint")?.replaceChildren(element("span", {}, text)); }
+export function hint(text) { byId("model-hint").replaceChildren(...(text ? [element("span", {}, text)] : [])); }
+
+// On a phone the form is a drawer over the page.
+export function drawer() {
+  const set = (open) => {
+    document.body.classList.toggle("drawer-open", open);
+    byId("drawer").setAttribute("aria-expanded", String(open));
+    if (open) form.querySelector("select").focus();
+    else if (form.contains(document.activeElement)) byId("drawer").focus();
+  };
+  byId("drawer").addEventListener("click", () => set(!document.body.classList.contains("drawer-open")));
+  byId("close").addEventListener("click", () => set(false));
+  addEventListener("keydown", ({ key }) => { if (key === "Escape" && document.body.classList.contains("drawer-open")) set(false); });
+}

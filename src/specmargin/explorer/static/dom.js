@@ -29,6 +29,20 @@ export function complain(message) {
   alert.textContent = message ?? "";
 }
 
+// One call at a time; calls that arrive meanwhile are merged into one.
+export function oneAtATime(work) {
+  let running = false, waiting = false;
+  return async function run() {
+    if (running) { waiting = true; return; }
+    running = true;
+    try {
+      do { waiting = false; await work(); } while (waiting);
+    } finally {
+      running = false;
+    }
+  };
+}
+
 // Marks the page as busy while work takes longer than 120 ms.
 export async function underWay(work) {
   const main = document.querySelector("main");
@@ -54,7 +68,7 @@ export function modelGroups(catalog) {
 }
 
 export function gpuGroups(catalog) {
-  const named = (list) => list.map((g) => [g.name, `${g.title} (${g.gigabytes} GB)`]);
+  const named = (list) => list.map((g) => [g.name, `${g.title.replace(/^NVIDIA /, "")} (${g.gigabytes} GB)`]);
   return [
     ["Measured kernels", named(catalog.gpus.filter((g) => g.measured))],
     ["Datasheet only", named(catalog.gpus.filter((g) => !g.measured))],

@@ -1,6 +1,6 @@
 // Uploads, by button or dropped. Nothing changes when the server refuses a file.
 
-import { ask, Refused } from "/static/api.js";
+import { Refused, upload as post } from "./api.js";
 
 const UPLOADS = new Map(); // id -> description by the server
 
@@ -26,13 +26,6 @@ function kindOf(name) {
   if (plain.endsWith(".routing.json")) return "routing";
   if (plain.endsWith(".json")) return "config";
   throw new Refused(`${name}: drop a config.json, a bank (.parquet, .csv, .jsonl) or a profile (.acceptance.json, .routing.json)`);
-}
-
-async function post(kind, file, beside) {
-  const query = new URLSearchParams({ name: file.name.slice(0, 200) });
-  if (kind === "speculator" && beside) query.set("beside", beside);
-  const type = { "content-type": "application/octet-stream" };
-  return ask(`/api/uploads/${kind}`, query.toString(), { method: "POST", body: file, headers: type });
 }
 
 export function onDrop(overlay, take) {

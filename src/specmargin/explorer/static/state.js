@@ -1,8 +1,10 @@
 // A scenario is the page's address: every state is a link. Defaults are left out.
 
-import { DEFAULTS, FIELDS } from "/static/fields.js"; // written by the server: every field of a request
+import { DEFAULTS, FIELDS } from "./fields.js"; // written by the server: every field of a request
 
 export const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024];
+export const LOAD = ["batch", "context", "concurrency", "qps", "isl", "osl"]; // moves together in a comparison
+export const MOST_COMPARED = 11;
 
 export function parse(text) {
   const parameters = new URLSearchParams(text);
@@ -11,9 +13,16 @@ export function parse(text) {
   return state;
 }
 
-export function pinnedIn(text) {
-  const pinned = new URLSearchParams(text).get("vs");
-  return pinned === null ? null : parse(pinned);
+// What else the address has: the compared scenarios, and whether they share the load.
+export function comparison(text) {
+  const parameters = new URLSearchParams(text);
+  return { others: parameters.getAll("vs").slice(0, MOST_COMPARED).map(parse), linked: parameters.get("linked") !== "0" };
+}
+
+// Every scenario of a comparison, the current one first.
+export function together(state, { others, linked }) {
+  const load = Object.fromEntries(LOAD.map((name) => [name, state[name]]));
+  return [state, ...others.map((one) => (linked ? { ...one, ...load } : one))];
 }
 
 export function query(state, more = {}) {
@@ -22,14 +31,22 @@ export function query(state, more = {}) {
     const value = state[name];
     if (value !== undefined && value !== "" && value !== DEFAULTS[name]) out.set(name, value);
   }
-  for (const [name, value] of Object.entries(more)) out.set(name, value);
+  for (const [name, value] of Object.entries(more)) {
+    if (Array.isArray(value)) value.forEach((one) => out.append(name, one));
+    else if (value !== "") out.set(name, value);
+  }
   return out.toString();
 }
 
-export function remember(state, pinned) {
-  const text = query(state, pinned ? { vs: query(pinned) } : {});
-  history.replaceState(null, "", text ? `?${text}` : location.pathname);
+export function address(state, { others, linked }) {
+  const text = query(state, { vs: others.map((one) => query(one)), linked: linked || !others.length ? "" : "0" });
+  return text ? `?${text}` : location.pathname;
 }
 
+export function remember(state, compared = { others: [], linked: true }) {
+  history.replaceState(null, "", address(state, compared));
+}
+
+export const modeOf = (state) => (state.concurrency ? "concurrency" : state.qps ? "qps" : "batch");
 export const contextOf = (power) => Math.round(2 ** Number(power));
-export const powerOf = (tokens) => Math.round(Math.log2(Math.max(Number(tokens), 1)) * 2) / 2;
+export const powerOf = (tokens) => Math.round(Math.log2(Math.max(Number(tokens) || 1, 1)) * 2) / 2;

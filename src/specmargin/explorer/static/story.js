@@ -1,9 +1,9 @@
 // The story: paragraphs with the numbers of the scenario, each with its figure.
 
-import { ask, oneAtATime, Refused } from "/static/api.js";
-import { draw, load, useThemes } from "/static/charts.js";
-import { byId, complain, COUNTS, element, fill, gpuGroups, modelGroups, underWay } from "/static/dom.js";
-import { BATCHES, parse, query, remember } from "/static/state.js";
+import { answer, ask, catalog as readCatalog, Refused } from "./api.js";
+import { draw, load, useThemes } from "./charts.js";
+import { byId, complain, COUNTS, element, fill, gpuGroups, modelGroups, oneAtATime, underWay } from "./dom.js";
+import { BATCHES, parse, query, remember } from "./state.js";
 
 let state = parse(location.search);
 let catalog = null;
@@ -13,19 +13,18 @@ const form = byId("controls");
 const refresh = oneAtATime(async () => {
   try {
     const text = query(state);
-    const story = await underWay(ask("/api/story", text));
+    const story = await underWay(ask("api/story", text));
     const names = [...new Set(story.paragraphs.map((part) => part.figure))];
     byId("lead").textContent = story.lead;
     story.paragraphs.forEach(showParagraph);
     for (const section of [...byId("paragraphs").children]) {
       if (!story.paragraphs.some((part) => section.id === `part-${part.id}`)) section.remove();
     }
-    const have = [...structures.keys()].join("|");
-    const { figures } = await underWay(ask("/api/view", query(state, { show: names.join(","), have })));
+    const { figures } = await underWay(answer([state], { show: names, have: [...structures.keys()] }));
     complain(null);
     await load();
     for (const figure of figures) await show(figure);
-    byId("to-explore").href = `/?${query(state)}`;
+    byId("to-explore").href = `./?${query(state)}`;
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     complain(error.message);
@@ -71,13 +70,13 @@ form.addEventListener("input", ({ target }) => {
   if (target.id === "batch") state.batch = String(BATCHES[Number(target.value)]);
   else state[target.name] = target.value;
   if (target.name === "model") Object.assign(state, { drafter: "", routing: "", acceptance: "", layer: "" });
-  remember(state, null);
+  remember(state);
   showControls();
   refresh();
 });
 document.documentElement.addEventListener("themechange", () => { if (catalog) refresh(); });
 
-catalog = await ask("/api/catalog");
+catalog = await readCatalog();
 useThemes(catalog.themes);
 showControls();
 refresh();

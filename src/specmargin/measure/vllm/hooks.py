@@ -56,15 +56,17 @@ class GraphMode:
 
     def __init__(self, runner: Any) -> None:
         self.last = "none"
-        dispatcher = getattr(runner, "cudagraph_dispatcher", None)
-        if dispatcher is not None:
-            dispatcher.dispatch = self._wrapped(dispatcher.dispatch)
+        for name in ("cudagraph_dispatcher", "cudagraph_manager"):  # of the first and of the second model runner
+            owner = getattr(runner, name, None)
+            if owner is not None:
+                owner.dispatch = self._wrapped(owner.dispatch)
 
     def _wrapped(self, dispatch: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*arguments: Any, **named: Any) -> Any:
-            mode_and_key = dispatch(*arguments, **named)
-            self.last = str(mode_and_key[0].name).lower()
-            return mode_and_key
+            chosen = dispatch(*arguments, **named)  # a mode and a key, or their description
+            mode = chosen.cg_mode if hasattr(chosen, "cg_mode") else chosen[0]
+            self.last = str(mode.name).lower()
+            return chosen
 
         return recorded
 

@@ -22,11 +22,13 @@ from typing import Any
 import numpy as np
 
 from specmargin.measure.nvidia_smi import nvidia_smi
+from specmargin.measure.points import other_scheduling
 from specmargin.measure.vllm.forced import CLASS_PATH, WANTED
 from specmargin.measure.vllm.hooks import DraftClock, ExpertCounter, GraphMode
 from specmargin.measure.vllm.versions import check_version
 
 _SETTLE_STEPS = 2  # after a change of depth: a draft is verified in the step after the one that proposed it
+_ASYNC_STEPS = 2  # more with async scheduling, where an output is that of an earlier step
 _MAX_GROWTH_TOKENS = 256  # beyond its prompt, before a sequence is replaced by a new one
 
 
@@ -43,7 +45,9 @@ class Probe:
         self.runner = _runner(self.core)
         self.layers_counted = self._attach_counter()
         self.graph = GraphMode(self.runner)
-        self.draft = DraftClock(self.runner, self.clock) if job["kind"] == "drafter" else None
+        self.is_async = bool(self.engine.vllm_config.scheduler_config.async_scheduling)
+        timed = job["kind"] == "drafter" and not self.is_async  # waiting for the device would undo async scheduling
+        self.draft = DraftClock(self.runner, self.clock) if timed else None
         self.vocabulary = int(self.engine.model_config.get_vocab_size())
         self.largest = int(self.engine.model_config.max_model_len)
         self.prompts: list[list[int]] = job.get("prompts") or []
@@ -77,13 +81,17 @@ class Probe:
 
     def clear(self) -> None:
         self.engine.abort_request(list(self.core.scheduler.requests), internal=True)
-        for _ in range(2):
+        for _ in range(2 + self._lag):
             self.engine.step()
+
+    @property
+    def _lag(self) -> int:
+        return _ASYNC_STEPS if self.is_async else 0
 
     def _limit(self, context: int) -> int:
         """Tokens beyond which a sequence is replaced: it has grown too long, or the deepest drafts might not fit."""
         deepest = max(point["depth"] for point in self.job["points"])
-        room = self.largest - (int(deepest) + 1) * (int(self.job["steps"]) + _SETTLE_STEPS + 1)
+        room = self.largest - (int(deepest) + 1) * (int(self.job["steps"]) + _SETTLE_STEPS + self._lag + 1)
         return min(context + _MAX_GROWTH_TOKENS, room)
 
     def _add(self, context: int) -> None:
@@ -138,7 +146,7 @@ class Probe:
     def time(self, point: dict[str, Any], samples: dict[str, list[Any]]) -> None:
         """Append the samples of a few steps of one point."""
         self.want(point)
-        for _ in range(_SETTLE_STEPS):
+        for _ in range(_SETTLE_STEPS + self._lag):
             self._step()
         begin = len(samples["seconds"])
         for _ in range(self.job["steps"]):
@@ -326,6 +334,10 @@ def main(path: str) -> int:
             return 2
         probe = Probe(job)
         append(_engine_record(probe))
+        problem = other_scheduling(job["scheduling"], is_async=probe.is_async, runner=type(probe.runner).__module__)
+        if problem:
+            append({"record": "failure", "run": job["name"], "error": problem, "final": False})
+            return 0
         for row in probe.run():
             append(row)
         if torch_has_gpu():

@@ -29,6 +29,7 @@ from specmargin.policies.kernel.types import Expectation, Kernel
 from specmargin.step import FloatArray, IntArray
 
 _FALLEN = -1.0  # log-odds: acceptance is far below that of the sample behind the look-ahead
+_STALLED = 3.0  # times as long as expected: the engine waited for something else (a compiler, another process)
 _SURE = 3.0  # standard deviations of the tokens accepted in the guard's window
 WHOLE, GATED, UNUSABLE = 0, 1, 2  # how the drafts of a batch are verified
 _OTHER_LOAD = 2.0  # a batch this many times larger or smaller lifts the suspension of the gate
@@ -203,14 +204,15 @@ def observe(
     learn_acceptance(learned, verified, accepted, unseen)
     if np.isnan(seconds):
         return True
-    _learn_time(kernel, drafted, verified, seconds)
+    expected_seconds = _learn_time(kernel, drafted, verified, seconds)
     if is_gating(kernel, verified.size):
-        _guard_goodput(kernel, drafted, accepted, seconds)
+        _guard_goodput(kernel, drafted, accepted, min(seconds, _STALLED * expected_seconds))
     return True
 
 
 @compiled
-def _learn_time(kernel: Kernel, drafted: IntArray, verified: IntArray, seconds: float) -> None:
+def _learn_time(kernel: Kernel, drafted: IntArray, verified: IntArray, seconds: float) -> float:
+    """Returns the seconds that were expected of the step."""
     learned, table, batch = kernel.learned, kernel.rules.table, verified.size
     marks, total = learned.marks[0], 0
     for i in range(batch):
@@ -218,7 +220,8 @@ def _learn_time(kernel: Kernel, drafted: IntArray, verified: IntArray, seconds: 
     rest, experts = verify_parts(table, verified, batch)
     drafting = drafting_seconds(table, drafted, batch, FIRST_CONTEXT)
     state = enter_state(learned.times, batch, marks.state, marks.step)
-    learn_time(learned.times, state, table, batch, total / batch, rest + experts, drafting, seconds, marks.step)
+    mean_depth, verifying = total / batch, rest + experts
+    return learn_time(learned.times, state, table, batch, mean_depth, verifying, drafting, seconds, marks.step)
 
 
 @compiled

@@ -176,8 +176,9 @@ def learn_time(
     draft_seconds: float,
     seconds: float,
     step: int,
-) -> None:
-    """One timed step: `verify_seconds` and `draft_seconds` by the table, `mean_depth` verified."""
+) -> float:
+    """One timed step: `verify_seconds` and `draft_seconds` by the table, `mean_depth` verified. Returns the seconds
+    that were expected of it."""
     mean, p, size = times.mean[state], times.spread[state], times.prior.shape[0]
     h, gain = times.scratch[0], times.scratch[1]
     low = min(int(mean_depth), size - FIRST - 1)
@@ -187,7 +188,8 @@ def learn_time(
     verify, draft = verify_seconds * math.exp(shape), draft_seconds * math.exp(mean[DRAFT])
     total = verify + draft
     if not (0.0 < seconds < 100.0 and 0.0 < total < 100.0):
-        return
+        return seconds
+    expected_seconds = math.exp(mean[LEVEL]) * total if times.seen[state, 0] > 0 else seconds
     _forget(times, state, step)
     if over == 0.0:
         times.timed[state, low] += 1
@@ -214,6 +216,7 @@ def learn_time(
     share = noise / (explained + noise)
     expected = share * share * bounded * bounded + share * explained
     times.noise[0] = min(max(noise + _NOISE_RATE * (expected - noise), _LEAST_NOISE), _MOST_NOISE)
+    return expected_seconds
 
 
 @compiled

@@ -7,7 +7,7 @@ once, products grow with the queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -26,6 +26,7 @@ from specmargin.architecture.types import (
 )
 from specmargin.prices.attention import traffic
 from specmargin.prices.kernels.book import LawBook, LawEntry
+from specmargin.prices.kernels.bounds import ModuleBounds, ModuleShape
 from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
@@ -45,7 +46,6 @@ class Correction:
 
 
 NO_CORRECTION = Correction()
-Prediction = Callable[[Step], FloatArray]  # seconds of a module as the sum of its parts
 
 
 class Refinement(Protocol):
@@ -57,8 +57,6 @@ class Refinement(Protocol):
 
     def attention(self, entry: LawEntry, attention: Attention, work: Work, step: Step) -> Correction: ...
 
-    def module(self, engine: str, entry: LawEntry, work: Work, step: Step, predict: Prediction) -> Correction: ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiliconPrices:
@@ -67,6 +65,7 @@ class SiliconPrices:
     book: LawBook
     fallback: Roofline
     refinement: Refinement | None = None
+    bounds: ModuleBounds | None = None
 
     def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]:
         return tuple(self._price(work) or self.fallback.price([work])[0] for work in works)
@@ -140,13 +139,16 @@ class SiliconPrices:
     def _module_correction(self, work: Work) -> Correction:
         """Measured time of the whole module over the sum of its parts, at most 1."""
         decode = None if work.step is None else _split(work.step)[0]
-        if self.refinement is None or work.module is None or work.kv is None or decode is None:
+        if self.bounds is None or work.module is None or work.kv is None or decode is None:
             return NO_CORRECTION
         attention = work.module.attention
         entry = self._attention_law(attention, attention_kind(attention), work.kv.name)
         if entry is None:
             return NO_CORRECTION
-        return self.refinement.module(self.engine, entry, work, decode, partial(self._sum_of_parts, work))
+        shape = ModuleShape(module=work.module, ranks=work.ranks, kv=work.kv)
+        engines = (self.engine, entry.engine)
+        factor, label = self.bounds.scale(engines, shape, decode, partial(self._sum_of_parts, work))
+        return Correction(factor=factor, label=label)
 
     def _sum_of_parts(self, work: Work, step: Step) -> FloatArray:
         """One layer's module without its correction: GEMMs (except GatedDeltaNet's, measured alone) and attention."""

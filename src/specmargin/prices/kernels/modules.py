@@ -9,17 +9,16 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from specmargin.architecture.precision import BF16, FP8, FP32, PRECISIONS, Precision
-from specmargin.architecture.types import LinearAttention, Matrix
+from specmargin.architecture.precision import BF16, FP8, FP32, Precision
+from specmargin.architecture.types import LinearAttention
 from specmargin.prices.kernels import features, store
-from specmargin.prices.kernels.kinds import DTYPES, ModuleTable
-from specmargin.prices.kernels.terms import fused, gemm_shape
+from specmargin.prices.kernels.bounds import GEMM_TYPES, ModuleShape, ModuleTimes, main_precision
+from specmargin.prices.kernels.kinds import ModuleTable
 from specmargin.prices.work import Module
 from specmargin.step import FloatArray
 
 # A module whose smallest time is this many times that of another engine was timed outside a CUDA graph.
 LAUNCH_BOUND = 1.4
-_PRECISIONS = {"bfloat16": BF16, "fp8_block": PRECISIONS["fp8-block"], "nvfp4": PRECISIONS["nvfp4"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +33,13 @@ class ModuleRows:
     def seconds(self) -> FloatArray:
         return self.rows["seconds"].to_numpy()
 
+    def times(self) -> ModuleTimes:
+        columns = [self.rows[name].to_numpy().astype(np.float64) for name in ("batch_size", "context")]
+        batch, context = (np.unique(column) for column in columns)
+        seconds = np.full((batch.size, context.size), np.nan)
+        seconds[np.searchsorted(batch, columns[0]), np.searchsorted(context, columns[1])] = self.seconds
+        return ModuleTimes(version=self.version, batch=batch, context=context, seconds_by_batch_context=seconds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModule:
@@ -43,20 +49,11 @@ class MeasuredModule:
     module: Module
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleShape:
-    """A module as it is on one of `ranks` tensor-parallel ranks, and the precision of its cache."""
-
-    module: Module
-    ranks: int
-    kv: Precision
-
-
 def in_format(module: Module, gemm_type: str) -> Module:
     """The module with the quantised matrices in another format of the tables; what is never quantised stays."""
-    stored = _main_precision(module)
+    stored = main_precision(module)
     matrices = tuple(
-        replace(matrix, precision=_PRECISIONS[gemm_type]) if matrix.precision is stored else matrix
+        replace(matrix, precision=GEMM_TYPES[gemm_type]) if matrix.precision is stored else matrix
         for matrix in module.projections
     )
     return replace(module, projections=matrices)
@@ -74,35 +71,10 @@ def measured_shapes(system: str, engine: str, measured: MeasuredModule) -> Itera
     all_heads = measured.module.attention.heads
     for key, part in sorted(rows.rows.partition_by(["num_heads", "kv_cache_dtype", "gemm_type"], as_dict=True).items()):
         heads, kv, gemm_type = key
-        if heads <= all_heads and gemm_type in _PRECISIONS:
+        if heads <= all_heads and gemm_type in GEMM_TYPES:
             module = in_format(measured.module, gemm_type)
             shape = ModuleShape(module=module, ranks=round(all_heads / heads), kv=kv_precision(kv))
             yield shape, replace(rows, rows=part)
-
-
-def find_rows(modules: tuple[MeasuredModule, ...], system: str, engine: str, shape: ModuleShape) -> ModuleRows | None:
-    """Rows of a module with exactly these GEMMs on a rank, whatever model it belongs to. `modules`: of its kind."""
-    wanted = _signature(shape)
-    for measured in modules:
-        for other, rows in measured_shapes(system, engine, measured):
-            if _signature(other) == wanted:
-                return rows
-    return None
-
-
-def _signature(shape: ModuleShape) -> tuple[object, ...]:
-    """Shapes of the GEMMs on one rank, their format, and the precision of the cache."""
-    shapes = [(gemm_shape(group, shape.ranks), group[0].copies) for group in fused(shape.module.projections)]
-    return (_gemm_type(shape), shape.kv.name.startswith("fp8"), *sorted(shapes))
-
-
-def _gemm_type(shape: ModuleShape) -> str:
-    return next((name for name in DTYPES.get(_main_precision(shape.module).name, ()) if name in _PRECISIONS), "")
-
-
-def _main_precision(module: Module) -> Precision:
-    largest: Matrix = max(module.projections, key=lambda matrix: matrix.parameters)
-    return largest.precision
 
 
 @cache
@@ -155,18 +127,3 @@ def _delta_net_attention(key_heads: int, value_heads: int, key_dim: int, value_d
         state_precision=FP32,
         flops_per_position=8.0 * state,
     )
-
-
-def find_delta_net(
-    system: str, engine: str, attention: LinearAttention, ranks: int, *, bandwidth: float
-) -> ModuleRows | None:
-    """Rows with the state and the convolution of one rank."""
-    for shape, rows in delta_net_shapes(system, engine, bandwidth=bandwidth):
-        other = shape.module.attention
-        assert isinstance(other, LinearAttention)
-        if (other.state_elements * ranks, other.convolution_elements * ranks) == (
-            attention.state_elements,
-            attention.convolution_elements,
-        ):
-            return rows
-    return None

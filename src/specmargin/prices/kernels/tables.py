@@ -8,27 +8,26 @@ nearest neighbour fades out with distance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
-from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention, LinearAttention
+from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawEntry
 from specmargin.prices.kernels.features import AttentionShape
-from specmargin.prices.kernels.kinds import attention_kind, is_plain
+from specmargin.prices.kernels.kinds import is_plain
 from specmargin.prices.kernels.law import Law
-from specmargin.prices.kernels.model import NO_CORRECTION, Correction, Prediction
-from specmargin.prices.kernels.modules import MeasuredModule, ModuleRows, ModuleShape, find_delta_net, find_rows
+from specmargin.prices.kernels.model import NO_CORRECTION, Correction
+from specmargin.prices.kernels.sheets import Sheet, cell, filled_along_last
 from specmargin.prices.kernels.terms import gemm_terms
 from specmargin.prices.work import Work
-from specmargin.step import FloatArray, IntArray, Step
+from specmargin.step import FloatArray, Step
 
 Cached = TypeVar("Cached")
-ModulesOf = Callable[[str], tuple[MeasuredModule, ...]]  # the measured modules of a kind of attention
 _REACH = 0.7  # log distance at which a neighbour's correction has faded out
 _FILES = {"moe": "moe_perf", "gemm": "gemm_perf", "attention": "generation_attention_perf"}
 
@@ -44,35 +43,6 @@ class Line:
         return np.asarray(np.interp(np.log(np.maximum(size, 1e-9)), self.log_size, self.log_ratio))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """Log ratios over two axes (batch, context); missing points take the nearest measured ones."""
-
-    log_batch: FloatArray
-    log_context: FloatArray
-    log_ratio: FloatArray
-
-    def interpolate(self, batch: FloatArray, context: FloatArray) -> FloatArray:
-        b, c = np.log(np.maximum(batch, 1e-9)), np.log(context + 1.0)
-        i, u = _cell(self.log_batch, b)
-        j, v = _cell(self.log_context, c)
-        r = self.log_ratio
-        low = (1 - v) * r[i, j] + v * r[i, j + 1]
-        high = (1 - v) * r[i + 1, j] + v * r[i + 1, j + 1]
-        return np.asarray((1 - u) * low + u * high)
-
-
-def _cell(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Index of the cell and the fraction inside it, clamped to the ends."""
-    index = np.clip(np.searchsorted(axis, value, side="right") - 1, 0, axis.size - 2)
-    fraction = (value - axis[index]) / (axis[index + 1] - axis[index])
-    return index, np.clip(fraction, 0.0, 1.0)
-
-
-def _no_modules(_: str) -> tuple[MeasuredModule, ...]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableRefinement:
     """Corrections from the tables of one GPU.
@@ -82,7 +52,6 @@ class TableRefinement:
 
     system: str
     bandwidth_bytes_per_second: float
-    modules_of: ModulesOf = _no_modules  # whose measured rows bound the sum of their parts
     _cache: dict[object, Any] = field(default_factory=dict)
 
     def _table(self, operation: str, entry: LawEntry) -> store.Table | None:
@@ -163,42 +132,6 @@ class TableRefinement:
         table = self._table("attention", entry)
         return None if table is None else attention_sheet(features.attention_rows(table, shape), entry.law)
 
-    # --- whole modules ---
-
-    def module(self, engine: str, entry: LawEntry, work: Work, step: Step, predict: Prediction) -> Correction:
-        """By number of sequences, as rows have one query each; several queries take the same correction."""
-        if work.module is None or work.kv is None:
-            return NO_CORRECTION
-        shape = ModuleShape(module=work.module, ranks=work.ranks, kv=work.kv)
-        key = ("module", engine, entry.law, shape)
-        sheet, label = self._cached(key, lambda: self._module_sheet(engine, entry, shape, predict))
-        if sheet is None:
-            return NO_CORRECTION
-        context = step.total(step.context_by_class) / np.maximum(step.sequences, 1e-9)
-        return Correction(factor=np.exp(sheet.interpolate(step.sequences, context)), label=label)
-
-    def _module_sheet(
-        self, engine: str, entry: LawEntry, shape: ModuleShape, predict: Prediction
-    ) -> tuple[Sheet | None, str]:
-        """From the engine's own rows, or else from those of the engine whose law is used."""
-        for source in dict.fromkeys((engine, entry.engine)):
-            measured = self._module_rows(source, shape)
-            sheet = None if measured is None else module_sheet(measured.rows, predict)
-            if measured is not None and sheet is not None:
-                return sheet, f"module table of {measured.version}"
-        return None, ""
-
-    def _module_rows(self, engine: str, shape: ModuleShape) -> ModuleRows | None:
-        attention = shape.module.attention
-        if not isinstance(attention, LinearAttention):
-            return find_rows(self.modules_of(attention_kind(attention)), self.system, engine, shape)
-        bandwidth = self.bandwidth_bytes_per_second
-        found = find_delta_net(self.system, engine, attention, shape.ranks, bandwidth=bandwidth)
-        if found is None:
-            return None
-        at_any_context = pl.concat([found.rows, found.rows.with_columns(context=pl.lit(1.0))])  # spans a sheet's axis
-        return replace(found, rows=at_any_context)
-
     def _cached(self, key: object, make: Callable[[], Cached]) -> Cached:
         if key not in self._cache:
             self._cache[key] = make()
@@ -225,7 +158,7 @@ class GemmGrid:
         n, k, m = np.meshgrid(*axes, indexing="ij")
         predicted = np.log(law.seconds(gemm_terms(m, n, k, dtype)))
         ratio[index] = np.log(rows["seconds"].to_numpy()) - predicted[index]
-        sustained = _sustained(_filled_along_last(ratio) + predicted, np.log(axes[2]))
+        sustained = _sustained(filled_along_last(ratio) + predicted, np.log(axes[2]))
         monotonic = _nondecreasing(sustained) - predicted
         return cls(log_n=np.log(axes[0]), log_k=np.log(axes[1]), log_m=np.log(axes[2]), log_ratio=monotonic)
 
@@ -234,8 +167,8 @@ class GemmGrid:
 
     def line(self, n: float, k: float) -> Line:
         """Log ratios over m of one shape."""
-        i, u = _cell(self.log_n, np.asarray(np.log(n)))
-        j, v = _cell(self.log_k, np.asarray(np.log(k)))
+        i, u = cell(self.log_n, np.asarray(np.log(n)))
+        j, v = cell(self.log_k, np.asarray(np.log(k)))
         r = self.log_ratio
         ratio = (1 - u) * ((1 - v) * r[i, j] + v * r[i, j + 1]) + u * ((1 - v) * r[i + 1, j] + v * r[i + 1, j + 1])
         return Line(log_size=self.log_m, log_ratio=ratio)
@@ -253,16 +186,6 @@ def _sustained(log_seconds: FloatArray, log_m: FloatArray) -> FloatArray:
     4,096 positions and 660 at 32,768. An engine runs its kernels back to back.
     """
     return np.asarray(np.maximum(log_seconds, log_seconds[..., -1:] + log_m - log_m[-1]))
-
-
-def _filled_along_last(values: FloatArray) -> FloatArray:
-    """Missing entries from their neighbours along the last axis; rows without any entry get no correction."""
-    flat = values.reshape(-1, values.shape[-1]).copy()
-    position = np.arange(values.shape[-1])
-    for index in np.flatnonzero(np.isnan(flat).any(axis=1)):
-        present = ~np.isnan(flat[index])
-        flat[index] = np.interp(position, position[present], flat[index, present]) if present.any() else 0.0
-    return flat.reshape(values.shape)
 
 
 def expert_lines(rows: pl.DataFrame, law: Law, dtype: str) -> dict[tuple[int, ...], Line]:
@@ -308,18 +231,11 @@ def attention_sheet(rows: pl.DataFrame, law: Law) -> Sheet | None:
     return _sheet(rows, rows["seconds"].to_numpy(), law.seconds(features.attention_terms_of(rows)))
 
 
-def module_sheet(rows: pl.DataFrame, predict: Prediction) -> Sheet | None:
-    """How far the sum of parts must come down to a module's rows, as log ratios; 0 where it is below them."""
-    batch, context = (rows[name].to_numpy().astype(np.float64) for name in ("batch_size", "context"))
-    sheet = _sheet(rows, rows["seconds"].to_numpy(), predict(Step.uniform(batch=batch, context=context)))
-    return None if sheet is None else replace(sheet, log_ratio=np.minimum(sheet.log_ratio, 0.0))
-
-
 def _sheet(rows: pl.DataFrame, measured: FloatArray, predicted: FloatArray) -> Sheet | None:
     batch, context = (np.sort(rows[name].unique().to_numpy()).astype(np.float64) for name in ("batch_size", "context"))
     if batch.size < 2 or context.size < 2:
         return None
     cells = np.searchsorted(batch, rows["batch_size"].to_numpy()), np.searchsorted(context, rows["context"].to_numpy())
     ratio = np.full((batch.size, context.size), np.nan)
-    ratio[cells] = np.log(measured / predicted)
-    return Sheet(log_batch=np.log(batch), log_context=np.log(context + 1.0), log_ratio=_filled_along_last(ratio))
+    ratio[cells] = measured / predicted
+    return Sheet.of(batch, context, ratio)

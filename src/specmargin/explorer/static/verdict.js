@@ -1,0 +1,133 @@
+// The answer on the page: line, strip, bullets, tiles, flags, commands and table, all from one plan.
+
+import { loadOf, summary } from "./answer.js";
+import { byId, element, times, whole } from "./dom.js";
+import { term } from "./glossary.js";
+
+const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}` : "–");
+// The survival that one more draft token needs: as in the ledger figure where the provider has it.
+const hurdle = (row, next) => (next ? next.note ?? next.needed.toFixed(2) : row.hurdle_note ?? row.hurdle.toFixed(2));
+const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
+const milliseconds = (seconds) => (seconds === null ? "–" : (seconds * 1e3).toFixed(2)); // null: requests of one token
+const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
+
+export function show(answer, state) {
+  const { plan, here } = answer;
+  const short = summary(answer, state);
+  byId("line").textContent = short.line;
+  byId("answer").dataset.says = short.says;
+  byId("subject").textContent = subject(plan, short);
+  showStrip(short.strip, here);
+  byId("bullets").replaceChildren(...short.bullets.map(({ topic, text }) => element("li", { "data-topic": topic }, text)));
+  showTiles(plan, here);
+  showFlags(plan, short);
+  showCommands(plan, here, short.says);
+  showRows(plan, here);
+  byId("sentence").textContent = plan.verdict;
+  byId("sources").replaceChildren(...Object.entries(plan.sources).map(([name, source]) => element("li", {}, element("b", {}, `${name}: `), source)));
+}
+
+function subject(plan, { range: sure }) {
+  const gpus = plan.gpus > 1 ? `${plan.gpus} × ${plan.gpu} (${plan.parallel})` : plan.gpu;
+  const shown = [`${plan.model} on ${gpus}`, plan.drafter, `context ${whole(plan.context)}`, `weights ${plan.weights}`, `KV ${plan.kv_cache}`];
+  return `${shown.join(", ")}${sure ? "; the range contains the real speed-up in 80% of cases" : ""}`;
+}
+
+function showStrip(ranges, here) {
+  const widths = ranges.map(({ first, last }) => Math.log2(last + 1) - Math.log2(first) + 0.4);
+  byId("strip").replaceChildren(...ranges.map(({ first, last, depth, here: marked }, i) => element("li",
+    { "data-depth": depth, "data-first": first, "data-last": last, class: `${depth ? "drafting" : "off"}${marked ? " here" : ""}` },
+    element("b", {}, depth ? `${depth}${i ? "" : ` draft token${depth > 1 ? "s" : ""}`}` : "off"),
+    element("span", {}, first === last ? `batch ${whole(first)}` : `${i ? "" : "batch "}${whole(first)} to ${whole(last)}`))));
+  [...byId("strip").children].forEach((node, i) => {
+    node.style.flexGrow = widths[i];
+    node.style.setProperty("--deep", `${Math.min(ranges[i].depth, 8) * 4 + (ranges[i].depth ? 10 : 0)}%`);
+  });
+  byId("strip").dataset.batch = here.batch;
+}
+
+function tiles(plan, here) {
+  const { service } = plan;
+  const list = [];
+  if (service) {
+    list.push(["speed-up", times(service.speedup), `${service.speedup_low.toFixed(2)} to ${times(service.speedup_high)}; decode steps ${times(here.speedup)}`]);
+    list.push(["draft", here.depth || "off", `of ${plan.drafter}, at batch ${whole(here.batch)}`]);
+    list.push(["tokens/s", whole(service.speculating.tokens_per_second), `${whole(service.plain.tokens_per_second)} without`]);
+    list.push(["tpot", milliseconds(service.speculating.tpot_seconds), `ms per token; ${milliseconds(service.plain.tpot_seconds)} without`]);
+    list.push(["ttft", milliseconds(service.speculating.ttft_seconds), `ms to the first token; ${milliseconds(service.plain.ttft_seconds)} without`]);
+  } else {
+    list.push(["speed-up", times(here.speedup), here.fits ? range(here) : "does not fit in memory"]);
+    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : `of ${plan.drafter}`]);
+    list.push(["tokens/s", whole(here.goodput_tokens_per_second), `${whole(here.no_spec_tokens_per_second)} without`]);
+    list.push(["ms/token", milliseconds(here.tpot_seconds), `${milliseconds(here.no_spec_tpot_seconds)} without`]);
+  }
+  const cost = costs(plan, here);
+  if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
+  list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
+    here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
+  list.push(["hurdle", hurdle(here, here.next_token), here.next_token ? `one more token has a survival of ${here.next_token.survival.toFixed(2)}` : ""]);
+  if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
+  const [component, resource] = here.bound_by.split(": ");
+  list.push(["bottleneck", component, resource ?? ""]);
+  return list;
+}
+
+// Dollars per million output tokens, of the service or of the row.
+export function costs(plan, here) {
+  if (here.cost_per_million_tokens === undefined) return null;
+  if (!plan.service) return { drafting: here.cost_per_million_tokens, plain: here.no_spec_cost_per_million_tokens };
+  const price = here.cost_per_million_tokens / here.gpu_hours_per_million_tokens;
+  const of = (side) => (price * plan.gpus * 1e6) / 3600 / side.tokens_per_second;
+  return { drafting: of(plan.service.speculating), plain: of(plan.service.plain) };
+}
+
+const NAMES = { tpot: "TPOT", ttft: "TTFT" };
+
+function showTiles(plan, here) {
+  byId("numbers").replaceChildren(...tiles(plan, here).map(([name, value, small]) =>
+    element("div", { "data-tile": name }, element("dt", {}, term(name, NAMES[name] ?? name)), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
+}
+
+function showFlags(plan, { says, flags, why, canCopy }) {
+  const service = plan.service && says === "no" && canCopy;
+  byId("flags-title").textContent = service ? "Flags evaluated: leave them out for this load" : "Flags";
+  byId("flags").textContent = flags;
+  byId("flags").hidden = !canCopy;
+  byId("no-flags").textContent = why;
+  byId("no-flags").hidden = canCopy;
+  byId("copy").disabled = !canCopy;
+  byId("copy").textContent = service ? "Copy flags anyway" : "Copy flags";
+  const notes = [...(plan.config_needs ? [`For ${plan.config_needs}`] : []), ...(canCopy ? plan.config_notes : []), ...plan.warnings];
+  byId("notes").replaceChildren(...notes.map((note) => element("li", {}, note)));
+}
+
+function showCommands(plan, here, says) {
+  const check = here.check ?? plan.check;
+  byId("serve-part").hidden = !plan.serve || !check || says === "unsupported";
+  if (byId("serve-part").hidden) return;
+  const { command, file_name: name, file_text: text, notes } = plan.serve;
+  byId("serve").textContent = name && text ? `cat > ${name} <<'EOF'\n${text.trimEnd()}\nEOF\n${command}` : command;
+  byId("check").textContent = check.command;
+  const ratio = `${times(check.ratio)} (${check.ratio_low.toFixed(2)} to ${check.ratio_high.toFixed(2)})`;
+  byId("expected").textContent = plan.config === "" ? `Expected without speculation: ${check.metric} ${check.predicted_without_speculation.toFixed(2)}. ${notes.join(" ")}`
+    : `Expected at ${loadOf(plan, here)}: ${check.metric} ${check.predicted.toFixed(2)}, and ${check.predicted_without_speculation.toFixed(2)} on a server without the speculation flags, a ratio of ${ratio}. Use your own prompts where you can: acceptance depends on the text. ${notes.join(" ")}`;
+}
+
+const COLUMNS = [
+  ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
+  ["80% range", range], ["better", better],
+  ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
+  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["hurdle", (row, { next_token_by_row: next }) => hurdle(row, next?.find(({ batch }) => batch === row.batch))],
+  ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
+  ["experts read", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))],
+  ["$/M tokens", (row) => dollars(row.cost_per_million_tokens)], ["bottleneck", (row) => row.bound_by, "text"],
+];
+
+function showRows(plan, here) {
+  const columns = COLUMNS.filter(([name]) => (name !== "$/M tokens" || here.cost_per_million_tokens !== undefined)
+    && (name !== "experts read" || here.distinct_experts !== null) && (name !== "better" || plan.rows.some(better)));
+  const head = element("tr", {}, ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, term(name))));
+  const body = plan.rows.map((row) => element("tr", { class: `${row.fits ? "" : "dim"}${row.batch === here.batch ? " here" : ""}`, "data-batch": row.batch },
+    ...columns.map(([name, cell, kind]) => element("td", { class: kind ?? "" }, `${cell(row, here)}${name === "batch" && !row.fits ? " (does not fit)" : ""}`))));
+  byId("rows").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
+}

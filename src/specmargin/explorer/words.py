@@ -1,0 +1,38 @@
+"""Refusals in the words of the page: the names of its controls instead of options of the command line."""
+
+from __future__ import annotations
+
+import re
+
+#: By field; the labels of the controls in `static/index.html`, in lower case.
+TITLES = {
+    "gpu": "GPU",
+    "gpus": "number of GPUs",
+    "parallel": "parallelism",
+    "weights": "weight precision",
+    "kv_cache": "KV cache precision",
+    "memory_utilization": "memory utilisation",
+    "routing": "routing profile",
+    "concurrency": "number of concurrent requests",
+    "qps": "requests per second",
+    "isl": "input tokens",
+    "osl": "output tokens",
+    "tpot_slo": "TPOT target",
+    "depth": "maximum depth",
+    "gpu_hour_price": "price per GPU-hour",
+    "draft_p_min": "draft_p_min in the address",
+    "form": "form in the address",
+}
+_GPUS = re.compile(r"--gpus (\d+)")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+
+
+def title(field: str) -> str:
+    return TITLES.get(field, field.replace("_", " "))
+
+
+def page_words(message: str) -> str:
+    """`try --gpus 8, or smaller --weights` is `try 8 GPUs, or smaller weight precision`."""
+    message = _GPUS.sub(r"\1 GPUs", message)
+    message = _OPTION.sub(lambda match: title(match.group(1).replace("-", "_")), message)
+    return message[:1].upper() + message[1:] if message.split(" ", 1)[0].isalpha() else message

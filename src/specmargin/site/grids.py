@@ -1,0 +1,387 @@
+"""The grids of one cell: a model on GPUs in an engine, with its drafters.
+
+Step times by batch, depth and context; drafting; memory; and what the range of a speed-up is made of. Every batch to
+512 is there, to a millionth of a step, since a schedule is decided batch by batch; beyond, as many as keep
+interpolation exact enough.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from specmargin.app.payload import weight_names
+from specmargin.app.request_schema import ScenarioRequest
+from specmargin.app.scenarios import scenario_of
+from specmargin.catalog.accuracy import price_errors
+from specmargin.catalog.drafters import DraftChoice
+from specmargin.decisions.grid import Grid, allowed_depths
+from specmargin.decisions.plan import HORIZON
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.rows import marginal_by_component
+from specmargin.decisions.schedule import ONE_BY_ONE, spread
+from specmargin.decisions.warnings import price_warnings
+from specmargin.errors import InputError, ParallelismError
+from specmargin.formats import find_engine
+from specmargin.routing.profile import UNIFORM
+from specmargin.site.coding import BYTES, COARSE, EXPERTS, MOVED, packed, quantised
+from specmargin.site.templates import command_templates
+from specmargin.sources import SourceKind
+from specmargin.step import BoolArray, FloatArray, IntArray, Step
+
+FORMAT = 1  # of the files; part of the key by which a build recognises its finished cells
+DEPTH = 8
+CONTEXTS = (1024, 8192, 65_536)
+COARSE_CONTEXTS = (512, 724, 1024, 1448, 2048, 2896, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
+GPU_COUNTS = (1, 2, 4, 8, 16, 32)
+_SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
+_ROOM = (32, 4096)  # sequences, and tokens of each, for which GPUs are counted
+
+
+def _beyond() -> FloatArray:
+    """Batches above 512: those that a schedule up to the horizon looks at, and one between any two of them."""
+    looked_at = spread(HORIZON)[ONE_BY_ONE - 1 :].astype(np.float64)
+    return np.union1d(looked_at, ((looked_at[1:] + looked_at[:-1]) / 2.0).round())[1:]
+
+
+BEYOND = _beyond()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A model on one kind of GPU in one engine, with drafters, the first of which is the default."""
+
+    model: str
+    gpu: str
+    gpus: int
+    engine: str
+    drafters: tuple[str, ...]
+
+    def pricer(self, drafter: str) -> tuple[DraftChoice, Pricer]:
+        request = ScenarioRequest(
+            model=self.model, gpu=self.gpu, gpus=self.gpus, engine=self.engine, drafter=drafter, context=CONTEXTS[0]
+        )
+        choice, scenario = scenario_of(request)
+        return choice, Pricer(scenario)
+
+
+def enough_gpus(model: str, gpu: str, drafter: str) -> int:
+    """The fewest GPUs with room for a small service; else the fewest that hold the weights at all."""
+    sequences, tokens = _ROOM
+    holding: int | None = None
+    for gpus in GPU_COUNTS:
+        try:
+            _, pricer = Cell(model=model, gpu=gpu, gpus=gpus, engine="vllm", drafters=()).pricer(drafter)
+            longest = pricer.scenario.architecture.max_context or tokens
+            room = pricer.with_context(float(min(tokens, longest))).largest_batch(DEPTH)
+            pricer.grid([1], 0)  # a layout may have no price: no network between nodes
+        except InputError:
+            continue
+        if room >= sequences:
+            return gpus
+        holding = holding or (gpus if room else None)
+    if holding is None:
+        counts = f"{GPU_COUNTS[0]} to {GPU_COUNTS[-1]}"
+        raise ParallelismError(f"{model} fits on no number of {gpu} GPUs that has a price ({counts} were tried)")
+    return holding
+
+
+def cell_file(cell: Cell) -> bytes:
+    """The file of one cell, as `static/cell.js` reads it."""
+    grids = Grids(cell)
+    header = json.dumps(grids.header(), ensure_ascii=False, separators=(",", ":"))
+    return packed(header.encode(), grids.series())
+
+
+class Grids:
+    """Everything that is priced for one cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.bounds: list[str] = []  # bottlenecks of one more position, in the order in which they are met
+        self.drafters = [cell.pricer(name) for name in cell.drafters]
+
+    @property
+    def pricer(self) -> Pricer:
+        return self.drafters[0][1]
+
+    @property
+    def graph_limit(self) -> int | None:
+        return self.pricer.scenario.engine_time.graph_limit
+
+    def depth_of(self, pricer: Pricer) -> int:
+        limit = pricer.scenario.drafter.max_depth
+        return DEPTH if limit is None else min(DEPTH, limit)
+
+    # --- contexts and batches ---
+
+    @cached_property
+    def contexts(self) -> list[float]:
+        """Those with every batch: a sequence fits, and the model reaches them."""
+        return self._fitting(CONTEXTS)
+
+    @cached_property
+    def coarse_contexts(self) -> list[float]:
+        """Those between and around them, with a few batches: they shape the interpolation."""
+        return [tokens for tokens in self._fitting(COARSE_CONTEXTS) if tokens not in self.contexts]
+
+    def _fitting(self, contexts: Sequence[int]) -> list[float]:
+        longest = self.pricer.scenario.architecture.max_context or contexts[-1]
+        wanted = [float(tokens) for tokens in contexts if tokens <= longest]
+        return [tokens for tokens in wanted if self._most(tokens) >= 1] or wanted[:1]
+
+    def _most(self, tokens: float) -> int:
+        """The most sequences that fit under any setting."""
+        at = [pricer.with_context(tokens) for _, pricer in self.drafters]
+        return max(max(pricer.largest_batch(0), pricer.no_spec_largest_batch) for pricer in at)
+
+    @cached_property
+    def batches(self) -> list[FloatArray]:
+        """By context: every batch to 512, and knots up to what fits at the context before, or at the shortest."""
+        found = []
+        for before in [COARSE_CONTEXTS[0], *self.contexts[:-1]]:
+            most = min(self._most(float(before)), HORIZON)
+            count = int(np.searchsorted(BEYOND, most)) + 1 if most > ONE_BY_ONE else 0
+            found.append(np.concatenate([np.arange(1.0, ONE_BY_ONE + 1.0), BEYOND[:count]]))
+        return found
+
+    @cached_property
+    def grids(self) -> list[Grid]:
+        """Of the first drafter, by context; verify steps are the same for all drafters."""
+        pairs = zip(self.contexts, self.batches, strict=True)
+        return [self.pricer.grid(batches, DEPTH, tokens) for tokens, batches in pairs]
+
+    def stored(self, grid: Grid) -> BoolArray:
+        """By batch and column of `_columns`: what the engine runs in a CUDA graph, and depth 1 for its break-even."""
+        kept = np.column_stack([np.ones(grid.batches.size, dtype=bool), allowed_depths(grid, self.graph_limit)])
+        kept[:, 2] = True
+        return kept
+
+    @property
+    def sampled(self) -> FloatArray:
+        """The few batches of coarse contexts."""
+        largest = max(float(batches[-1]) for batches in self.batches)
+        return _SAMPLED[: int(np.searchsorted(_SAMPLED, largest)) + 1]
+
+    # --- units ---
+
+    @cached_property
+    def anchors(self) -> list[tuple[float, float]]:
+        """Batches and seconds, between which the unit of all seconds is linear: about a plain step's."""
+        grid = self.grids[0]
+        return [
+            (float(grid.batches[i]), float(grid.no_spec_seconds[i]))
+            for i in sorted({0, ONE_BY_ONE - 1, grid.batches.size - 1})
+        ]
+
+    def in_units(self, seconds: FloatArray, batches: FloatArray) -> IntArray:
+        """By batch and column: seconds in millionths of about a plain step."""
+        known = np.array(self.anchors)
+        unit = np.asarray(np.interp(batches, known[:, 0], known[:, 1]))
+        return quantised(seconds / unit[:, np.newaxis])
+
+    # --- the file ---
+
+    def series(self) -> Iterator[IntArray]:
+        """In the order in which `static/cell.js` reads them."""
+        yield from self._steps()
+        for _, pricer in self.drafters:
+            yield from self._drafting(pricer)
+        for tokens in self.coarse_contexts:
+            yield from self._corrections(tokens)
+        for _, pricer in self.drafters:
+            yield from self._uniform(pricer)
+        yield from self._one_more()
+        yield from self._memory()
+
+    def _steps(self) -> Iterator[IntArray]:
+        """By context: plain steps, and steps at every depth. Contexts differ by attention, alike at all depths."""
+        before: IntArray | None = None
+        for grid in self.grids:
+            now, kept = self.in_units(_columns(grid), grid.batches), self.stored(grid)
+            moved = now if before is None else now - before[: len(now)]
+            for column in range(now.shape[1]):
+                rows = kept[:, column]
+                known = before is not None and column > 0
+                yield moved[rows, column] - (moved[rows, column - 1] if known else 0)
+            before = now
+
+    def _drafting(self, pricer: Pricer) -> Iterator[IntArray]:
+        """By context and depth from 1; drafting is almost linear in depth."""
+        if not _drafts_cost(pricer):
+            return
+        before: IntArray | None = None
+        for tokens, grid in zip(self.contexts, self.grids, strict=True):
+            seconds, kept = self._draft_seconds(pricer, grid.batches, tokens), self.stored(grid)
+            now = self.in_units(seconds, grid.batches)
+            moved = now if before is None else now - before[: len(now)]
+            for depth in range(1, now.shape[1]):
+                bent = moved[:, depth] - (2 * moved[:, depth - 1] - moved[:, depth - 2] if depth > 1 else 0)
+                yield bent[kept[:, depth + 1]]
+            before = now
+
+    def _draft_seconds(self, pricer: Pricer, batches: FloatArray, tokens: float) -> FloatArray:
+        depths = np.arange(self.depth_of(pricer) + 1.0)
+        return pricer.draft_seconds(batches[:, np.newaxis], depths, np.full((batches.size, 1), tokens))
+
+    def _corrections(self, tokens: float) -> Iterator[IntArray]:
+        """At a coarse context: by how much a few batches' seconds differ from those interpolated between contexts."""
+        known = [_columns(self.pricer.grid(self.sampled, DEPTH, each)) for each in [*self.contexts, tokens]]
+        yield from self._corrected(known, tokens)
+        for _, pricer in self.drafters:
+            if _drafts_cost(pricer):
+                drafting = [self._draft_seconds(pricer, self.sampled, each) for each in [*self.contexts, tokens]]
+                yield from self._corrected([seconds[:, 1:] for seconds in drafting], tokens)
+
+    def _corrected(self, known: list[FloatArray], tokens: float) -> Iterator[IntArray]:
+        """`known`: seconds at each context, and last at `tokens`."""
+        made = self._interpolated(known[:-1], tokens)
+        yield from (quantised(column, COARSE) for column in (known[-1] / made - 1.0).T)
+
+    def _interpolated(self, by_context: list[FloatArray], tokens: float) -> FloatArray:
+        """Linear in the context, beyond the ends too."""
+        last = len(self.contexts) - 1
+        after = int(np.clip(np.searchsorted(self.contexts, tokens), 1, max(last, 1)))
+        if last == 0:
+            return by_context[0]
+        low, high = self.contexts[after - 1], self.contexts[after]
+        share = (tokens - low) / (high - low)
+        return (1.0 - share) * by_context[after - 1] + share * by_context[after]
+
+    def _uniform(self, pricer: Pricer) -> Iterator[IntArray]:
+        """By context and depth from 1: how far the ratio of round and plain step moves under uniform routing."""
+        if not self.borrowed_routing:
+            return
+        other, depth = pricer.under_uniform_routing(), self.depth_of(pricer)
+        for tokens in self.contexts:
+            ours, uniform = (one.grid(self.sampled, depth, tokens) for one in (pricer, other))
+            moved = [np.log(grid.round_seconds / grid.no_spec_seconds[:, np.newaxis]) for grid in (uniform, ours)]
+            for each in range(1, depth + 1):
+                yield quantised((moved[0] - moved[1])[:, each], MOVED)
+
+    # --- one more position, at a few batches ---
+
+    def _one_more(self) -> Iterator[IntArray]:
+        """By context and depth: seconds that one more position adds, and what it waits for. By depth: experts read."""
+        for seconds, bound in self.added:
+            now = self.in_units(seconds, self.sampled)
+            for depth in range(DEPTH + 1):
+                yield from (now[:, depth], bound[:, depth])
+        distinct = self.pricer.distinct_experts(self._steps_at(self.contexts[0]))
+        if distinct is not None:
+            yield from (quantised(part, EXPERTS) for part in np.broadcast_to(distinct, self._shape).T)
+
+    def _memory(self) -> Iterator[IntArray]:
+        """Bytes of one sequence: by context without speculation; for each drafter and context, by depth."""
+        plain = [self.pricer.sequence_bytes(None, tokens) for tokens in self.memory_contexts]
+        yield quantised(np.array(plain), BYTES)
+        for _, pricer in self.drafters:
+            for tokens in self.memory_contexts:
+                held = [pricer.sequence_bytes(depth, tokens) for depth in range(self.depth_of(pricer) + 1)]
+                yield quantised(np.array(held), BYTES)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.sampled.size, DEPTH + 1
+
+    def _steps_at(self, tokens: float) -> Step:
+        return Step.uniform(batch=self.sampled[:, np.newaxis], depth=np.arange(DEPTH + 1.0), context=tokens)
+
+    @cached_property
+    def added(self) -> list[tuple[FloatArray, IntArray]]:
+        """By context: seconds of one more position, and the place of its bottleneck in `bounds`."""
+        found, ranks = [], self.pricer.scenario.layout.sequence_ranks
+        for tokens in self.contexts:
+            now, more = self.pricer.marginal(self._steps_at(tokens))
+            lines = marginal_by_component(now, more, positions=ranks)
+            seconds = np.stack([np.broadcast_to(part, self._shape) for _, part in lines])
+            most = seconds.argmax(axis=0)
+            names = [
+                f"{lines[int(line)][0].component}: {lines[int(line)][0].resource(i)}"
+                for i, line in enumerate(most.flat)
+            ]
+            found.append((seconds.sum(axis=0), np.array([self._bound(name) for name in names]).reshape(self._shape)))
+        return found
+
+    def _bound(self, name: str) -> int:
+        if name not in self.bounds:
+            self.bounds.append(name)
+        return self.bounds.index(name)
+
+    @property
+    def borrowed_routing(self) -> bool:
+        routing = self.pricer.scenario.routing
+        borrowed = routing.source.kind is SourceKind.ASSUMED and routing is not UNIFORM
+        return self.pricer.scenario.architecture.is_moe and borrowed
+
+    @property
+    def memory_contexts(self) -> list[float]:
+        return sorted({*self.contexts, *self.coarse_contexts})
+
+    def header(self) -> dict[str, Any]:
+        _ = self.added  # finds the bottlenecks
+        scenario, engine = self.pricer.scenario, find_engine(self.cell.engine)
+        architecture, errors = scenario.architecture, price_errors(scenario.prices.name)
+        return {
+            "model": self.cell.model,
+            "gpu": self.cell.gpu,
+            "gpus": self.cell.gpus,
+            "engine": engine.name,
+            "prices": scenario.prices.name,
+            "weights": weight_names(scenario),
+            "kv_cache": scenario.kv_precision.name,
+            "routing": scenario.routing.name if architecture.is_moe else None,
+            "experts": architecture.pools[0].experts if architecture.pools else None,
+            "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
+            "max_context": architecture.max_context,
+            "contexts": self.contexts,
+            "coarse_contexts": self.coarse_contexts,
+            "memory_contexts": self.memory_contexts,
+            "anchors": self.anchors,
+            "beyond_counts": [batches.size - ONE_BY_ONE for batches in self.batches],
+            "sampled": self.sampled.tolist(),
+            "depth": DEPTH,
+            "graph_limit": self.graph_limit,
+            "usable_bytes": self.pricer.memory.usable_bytes,
+            "weight_bytes": self.pricer.memory.weight_bytes,
+            "price_errors": [errors.low, errors.high],
+            "borrowed_routing": self.borrowed_routing,
+            "bounds": self.bounds,
+            "warnings": self._warnings(),
+            "commands": command_templates(engine.name, self.cell.model, self.cell.gpus),
+            "drafters": [self._drafter(choice, pricer) for choice, pricer in self.drafters],
+        }
+
+    def _warnings(self) -> list[list[str]]:
+        """About the prices at batch 1, by depth."""
+        pricer = self.pricer.with_context(self.contexts[0])
+        return [list(price_warnings(pricer, batch=1, depth=depth)) for depth in range(DEPTH + 1)]
+
+    def _drafter(self, choice: DraftChoice, pricer: Pricer) -> dict[str, Any]:
+        survival, depth = pricer.scenario.survival, self.depth_of(pricer)
+        return {
+            "name": pricer.scenario.drafter.name,
+            "kind": choice.kind,
+            "depth": depth,
+            "limited": pricer.scenario.drafter.max_depth is not None,
+            "costs": _drafts_cost(pricer),
+            "survival": [float(value) for value in survival.up_to(DEPTH)],
+            "shift": list(survival.shift_range),
+            "borrowed_acceptance": survival.source.kind is SourceKind.ASSUMED,
+            "weight_bytes": pricer.memory.drafter_bytes,
+            "sources": {name: str(source) for name, source in pricer.sources.items()},
+        }
+
+
+def _columns(grid: Grid) -> FloatArray:
+    """By batch: seconds of a plain step, and of a verify step at every depth from 0."""
+    return np.column_stack([grid.no_spec_seconds, grid.verify_seconds])
+
+
+def _drafts_cost(pricer: Pricer) -> bool:
+    return bool(pricer.draft_seconds(1.0, 1.0, 1.0) > 0)

@@ -1,0 +1,30 @@
+// Addresses: every model has a folder with a preview card of its own, so a state's link is MODEL/?the rest.
+
+const ROOT = new URL("../", import.meta.url);
+
+export function folderModel(models) {
+  const folder = decodeURIComponent(location.pathname.slice(ROOT.pathname.length).split("/")[0] ?? "");
+  return models.includes(folder) ? folder : models[0];
+}
+
+export function keepFolders(models, standing) {
+  const replace = history.replaceState.bind(history);
+  history.replaceState = (data, title, address) => {
+    const asked = new URL(address ?? location.href, location.href), model = asked.searchParams.get("model") ?? standing;
+    if (!models.includes(model)) return replace(data, title, address);
+    asked.searchParams.delete("model");
+    const others = asked.searchParams.getAll("vs"); // the default model of a page is that of its folder: name it
+    asked.searchParams.delete("vs");
+    for (const other of others) asked.searchParams.append("vs", /(^|&)model=/.test(other) ? other : `model=${encodeURIComponent(standing)}&${other}`);
+    const rest = asked.searchParams.toString();
+    return replace(data, title, new URL(`${encodeURIComponent(model)}/${rest ? `?${rest}` : ""}`, ROOT));
+  };
+  // The pages have a <base>, against which a bare fragment would lead to another page.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.('a[href^="#"]'), target = link && document.getElementById(link.hash.slice(1));
+    if (!target) return;
+    event.preventDefault();
+    target.scrollIntoView();
+    target.focus();
+  });
+}

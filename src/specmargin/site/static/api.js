@@ -1,0 +1,115 @@
+// The provider of answers for the static site: grids written by `specmargin site` instead of a server.
+
+import { overlays } from "./overlays.js";
+import { readCell } from "./cell.js";
+import { makePlan, parseAcceptance, Unreadable } from "./plan.js";
+
+const ROOT = new URL("../", import.meta.url);
+const cells = new Map(); // by path: promises
+let site = null;
+
+export class Refused extends Error {
+  constructor(message, field = null, gpus = null) {
+    super(message);
+    this.field = field;
+    this.gpus = gpus;
+  }
+}
+
+async function fetched(path) {
+  const reply = await fetch(new URL(path, ROOT)).catch(() => null);
+  if (!reply?.ok) throw new Refused(`${path} is missing: was this site uploaded completely?`);
+  return reply;
+}
+
+const opened = () => (site ??= fetched("data/site.json").then((reply) => reply.json()));
+
+export async function catalog() { return (await opened()).catalog; }
+
+// --- cells ---
+
+const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
+
+async function cellOf(state) {
+  const { catalog: known, refused, beyond } = await opened();
+  for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
+    const offered = known[list].map((entry) => entry.name);
+    if (!offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
+  }
+  const key = `${state.model}/${state.gpu}-${state.engine}`;
+  if (refused[key]) throw new Refused(refused[key], "gpu");
+  if (!cells.has(key)) {
+    const reading = fetched(`data/${key}.bin`).then((reply) => reply.arrayBuffer()).then((content) => readCell(content, beyond));
+    reading.catch(() => cells.delete(key));
+    cells.set(key, reading);
+  }
+  return cells.get(key);
+}
+
+function number(state, field, low, high, otherwise) {
+  const text = state[field] ?? "", value = text === "" ? otherwise : Number(text);
+  if (value === null || (Number.isFinite(value) && value >= low && value <= high)) return value;
+  throw new Refused(`${field.replaceAll("_", " ")} must be a number from ${low.toLocaleString("en")} to ${high.toLocaleString("en")}.`, field);
+}
+
+function settings(cell, state) {
+  const kinds = cell.drafters.map((entry) => entry.kind), drafter = state.drafter ? kinds.indexOf(state.drafter) : 0;
+  if (drafter < 0) throw new Refused(`This site has no grid for the drafter "${state.drafter}" here; it has ${names(kinds)}.`, "drafter");
+  const longest = cell.memory_contexts[cell.memory_contexts.length - 1];
+  try {
+    return {
+      drafter, survival: state.acceptance ? parseAcceptance(state.acceptance) : null, given: state.acceptance,
+      context: number(state, "context", cell.memory_contexts[0], longest, 1024),
+      depth: number(state, "depth", 1, cell.depth, cell.depth), batch: number(state, "batch", 1, 8192, 16),
+      price: number(state, "gpu_hour_price", 0, 1e9, null),
+    };
+  } catch (error) {
+    if (error instanceof Unreadable) throw new Refused(error.message, "acceptance");
+    throw error;
+  }
+}
+
+async function answered(state, label) {
+  try {
+    const cell = await cellOf(state), { formats } = await opened();
+    return { label, ...makePlan(cell, formats[cell.engine], settings(cell, state)) };
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    return { label, refused: error.message, field: error.field, gpus: error.gpus };
+  }
+}
+
+// What differs between the states; the model and the GPU of one alone.
+const LABELLED = ["model", "gpu", "engine", "drafter", "acceptance", "context", "depth"];
+function labels(states) {
+  const differing = LABELLED.filter((field) => states.some((state) => (state[field] ?? "") !== (states[0][field] ?? "")));
+  const shown = states.length > 1 && differing.length ? differing : ["model", "gpu"];
+  return states.map((state) => shown.map((field) => state[field] || `own ${field}`).join(", "));
+}
+
+export async function answer(states, { show = [], have = [] } = {}) {
+  const began = performance.now(), named = labels(states);
+  const answers = await Promise.all(states.map((state, i) => answered(state, named[i])));
+  if (answers[0].field) throw new Refused(answers[0].refused, answers[0].field); // of a link: the page uses the default instead
+  const sides = answers.filter((entry) => entry.plan);
+  const drawn = sides.length ? overlays(sides, (await opened()).structures) : [];
+  const figures = show.map((name) => drawn.find((figure) => figure.name === name) ?? { name, reason: "not on this site" });
+  setTimeout(tellFirst, 50);
+  return {
+    answers, seconds: (performance.now() - began) / 1e3,
+    figures: figures.map((figure) => ({ ...figure, structure: have.includes(figure.key) ? null : figure.structure })),
+  };
+}
+
+export async function alternatives(state, field) {
+  const { catalog: known, refused } = await opened();
+  if (field === "drafter") return (await cellOf(state)).drafters.map((entry) => entry.kind);
+  return known.gpus.map((entry) => entry.name).filter((gpu) => !refused[`${state.model}/${gpu}-${state.engine}`]);
+}
+
+export const links = () => ({ json: null, report: null, story: "story/", figure: null });
+
+let tellFirst;
+export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // before it, nothing heavy is loaded
+
+export async function upload() { throw new Refused("Files cannot be uploaded here: run `specmargin explore` on your machine."); }

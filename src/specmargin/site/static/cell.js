@@ -1,0 +1,195 @@
+// A cell: a model on GPUs in an engine, as `specmargin site` wrote it. Reads its file, and interpolates.
+
+const QUANTUM = 3e-6, MOVED = 2e-5, BYTES = 0.125, COARSE = 3e-4, EXPERTS = 0.01, ONE_BY_ONE = 512;
+
+// `beyond`: the batches above 512 that grids may have.
+export async function readCell(content, beyond) {
+  const stream = new Blob([content]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const end = 4 + new DataView(bytes.buffer).getUint32(0, true);
+  return new Cell(JSON.parse(new TextDecoder().decode(bytes.subarray(4, end))), new Reader(bytes, end), beyond);
+}
+
+// Series of whole numbers: second differences, seven bits per byte, the sign in the lowest bit.
+class Reader {
+  constructor(bytes, at) { this.bytes = bytes; this.at = at; }
+
+  series(length) {
+    const values = new Float64Array(length);
+    let slope = 0, value = 0;
+    for (let i = 0; i < length; i += 1) {
+      slope += this.number();
+      value += slope;
+      values[i] = value;
+    }
+    return values;
+  }
+
+  number() {
+    let rest = 0, scale = 1, byte;
+    do {
+      byte = this.bytes[this.at];
+      this.at += 1;
+      rest += (byte & 127) * scale;
+      scale *= 128;
+    } while (byte > 127);
+    return rest % 2 ? -(rest + 1) / 2 : rest / 2;
+  }
+}
+
+class Cell {
+  constructor(header, reader, beyond) {
+    Object.assign(this, header);
+    this.batches = this.beyond_counts.map((count) => [...Array(ONE_BY_ONE).keys()].map((i) => i + 1).concat(beyond.slice(0, count)));
+    this.steps = this.readSteps(reader);
+    this.drafting = this.drafters.map((drafter) => (drafter.costs ? this.readDrafting(reader, drafter.depth) : null));
+    this.corrections = new Map(this.coarse_contexts.map((tokens) => [tokens, this.readCorrections(reader)]));
+    this.uniform = this.drafters.map((drafter) => (this.borrowed_routing ? this.readUniform(reader, drafter.depth) : null));
+    this.readOneMore(reader);
+    this.plainBytes = reader.series(this.memory_contexts.length).map((value) => value * BYTES);
+    this.sequenceBytes = this.drafters.map(({ depth }) => this.memory_contexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));
+  }
+
+  allowed(batch, depth) { return depth === 0 || this.graph_limit === null || batch * (depth + 1) <= this.graph_limit; }
+
+  // Columns are plain steps, then verify steps at depth 0, 1, …; those without a CUDA graph are left out, but not depth 1.
+  rows(context, column) {
+    const rows = [];
+    this.batches[context].forEach((batch, i) => { if (column <= 2 || this.allowed(batch, column - 1)) rows.push(i); });
+    return rows;
+  }
+
+  unit(batch) { return between(this.anchors.map(([at]) => at), (i) => this.anchors[i][1], batch); }
+
+  // By context and column: seconds of every batch.
+  readSteps(reader) {
+    let before = null;
+    return this.contexts.map((_, context) => {
+      const now = [], moved = [];
+      for (let column = 0; column <= this.depth + 1; column += 1) {
+        const rows = this.rows(context, column), read = reader.series(rows.length);
+        moved.push(new Float64Array(this.batches[context].length).fill(NaN));
+        rows.forEach((row, i) => { moved[column][row] = read[i] + (before && column ? moved[column - 1][row] : 0); });
+        now.push(moved[column].map((value, row) => value + (before ? before[column][row] : 0)));
+      }
+      before = now;
+      return now.map((column) => this.seconds(column, context));
+    });
+  }
+
+  seconds(column, context) { return column.map((value, row) => value * QUANTUM * this.unit(this.batches[context][row])); }
+
+  readDrafting(reader, depth) {
+    let before = null;
+    return this.contexts.map((_, context) => {
+      const zeros = new Float64Array(this.batches[context].length), now = [zeros], moved = [zeros];
+      for (let each = 1; each <= depth; each += 1) {
+        const rows = this.rows(context, each + 1), read = reader.series(rows.length);
+        moved.push(new Float64Array(zeros.length).fill(NaN));
+        rows.forEach((row, i) => { moved[each][row] = read[i] + (each > 1 ? 2 * moved[each - 1][row] - moved[each - 2][row] : 0); });
+        now.push(moved[each].map((value, row) => value + (before ? before[each][row] : 0)));
+      }
+      before = now;
+      return now.map((column) => this.seconds(column, context));
+    });
+  }
+
+  readCorrections(reader) {
+    const columns = (count) => [...Array(count)].map(() => reader.series(this.sampled.length).map((value) => value * COARSE));
+    return { steps: columns(this.depth + 2), drafting: this.drafters.map((drafter) => (drafter.costs ? columns(drafter.depth) : null)) };
+  }
+
+  readUniform(reader, depth) {
+    return this.contexts.map(() => [...Array(depth)].map(() => reader.series(this.sampled.length).map((value) => value * MOVED)));
+  }
+
+  // By context and depth, at the sampled batches: seconds of one more position and its bottleneck; by depth: experts read.
+  readOneMore(reader) {
+    const depths = [...Array(this.depth + 1).keys()], sampled = () => reader.series(this.sampled.length);
+    this.added = this.contexts.map(() => depths.map(() => ({
+      seconds: sampled().map((value, i) => value * QUANTUM * this.unit(this.sampled[i])), bound: sampled(),
+    })));
+    this.distinct = this.experts === null ? null : depths.map(() => sampled().map((value) => value * EXPERTS));
+  }
+
+  oneMore(tokens, batch, depth) {
+    const context = place(this.contexts, tokens), nearest = context[0] + Math.round(context[1]);
+    const [low, share] = place(this.sampled, batch, Math.log);
+    return {
+      seconds: between(this.contexts, (i) => between(this.sampled, (j) => this.added[i][depth].seconds[j], batch, Math.log), tokens),
+      bound: this.bounds[this.added[nearest][depth].bound[low + Math.round(share)]],
+      experts: this.distinct && between(this.sampled, (j) => this.distinct[depth][j], batch, Math.log),
+    };
+  }
+
+  // --- values at any context and batch ---
+
+  // Seconds of one series by context, linear in the batch between knots and in the context, corrected at coarse contexts.
+  at(tokens, batch, seriesOf, correctionOf) {
+    const value = mixed(this.contexts, (i) => atBatch(this.batches[i], seriesOf(i), batch), tokens);
+    if (this.contexts.includes(tokens)) return value;
+    const correction = (i) => {
+      const known = this.corrections.get(this.memory_contexts[i]);
+      return known ? between(this.sampled, (j) => correctionOf(known)[j], batch, Math.log) : 0;
+    };
+    return value * (1 + between(this.memory_contexts, correction, tokens, undefined, true));
+  }
+
+  step(tokens, batch, column) { return this.at(tokens, batch, (i) => this.steps[i][column], (known) => known.steps[column]); }
+
+  plain(tokens, batch) { return this.step(tokens, batch, 0); }
+
+  verify(tokens, batch, depth) { return this.step(tokens, batch, depth + 1); }
+
+  draft(drafter, tokens, batch, depth) {
+    if (!depth || !this.drafting[drafter]) return 0;
+    return this.at(tokens, batch, (i) => this.drafting[drafter][i][depth], (known) => known.drafting[drafter][depth - 1]);
+  }
+
+  round(drafter, tokens, batch, depth) { return this.verify(tokens, batch, depth) + this.draft(drafter, tokens, batch, depth); }
+
+  // How far the logarithm of round over plain step moves under uniform routing; null where routing is known.
+  uniformShift(drafter, tokens, batch, depth) {
+    if (!this.uniform[drafter] || !depth) return null;
+    return between(this.contexts, (i) => between(this.sampled, (j) => this.uniform[drafter][i][depth - 1][j], batch, Math.log), tokens);
+  }
+
+  // --- memory ---
+
+  bytes(tokens, of) { return between(this.memory_contexts, of, tokens, undefined, true); }
+
+  fits(drafter, tokens, depth) {
+    const free = this.usable_bytes - this.weight_bytes - this.drafters[drafter].weight_bytes;
+    return Math.max(Math.floor(free / Math.max(this.bytes(tokens, (i) => this.sequenceBytes[drafter][i][depth]), 1)), 0);
+  }
+
+  plainFits(tokens) {
+    return Math.max(Math.floor((this.usable_bytes - this.weight_bytes) / Math.max(this.bytes(tokens, (i) => this.plainBytes[i]), 1)), 0);
+  }
+}
+
+// The place of x among ascending knots: the knot before it and the share of the way to the next.
+function place(knots, x, scale = (value) => value, beyond = false) {
+  if (knots.length === 1) return [0, 0];
+  let low = 0, high = knots.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (knots[middle] <= x) low = middle; else high = middle;
+  }
+  const share = (scale(x) - scale(knots[low])) / (scale(knots[high]) - scale(knots[low]));
+  return [low, beyond ? share : Math.min(Math.max(share, 0), 1)];
+}
+
+function between(knots, value, x, scale, beyond) {
+  const [low, share] = place(knots, x, scale, beyond);
+  if (share === 0) return value(low);
+  return share === 1 ? value(low + 1) : (1 - share) * value(low) + share * value(low + 1);
+}
+
+// Between contexts with every batch, and beyond their ends.
+const mixed = (contexts, value, tokens) => between(contexts, value, tokens, undefined, true);
+
+function atBatch(batches, series, batch) {
+  if (batch <= ONE_BY_ONE && Number.isInteger(batch)) return series[batch - 1];
+  return between(batches, (i) => series[i], batch, undefined, true);
+}

@@ -1,0 +1,338 @@
+"""The static site in a real Chromium: its numbers are those of `plan --json`, and it asks nobody for anything."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specmargin.app.plan_answer import plan_answer, plan_json
+from specmargin.app.verbs_schema import PlanRequest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytest.importorskip("vl_convert")
+from specmargin.site.building import Outcome, Selection, build_cells
+from specmargin.site.pages import write_pages
+
+Open = Callable[..., "Page"]
+#: Dense and MoE, one GPU and several, a borrowed routing and one of its own, windows; every engine.
+CELLS = {
+    ("qwen3.6-35b-a3b", "h200"): ("vllm", "sglang"),
+    ("qwen3-8b", "h200"): ("sglang", "llamacpp"),
+    ("gpt-oss-120b", "b200"): ("trtllm",),
+}
+ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
+GRID_CONTEXTS, BETWEEN = (1024, 8192, 65_536), (600, 1500, 3000, 5000, 12_000, 24_000, 50_000, 100_000)
+ACCEPTANCES = (None, "0.55", "0.7", "0.83", "0.9", "0.85,0.7,0.55,0.4", "length:2.6@3", "accepted:1.9@4")
+#: Keys of `plan --json` that the page does not read, and of its rows.
+LEFT_OUT = {
+    *("schema", "version", "options", "survival", "early_stop", "routing_effect", "inputs", "weakest_source", "check"),
+    *("pays_at_batches_without_graph_limit", "stops_at_batch"),
+}
+LEFT_OUT_OF_ROWS = {"hurdle_by_component", "communication_share"}
+ROW_KEYS = (
+    "speedup",
+    "goodput_tokens_per_second",
+    "no_spec_tokens_per_second",
+    "tpot_seconds",
+    "gpu_hours_per_million_tokens",
+    "break_even_acceptance",
+)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing: a test's output is its result."""
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    whole = Selection(
+        models=tuple(dict.fromkeys(model for model, _ in CELLS)),
+        gpus=tuple(dict.fromkeys(gpu for _, gpu in CELLS)),
+        engines=ENGINES,
+        drafters=("own", "dflash", "ngram"),
+    )
+    outcomes = []
+    for (model, gpu), engines in CELLS.items():
+        part = Selection(models=(model,), gpus=(gpu,), engines=engines, drafters=whole.drafters)
+        outcomes += build_cells(part, folder, 1)[0]
+    built = {(outcome.model, outcome.gpu, outcome.engine) for outcome in outcomes}
+    absent = [cell for cell in product(whole.models, whole.gpus, whole.engines) if cell not in built]
+    outcomes += [Outcome(key="", model=m, gpu=g, engine=e, refused=f"{m} is too large for {g}") for m, g, e in absent]
+    write_pages(folder, whole, outcomes, "https://example.org/moe")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(site: Path) -> Iterator[str]:
+    """In a folder of its host, as a page of a project is."""
+    handler = partial(Quiet, directory=str(site.parent))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/{site.name}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def visit(browser: Browser, served: str) -> Iterator[Open]:
+    """Open a path of the site; at the end no error, no missing file and no request to anybody else."""
+    pages: list[Page] = []
+    faults: list[str] = []
+
+    def opened(path: str = "", *, width: int = 1280, **options: Any) -> Page:
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        pages.append(page)
+        page.on("pageerror", lambda error: faults.append(f"exception: {error}"))
+        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("request", lambda asked: None if asked.url.startswith((served, "data:")) else faults.append(asked.url))
+        page.on("response", lambda got: None if got.status < 400 else faults.append(f"{got.status} {got.url}"))
+        page.goto(f"{served}{path}")
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert faults == []
+
+
+def answered(page: Page) -> Page:
+    page.wait_for_selector("#numbers dd")
+    return page
+
+
+# --- numbers ---
+
+
+def scenarios() -> list[dict[str, Any]]:
+    """On the grid and between its contexts, in every engine and with every drafter."""
+    draw = random.Random(19)
+    found = []
+    for number in range(56):
+        (model, gpu), engines = list(CELLS.items())[number % len(CELLS)]
+        context = draw.choice(GRID_CONTEXTS if number % 2 else BETWEEN)
+        if model == "qwen3-8b":
+            context = min(context, 8192 if number % 2 else 24_000)
+        found.append(
+            {
+                "model": model,
+                "gpu": gpu,
+                "engine": engines[number // 3 % len(engines)],
+                "drafter": draw.choice(("", "dflash", "ngram")),
+                "context": context,
+                "acceptance": draw.choice(ACCEPTANCES),
+                "batch": draw.choice((1, 7, 16, 40, 64, 100, 256, 300)),
+            }
+        )
+    return found
+
+
+def planned(scenario: dict[str, Any], gpus: int) -> dict[str, Any]:
+    given = {name: value for name, value in scenario.items() if name != "batch" and value not in ("", None)}
+    return plan_json(plan_answer(PlanRequest(**given, gpus=gpus)))
+
+
+def made(page: Page, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers of the site's own provider, one state at a time."""
+    texts = [{name: "" if value is None else str(value) for name, value in state.items()} for state in states]
+    answers: list[dict[str, Any]] = page.evaluate(
+        """async (states) => {
+          const { answer } = await import(new URL("static/api.js", document.baseURI));
+          const all = [];
+          for (const state of states) all.push((await answer([state])).answers[0]);
+          return all.map(({ plan, here }) => ({ plan, here }));
+        }""",
+        texts,
+    )
+    return answers
+
+
+def test_the_numbers_are_those_of_the_command_line(visit: Open) -> None:
+    """On the grid: the same depths and flags, and speed-ups to 0.1%. Between contexts: speed-ups to 1%."""
+    states = scenarios()
+    assert len(states) >= 40
+    page = answered(visit())
+    faults: list[Any] = []
+    for state, answer in zip(states, made(page, states), strict=True):
+        plan = answer["plan"]
+        expected = planned(state, plan["gpus"])
+        on_grid = state["context"] in GRID_CONTEXTS
+        if on_grid:
+            same = (
+                "config",
+                "config_supported",
+                "config_file",
+                "config_needs",
+                "config_notes",
+                "schedule",
+                "serve",
+                "largest_batch",
+            )
+            if state["engine"] == "llamacpp":  # its slots follow the load, so the site has no command to start it
+                expected["serve"] = None
+            faults += [(state, key, plan[key], expected[key]) for key in same if plan[key] != expected[key]]
+        tolerance = 1e-3 if on_grid else 1e-2
+        assert [row["batch"] for row in plan["rows"]] == [row["batch"] for row in expected["rows"]]
+        for row, right in zip(plan["rows"], expected["rows"], strict=True):
+            keys = ROW_KEYS if on_grid else ROW_KEYS[:1]
+            if on_grid and row["depth"] != right["depth"]:
+                faults.append((state, row["batch"], row["depth"], right["depth"]))
+            faults += [
+                (state, row["batch"], key, row[key], right[key])
+                for key in keys
+                if not close(row[key], right[key], tolerance)
+            ]
+    assert faults == []
+
+
+def close(value: float | None, right: float | None, tolerance: float) -> bool:
+    if value is None or right is None:
+        return value is right
+    return abs(value - right) <= tolerance * abs(right)
+
+
+def test_the_rest_of_a_plan_on_the_grid(visit: Open) -> None:
+    """Ranges, hurdles, bottlenecks, where it pays, and what would change the answer."""
+    states = [state for state in scenarios() if state["context"] in GRID_CONTEXTS][:14]
+    page = answered(visit())
+    for state, answer in zip(states, made(page, states), strict=True):
+        plan, expected = answer["plan"], planned(state, answer["plan"]["gpus"])
+        assert set(expected) - LEFT_OUT <= set(plan)
+        assert set(expected["rows"][0]) - LEFT_OUT_OF_ROWS <= set(plan["rows"][0])
+        for key in ("no_spec_largest_batch", "stops_at_context", "weights", "kv_cache", "prices", "drafter"):
+            assert plan[key] == expected[key], (state, key)
+        assert plan["warnings"] == expected["warnings"], state
+        graphs = r" \(with CUDA graphs of more than [^)]*\)"  # needs steps that the grids do not have
+        assert plan["verdict"] == re.sub(graphs, "", expected["verdict"]), state
+        assert close(plan["switch_acceptance"], expected["switch_acceptance"], 1e-3), state
+        assert close(plan["peak_tokens_per_second"], expected["peak_tokens_per_second"], 1e-2), state
+        for row, right in zip(plan["rows"], expected["rows"], strict=True):
+            where = (state, row["batch"])
+            assert row["fits"] == right["fits"], where
+            assert (row["better_depth"], row["hurdle_note"]) == (right["better_depth"], right["hurdle_note"]), where
+            assert row["bound_by"] == right["bound_by"], where
+            for key, tolerance in {"speedup_low": 2e-3, "speedup_high": 2e-3, "distinct_experts": 2e-3}.items():
+                assert close(row[key], right[key], tolerance), (*where, key, row[key], right[key])
+            if right["hurdle"] is not None:
+                assert abs(row["hurdle"] - right["hurdle"]) < 5e-3, where
+
+
+# --- the page ---
+
+
+_ANSWERED = """
+new MutationObserver(() => {
+  if (!window.answeredAt && document.querySelector("#numbers dd")) window.answeredAt = performance.now();
+}).observe(document, { childList: true, subtree: true });
+"""
+_LOADED = """() => performance.getEntriesByType("resource").concat(performance.getEntriesByType("navigation"))
+  .map((entry) => [entry.name, entry.startTime < window.answeredAt, entry.encodedBodySize])"""
+
+
+def test_little_is_loaded_before_the_answer(browser: Browser, served: str) -> None:
+    """Charts and their library come after it."""
+    page = browser.new_page()
+    page.add_init_script(_ANSWERED)
+    page.goto(served)
+    answered(page)
+    page.locator("#figure-overlay-speedup").scroll_into_view_if_needed()
+    page.wait_for_selector("#figure-overlay-speedup svg .mark-line path")
+    loaded = page.evaluate(_LOADED)
+    before = {name.removeprefix(served): size for name, early, size in loaded if early}
+    assert "data/qwen3.6-35b-a3b/h200-vllm.bin" in before and "static/lib/vega-bundle.js" not in before
+    assert sum(before.values()) <= 300_000, before
+    assert any(name.endswith("vega-bundle.js") for name, early, _ in loaded if not early)
+    page.close()
+
+
+def test_a_reader_moves_the_controls_and_sends_the_link(visit: Open, served: str) -> None:
+    page = answered(visit())
+    assert page.inner_text("#line").startswith("Yes: ")
+    first = page.inner_text("#flags")
+    page.eval_on_selector("#alpha", "(e) => { e.value = 0.5; e.dispatchEvent(new Event('input', { bubbles: true })); }")
+    page.wait_for_function("(old) => document.querySelector('#flags').textContent !== old", arg=first)
+    page.select_option("select[name=engine]", "sglang")
+    page.wait_for_function("() => document.querySelector('#flags').textContent.includes('--speculative-num-steps')")
+    page.select_option("select[name=model]", "qwen3-8b")
+    page.wait_for_function("() => document.querySelector('#subject').textContent.startsWith('qwen3-8b')")
+    assert page.url == f"{served}qwen3-8b/?engine=sglang"
+    again = answered(visit(page.url.removeprefix(served)))
+    assert again.inner_text("#line") == page.inner_text("#line")
+    assert again.inner_text("#flags") == page.inner_text("#flags")
+
+
+def test_controls_outside_the_grid_are_gone(visit: Open) -> None:
+    page = answered(visit())
+    for name in ("gpus", "parallel", "weights", "kv_cache", "prices", "routing", "concurrency", "depth"):
+        assert page.locator(f"[name={name}]").first.is_hidden(), name
+    for name in ("model", "gpu", "engine", "drafter", "acceptance", "gpu_hour_price"):
+        assert page.locator(f"[name={name}]").is_visible(), name
+    assert (
+        page.locator("#file").is_hidden() and page.locator("#json").is_hidden() and page.locator("#report").is_hidden()
+    )
+    assert page.get_attribute("#context", "min") == "9"
+
+
+def test_what_the_site_lacks_is_refused_in_one_sentence(visit: Open) -> None:
+    page = answered(visit("?gpu=b200"))  # not built for the first model
+    page.wait_for_selector("#notices:not([hidden])")
+    assert "too large for b200" in page.inner_text("#notices")
+    typo = answered(visit("?acceptance=much&engine=vlm"))
+    typo.wait_for_selector("#notices:not([hidden])")
+    assert "vlm" in typo.inner_text("#notices")
+
+
+def test_drafters_are_compared_in_one_chart(visit: Open) -> None:
+    page = answered(visit())
+    page.click("#all-drafters")
+    page.wait_for_selector("#sides li:nth-child(3)")
+    page.wait_for_selector("#figure-overlay-speedup svg .mark-line path", state="attached")
+    assert "vs=" in page.url
+    assert page.locator("#compared tbody tr").count() == 3
+
+
+def test_prices_per_hour_become_savings(visit: Open) -> None:
+    page = answered(visit("?gpu_hour_price=3"))
+    assert "saves" in page.inner_text("[data-tile='$/M tokens']")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["", "story/"])
+def test_nothing_serious_for_axe(visit: Open, axe_source: str, theme: str, path: str) -> None:
+    page = visit(path, width=400 if theme == "dark" else 1280, color_scheme=theme)
+    page.wait_for_selector("#paragraphs section" if path else "#numbers dd")
+    page.evaluate(axe_source)
+    found = page.evaluate("() => axe.run()")["violations"]
+    assert [entry["id"] for entry in found if entry["impact"] in ("serious", "critical")] == []
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_story_is_part_of_it(visit: Open) -> None:
+    page = answered(visit())
+    page.click("#to-story")
+    page.wait_for_selector("#paragraphs section")
+    assert page.locator("#paragraphs section").count() >= 6
+    page.click("#to-explore")
+    answered(page)
+
+
+def test_every_model_has_a_preview_card(site: Path) -> None:
+    for model, _ in CELLS:
+        text = (site / model / "index.html").read_text()
+        tags = dict(re.findall(r'<meta property="(og:[a-z:]+)" content="([^"]*)">', text))
+        assert tags["og:image"] == f"https://example.org/moe/cards/{model}.png"
+        assert tags["og:url"] == f"https://example.org/moe/{model}/"
+        assert model in tags["og:title"] and model in tags["og:description"]
+        assert (site / "cards" / f"{model}.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,128 @@
+"""Commands that serve a plan and check it: only options that the engines declare, and the numbers of the plan."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmargin.app.commands import check_json, serve_json, served_model
+from specmargin.app.planning import answers, row_and_range
+from specmargin.app.verbs_schema import PlanRequest
+from specmargin.formats import ENGINES
+from specmargin.formats.commands import COMMANDS
+from tests.conftest import ROOT
+
+SGLANG = ROOT / ".cache" / "sglang-0.5.23" / "sglang"
+# tensorrt_llm/commands/serve.py and serve/scripts/benchmark_serving.py (1.3), llama.cpp common/arg.cpp (August 2026)
+# and tools/server/bench/speed-bench/speed_bench.py.
+DECLARED = {
+    "trtllm": {"--tp_size", "--ep_size", "--extra_llm_api_options", "--model", "--dataset-name", "--dataset-path"}
+    | {"--num-prompts", "--max-concurrency", "--request-rate"},
+    "llamacpp": {"--spec-type", "--spec-draft-n-max", "--spec-draft-p-min", "--spec-draft-model", "--url", "--bench"}
+    | {"--osl", "--concurrency", "--spec-ngram-simple-size-m"},
+}
+
+
+def planned(**changes: object):  # type: ignore[no-untyped-def]
+    fields = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}
+    return answers(PlanRequest.model_validate(fields))[0]
+
+
+def commands(answer, engine: str, batch: int = 16) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[no-untyped-def]
+    form = ENGINES[engine]
+    return serve_json(answer, form), check_json(answer, form, *row_and_range(answer, batch))
+
+
+def flags(command: object) -> set[str]:
+    return set(re.findall(r"(?<!\S)--[a-z][\w-]*", str(command)))
+
+
+def test_every_engine_has_commands() -> None:
+    assert set(COMMANDS) == set(ENGINES)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize(("gpus", "parallel"), [(1, "tp"), (8, "tp"), (8, "ep"), (8, "dp-ep")])
+def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int, parallel: str) -> None:
+    answer = planned(engine=engine, gpus=gpus, parallel=parallel)
+    serve, check = commands(answer, engine)
+    for command in (serve["command"], check["command"]):
+        assert "\n" not in str(command) and shlex.split(str(command))
+    everything = f"{serve['command']}\n{serve['file_text']}"
+    assert answer.config.text in everything
+    assert ("8" in str(serve["command"])) or gpus == 1
+    if engine in DECLARED:
+        assert flags(serve["command"]) | flags(check["command"]) <= DECLARED[engine]
+
+
+@pytest.mark.skipif(not SGLANG.is_dir(), reason="SGLang's sources are not here: python scripts/fetch_sglang.py")
+@pytest.mark.parametrize("parallel", ["tp", "dp-ep"])
+@pytest.mark.parametrize("qps", [None, 2.0])
+def test_sglang_declares_every_option(parallel: str, qps: float | None) -> None:
+    load = {} if qps is None else {"qps": qps, "isl": 500, "osl": 100}
+    changes = {"weights": "fp8", "kv_cache": "fp8", "memory_utilization": 0.8}
+    serve, check = commands(planned(engine="sglang", gpus=2, parallel=parallel, **changes, **load), "sglang")
+    server = "\n".join(path.read_text() for path in _sources(SGLANG / "srt"))
+    benchmark = (SGLANG / "benchmark" / "serving.py").read_text()
+    for flag in flags(serve["command"]):
+        field = flag[2:].replace("-", "_")
+        assert f'"{flag}"' in server or re.search(rf"\b{field}: A\[", server), flag
+    for flag in flags(check["command"]):
+        assert f'"{flag}"' in benchmark, flag
+    assert '"speed-bench"' in benchmark
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [*sorted((folder / "arg_groups").rglob("*.py")), folder / "server_args.py"]
+
+
+def test_the_prediction_is_the_plans() -> None:
+    answer = planned()
+    row, sure = row_and_range(answer, 16)
+    _, check = commands(answer, "vllm")
+    assert check["metric"] == "Median TPOT (ms)"
+    assert check["predicted"] == pytest.approx(row.tpot_seconds * 1e3)
+    assert check["ratio"] == pytest.approx(row.speedup)
+    assert (check["ratio_low"], check["ratio_high"]) == pytest.approx((sure.low, sure.high))
+    assert "--max-concurrency 16" in str(check["command"])
+    _, llamacpp = commands(planned(engine="llamacpp"), "llamacpp")
+    assert llamacpp["metric"] == "avg_pred_t/s" and llamacpp["predicted"] > llamacpp["predicted_without_speculation"]
+
+
+def test_ranges_at_other_batches_are_those_of_a_plan_for_them() -> None:
+    alone = planned(batch=(20,))
+    row, sure = row_and_range(planned(), 20)
+    assert row.speedup == pytest.approx(alone.plan.rows[0].speedup)
+    assert (sure.low, sure.high) == pytest.approx((alone.ranges[0].low, alone.ranges[0].high))
+
+
+def test_nothing_to_configure_is_served_plainly() -> None:
+    answer = planned(acceptance="0.01")
+    serve, _ = commands(answer, "vllm")
+    assert serve["command"] == "vllm serve Qwen/Qwen3.6-35B-A3B"
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "engine", "expected"),
+    [
+        ("qwen3-0.6b", None, "vllm", ("Qwen/Qwen3-0.6B", None)),
+        ("qwen3-0.6b", "fp8-block", "vllm", ("Qwen/Qwen3-0.6B-FP8", None)),
+        ("qwen3.6-35b-a3b", "fp8", "vllm", ("Qwen/Qwen3.6-35B-A3B", "fp8")),
+        ("qwen3-0.6b", "nvfp4", "trtllm", ("<Qwen/Qwen3-0.6B in nvfp4>", None)),
+        ("some-org/some-model", None, "sglang", ("some-org/some-model", None)),
+    ],
+)
+def test_what_the_engine_loads(model: str, weights: str | None, engine: str, expected: tuple[str, str | None]) -> None:
+    assert served_model(model, weights, engine) == expected
+
+
+def test_a_model_on_this_machine_is_named_without_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert served_model(str(folder), None, "vllm") == ("mine", None)
+    assert served_model(str(folder / "config.json"), None, "vllm") == ("mine", None)

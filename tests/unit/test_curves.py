@@ -1,0 +1,109 @@
+"""Figures over batch: the best depth is the best of those that fit, and nothing is drawn beyond the memory limit."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair")
+
+from specmargin.app.planning import answers
+from specmargin.app.verbs_schema import PlanRequest
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.pricer import Pricer
+from specmargin.figures.curve import plan_curve
+from specmargin.figures.overlay import overlay_figures
+from specmargin.figures.payoff import pareto_figure, speedup_figure
+
+
+@lru_cache(maxsize=16)
+def plan(**changes: Any) -> Plan:
+    request = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", "drafter": "mtp"} | changes
+    return answers(PlanRequest(**request))[0].plan
+
+
+def best_that_fits(pricer: Pricer, batch: int, graph_limit: int | None) -> float | None:
+    """By hand: every depth from 0 to 8, one at a time."""
+    grid = pricer.grid([batch], 8)
+    speedups = [
+        float(grid.goodput[0, depth] / grid.no_spec_goodput[0])
+        for depth in range(9)
+        if batch <= pricer.largest_batch(depth) and (not depth or not graph_limit or batch * (depth + 1) <= graph_limit)
+    ]
+    return max(speedups) if speedups else None
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("context", [1024, 8192, 65_536])
+def test_the_best_depth_is_the_best_of_those_that_fit(engine: str, context: int) -> None:
+    pricer = plan(engine=engine, context=context).pricer
+    graph_limit = pricer.scenario.engine_time.graph_limit
+    drawn = speedup_figure(pricer, batch=1, graph_limit=graph_limit)
+    rows = {row["batch"]: row["speedup"] for row in drawn.tables["best"]}
+    shown = [size for size in (1, 4, 16, 64, 128, 192, 256, 384, 512) if size <= pricer.no_spec_largest_batch]
+    for size in shown:
+        best = best_that_fits(pricer, size, graph_limit)
+        assert (size in rows) == (best is not None)
+        if best is not None:
+            assert rows[size] == pytest.approx(best, rel=1e-3)
+
+
+def test_thin_lines_and_the_pareto_front_end_where_memory_is_full() -> None:
+    seen = plan(engine="sglang")
+    pricer, limit = seen.pricer, seen.largest_batch
+    assert 1 < limit < 512 <= seen.no_spec_largest_batch
+    drawn = speedup_figure(pricer, batch=1, graph_limit=seen.graph_limit, schedule=seen.schedule)
+    for row in drawn.tables["fixed"]:
+        assert row["batch"] <= pricer.largest_batch(row["depth"])
+    assert max(row["batch"] for row in drawn.tables["best"]) == limit
+    (shaded,) = drawn.tables["limit"]
+    assert (shaded["batch"], shaded["end"]) == (limit, 512)
+    front = pareto_figure(pricer, graph_limit=seen.graph_limit, schedule=seen.schedule)
+    by_series = {row["series"]: row["batch"] for row in front.tables["points"]}  # the last of each
+    assert by_series == {"no speculation": 512, "with mtp": limit}
+
+
+def test_nothing_is_drawn_where_nothing_fits() -> None:
+    pricer = plan(gpu="h100").pricer.with_context(262_144.0)
+    assert pricer.largest_batch(1) == 0
+    drawn = speedup_figure(pricer, batch=1)
+    assert drawn.tables["best"] == [] == drawn.tables["fixed"]
+    assert "no sequence fits" in drawn.takeaway
+    assert "no sequence fits" in pareto_figure(pricer).takeaway
+
+
+# --- several scenarios in one chart ---
+
+
+def test_an_overlay_has_every_side_with_the_numbers_of_its_plan() -> None:
+    sides = [(kind, plan(drafter=kind)) for kind in ("mtp", "eagle", "ngram")]
+    speedup, speed = overlay_figures(sides, batch=24)
+    for label, one in sides:
+        for row in one.rows:
+            drawn = [r for r in speedup.tables["lines"] if (r["series"], r["batch"]) == (label, row.batch)]
+            assert bool(drawn) == row.fits
+            if row.fits:
+                assert drawn[0]["value"] == pytest.approx(row.speedup, rel=1e-3)
+                assert drawn[0]["depth"] == row.depth
+        at = one.row_at(24)
+        assert f"{label} {at.speedup:.2f}×" in speedup.takeaway
+        assert f"{label} {1.0 / at.tpot_seconds:,.0f} tokens/s" in speed.takeaway
+    assert {row["series"] for row in speedup.tables["labels"]} == {"mtp", "eagle", "ngram"}
+    assert {row["slot"] for row in speed.tables["plain"]} == {"0"}  # one machine, one line without speculation
+
+
+def test_an_overlay_says_which_side_does_not_fit() -> None:
+    roomy, full = plan(), plan(gpu="h100")
+    assert full.largest_batch < 64 < roomy.largest_batch
+    speedup, _ = overlay_figures([("h200", roomy), ("h100", full)], batch=64)
+    assert speedup.takeaway.endswith("h100: does not fit.")
+    assert speedup.shape == (False, 2)  # the same drafter twice: colours tell the sides apart
+
+
+def test_a_curve_reaches_the_memory_limit_exactly() -> None:
+    shown = plan_curve(plan())
+    assert shown.batches[shown.shown[-1]] == shown.limit == plan().largest_batch
+    assert np.isnan(shown.goodput[shown.shown[-1] + 1])

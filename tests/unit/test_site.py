@@ -1,0 +1,193 @@
+"""The static site's grids: what their files hold, how exactly, and how a build goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmargin.catalog.drafters import find_drafter
+from specmargin.catalog.lookup import bundled_model
+from specmargin.errors import InputError
+from specmargin.formats import ENGINES
+from specmargin.site import building, coding, grids
+from specmargin.site.card import card_svg, headline
+from specmargin.site.templates import templates
+from tests.command_line import ended
+
+pytest.importorskip("vl_convert")
+CELL = grids.Cell(model="qwen3-8b", gpu="h100", gpus=1, engine="vllm", drafters=("eagle", "ngram"))
+
+
+# --- numbers in few bytes ---
+
+
+@given(st.lists(st.integers(-(2**40), 2**40)))
+def test_numbers_come_back(values: list[int]) -> None:
+    assert coding.read_varints(coding.varints(values)).tolist() == values
+
+
+@given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
+def test_series_come_back(values: list[int]) -> None:
+    series = np.array(values, dtype=np.int64)
+    assert coding.second_sums(coding.second_differences(series)).tolist() == values
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1))
+def test_quantising_is_off_by_half_a_quantum_at_most(values: list[float]) -> None:
+    exact = np.array(values)
+    assert np.abs(coding.restored(coding.quantised(exact)) - exact).max() <= coding.QUANTUM / 2 * (1 + 1e-6)
+
+
+def test_a_smooth_series_takes_less_than_a_byte_per_number() -> None:
+    smooth = coding.quantised(np.sqrt(np.arange(1.0, 513.0)))
+    assert len(coding.packed(b"", [smooth] * 4)) < 2 * smooth.size
+
+
+# --- the file of a cell ---
+
+
+def test_a_file_holds_the_prices_to_a_millionth_of_a_step() -> None:
+    """The first context is stored without a prediction from another: plain steps, then verify steps by depth."""
+    header, numbers = coding.unpacked(grids.cell_file(CELL))
+    values, pricer = json.loads(header), CELL.pricer("eagle")[1]
+    tokens, count = values["contexts"][0], 512 + values["beyond_counts"][0]
+    exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)
+    anchors = np.array(values["anchors"])
+    unit = np.interp(np.arange(1, 513), anchors[:, 0], anchors[:, 1])
+    plain, off, one = (
+        coding.second_sums(numbers[i * count : (i + 1) * count])[:512] * coding.QUANTUM * unit for i in range(3)
+    )
+    for read, priced in ((plain, exact.no_spec_seconds), (off, exact.verify_seconds[:, 0])):
+        assert np.abs(read / priced - 1.0).max() < coding.QUANTUM
+    assert np.abs(one / exact.verify_seconds[:, 1] - 1.0).max() < coding.QUANTUM
+
+
+def test_a_file_has_every_number_that_the_page_reads() -> None:
+    made = grids.Grids(CELL)
+    expected = sum(part.size for part in made.series())
+    assert coding.unpacked(grids.cell_file(CELL))[1].size == expected
+
+
+def test_a_large_model_gets_the_gpus_it_needs() -> None:
+    assert grids.enough_gpus("qwen3-8b", "h200", "eagle") == 1
+    assert grids.enough_gpus("deepseek-v3", "h200", "mtp") >= 8
+
+
+def test_what_fits_nowhere_is_refused_with_the_reason() -> None:
+    with pytest.raises(InputError, match="fits on no number of a10 GPUs that has a price"):
+        grids.enough_gpus("qwen3.8-2.4t-a95b", "a10", "mtp")
+
+
+# --- flags ---
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("drafter", building.DRAFTERS)
+def test_templates_keep_no_number_of_the_made_up_tables(engine: str, drafter: str) -> None:
+    made = templates(ENGINES[engine], find_drafter(drafter, bundled_model("qwen3.6-35b-a3b")))
+    for form in ("one", "many", "stops"):
+        text = made[form]["text"]
+        assert re.search(r"\b(53|54|47|96|0\.37)\b", text) is None
+        assert "{depth}" in text or "{ranges}" in text
+    assert made["off_one"] and made["off_many"]
+
+
+# --- the build ---
+
+
+def test_names_are_checked_before_anything_is_priced() -> None:
+    with pytest.raises(InputError, match=r"--models: 'qwen3\.6-35b' is not bundled; nearest"):
+        building.select("qwen3.6-35b", "h200", "vllm", "own")
+    with pytest.raises(InputError, match="h201"):
+        building.select("qwen3-8b", "h201", "vllm", "own")
+    with pytest.raises(InputError, match="unknown engine"):
+        building.select("qwen3-8b", "h200", "vlm", "own")
+    with pytest.raises(InputError, match="--drafters: 'ssd'"):
+        building.select("qwen3-8b", "h200", "vllm", "ssd")
+
+
+def test_all_means_all() -> None:
+    chosen = building.select("all", "all", "all", "all")
+    assert len(chosen.models) > 40 and len(chosen.gpus) > 12 and len(chosen.engines) == 4
+
+
+def test_a_model_without_a_head_has_no_mtp() -> None:
+    assert building.drafters_of("qwen3-8b", ("own", "mtp", "ngram")) == ("eagle", "ngram")
+    assert building.drafters_of("deepseek-v3", ("own", "ngram")) == ("mtp", "ngram")
+
+
+def test_a_stopped_build_goes_on(tmp_path: Path) -> None:
+    """Finished cells are kept; a missing file, a cut line and other inputs are built again."""
+    chosen = building.select("qwen3-8b", "h100,a10", "vllm", "own")
+    first, built = building.build_cells(chosen, tmp_path, 2)
+    assert built == 2 and all(outcome.path for outcome in first)
+    again, built = building.build_cells(chosen, tmp_path, 1)
+    assert built == 0 and again == first
+    assert first[0].path is not None
+    (tmp_path / first[0].path).unlink()
+    record = tmp_path / building.FINISHED
+    record.write_text(record.read_text() + '{"key": "cut off')
+    _, built = building.build_cells(chosen, tmp_path, 1)
+    assert built == 1
+    more = building.select("qwen3-8b", "h100,a10", "vllm", "own,ngram")
+    _, built = building.build_cells(more, tmp_path, 1)
+    assert built == 2
+
+
+# --- the card ---
+
+
+def test_the_card_says_what_a_plan_says() -> None:
+    rows = [[1, 3, 1.84], [64, 1, 1.1], [128, 0, 0.99]]
+    assert headline("m", "2 × h200", rows) == (
+        "Speculation makes m 1.84× as fast at batch 1, 1.10× at batch 64 on 2 × h200"
+    )
+    assert headline("m", "h200", [[1, 0, 1.0]]) == "Speculation does not pay for m on h200"
+    assert "1.84× with speculation at batch 1" in card_svg("m<1>", "h200", rows)
+    assert "m&lt;1&gt;" in card_svg("m<1>", "h200", rows)
+
+
+# --- the command ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--models", "gpt-5"], "--models: 'gpt-5' is not bundled"),
+        (["--models", ","], "--models is empty; give names, or all"),
+        (["--gpus", "h201"], "h201"),
+        (["--url", "example.org"], "--url example.org: give a whole address"),
+        (["--models", "qwen3.8-2.4t-a95b", "--gpus", "a10", "--jobs", "1"], "no cell of this site can be priced"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    said = ended("site", str(tmp_path / "out"), *arguments)
+    assert said.code == 2 and sentence in said.err and said.err.count("\n") == 1
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    said = ended("site", str(tmp_path / "out"))
+    assert said.code == 2 and "is a file; give the name of a folder" in said.err
+
+
+def test_the_command_writes_and_resumes(tmp_path: Path) -> None:
+    whole = ["site", str(tmp_path), "--models", "qwen3-8b", "--gpus", "h100", "--engines", "sglang", "--jobs", "1"]
+    first, again = (json.loads(ended(*whole, "--json").out) for _ in range(2))
+    assert (first["cells"], first["built_now"], again["built_now"]) == (1, 1, 0)
+    assert again["bytes"] == first["bytes"] < 3_000_000
+    names = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()}
+    wanted = {
+        "index.html",
+        "qwen3-8b/index.html",
+        "story/index.html",
+        "data/site.json",
+        "data/qwen3-8b/h100-sglang.bin",
+    }
+    assert wanted <= names
