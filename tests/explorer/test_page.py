@@ -45,7 +45,8 @@ def test_a_drafter_that_no_engine_runs_has_nothing_to_copy(open_page: Open) -> N
     assert page.inner_text("#line").startswith("No engine runs ssd yet: it would give ")
     assert "leave speculation" not in page.inner_text("#engine")
     plan = planned("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "ssd")
-    assert page.inner_text("#no-flags") == f"Nothing to copy: {plan['config_notes'][0]}."
+    note = plan["config_notes"][0]
+    assert page.inner_text("#no-flags") == f"{note[0].upper()}{note[1:]}."
     assert page.is_disabled("#copy") and not page.is_visible("#flags") and not page.is_visible("#serve-part")
 
 

@@ -58,6 +58,11 @@ class NextToken:
         """Relative goodput that one token deeper adds: positive exactly where `survival` exceeds `hurdle`."""
         return (self.committed + self.survival) / (self.committed + self.hurdle) - 1.0
 
+    @property
+    def gain_in_graphs(self) -> FloatArray:
+        """The gain, zero where the deeper step has no CUDA graph."""
+        return np.where(self.has_graph, self.gain, 0.0)
+
     def share(self, kind: str, i: int) -> float:
         return float(self.seconds_by_kind[kind][i] / max(float(self.seconds[i]), 1e-30))
 

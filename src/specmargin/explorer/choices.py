@@ -115,13 +115,15 @@ def absent_figures(view: View) -> list[str]:
 def next_tokens(view: View) -> list[dict[str, Any]]:
     """The survival that one more draft token needs, drafting included, by row of the plan and at the marked batch.
 
-    `needed` is None where it is no probability: `note` says why.
+    `needed` is None where it is no probability: `note` says why. `gain`: relative goodput that the token would add.
     """
     price = view.next_tokens
     needed = [probability(float(value)) for value in price.hurdle]
     return [
-        {"batch": batch, "needed": value, "note": note, "survival": survival}
-        for batch, (value, note), survival in zip(price.batches.tolist(), needed, price.survival.tolist(), strict=True)
+        {"batch": batch, "needed": value, "note": note, "survival": survival, "gain": gain}
+        for batch, (value, note), survival, gain in zip(
+            price.batches.tolist(), needed, price.survival.tolist(), price.gain_in_graphs.tolist(), strict=True
+        )
     ]
 
 

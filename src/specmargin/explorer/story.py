@@ -187,6 +187,7 @@ def _datasheet_comparison(view: View) -> str:
 def _one_more(view: View) -> Paragraph:
     row, survival, price = view.row, view.scenario.survival, view.next_tokens
     needed, reached = float(price.hurdle[-1]), float(price.survival[-1])
+    pays = _compared(needed, reached, float(price.gain_in_graphs[-1]))
     even = row.break_even_acceptance
     needs = (
         f"drafts of {row.break_even_depth} break even at a per-token acceptance of {even:.2f}"
@@ -195,18 +196,19 @@ def _one_more(view: View) -> Paragraph:
     )
     text = (
         f"At batch {row.batch} and depth {row.depth}, one more draft token takes the time of {needed:.2f} committed "
-        f"tokens, drafting included. {_compared(needed, reached)} As a whole, {needs}; your drafter's first token is "
+        f"tokens, drafting included. {pays} As a whole, {needs}; your drafter's first token is "
         f"accepted with {survival.first_acceptance:.2f}. Compare an acceptance rate with the break-even."
     )
     return Paragraph(id="hurdle", heading="One more draft token", text=text, figure="survival")
 
 
-def _compared(needed: float, reached: float) -> str:
+def _compared(needed: float, reached: float, gain: float) -> str:
     if needed <= 0.0:
         return f"It costs nothing, so it always pays; it survives with probability {reached:.2f}."
     if needed > 1.0:
         return f"No token survives with more than probability 1, so it never pays; this one has {reached:.2f}."
-    return f"To pay, it must survive with at least that probability; it has {reached:.2f}."
+    deeper = f", and going deeper would add {gain:.1%}" if gain >= 0.001 else ""
+    return f"To pay, it must survive with at least that probability; it has {reached:.2f}{deeper}."
 
 
 def _policies(view: View) -> Paragraph:

@@ -143,7 +143,7 @@ def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, 
     return Figure(
         name="reliability",
         title="Reliability of the drafter's confidence",
-        takeaway=f"{drafter}: expected calibration error {words}, on held-out requests.",
+        takeaway=f"{drafter}: expected calibration error {words}, on held-out requests. Dashed: exact.",
         source=source,
         tables={"points": rows, "even": [{"said": 0.0, "kept": 0.0}, {"said": 1.0, "kept": 1.0}]},
         draw=_draw_reliability,

@@ -60,14 +60,19 @@ def _extent(ratio: FloatArray, allowed: BoolArray) -> float:
     return float(leads.max(initial=1.0))
 
 
+def _even(ratio: float) -> bool:
+    """As it is printed: two cells with the same number are marked alike."""
+    return round(max(ratio, 1.0 / ratio), 2) < 1.0 + _EVEN
+
+
 def _cell(ratio: float) -> str:
     """The lead, and whose it is: a mark that does not need colour."""
-    mark = "" if abs(ratio - 1.0) < _EVEN else _SECOND if ratio > 1.0 else _FIRST
+    mark = "" if _even(ratio) else _SECOND if ratio > 1.0 else _FIRST
     return f"{mark}{max(ratio, 1.0 / ratio):.2f}"
 
 
 def _winner(ratio: float, names: tuple[str, str]) -> str:
-    if abs(ratio - 1.0) < _EVEN:
+    if _even(ratio):
         return "even"
     return names[1] if ratio > 1.0 else names[0]
 

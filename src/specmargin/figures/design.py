@@ -35,7 +35,7 @@ def design_figure(design: Design) -> Figure:
             f"relative to the unchanged model; small: {small}; parentheses: does not fit; empty: no width in "
             f"steps of {STEP} keeps the parameters equal. Quality is not predicted."
         ),
-        source=f"Specmargin, {scenario.prices.name} prices; weakest input: {weakest(design.sources.values())}",
+        source=f"Specmargin, prices: {scenario.prices.name}; weakest input: {weakest(design.sources.values())}",
         tables={"cells": cells},
         draw=_draw,
         shape=(

@@ -166,9 +166,7 @@ def _draw_overlap() -> alt.LayerChart:
     y = alt.Y("share:Q", title="share of a position's experts", axis=alt.Axis(format="%"))
     tooltip = ["lag:O", alt.Tooltip("share:Q", format=".1%")]
     bars = table("lags").mark_bar(style="bar-one").encode(x=x, y=y, tooltip=tooltip)
-    values = (
-        table("lags").mark_text(dy=-9, dx=3, align="right").encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
-    )
+    values = table("lags").mark_text(dy=-11).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
     loaded = table("loaded").mark_line(style="second-line").encode(x=x, y=y)
     points = table("loaded").mark_point(style="second-point").encode(x=x, y=y, tooltip=tooltip)
     name = table("name").mark_text(style="label").encode(x=x, y=y, text="text:N")

@@ -22,6 +22,7 @@ SHOWN = {
     "TurboSpec": ("turbospec", [2, 2]),
     "oracle": ("oracle", [1, 3]),
 }
+_NAMES = {"ours": "Specmargin's gate"}  # where the figure calls a policy by another name than its rows
 _LOWEST, _HIGHEST = -0.4, 0.65
 _COLUMNS = 2
 
@@ -38,7 +39,7 @@ def ladder_figure(
         takeaway=(
             f"{titles[0]}: the gate of Specmargin gains {first[0].gain:+.1%} at {first[0].concurrency} and "
             f"{first[-1].gain:+.1%} at {first[-1].concurrency} sequences over the best fixed depth in hindsight. "
-            f"Every policy replays the same batches of a bank."
+            f"Every policy replays the same batches of a bank.{_cut(rows)}"
         ),
         source=f"{source}, fitted on half of its requests and replayed on the other half",
         tables={
@@ -46,7 +47,7 @@ def ladder_figure(
                 {
                     "concurrency": row.concurrency,
                     "gain": rounded(min(max(row.gain, _LOWEST), _HIGHEST)),
-                    "policy": row.policy,
+                    "policy": _NAMES.get(row.policy, row.policy),
                     "prices": title,
                 }
                 for title, row in rows
@@ -59,21 +60,28 @@ def ladder_figure(
     )
 
 
+def _cut(rows: Sequence[tuple[str, LadderRow]]) -> str:
+    lost = any(row.gain < _LOWEST for _, row in rows if row.policy in SHOWN)
+    return f" Losses beyond {-_LOWEST:.0%} are drawn at {-_LOWEST:.0%}." if lost else ""
+
+
 def _draw(titles: tuple[str, ...]) -> alt.ConcatChart | alt.LayerChart:
     if len(titles) == 1:
         return _panel(titles[0])
     panels = [_panel(title).properties(width=330, height=220, title=_heading(title)) for title in titles]
-    return alt.ConcatChart(concat=panels, columns=_COLUMNS)
+    shared = alt.Resolve(scale=alt.ScaleResolveMap(y="shared"))
+    return alt.ConcatChart(concat=panels, columns=_COLUMNS, resolve=shared)
 
 
 def _panel(title: str) -> alt.LayerChart:
-    name_of = {policy: name for name, (policy, _) in SHOWN.items()}
+    shown = {_NAMES.get(name, name): style for name, style in SHOWN.items()}
+    name_of = {policy: name for name, (policy, _) in shown.items()}
     domain = [name_of.get(policy, policy) for policy in POLICIES]  # a policy's place is its colour
-    dashes = [SHOWN[name][1] if name in SHOWN else [1, 0] for name in domain]
+    dashes = [shown[name][1] if name in shown else [1, 0] for name in domain]
     scale = alt.Scale(type="log", base=2, nice=False)
     x = alt.X("concurrency:Q", scale=scale, axis=powers(11), title="sequences decoding together")
     y = alt.Y("gain:Q", axis=alt.Axis(format="+%"), title="goodput over the best fixed depth")
-    legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke", symbolSize=260, values=list(SHOWN))
+    legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke", symbolSize=260, values=list(shown))
     colour = alt.Color("policy:N", scale=alt.Scale(domain=domain), legend=legend)
     dash = alt.StrokeDash("policy:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
     tooltip = ["policy:N", "concurrency:Q", alt.Tooltip("gain:Q", format="+.1%")]

@@ -101,7 +101,7 @@ def _takeaway(scenario: Scenario, price: NextToken) -> str:
 
 def _beyond(price: NextToken) -> str:
     """Ticks above their bar: what the schedule leaves for the sake of fewer ranges."""
-    gain = float(np.where(price.has_graph, price.gain, 0.0).max(initial=0.0))
+    gain = float(price.gain_in_graphs.max(initial=0.0))
     return "" if gain < 0.001 else f" Where the tick is above the bar, going deeper would gain up to {gain:.1%}."
 
 

@@ -138,14 +138,14 @@ def _words(at: dict[str, float | None], batch: int, form: str, what: str) -> str
     missing = [label for label in at if label not in known]
     if missing:
         parts.append(f"{', '.join(missing)}: does not fit")
-    return f"At batch {batch:,}, {what}: {'; '.join(parts)}."
+    return f"At batch {batch:,} (vertical line), {what}: {'; '.join(parts)}."
 
 
 def _source(sides: Sequence[Side]) -> str:
     """The prices of all sides, and the weakest input of any."""
     kinds = " and ".join(dict.fromkeys(plan.scenario.prices.name for _, plan in sides))
     weak = weakest(source for _, plan in sides for source in plan.pricer.sources.values())
-    return f"Specmargin, {kinds} prices; weakest input: {short(weak)}"
+    return f"Specmargin, prices: {kinds}; weakest input: {short(weak)}"
 
 
 def _encoded(by_drafter: bool, count: int) -> tuple[alt.Color, alt.StrokeDash]:

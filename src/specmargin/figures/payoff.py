@@ -58,7 +58,7 @@ def speedup_figure(
     return Figure(
         name="speedup",
         title="Draft depth and speed-up by batch",
-        takeaway=_speedup_takeaway(pricer.scenario, shown),
+        takeaway=_speedup_takeaway(pricer.scenario, shown, batch),
         source=price_source(pricer),
         tables={
             "best": rows,
@@ -76,13 +76,14 @@ def speedup_figure(
 def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The depth of each thin line, beside its last batch."""
     ends: dict[str, tuple[float, float]] = {str(row["depth"]): (row["batch"], row["speedup"]) for row in rows}
-    spread = max((y for _, y in ends.values()), default=1.0) - min((y for _, y in ends.values()), default=1.0)
+    speedups = [float(row["speedup"]) for row in rows]
+    spread = max(speedups, default=1.0) - min([*speedups, 1.0])  # the axis includes 1
     at_batch = {batch: {name: end for name, end in ends.items() if end[0] == batch} for batch, _ in ends.values()}
     gap = 0.045 * max(spread, 0.1)
     return [row for some in at_batch.values() for row in end_labels(some, x="batch", y="speedup", gap=gap)]
 
 
-def _speedup_takeaway(scenario: Scenario, shown: Curve) -> str:
+def _speedup_takeaway(scenario: Scenario, shown: Curve, marked: int) -> str:
     if not shown.shown:
         return f"{setting(scenario)}: no sequence fits in memory with drafts."
     best, batches, depths = shown.speedup, shown.batches, shown.depths
@@ -92,7 +93,8 @@ def _speedup_takeaway(scenario: Scenario, shown: Curve) -> str:
     ends = f"; at batch {batches[last]} {best[last]:.2f}×" if top != last else ""
     opening = f"{best[first]:.2f}× at batch {batches[first]} with drafts of {depths[first]}"
     most = "" if top == first else f", at most {best[top]:.2f}× at batch {batches[top]} (drafts of {depths[top]})"
-    return f"{setting(scenario)}: {opening}{most}{ends}. Thin lines: the same depth at every batch."
+    marks = f"Thin lines: one depth at every batch; vertical line: batch {marked:,}."
+    return f"{setting(scenario)}: {opening}{most}{ends}. {marks}"
 
 
 def _draw_speedup() -> alt.LayerChart:

@@ -15,6 +15,7 @@ from specmargin.figures.words import short
 from specmargin.step import FloatArray, Step
 
 _TOKENS = 2.0 ** np.arange(0, 15.01, 0.25)
+_TENS = alt.Axis(values=[10**power for power in range(-2, 8)], format=",~g")  # no grid lines between
 _COVERED = 0.95  # of the experts: beyond it an MoE layer reads nearly all its weights
 
 
@@ -164,16 +165,15 @@ def _takeaway(name: str, scenario: Scenario, layer: Intensity) -> str:
     )
     return (
         f"A dense layer of {name}'s active size would be memory-bound up to {dense}; the MoE layer reads "
-        f"more experts per token {covered}, and is memory-bound up to {layer.mixture_knee:,.0f} positions."
+        f"more experts per token {covered}, and is memory-bound up to {layer.mixture_knee:,.0f} "
+        "positions, where extra tokens are free (shaded right)."
     )
 
 
 def _draw(names: tuple[str, ...]) -> alt.LayerChart:
     scale = alt.Scale(type="log", base=2, nice=False)
     x = alt.X("positions:Q", title="positions per step", scale=scale, axis=powers(16))
-    y = alt.Y(
-        "intensity:Q", title="FLOPs per byte read", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=5)
-    )
+    y = alt.Y("intensity:Q", title="FLOPs per byte read", scale=alt.Scale(type="log", nice=False), axis=_TENS)
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
     dash = alt.StrokeDash(
         "series:N", scale=alt.Scale(domain=list(names), range=[[5, 3], [1, 0]][: len(names)]), legend=None

@@ -91,7 +91,7 @@ def _draw_day(policies: tuple[str, ...], hours: float) -> alt.VConcatChart:
 
 
 def _small_y(field: str, title: list[str]) -> alt.Y:
-    axis = alt.Axis(tickCount=4, labelExpr="format(datum.value, '~s')")
+    axis = alt.Axis(tickCount=4, labelExpr="datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')")
     return alt.Y(field, title=title, axis=axis, scale=alt.Scale(zero=True))
 
 
@@ -155,7 +155,7 @@ def _names(rows: Sequence[Record], *, by: str, x: str, y: str) -> list[dict[str,
         last[str(row["policy"])] = row
     ends = {policy: (float(row[x]), float(row[y])) for policy, row in last.items()}
     highest = max((float(row[y]) for row in rows), default=1.0)
-    placed = end_labels(ends, x=x, y=y, gap=0.05 * highest)
+    placed = end_labels(ends, x=x, y=y, gap=0.065 * highest)
     return [row | _named(str(row["series"])) for row in placed]
 
 
@@ -230,7 +230,8 @@ def _draw_policies(policies: tuple[str, ...], hourly: bool) -> alt.HConcatChart 
 
 def _bars(policies: tuple[str, ...], key: str, title: str, form: str) -> alt.LayerChart:
     y = alt.Y("policy:N", sort=list(policies), title=None, axis=alt.Axis(labelLimit=140))
-    x = alt.X("value:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(zero=True))
+    axis = alt.Axis(tickCount=4, labelExpr="format(datum.value, '~s')")
+    x = alt.X("value:Q", title=title, axis=axis, scale=alt.Scale(zero=True))
     colour, _ = policy_encoding(None)
     bars = (
         table(key)

@@ -37,7 +37,7 @@ def step_figure(
         name="step",
         title=f"A step of {batch} sequences × {depth + 1} positions",
         takeaway=f"{setting(pricer.scenario)}. {verdict}{drafting_text}",
-        source=f"Specmargin, {pricer.scenario.prices.name} prices; weakest input: {short(weakest(inputs))}",
+        source=f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {short(weakest(inputs))}",
         tables={"rows": rows},
         draw=_draw,
         shape=(tuple(row["name"] for row in rows), tuple(dict.fromkeys(row["part"] for row in rows))),

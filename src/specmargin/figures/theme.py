@@ -158,7 +158,7 @@ def config(theme: Theme) -> dict[str, Any]:
         "point": {"filled": True, "size": 36, "opacity": 1},
         "rect": {"stroke": theme.paper, "strokeWidth": 1.5},
         "bar": {"stroke": theme.paper, "strokeWidth": 0.5},
-        "text": {"color": theme.ink, "fontSize": 12},
+        "text": {"color": theme.ink},  # no fontSize: Vega-Lite would prefer it to that of the styles
         "style": _styles(theme),
     }
 
@@ -178,6 +178,7 @@ def _axis(theme: Theme) -> dict[str, Any]:
         "ticks": False,
         "labelPadding": 6,
         "labelOverlap": "greedy",
+        "labelSeparation": 4,
     }
 
 

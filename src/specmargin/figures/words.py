@@ -22,7 +22,7 @@ def machine(scenario: Scenario) -> str:
 def price_source(pricer: Pricer) -> str:
     """The prices, and the weakest source among their inputs."""
     weak = short(weakest(pricer.sources.values()))
-    return f"Specmargin, {pricer.scenario.prices.name} prices; weakest input: {weak}"
+    return f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {weak}"
 
 
 def routing_source(scenario: Scenario) -> str:

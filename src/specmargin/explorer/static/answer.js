@@ -54,7 +54,7 @@ function yes(gain, at) {
 const count = (sequences) => (sequences === 1 ? "1 sequence fits" : `${whole(sequences)} sequences fit`);
 
 function reason(plan, unsupported) {
-  if (unsupported) return `Nothing to copy: ${unsupported}.`;
+  if (unsupported) return `${unsupported[0].toUpperCase()}${unsupported.slice(1)}.`;
   return "Nothing to configure: leave speculation disabled.";
 }
 
@@ -85,6 +85,12 @@ function memory(plan) {
 
 const spans = (ranges) => ranges.slice(0, 3).map(([first, last]) => (first === last ? whole(first) : `${whole(first)} to ${whole(last)}`)).join(" and ") + (ranges.length > 3 ? " …" : "");
 
+// `routed experts (bytes)`; collectives are their own resource.
+export function bound({ bound_by: text }) {
+  const [component, resource] = text.split(": ");
+  return resource === component ? component : `${component} (${resource})`;
+}
+
 function limit(plan, here, state) {
   const parts = [];
   if (plan.service?.range_ratio === 0 && outOfStep(plan.service)) {
@@ -92,9 +98,9 @@ function limit(plan, here, state) {
   }
   if (state.tpot_slo) parts.push(target(plan, here, Number(state.tpot_slo)));
   if (plan.config === "" && !drafts(plan)) parts.push("no depth pays at the batches considered");
-  else parts.push(plan.pays_at_batches.length ? `pays at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
+  else parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
   if (plan.loses_at_batches.length) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
-  parts.push(`bottleneck ${here.bound_by.replace(": ", " (")}${here.bound_by.includes(": ") ? ")" : ""}`);
+  parts.push(`bottleneck ${bound(here)}`);
   const text = parts.join("; ");
   return { topic: "limit", text: `${text[0].toUpperCase()}${text.slice(1)}.` };
 }

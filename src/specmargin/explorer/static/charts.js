@@ -40,13 +40,14 @@ function fitted(config, width) {
   if (width > 520) return config;
   const small = (style, fontSize) => ({ ...config.style[style], fontSize });
   const gone = { fontSize: 1, opacity: 0 };
-  const cell = Math.min(7.8, width / 52); // ten columns of four characters
+  const cell = Math.min(10, width / 38); // ten columns of five characters
+  const words = width > 420 ? { fontSize: 9 } : gone;
   return {
     ...config,
     legend: { ...config.legend, orient: "bottom", direction: "horizontal", labelFontSize: 10 },
     axis: { ...config.axis, labelFontSize: 9.5, titleFontSize: 11 },
     style: { ...config.style, "cell-low": small("cell-low", cell), "cell-high": small("cell-high", cell), note: small("note", 9.5),
-      label: small("label", 10), "label-halo": small("label-halo", 10), "note-halo": small("note-halo", 9.5), "band-label": gone, "ridge-label": gone, "ridge-halo": gone },
+      label: small("label", 10), "label-halo": small("label-halo", 10), "note-halo": small("note-halo", 9.5), "band-label": { ...config.style["band-label"], ...words }, "ridge-label": { ...config.style["ridge-label"], ...words }, "ridge-halo": { ...config.style["ridge-halo"], ...words } },
   };
 }
 

@@ -1,6 +1,6 @@
 // Several scenarios side by side: tiles with differences from the first, and one table.
 
-import { summary } from "./answer.js";
+import { bound, summary } from "./answer.js";
 import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 import { costs } from "./verdict.js";
@@ -26,7 +26,7 @@ export function show(answers, { linked }, act) {
 }
 
 function side(answer, index, first, act) {
-  const buttons = index === 0 ? element("small", {}, "in the controls") : element("span", { class: "side-buttons" },
+  const buttons = index === 0 ? element("small", {}, "current scenario") : element("span", { class: "side-buttons" },
     button("Edit", `Edit ${answer.label} in the controls`, () => act.take(index - 1)),
     button("Remove", `Remove ${answer.label}`, () => act.remove(index - 1)));
   const heading = element("h3", {}, answer.label);
@@ -60,7 +60,7 @@ const COLUMNS = [
   ["$/M tokens", ({ plan, here }) => { const cost = costs(plan, here); return cost ? `$${cost.drafting.toFixed(3)}` : ""; }],
   ["fits", ({ plan }) => whole(plan.largest_batch)],
   ["break-even", ({ here }) => here.break_even_acceptance?.toFixed(2) ?? "never"],
-  ["bottleneck", ({ here }) => here.bound_by, "text"],
+  ["bottleneck", ({ here }) => bound(here), "text"],
 ];
 
 function table(answers) {

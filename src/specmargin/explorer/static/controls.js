@@ -17,7 +17,8 @@ export function show(state, catalog, markedRow) {
   const files = (kind) => uploaded(kind).map((file) => [`upload:${file.id}`, `${file.name}: ${file.summary}`]);
   const one = (options) => [["", options]];
   fill(named("model"), [...group("Dropped", files("config")), ...modelGroups(catalog)], state.model);
-  fill(named("gpu"), gpuGroups(catalog), state.gpu);
+  const gpus = gpuGroups(catalog), listed = gpus.some(([, options]) => options.some(([name]) => name === state.gpu));
+  fill(named("gpu"), listed ? gpus : [...gpus, ["As in the link", [[state.gpu, state.gpu]]]], state.gpu); // an alias, such as h100-sxm
   fill(named("gpus"), one(COUNTS.some(([n]) => n === state.gpus) ? COUNTS : [...COUNTS, [state.gpus, state.gpus]]), state.gpus);
   const layouts = { tp: "tensor parallel", ep: "expert parallel", "dp-ep": "data-parallel attention, expert parallel" };
   fill(named("parallel"), one(catalog.parallel.map((name) => [name, layouts[name] ?? name])), state.parallel);

@@ -1,12 +1,13 @@
 // The answer on the page: line, strip, bullets, tiles, flags, commands and table, all from one plan.
 
-import { loadOf, summary } from "./answer.js";
+import { bound, loadOf, summary } from "./answer.js";
 import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 
 const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}` : "–");
-// The survival that one more draft token needs: as in the ledger figure where the provider has it.
-const hurdle = (row, next) => (next ? next.note ?? next.needed.toFixed(2) : row.hurdle_note ?? row.hurdle.toFixed(2));
+// The survival that one more draft token needs, as in the ledger figure; providers without it show no hurdle.
+const hurdle = (next) => next.note ?? next.needed.toFixed(2);
+const more = ({ gain }) => (gain >= 0.001 ? `; one more would add ${(gain * 100).toFixed(1)}%` : "");
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
 const milliseconds = (seconds) => (seconds === null ? "–" : (seconds * 1e3).toFixed(2)); // null: requests of one token
 const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
@@ -51,13 +52,13 @@ function tiles(plan, here) {
   const list = [];
   if (service) {
     list.push(["speed-up", times(service.speedup), `${service.speedup_low.toFixed(2)} to ${times(service.speedup_high)}; decode steps ${times(here.speedup)}`]);
-    list.push(["draft", here.depth || "off", `of ${plan.drafter}, at batch ${whole(here.batch)}`]);
+    list.push(["draft", here.depth || "off", `tokens from ${plan.drafter}, at batch ${whole(here.batch)}`]);
     list.push(["tokens/s", whole(service.speculating.tokens_per_second), `${whole(service.plain.tokens_per_second)} without`]);
     list.push(["tpot", milliseconds(service.speculating.tpot_seconds), `ms per token; ${milliseconds(service.plain.tpot_seconds)} without`]);
     list.push(["ttft", milliseconds(service.speculating.ttft_seconds), `ms to the first token; ${milliseconds(service.plain.ttft_seconds)} without`]);
   } else {
     list.push(["speed-up", times(here.speedup), here.fits ? range(here) : "does not fit in memory"]);
-    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : `of ${plan.drafter}`]);
+    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : `tokens from ${plan.drafter}`]);
     list.push(["tokens/s", whole(here.goodput_tokens_per_second), `${whole(here.no_spec_tokens_per_second)} without`]);
     list.push(["ms/token", milliseconds(here.tpot_seconds), `${milliseconds(here.no_spec_tpot_seconds)} without`]);
   }
@@ -65,10 +66,10 @@ function tiles(plan, here) {
   if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
-  list.push(["hurdle", hurdle(here, here.next_token), here.next_token ? `one more token has a survival of ${here.next_token.survival.toFixed(2)}` : ""]);
+  if (here.next_token) list.push(["hurdle", hurdle(here.next_token), `the next token has ${here.next_token.survival.toFixed(2)}${more(here.next_token)}`]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   const [component, resource] = here.bound_by.split(": ");
-  list.push(["bottleneck", component, resource ?? ""]);
+  list.push(["bottleneck", component, resource === component ? "" : resource]);
   return list;
 }
 
@@ -118,15 +119,15 @@ const COLUMNS = [
   ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
   ["80% range", range], ["better", better],
   ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
-  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["hurdle", (row, { next_token_by_row: next }) => hurdle(row, next?.find(({ batch }) => batch === row.batch))],
+  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["hurdle", (row, { next_token_by_row: next }) => hurdle(next.find(({ batch }) => batch === row.batch))],
   ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
   ["experts read", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))],
-  ["$/M tokens", (row) => dollars(row.cost_per_million_tokens)], ["bottleneck", (row) => row.bound_by, "text"],
+  ["$/M tokens", (row) => dollars(row.cost_per_million_tokens)], ["bottleneck", (row) => bound(row), "text"],
 ];
 
 function showRows(plan, here) {
   const columns = COLUMNS.filter(([name]) => (name !== "$/M tokens" || here.cost_per_million_tokens !== undefined)
-    && (name !== "experts read" || here.distinct_experts !== null) && (name !== "better" || plan.rows.some(better)));
+    && (name !== "experts read" || here.distinct_experts !== null) && (name !== "hurdle" || here.next_token_by_row) && (name !== "better" || plan.rows.some(better)));
   const head = element("tr", {}, ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, term(name))));
   const body = plan.rows.map((row) => element("tr", { class: `${row.fits ? "" : "dim"}${row.batch === here.batch ? " here" : ""}`, "data-batch": row.batch },
     ...columns.map(([name, cell, kind]) => element("td", { class: kind ?? "" }, `${cell(row, here)}${name === "batch" && !row.fits ? " (does not fit)" : ""}`))));

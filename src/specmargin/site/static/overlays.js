@@ -15,7 +15,7 @@ export function overlays(answers, structures) {
   const names = ({ side, slot }) => ({ series: side.label, drafter: colour(side, structures), slot });
   const lines = (value) => curves.flatMap((entry) => entry.rows.filter((row) => row.fits)
     .map((row) => ({ batch: row.batch, value: rounded(value(row)), depth: row.depth, ...names(entry) })));
-  const source = `Specmargin, ${[...new Set(sides.map((side) => side.plan.prices))].join(" and ")} prices`;
+  const source = `Specmargin, prices: ${[...new Set(sides.map((side) => side.plan.prices))].join(" and ")}`;
   const figure = (name, title, takeaway, tables) => ({ name, title, takeaway, source, key: `${name}:${shape}`, tables, structure: structures[`${name}:${shape}`] });
   const speedups = lines((row) => row.speedup), speeds = lines((row) => 1 / row.tpot_seconds), here = [{ batch }];
   return [
@@ -67,5 +67,5 @@ function words(sides, value, form, what) {
   const fitting = sides.filter((side) => side.here.fits).sort((a, b) => value(b.here) - value(a.here));
   const parts = fitting.map((side) => `${side.label} ${form(value(side.here))}`), rest = sides.filter((side) => !side.here.fits);
   if (rest.length) parts.push(`${rest.map((side) => side.label).join(", ")}: does not fit`);
-  return `At batch ${sides[0].here.batch.toLocaleString("en")}, ${what}: ${parts.join("; ")}.`;
+  return `At batch ${sides[0].here.batch.toLocaleString("en")} (vertical line), ${what}: ${parts.join("; ")}.`;
 }
