@@ -1,9 +1,10 @@
 """Minutes of requests that join and leave, with faults injected into the plug-in: nothing hangs, nothing leaks.
 
     python -m benchmarks.gpu.serving FOLDER                     what the machine needs, made beforehand
-    python -m benchmarks.gpu.soak FOLDER RESULT.json [--seconds 310] [--dtype bfloat16] [--eager]
+    python -m benchmarks.gpu.soak FOLDER RESULT.json [--seconds 310] [--dtype float32] [--eager]
 
-One vLLM in this process serves the reference MoE with the plug-in and its gate on the GPU. Requests arrive at random,
+One vLLM in this process serves the reference MoE with the plug-in and its gate on the GPU (in float32: the plug-in does
+not gate draft models with FlashAttention). Requests arrive at random,
 with mixed lengths and sampling parameters, some structured; one in six is aborted. Every five seconds the memory of the
 GPU and of this process is sampled; four times the engine is emptied and memory is compared at rest. It needs about 4 GB
 of GPU memory and leaves the rest to others.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -39,6 +40,7 @@ FAULT_STEPS = 3  # fewer in a row than disable the gate
 LAST_FAULT_STEPS = 12  # enough to disable it
 MEBIBYTE = 1 << 20
 TENSOR_GROWTH, RESERVED_GROWTH, HOST_GROWTH = MEBIBYTE, 64 * MEBIBYTE, 0.02
+_LONG = ("what", "samples", "engine", "injected", "last_requests")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -56,6 +58,7 @@ class Clients:
         self.leaving: dict[str, int] = {}  # tokens after which a client leaves
         self.tokens = 0
         self.load = 4
+        self.last: deque[str] = deque(maxlen=64)  # for the record of a run that ends in a fault
 
     def join(self) -> None:
         if self.chance.random() < 0.005:
@@ -83,6 +86,7 @@ class Clients:
             self.wanted[name] = -1  # its grammar ends it
             self.serving.add(name, prompt, max_tokens=40, temperature=0.0, structured_outputs=wanted)
             return
+        self.last.append(f"{name}: {len(prompt)} tokens, then {length}, {parameters}")
         self.serving.add(name, prompt, max_tokens=length, ignore_eos=True, **parameters)
         if length > 1 and chance.random() < 1 / 6:
             self.leaving[name] = chance.randrange(1, length)
@@ -282,6 +286,7 @@ def soak(serving: Serving, prompts: list[list[int]], seconds: float, save: Calla
             rate, tokens = (clients.tokens - tokens) / SAMPLE_SECONDS, clients.tokens
             traffic = {"tokens_per_second": round(rate), "load": clients.load}
             samples.append({"at": round(elapsed, 1), **memory(), **traffic})
+            save({"samples": samples, "requests": dict(clients.count), "last_requests": list(clients.last)})
             next_sample = elapsed + SAMPLE_SECONDS
         if elapsed >= due_rests[0] * seconds and not faults.left:
             clients.empty()
@@ -310,6 +315,12 @@ def soak(serving: Serving, prompts: list[list[int]], seconds: float, save: Calla
     )
 
 
+def _save(result: dict[str, Any], part: dict[str, Any], path: Path) -> None:
+    """At every sample: a fault of the GPU ends the process."""
+    result.update(part)
+    path.write_text(json.dumps(result))
+
+
 def _serves_structured(serving: Serving, prompts: list[list[int]]) -> bool:
     """One request of each kind, which also compiles what the first needs."""
     from vllm.sampling_params import StructuredOutputsParams
@@ -334,20 +345,20 @@ def main(given: list[str]) -> None:
     seconds = float(options.get("seconds", "310"))
     settings = {"mode": "adaptive", "policy": str(folder / POLICY), "gate": "on", "log_seconds": 30.0}
     settings |= {"slowest_decision_seconds": 5.0}  # other software runs beside it
-    dtype = options.get("dtype", "bfloat16")
+    dtype = options.get("dtype", "float32")
     serving = Serving(arguments(folder, dtype=dtype, settings=settings, eager="--eager" in given))
     result: dict[str, Any] = {"what": __doc__, "engine": serving.description()}
     print(result["engine"], flush=True)
     prompts = json.loads((folder / "prompts.json").read_text())
     code = 1
     try:
-        soak(serving, prompts, seconds, result.update)
+        soak(serving, prompts, seconds, lambda part: _save(result, part, result_file))
         code = 0 if result["verdict"]["no_leak"] and not result["requests"].get("cut short") else 1
     except Exception:
         result["failure"] = traceback.format_exc()
         print(result["failure"], flush=True)
     result_file.write_text(json.dumps(result, indent=1))
-    summary = {key: value for key, value in result.items() if key not in ("what", "samples", "engine", "injected")}
+    summary = {key: value for key, value in result.items() if key not in _LONG}
     print(json.dumps(summary, indent=1), *result.get("injected", []), sep="\n")
     print("SOAK", "PASSED" if code == 0 else "FAILED")
     sys.stdout.flush()

@@ -164,9 +164,15 @@ def test_a_load_is_answered_as_plan_answers_it(open_page: Open) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("#subject:has-text('context 2,150')")
     load = ("--concurrency", "32", "--isl", "2000", "--osl", "300")
-    plan = planned("gpt-oss-20b", "--gpu", "h200", "--prices", "laws", *load)
+    asked = ("gpt-oss-20b", "--gpu", "h200", "--prices", "laws")
+    plan = planned(*asked, *load)
     assert f"{plan['service']['speedup']:.2f}×" in page.inner_text("#line")
     assert page.text_content("#sentence") == plan["verdict"]
+    assert page.input_value("[name=range_ratio]") == "0.5"
+    page.fill("[name=range_ratio]", "0")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => !document.querySelector('#sentence').textContent.includes('±')")
+    assert page.text_content("#sentence") == planned(*asked, *load, "--range-ratio", "0")["verdict"]
     page.fill("[name=gpu_hour_price]", "3")
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-tile='$/M tokens']")

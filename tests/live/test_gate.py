@@ -392,6 +392,26 @@ def test_where_vllm_refuses_the_server_starts_with_depth_control_only(policy: Pa
     assert runner.speculator.acceptance_estimator is None
 
 
+def test_draft_models_with_flash_attention_are_not_gated(policy: Path) -> None:
+    """vLLM would size their first pass by runs of equal length; with Triton's attention the size does not matter."""
+
+    class StandaloneARSpeculator(SimpleNamespace):
+        pass
+
+    runner = _second_runner()
+    runner.speculator = StandaloneARSpeculator(**vars(runner.speculator))
+    kwargs = _kwargs({"mode": "adaptive", "policy": str(policy), "gate": "on"})
+    for backend, gated in (("FLASH_ATTN", False), ("TRITON_ATTN", True)):
+        kwargs["attn_groups"] = [[SimpleNamespace(backend=SimpleNamespace(get_name=lambda backend=backend: backend))]]
+        runner.speculator.enable_adaptive_verification = True
+        made = installing._create(lambda **_: "vLLM's", runner, kwargs)
+        assert isinstance(made, managers.SpecmarginVerificationManager) == gated
+        assert runner.speculator.enable_adaptive_verification == gated
+    kwargs["vllm_config"].additional_config["specmargin"]["gate"] = "off"
+    kwargs["attn_groups"] = [[SimpleNamespace(backend=SimpleNamespace(get_name=lambda: "FLASH_ATTN"))]]
+    assert installing._create(lambda **_: "vLLM's", runner, kwargs) == "vLLM's"  # the user's own flag
+
+
 @pytest.mark.parametrize("settings", [None, {"mode": "observe"}])
 def test_what_the_user_alone_asked_for_is_refused_as_ever(settings: dict[str, Any] | None) -> None:
     with pytest.raises(ValueError, match="equal length"):

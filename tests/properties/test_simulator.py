@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -23,7 +25,17 @@ from specmargin.simulator.rounds import RoundBank, captured_rounds
 from specmargin.simulator.run import simulate, tables_of
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.tables import StepTables
-from specmargin.simulator.workload import Arrivals, ClosedLoop, LognormalLength, Poisson, UniformLength, Workload, draw
+from specmargin.simulator.workload import (
+    Arrivals,
+    ClosedLoop,
+    FixedLength,
+    LognormalLength,
+    Poisson,
+    UniformLength,
+    Workload,
+    draw,
+    length_around,
+)
 from specmargin.step import Step
 from tests.simulations import serving
 
@@ -290,3 +302,34 @@ def _prefill_seconds(tables: StepTables, positions: int, tokens: int, attended: 
 def _prompt(tokens: int) -> Step:
     step = Step.ragged(depths=[tokens - 1], contexts=0)
     return replace(step, prompt_by_class=np.ones(1))
+
+
+# --- lengths ---
+
+
+@given(tokens=st.integers(1, 100_000), ratio=st.floats(0.0, 0.999))
+def test_lengths_within_a_range_ratio_have_the_given_mean(tokens: int, ratio: float) -> None:
+    length = length_around(tokens, ratio)
+    if isinstance(length, FixedLength):
+        assert length.tokens == tokens and (tokens == 1 or tokens * ratio == 0.0)
+        return
+    assert length.least + length.most == 2 * tokens
+    assert length.most <= tokens * (1.0 + ratio) + 1.0
+
+
+@given(tokens=st.integers(20, 100_000), hundredths=st.integers(0, 95))
+def test_a_range_ratio_is_that_of_vllm(tokens: int, hundredths: int) -> None:
+    """vllm/benchmarks/datasets/utils.py, 0.32: ⌊n · (1 − r)⌋ to ⌈n · (1 + r)⌉, here without rounding errors."""
+    ratio = Fraction(hundredths, 100)
+    least, most = math.floor(tokens * (1 - ratio)), math.ceil(tokens * (1 + ratio))
+    length = length_around(tokens, hundredths / 100)
+    own = (length.tokens, length.tokens) if isinstance(length, FixedLength) else (length.least, length.most)
+    assert own == pytest.approx(
+        (least, most), abs=1
+    )  # one token where tokens · ratio is a rounding error above a number
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.0, math.nan])
+def test_a_range_ratio_outside_of_0_to_1_is_refused(ratio: float) -> None:
+    with pytest.raises(ScenarioError, match="a range ratio is at least 0 and below 1"):
+        length_around(100, ratio)

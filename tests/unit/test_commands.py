@@ -93,6 +93,18 @@ def test_the_prediction_is_the_plans() -> None:
     assert llamacpp["metric"] == "avg_pred_t/s" and llamacpp["predicted"] > llamacpp["predicted_without_speculation"]
 
 
+@pytest.mark.parametrize(("engine", "noted"), [("vllm", True), ("sglang", True), ("trtllm", False)])
+def test_a_benchmark_of_equal_lengths_is_said_to_be_one(engine: str, noted: bool) -> None:
+    """The prompts for TensorRT-LLM are the reader's own."""
+    load = {"engine": engine, "concurrency": 4, "isl": 500, "osl": 20}
+    _, varied = commands(planned(**load), engine)
+    _, equal = commands(planned(**load, range_ratio=0), engine)
+    _, decoding = commands(planned(engine=engine), engine)
+    assert (varied["note"] is not None) is noted
+    assert equal["note"] is None and decoding["note"] is None
+    assert "range-ratio" not in varied["command"]  # an option for generated prompts, ignored for SPEED-Bench
+
+
 def test_ranges_at_other_batches_are_those_of_a_plan_for_them() -> None:
     alone = planned(batch=(20,))
     row, sure = row_and_range(planned(), 20)

@@ -67,6 +67,7 @@ def check_json(answer: Answer, engine: EngineFormat, row: PlanRow, sure: Speedup
         "ratio": plain / drafting,
         "ratio_low": plain / drafting * sure.low / row.speedup,
         "ratio_high": plain / drafting * sure.high / row.speedup,
+        "note": commands.lengths_note if service is not None and service.load.range_ratio > 0.0 else None,
     }
 
 

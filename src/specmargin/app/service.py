@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _GENERATIONS = 16  # requests per user; the first quarter is left out, and the last ones
 _LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
+# Lengths that vary need more requests: the speed-ups of four seeds differ by up to 2% with 2,048 requests, by up to 11%
+# with 16 per user. The limit of steps (about 2 µs each) is for few users with long outputs, who need fewer requests.
+_VARIED_REQUESTS, _VARIED_STEPS = 2048, 200_000
 _MUCH_PREFILL = 0.4  # share of the time from which on the headline mentions it
 _MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
 
@@ -39,6 +42,7 @@ class ServiceLoad:
     output_tokens: int
     users: int | None = None
     requests_per_second: float | None = None
+    range_ratio: float = 0.0  # lengths are uniform within this fraction of their means; 0: all equal
     prefix_hit: float = 0.0
     max_num_batched_tokens: int = 8192
     requests: int | None = None  # of a benchmark, which is judged as a whole; None: a service in steady state
@@ -70,7 +74,8 @@ class Service:
 def headline(of: Service) -> str:
     """What the service gains, in one or two sentences."""
     load, gain = of.load, of.speedup
-    tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens"
+    spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
+    tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
     if load.users is not None:
         subject = f"With {load.users:,} concurrent requests of {tokens}"
         change = (
@@ -117,6 +122,7 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         output_tokens=request.osl,
         users=request.concurrency,
         requests_per_second=request.qps,
+        range_ratio=request.range_ratio,
         prefix_hit=request.prefix_hit,
         max_num_batched_tokens=request.max_num_batched_tokens
         or batched_tokens(request.engine, find_device(request.gpu)),
@@ -143,17 +149,24 @@ def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int 
     return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
 
 
+def _requests(load: ServiceLoad) -> int:
+    """Of a closed loop in steady state."""
+    users = load.users or 1
+    least = max(_GENERATIONS * users, _LEAST_REQUESTS)
+    if load.range_ratio == 0.0:
+        return least
+    return max(least, min(_VARIED_REQUESTS, _VARIED_STEPS * users // load.output_tokens))
+
+
 def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Serving:
     from specmargin.simulator.engine import EngineSettings  # noqa: PLC0415
     from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415
     from specmargin.simulator.serving import Serving  # noqa: PLC0415
-    from specmargin.simulator.workload import ClosedLoop, FixedLength, Poisson, Workload  # noqa: PLC0415
+    from specmargin.simulator.workload import ClosedLoop, Poisson, Workload, length_around  # noqa: PLC0415
 
     survival: Survival = pricer.scenario.survival
     if load.users is not None:
-        arrivals: ClosedLoop | Poisson = ClosedLoop(
-            users=load.users, requests=load.requests or max(_GENERATIONS * load.users, _LEAST_REQUESTS)
-        )
+        arrivals: ClosedLoop | Poisson = ClosedLoop(users=load.users, requests=load.requests or _requests(load))
     else:
         assert load.requests_per_second is not None
         arrivals = Poisson(requests_per_second=load.requests_per_second, requests=_LEAST_ARRIVALS)
@@ -161,8 +174,8 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
         pricer=pricer,
         workload=Workload(
             arrivals=arrivals,
-            prompt=FixedLength(tokens=load.input_tokens),
-            output=FixedLength(tokens=load.output_tokens),
+            prompt=length_around(load.input_tokens, load.range_ratio),
+            output=length_around(load.output_tokens, load.range_ratio),
         ),
         bank=drawn_rounds({"all": survival}, max(depth, 1), seed=seed),
         policy="none",

@@ -30,6 +30,7 @@ from specmargin.modes import POLICIES, Hold
 
 MAX_REQUESTS = 10_000_000  # of a simulation
 MAX_USERS = 8192  # concurrent requests of a plan
+RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of real traffic vary
 _NO_ACCEPTANCE = "no price depends on acceptance"
 _FULL_DRAFTS = "drafts of their full depth are priced here"
 _NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
@@ -59,6 +60,16 @@ OutputField = Annotated[
     NUMBER,
     LOAD.as_("TOKENS"),
 ]
+RangeField = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="Lengths vary by this fraction around --isl and --osl, uniformly, as in vLLM's "
+        "--random-range-ratio; 0: all equal, which keeps requests in step.",
+    ),
+    LOAD.as_("FRACTION"),
+]
 TpotField = Annotated[
     float | None,
     Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
@@ -67,6 +78,9 @@ TpotField = Annotated[
 GpuHourField = Annotated[
     float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
 ]
+
+
+_OF_REQUESTS = {"isl", "osl", "range_ratio", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}
 
 
 class PlanRequest(ScenarioRequest):
@@ -86,6 +100,7 @@ class PlanRequest(ScenarioRequest):
     qps: RateField = None
     isl: InputField = None
     osl: OutputField = None
+    range_ratio: RangeField = RANGE_RATIO
     prefix_hit: Annotated[
         float,
         Field(ge=0, lt=1, description="Fraction of input tokens found in the prefix cache."),
@@ -137,7 +152,7 @@ class PlanRequest(ScenarioRequest):
         loads = [f"--{name}" for name in ("concurrency", "qps") if getattr(self, name) is not None]
         if len(loads) > 1:
             raise ValueError("give one load: --concurrency or --qps")
-        if not loads and given & {"isl", "osl", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}:
+        if not loads and given & _OF_REQUESTS:
             raise ValueError("--isl, --osl and the options of requests need a load: add --concurrency or --qps")
         if self.tpot_slo is not None and self.qps is None:
             raise ValueError("--tpot-slo needs a request rate: --qps")
@@ -316,6 +331,7 @@ class ReportRequest(ScenarioRequest):
     qps: RateField = None
     isl: InputField = None
     osl: OutputField = None
+    range_ratio: RangeField = RANGE_RATIO
     depth: DepthField = 8
     gpu_hour_price: GpuHourField = None
 
@@ -337,4 +353,4 @@ class ReportRequest(ScenarioRequest):
         return PlanRequest.model_construct(**fields)
 
 
-_PLANNED = ("concurrency", "qps", "isl", "osl", "depth", "gpu_hour_price")
+_PLANNED = ("concurrency", "qps", "isl", "osl", "range_ratio", "depth", "gpu_hour_price")

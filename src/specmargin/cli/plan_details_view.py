@@ -58,6 +58,8 @@ def _show_commands(out: Console, best: Answer, engine: EngineFormat) -> None:
     if best.config.text:
         expected += f"; without speculation {check['predicted_without_speculation']:.2f}"
     out.print(f"expected: {expected}", markup=False)
+    if check["note"]:
+        out.print(check["note"], style="dim", markup=False)
     out.print()
 
 

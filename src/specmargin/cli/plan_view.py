@@ -32,7 +32,9 @@ def show(
     if not crowded:
         out.print()
     if best.service is not None:
-        service_view.show(out, best.service, None if best.load is None else best.load.tpot_target_seconds)
+        target = None if best.load is None else best.load.tpot_target_seconds
+        assumed = "range_ratio" not in best.request.model_fields_set
+        service_view.show(out, best.service, target, range_assumed=assumed)
     if best.service is None and best.load is not None and best.no_spec is not None and best.speculating is not None:
         _show_load(out, best.load, best.no_spec, best.speculating)
     if len(answers) > 1:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LEGEND = "ms/token: after the first; batch: decoding sequences; prefill: share of time"
 
 
-def show(out: Console, service: Service, tpot_target_seconds: float | None) -> None:
+def show(out: Console, service: Service, tpot_target_seconds: float | None, *, range_assumed: bool) -> None:
     out.print("service, including prefill and queueing (means)", style="bold")
     columns = ["", "tok/s", "per GPU", "ms/token", "TTFT", "batch", "draft", "prefill"]
     shown = render.table("", [(name, "right" if name else "left") for name in columns])
@@ -23,12 +23,19 @@ def show(out: Console, service: Service, tpot_target_seconds: float | None) -> N
         shown.add_row(name, *_cells(steady, service.gpus))
     out.print(shown)
     out.print(_LEGEND, style="dim")
+    out.print(_lengths(service.load.range_ratio, assumed=range_assumed), style="dim")
     if tpot_target_seconds is not None:
         met = (service.speculating.tpot_seconds or 0.0) <= tpot_target_seconds
         out.print(
             f"target of {tpot_target_seconds * 1e3:g} ms per token: {'met' if met else 'missed'} with these flags"
         )
     out.print()
+
+
+def _lengths(range_ratio: float, *, assumed: bool) -> str:
+    if range_ratio == 0.0:
+        return "lengths: all equal"
+    return f"lengths vary by ±{range_ratio:.0%}{', assumed (--range-ratio)' if assumed else ''}"
 
 
 def _cells(steady: Steady, gpus: int) -> list[str]:

@@ -17,6 +17,7 @@ TITLES = {
     "qps": "requests per second",
     "isl": "input tokens",
     "osl": "output tokens",
+    "range_ratio": "range ratio of lengths",
     "tpot_slo": "TPOT target",
     "depth": "maximum depth",
     "gpu_hour_price": "price per GPU-hour",

@@ -4,6 +4,7 @@ Only options that the engines' own sources declare: vLLM 0.32 (`engine/arg_utils
 0.5.23 (`srt/arg_groups`, `benchmark/serving.py`), TensorRT-LLM 1.3 (`commands/serve.py`,
 `serve/scripts/benchmark_serving.py`), llama.cpp of August 2026 (`common/arg.cpp`, `tools/server/bench/speed-bench`).
 Prompts are those of SPEED-Bench, because acceptance depends on the text: random tokens would show another one.
+No option varies their lengths: `--random-range-ratio` is for generated prompts, in vLLM and in SGLang.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ _ROUNDS = 10  # prompts per concurrent request
 _LEAST_PROMPTS = 32
 _DEFAULT_UTILIZATION = 0.9
 YAML = "specmargin.yaml"
+_EQUAL_LENGTHS = (
+    "The prompts of this benchmark have about equal lengths, and so have outputs that reach the limit, so its requests "
+    "may stay in step; plan with a range ratio of 0 to predict that."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,7 @@ class Commands:
     serve: Callable[[Launch], Command]
     check: Callable[[Benchmark], str]
     metric: str  # the line of the benchmark's output to compare
+    lengths_note: str | None  # about a prediction for lengths that vary; None: the prompts are the reader's
 
 
 def _joined(*parts: str | Iterator[str]) -> str:
@@ -218,8 +224,8 @@ def _llamacpp_check(load: Benchmark) -> str:
 
 
 COMMANDS = {
-    "vllm": Commands(serve=_vllm, check=_vllm_check, metric="Median TPOT (ms)"),
-    "sglang": Commands(serve=_sglang, check=_sglang_check, metric="Median TPOT (ms)"),
-    "trtllm": Commands(serve=_trtllm, check=_trtllm_check, metric="Median TPOT (ms)"),
-    "llamacpp": Commands(serve=_llamacpp, check=_llamacpp_check, metric="avg_pred_t/s"),
+    "vllm": Commands(serve=_vllm, check=_vllm_check, metric="Median TPOT (ms)", lengths_note=_EQUAL_LENGTHS),
+    "sglang": Commands(serve=_sglang, check=_sglang_check, metric="Median TPOT (ms)", lengths_note=_EQUAL_LENGTHS),
+    "trtllm": Commands(serve=_trtllm, check=_trtllm_check, metric="Median TPOT (ms)", lengths_note=None),
+    "llamacpp": Commands(serve=_llamacpp, check=_llamacpp_check, metric="avg_pred_t/s", lengths_note=_EQUAL_LENGTHS),
 }

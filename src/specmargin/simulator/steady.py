@@ -18,7 +18,7 @@ class Steady:
     """Means over the window. `sequences`, `depth` and `prefill_share` are of the whole run."""
 
     tokens_per_second: float
-    tpot_seconds: float | None  # None: one output token per request
+    tpot_seconds: float | None  # of requests with several output tokens; None: there are none
     ttft_seconds: float
     sequences: float  # decoding at the same time
     depth: float
@@ -49,11 +49,11 @@ def whole_run(result: Result) -> Steady:
 
 def _over(result: Result, window: IntArray, seconds: float) -> Steady:
     count, output = result.requests.count, result.requests.output_tokens
-    gaps = np.maximum(output[window] - 1, 1)
-    tpot = float(((result.finish - result.first_token)[window] / gaps).mean())
+    several = window[output[window] > 1]
+    tpot = (result.finish - result.first_token)[several] / (output[several] - 1)
     return Steady(
         tokens_per_second=float(output[window].sum() / seconds),
-        tpot_seconds=tpot if output.min() > 1 else None,
+        tpot_seconds=float(tpot.mean()) if several.size else None,
         ttft_seconds=float((result.first_token - result.arrival)[window].mean()),
         sequences=float(result.bins["sequence_seconds"].sum() / result.busy_seconds),
         depth=result.mean_depth,
@@ -64,4 +64,6 @@ def _over(result: Result, window: IntArray, seconds: float) -> Steady:
 
 def _check_fit(result: Result) -> None:
     if result.totals.rejected:
-        raise ScenarioError("the requests do not fit in memory: lower --isl or --osl, or add --gpus")
+        raise ScenarioError(
+            "the longest requests do not fit in memory: lower --isl, --osl or --range-ratio, or add --gpus"
+        )

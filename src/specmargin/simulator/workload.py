@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -53,6 +54,18 @@ class UniformLength:
 
 
 Length = FixedLength | LognormalLength | UniformLength
+
+
+def length_around(tokens: int, range_ratio: float) -> FixedLength | UniformLength:
+    """Uniform over `tokens` · (1 ± `range_ratio`), as vLLM's `--random-range-ratio` draws; 0: all equal.
+
+    Lengths of a few tokens vary less than vLLM's, so that the mean stays `tokens` and the least is 1.
+    SGLang's option of the same name differs: from `tokens` · ratio to `tokens`.
+    """
+    if not 0.0 <= range_ratio < 1.0:
+        raise ScenarioError(f"a range ratio is at least 0 and below 1, got {range_ratio:g}")
+    around = min(math.ceil(tokens * range_ratio), tokens - 1)
+    return UniformLength(least=tokens - around, most=tokens + around) if around > 0 else FixedLength(tokens=tokens)
 
 
 def draw_lengths(length: Length, count: int, generator: np.random.Generator) -> IntArray:

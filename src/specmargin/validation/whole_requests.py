@@ -1,9 +1,10 @@
 """Figures of whole requests, simulated as their benchmark ran them: users in a closed loop, prompts included.
 
-The same simulation as `plan --concurrency`. Most sources state no lengths: those of the dataset that a row names are
-assumed. Prompts: mean characters per turn of the question files that EAGLE's evaluation uses
-(github.com/SafeAILab/EAGLE, eagle/data), at 4 characters per token. Answers: 512 tokens, as answers to Spec-Bench's
-questions average 501 under a limit of 512 (github.com/tenstorrent/tt-inference-server/pull/3699).
+The same simulation as `plan --concurrency --range-ratio 0`: rows have no column for a spread of lengths. Most sources
+state no lengths: those of the dataset that a row names are assumed. Prompts: mean characters per turn of the question
+files that EAGLE's evaluation uses (github.com/SafeAILab/EAGLE, eagle/data), at 4 characters per token. Answers: 512
+tokens, as answers to Spec-Bench's questions average 501 under a limit of 512
+(github.com/tenstorrent/tt-inference-server/pull/3699).
 """
 
 from __future__ import annotations

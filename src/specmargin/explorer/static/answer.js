@@ -93,7 +93,7 @@ export function bound({ bound_by: text }) {
 
 function limit(plan, here, state) {
   const parts = [];
-  if (plan.service && outOfStep(plan.service)) {
+  if (plan.service?.range_ratio === 0 && outOfStep(plan.service)) {
     parts.push("requests of equal length stay in step without speculation and share their prefills, so varied lengths would favour speculation more");
   }
   if (state.tpot_slo) parts.push(target(plan, here, Number(state.tpot_slo)));

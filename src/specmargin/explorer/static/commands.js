@@ -4,7 +4,8 @@ import { DEFAULTS, FIELDS } from "./fields.js";
 import { modeOf } from "./state.js";
 
 const PAGE_ONLY = ["model", "gpu", "batch", "layer"];
-const REQUESTS = ["concurrency", "qps", "isl", "osl", "tpot_slo"];
+const REQUESTS = ["concurrency", "qps", "isl", "osl", "range_ratio", "tpot_slo"];
+const LENGTHS = ["isl", "osl", "range_ratio"];
 
 // Options that differ from the defaults, as `specmargin plan` takes them.
 function options(state) {
@@ -13,7 +14,7 @@ function options(state) {
     if (PAGE_ONLY.includes(name)) return false;
     if (name === "context") return mode === "batch";
     if (name === "tpot_slo") return mode === "qps";
-    return !REQUESTS.includes(name) || name === mode || (mode !== "batch" && (name === "isl" || name === "osl"));
+    return !REQUESTS.includes(name) || name === mode || (mode !== "batch" && LENGTHS.includes(name));
   };
   const needed = (name) => mode !== "batch" && (name === "isl" || name === "osl");
   return FIELDS.filter(taken)

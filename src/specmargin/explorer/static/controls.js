@@ -8,7 +8,7 @@ import * as loads from "./loads.js";
 const form = byId("controls");
 const named = (name) => form.elements[name];
 const plain = (list) => list.map((name) => [name, name]);
-const TYPED = ["gpu_hour_price", "tpot_slo", "concurrency", "qps", "isl", "osl", "memory_utilization"];
+const TYPED = ["gpu_hour_price", "tpot_slo", "concurrency", "qps", "isl", "osl", "range_ratio", "memory_utilization"];
 const CURVE = /^[\d.]+(,\s*[\d.]+)+$/;
 const LENGTH = /^length:([\d.]+)@(\d+)$/;
 let typing = null; // "typed" or "length": chosen, but nothing typed yet

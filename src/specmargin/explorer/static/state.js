@@ -3,7 +3,7 @@
 import { DEFAULTS, FIELDS } from "./fields.js"; // written by the server: every field of a request
 
 export const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024];
-export const LOAD = ["batch", "context", "concurrency", "qps", "isl", "osl"]; // moves together in a comparison
+export const LOAD = ["batch", "context", "concurrency", "qps", "isl", "osl", "range_ratio"]; // moves together in a comparison
 export const MOST_COMPARED = 11;
 
 export function parse(text) {

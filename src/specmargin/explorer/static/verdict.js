@@ -106,7 +106,8 @@ function showCommands(plan, here, says) {
   const check = here.check ?? plan.check;
   byId("serve-part").hidden = !plan.serve || !check || says === "unsupported";
   if (byId("serve-part").hidden) return;
-  const { command, file_name: name, file_text: text, notes } = plan.serve;
+  const { command, file_name: name, file_text: text } = plan.serve;
+  const notes = [...plan.serve.notes, ...(check.note ? [check.note] : [])];
   byId("serve").textContent = name && text ? `cat > ${name} <<'EOF'\n${text.trimEnd()}\nEOF\n${command}` : command;
   byId("check").textContent = check.command;
   const ratio = `${times(check.ratio)} (${check.ratio_low.toFixed(2)} to ${check.ratio_high.toFixed(2)})`;

@@ -23,6 +23,7 @@ from specmargin.live.vllm.names import KEY
 
 logger = init_logger("vllm.specmargin")
 _NOT_ORDERED = GateOrder()
+_MISREAD = "draft models with FlashAttention need runs of equal length"
 
 
 def install() -> None:
@@ -63,6 +64,8 @@ def _create(create: Any, runner: Any, kwargs: dict[str, Any]) -> Any:
     """vLLM's manager, Specmargin's in its place, or None where vLLM refuses one that Specmargin asked for."""
     settings = _settings(kwargs.get("vllm_config"))
     try:
+        if settings is not None and settings.gate_kind is not GateKind.OFF and _misreads_runs(runner, kwargs):
+            raise ValueError(_MISREAD)
         manager = create(**kwargs)
     except Exception as error:
         if settings is None or settings.gate_kind is GateKind.OFF or runner is None:
@@ -77,6 +80,17 @@ def _create(create: Any, runner: Any, kwargs: dict[str, Any]) -> Any:
     except Exception as error:  # vLLM's own gate works
         logger.warning_once("Specmargin: vLLM's own gate is used (%s: %s).", type(error).__name__, error)
         return manager
+
+
+def _misreads_runs(runner: Any, kwargs: dict[str, Any]) -> bool:
+    """With a gate, a draft model and FlashAttention the server stopped on an H200: an id outside of the vocabulary.
+    Most probably (read, not measured) because vLLM 0.32 sizes a draft model's first pass by runs of equal length.
+    Triton's attention takes no such size; heads (EAGLE, MTP) take the target's."""
+    kinds = [] if runner is None else type(getattr(runner, "speculator", None)).__mro__
+    if not any(kind.__name__ == "StandaloneARSpeculator" for kind in kinds):
+        return False
+    groups = [group for row in kwargs.get("attn_groups") or () for group in row]
+    return any("FLASH_ATTN" in group.backend.get_name() for group in groups)
 
 
 def _settings(config: Any) -> Settings | None:
