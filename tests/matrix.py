@@ -292,7 +292,7 @@ def digest(modules: frozenset[str]) -> str:
     """Of what a plan depends on: results of other code do not count."""
     package = Path(specmargin.__file__).parent
     code = [Path(str(sys.modules[name].__file__)) for name in sorted(modules)]
-    data = [path for ending in ("*.toml", "*.json") for path in sorted((package / "catalog").rglob(ending))]
+    data = [path for ending in ("*.toml", "*.json", "*.npz") for path in sorted((package / "catalog").rglob(ending))]
     checks = [Path(__file__), Path(engine_readers.__file__)]
     tables = version("aiconfigurator-core") if find_spec("aiconfigurator_core") else ""
     content = b"".join(path.read_bytes() for path in [*code, *data, *checks])
