@@ -170,13 +170,13 @@ def test_a_killed_run_resumes_with_the_same_result(recipe_output: Path, tmp_path
 
 
 def test_what_is_committed_is_distributed_as_the_target_alone(recipe_output: Path, parts: Any) -> None:
-    """12,000 copies of one prompt: frequencies of the first two new tokens against the target's own probabilities."""
+    """40,000 copies of one prompt: frequencies of the first two new tokens against the target's own probabilities."""
     torch = parts("torch")
     bank, folders, settings = parts("bank"), parts("folders"), parts("settings")
     tiny = settings.replace(settings.TINY, depth=3, temperature=0.6)
     target, draft = (folders.read_model(recipe_output / name) for name in ("target", "draft"))
     prompt = bank.read_requests(recipe_output, tiny)[0].tokens[:6]
-    copies, generator = 12000, torch.Generator().manual_seed(5)
+    copies, generator = 40_000, torch.Generator().manual_seed(5)
     tokens = torch.full((copies, 12), 0)
     tokens[:, :6] = torch.tensor(prompt)
     batch = bank.Batch(tokens, torch.full((copies,), 6))
@@ -207,7 +207,7 @@ def _same_distribution(counts: Any, probabilities: Any) -> None:
     observed = np.append(counts[often], counts[~often].sum())
     expected = np.append(expected[often], max(expected[~often].sum(), 1.0))
     freedom = observed.size - 1
-    assert freedom >= 2
+    assert freedom >= 1
     assert chi2.sf(((observed - expected) ** 2 / expected).sum(), freedom) > 1e-9
 
 
