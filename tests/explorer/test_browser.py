@@ -323,6 +323,7 @@ _COMPARED = "/?prices=laws&vs=gpu%3Db200%26prices%3Dlaws&gpu_hour_price=3"
     [
         ("/?prices=laws", 1280, "light"),
         (_COMPARED, 1280, "light"),
+        (_COMPARED, 1280, "dark"),
         ("/?prices=laws&drafter=ssd&batch=many", 1280, "dark"),
         ("/?prices=laws#drawer", 400, "dark"),
         ("/story?prices=laws", 1280, "light"),
