@@ -22,7 +22,6 @@ import numpy as np
 
 from specmargin.step import FloatArray, IntArray
 
-MANY = 16  # sequences: with fewer, single turns of the recorded run waited for a compiler
 RESAMPLES = 2000
 OURS = "specmargin gate"
 
@@ -221,10 +220,8 @@ def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
         speeds[-1] += f" ({phase.best_fixed()})"
         ratios = [ratio_text(paired_over([phase], OURS, other)) for other in others.values()]
         lines.append(table_row([phase.name, *speeds, f"{phase.speed(OURS):,.0f}", *ratios]))
-    parts = {"whole swing": phases, f"{MANY} and more sequences": [phase for phase in phases if phase.batch >= MANY]}
-    for title, part in parts.items():
-        ratios = [ratio_text(paired_over(part, OURS, other)) for other in others.values()]
-        lines.append(table_row([title, *([""] * (len(others) + 1)), *ratios]))
+    ratios = [ratio_text(paired_over(phases, OURS, other)) for other in others.values()]
+    lines.append(table_row(["whole swing", *([""] * (len(others) + 1)), *ratios]))
     return "\n".join([*lines, "", _loads_table(phases), "", _tie_table(phases, first)])
 
 

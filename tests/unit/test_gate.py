@@ -19,6 +19,7 @@ from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
 from specmargin.live.vllm import graphs, outcomes
 from specmargin.live.vllm.gate import choice, seeding
@@ -94,14 +95,19 @@ def test_the_gate_is_requested_where_it_is_expected_to_pay(policy: Path, monkeyp
 
 
 def test_the_expected_gain_is_that_of_the_prices(policy: Path) -> None:
-    """One sequence: the gate's rate over the best depth by the price table itself."""
+    """The gate's rate over the best depth by the price table itself, where it is higher; one sequence is not gated."""
     file = read_policy(policy)
     assert file.look_ahead is not None
-    table = file.table.table
+    table, rates = file.table.table, np.array(file.look_ahead.rate_by_batch)
     committed = 1.0 + np.concatenate([[0.0], np.cumsum(file.survival)])
-    whole = float((committed / table.round_seconds(1)).max())
-    gain = choice.expected_gain(policy, 1)
-    assert gain == pytest.approx(file.look_ahead.rate_by_batch[1] / whole - 1.0, rel=1e-4)
+    whole = {batch: float((batch * committed / table.round_seconds(batch)).max()) for batch in (2, 4)}
+    assert choice.expected_gain(policy, 1) == 0.0
+    for lift in (0.5, 2.0):
+        raised = json.loads(policy.read_text())
+        raised["look_ahead"]["rate_by_batch"] = (lift * rates).tolist()
+        policy.write_text(json.dumps(raised))
+        gains = [max(lift * rates[batch] / whole[batch], 1.0) for batch in (2, 4)]
+        assert choice.expected_gain(policy, 4) == pytest.approx(float(np.prod(gains)) ** (1 / 3) - 1.0, rel=1e-4)
 
 
 def test_without_confidences_nothing_says_that_it_pays(tmp_path: Path) -> None:
@@ -334,35 +340,82 @@ def test_the_depth_for_a_gate_follows_what_it_would_verify() -> None:
     ):
         chooser = _gated_depth()
         learned = np.asarray(np.cumprod(np.full(DEPTH, acceptance.mean())))
-        assert chooser.depth(64, GateOrder, partial(np.asarray, learned)) is None
+        assert chooser.choose(64, 2, GateOrder, partial(np.asarray, learned)) == (2, True)  # the policy's own
         for _ in range(3):
             chooser.add(acceptance.astype(np.float32), DEPTH)
-        depths[name] = chooser.depth(64, GateOrder, partial(np.asarray, learned))
+        depths[name], _ = chooser.choose(64, 2, GateOrder, partial(np.asarray, learned))
     assert depths["sure"] == DEPTH
     assert depths["hopeless"] == 0
-    assert (depths["mixed"] or 0) > (depths["mean"] or 0)
+    assert depths["mixed"] > depths["mean"]
 
 
 def test_the_depth_for_a_gate_is_the_best_of_all_by_its_own_goodput() -> None:
     chooser, generator = _gated_depth(), np.random.default_rng(2)
     acceptance = generator.uniform(0.2, 1.0, (8, DEPTH)).astype(np.float32)
     chooser.add(acceptance, DEPTH)
-    chosen = chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5))
+    chosen, cut = chooser.choose(8, DEPTH, GateOrder, lambda: np.full(DEPTH, 0.5))
+    assert cut
     goodput = [chooser._goodput(acceptance[np.newaxis].astype(np.float64), d, GateOrder()) for d in range(DEPTH + 1)]
     assert chosen == int(np.argmax(goodput))
     chooser.add(np.full((8, DEPTH), 0.01, dtype=np.float32), DEPTH)
-    assert chooser.depth(8, GateOrder, lambda: np.full(DEPTH, 0.5)) == chosen  # it looks now and then
+    assert chooser.choose(8, DEPTH, GateOrder, lambda: np.full(DEPTH, 0.5)) == (chosen, True)  # it looks now and then
 
 
 def test_hopeless_drafts_are_tried_again() -> None:
     """At depth 0 nothing comes back, so the policy's own depth is used now and then; better drafts are then noticed."""
     chooser, learned = _gated_depth(), partial(np.asarray, np.full(DEPTH, 0.5))
     chooser.add(np.full((64, DEPTH), 0.01, dtype=np.float32), DEPTH)
-    chosen = [chooser.depth(64, GateOrder, learned) for _ in range(96)]
-    assert set(chosen) == {0, None}
-    assert chosen.count(None) == 3
+    own = DEPTH - 1
+    chosen = [chooser.choose(64, own, GateOrder, learned)[0] for _ in range(400)]
+    assert set(chosen) == {0, own}
+    assert chosen[200:].count(own) == 200 // 32
     chooser.add(np.full((64, DEPTH), 0.98, dtype=np.float32), DEPTH)
-    assert DEPTH in [chooser.depth(64, GateOrder, learned) for _ in range(64)]
+    assert DEPTH in [chooser.choose(64, own, GateOrder, learned)[0] for _ in range(64)]
+
+
+def test_some_drafts_are_verified_whole_where_they_fit_a_graph() -> None:
+    """Six of them soon after a load is new, then one in 256 steps; never in a step without a graph."""
+    learned = partial(np.asarray, np.full(DEPTH, 0.5))
+    for largest, deepest in ((None, DEPTH), (64 * 3, 2), (64, 0)):
+        chooser = _gated_depth()
+        chooser.prices.table = chooser.prices.table.with_graphs(largest)
+        chooser.add(np.full((64, DEPTH), 0.5, dtype=np.float32), DEPTH)
+        decided = [chooser.choose(64, DEPTH, GateOrder, learned) for _ in range(1000)]
+        whole = [(step, depth) for step, (depth, cut) in enumerate(decided) if not cut]
+        assert {depth for _, depth in whole} == ({deepest} if deepest else set())
+        if deepest:
+            assert [step for step, _ in whole][:6] == [8, 16, 24, 32, 40, 48]
+            assert len(whole) == 6 + 4
+
+
+def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_path: Path) -> None:
+    """The table says that depth is expensive, but it takes no time: as in an engine whose experts are all read anyway.
+    Steps that are cut would never show it."""
+    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    prices = gate_prices(policy_file(), DEPTH)
+    generator = np.random.default_rng(0)
+    acceptance = generator.uniform(0.1, 0.6, (8, DEPTH)).astype(np.float32)
+    drafts = StepDrafts(
+        confidence=acceptance[np.newaxis],
+        drafted=np.full(8, DEPTH),
+        other_tokens=np.ones(8, dtype=np.int64),
+        sampling=8,
+        most=100,
+    )
+    before, budget, held = prices.budget(drafts, driver.gate_order(8, DEPTH)) or 0, 0, 0
+    for _ in range(200):
+        driver.verify_whole()
+        depth = driver.draft_depth("abcdefgh") or 0
+        order = driver.gate_order(8, depth)
+        budget = prices.budget(drafts, order) or 0
+        verified = np.full(8, held if not order.gated else min(held, budget // 8))
+        alive = np.cumprod(generator.random(acceptance.shape) < acceptance, axis=1).sum(axis=1)
+        step = StepDone.of(verified, np.minimum(alive, verified), prompt_tokens=0, seconds=0.02, depth=held)
+        step.acceptance = acceptance
+        driver.done(step, depth)
+        held = depth
+    assert before < 8 * DEPTH
+    assert budget == 8 * DEPTH
 
 
 def test_suspended_speculation_stays_suspended(tmp_path: Path) -> None:

@@ -227,8 +227,10 @@ class Driver:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
         if self.gated_depth is not None and decision.gated and decision.depth > 0:  # 0: speculation is suspended
-            chosen = self.gated_depth.depth(batch_size, lambda: self._priced_order(batch_size), policy.mean_survival)
-            decision = decision if chosen is None else decision._replace(depth=chosen)
+            depth, cut = self.gated_depth.choose(
+                batch_size, decision.depth, lambda: self._priced_order(batch_size), policy.mean_survival
+            )
+            decision = decision._replace(depth=depth, gated=cut)
         depth = min(decision.depth, self.max_depth)
         self._pending = decision
         if not self._limited and not self.classes:

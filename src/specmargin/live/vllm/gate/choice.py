@@ -88,7 +88,8 @@ def _not_worth_it(settings: Settings, args: Any) -> str | None:
 
 
 def expected_gain(policy: Path, max_sequences: int | None) -> float | None:
-    """Goodput with the gate over the best depth by batch, as the policy expects: geometric mean over powers of two."""
+    """Goodput with the gate over the best depth by batch, as the policy expects: geometric mean over powers of two. It
+    is never below that of whole drafts, which the gate may verify too, and a single sequence is not gated."""
     file = json.loads(policy.read_text(encoding="utf-8"))
     if file.get("look_ahead") is None:
         return None
@@ -101,7 +102,7 @@ def expected_gain(policy: Path, max_sequences: int | None) -> float | None:
         seconds = _round_seconds(table, batch)
         shared = min(seconds.size, committed.size)
         whole = float((batch * committed[:shared] / seconds[:shared]).max())
-        gains.append(np.log(max(float(gated[batch]), 1e-9) / whole))
+        gains.append(max(float(np.log(max(float(gated[batch]), 1e-9) / whole)), 0.0) if batch > 1 else 0.0)
         batch *= 2
     return float(np.expm1(np.mean(gains))) if gains else None
 
