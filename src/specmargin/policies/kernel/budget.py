@@ -65,6 +65,12 @@ class Handle(structref.StructRefProxy):
 structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyped-call]
 
 
+@entry
+def held(priced: Priced) -> Handle:
+    """Compiled once and cached: the constructor that Python calls would be compiled in every process."""
+    return Handle(priced)
+
+
 @fast_entry
 def best_budget(
     handle: Handle, survival: FloatArray, drafted: IntArray, shape: StepShape, factors: FloatArray
