@@ -97,7 +97,8 @@ def _drop_stale_compiled() -> bool:
     """Whether there was anything to drop, or nothing compiled yet."""
     texts = [path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))]
     compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
-    digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
+    digest = hashlib.sha256(b"".join(compiled)).hexdigest()
+    kept = ROOT / "src" / "specmargin" / "__pycache__" / "compiled.sha256"  # `.cache` may be shared by checkouts
     if kept.is_file() and kept.read_text() == digest:
         return False
     for place, ending in product(("src", "tests"), ("*.nbi", "*.nbc")):
