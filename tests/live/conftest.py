@@ -46,6 +46,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture(scope="session")
+def plain(run_engine: Callable[..., Result]) -> Result:
+    """No speculation, no Specmargin."""
+    return run_engine(speculative=False)
+
+
+@pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that gates by confidence, at prices of this kind of engine. Its quality does not matter here."""
     from benchmarks.live.policies import small_policy  # noqa: PLC0415 (compiled)
@@ -97,8 +103,48 @@ def engine_arguments(pair: Pair, *, speculative: bool, settings: dict[str, Any] 
     return arguments
 
 
+class Jobs:
+    """The process that runs `tests.live.job`; another `PYTHONPATH` needs another one."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._python_path: str | None = None
+
+    def run(self, file: Path, python_path: str | None) -> int:
+        if self._process is None or self._python_path != python_path:
+            self.end()
+            self._process, self._python_path = _job_process(python_path), python_path
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{file}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the process of the engines ended with {self._process.wait()}"
+        return int(answer)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=60)
+            self._process = None
+
+
+def _job_process(python_path: str | None) -> subprocess.Popen[str]:
+    environment = os.environ | ENVIRONMENT | ({} if python_path is None else {"PYTHONPATH": python_path})
+    command = [sys.executable, "-m", "tests.live.job"]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 @pytest.fixture(scope="session")
-def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+def jobs() -> Iterator[Jobs]:
+    made = Jobs()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="session")
+def run_engine(pair: Pair, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
     """Run an engine in its own process on batches of requests, and return its output."""
 
     def run(
@@ -128,20 +174,13 @@ def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable
             "temperature": temperature,
             "linger_seconds": linger_seconds,
             "result": str(folder / "result.json"),
+            "log": str(folder / "log.txt"),
+            "environment": environment or {},
         }
         (folder / "job.json").write_text(json.dumps(job))
-        command = [sys.executable, "-m", "tests.live.job", str(folder / "job.json")]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | ENVIRONMENT | (environment or {}),
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        log = done.stdout + done.stderr
-        assert done.returncode == 0, log[-6000:]
+        code = jobs.run(folder / "job.json", (environment or {}).get("PYTHONPATH"))
+        log = (folder / "log.txt").read_text()
+        assert code == 0, log[-6000:]
         result = json.loads((folder / "result.json").read_text())
         return Result(tokens=result["tokens"], requests=result["requests"], metrics=result["metrics"], log=log)
 
