@@ -132,9 +132,9 @@ class VllmAdaptive(WholeDrafts):
         self._ungraded.append((depths, odds, predicted))
         return decision._replace(verify_depths=depths)
 
-    def recall(self, survival: FloatArray) -> None:
-        """What the host knows of the next step's sequences: the confidences of their round before, as in `verify`."""
-        self._stale = self.estimator.predict(log_odds(survival[:, : self.depth]))
+    def recall(self, odds: FloatArray) -> None:
+        """What the host knows of the next step's sequences: the log-odds of the confidences of their round before."""
+        self._stale = self.estimator.predict(odds[:, : self.depth])
 
     def _stale_of(self, batch: int, width: int) -> FloatArray:
         """Predictions of the round before, by place; sequences without one are certain."""

@@ -15,7 +15,7 @@ from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens
 from specmargin.acceptance.estimate import product_limit
 from specmargin.errors import AcceptanceError
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, profiled_by
+from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, log_odds, profiled_by
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
 from specmargin.policies.policy import OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
@@ -130,7 +130,7 @@ def _recall(contest: Contest, policy: Policy) -> Callable[[IntArray], None] | No
     if not isinstance(policy, VllmAdaptive):
         return None
     before = previous_rounds(contest.played)
-    earlier = np.where(before[:, np.newaxis] >= 0, contest.raw[before], 1.0)  # 1.0: the first of a request
+    earlier = log_odds(np.where(before[:, np.newaxis] >= 0, contest.raw[before], 1.0))  # 1.0: the first of a request
     return lambda rows: policy.recall(earlier[rows])
 
 
