@@ -29,14 +29,20 @@ _LONGEST = (
     "explorer/test_browser.py",
     "explorer/test_page.py",
     "explorer/test_agreement.py",
+    "published/test_reference_acceptance.py",
     "contracts/test_requests.py",
     "unit/test_sweep.py",
+    "contracts/test_install.py",
     "unit/test_policies.py",
+    "published/test_reference_routing.py",
+    "properties/test_busiest_rank.py",
     "explorer/test_openapi.py",
     "contracts/test_readme.py",
-    "contracts/test_install.py",
     "unit/test_modules.py",
     "unit/test_service.py",
+    "properties/test_simulator.py",
+    "published/test_simulated_grid.py",
+    "published/test_simulated_day.py",
 )
 # Files that `make test-fast` leaves out: they install, start servers or other processes, or compute for long.
 _SLOW = (

@@ -27,7 +27,7 @@ from benchmarks.live.models import Pair, find_pair
 from tests.conftest import ROOT
 
 DEPTH = 5
-LONGEST_FILES = ("test_measure", "test_soak", "test_server", "test_parallel", "test_recipe")
+LONGEST_FILES = ("measure", "faults", "output", "recipe", "soak", "server", "methods", "capture", "oldest")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "live" in Path(str(item.fspath)).parts:
                 item.add_marker(skip)
     else:  # the longest files first, so that two workers end at about the same time
-        items.sort(key=lambda item: item.path.stem not in LONGEST_FILES)
+        place = {f"test_{name}": number for number, name in enumerate(LONGEST_FILES)}
+        items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 @pytest.fixture(scope="session")
