@@ -105,28 +105,31 @@ def engine_arguments(pair: Pair, *, speculative: bool, settings: dict[str, Any] 
 
 
 class Jobs:
-    """The process that runs `tests.live.job`; another `PYTHONPATH` needs another one."""
+    """Processes that run `tests.live.job`: one for most tests, and at most one with another `PYTHONPATH`."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._python_path: str | None = None
+        self._processes: dict[str | None, subprocess.Popen[str]] = {}
 
     def run(self, file: Path, python_path: str | None) -> int:
-        if self._process is None or self._python_path != python_path:
-            self.end()
-            self._process, self._python_path = _job_process(python_path), python_path
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{file}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the process of the engines ended with {self._process.wait()}"
+        if python_path not in self._processes:
+            for other in set(self._processes) - {None}:
+                self._end(other)
+            self._processes[python_path] = _job_process(python_path)
+        process = self._processes[python_path]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{file}\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        assert answer, f"the process of the engines ended with {process.wait()}"
         return int(answer)
 
     def end(self) -> None:
-        if self._process is not None:
-            self._process.communicate(timeout=60)
-            self._process = None
+        for python_path in list(self._processes):
+            self._end(python_path)
+
+    def _end(self, python_path: str | None) -> None:
+        self._processes.pop(python_path).communicate(timeout=60)
 
 
 def _job_process(python_path: str | None) -> subprocess.Popen[str]:
