@@ -5,15 +5,21 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
 
-# The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
-test: $(VENV)/.installed-dev
+# Everything that is installed or downloaded, side by side: each of these waits for the network or uses one core.
+prepare:
+	$(MAKE) -j3 $(VENV)/.installed-dev $(LIVE)/.installed fetched
+
+fetched: $(VENV)/bin/python
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/fetch_sglang.py
+
+# The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
+test: $(VENV)/.installed-dev fetched
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # After each edit, in about a minute: without browser, golden files, published data and what is marked slow.

@@ -29,14 +29,20 @@ _LONGEST = (
     "explorer/test_browser.py",
     "explorer/test_page.py",
     "explorer/test_agreement.py",
+    "published/test_reference_acceptance.py",
     "contracts/test_requests.py",
     "unit/test_sweep.py",
+    "contracts/test_install.py",
     "unit/test_policies.py",
+    "published/test_reference_routing.py",
+    "properties/test_busiest_rank.py",
     "explorer/test_openapi.py",
     "contracts/test_readme.py",
-    "contracts/test_install.py",
     "unit/test_modules.py",
     "unit/test_service.py",
+    "properties/test_simulator.py",
+    "published/test_simulated_grid.py",
+    "published/test_simulated_day.py",
 )
 # Files that `make test-fast` leaves out: they install, start servers or other processes, or compute for long.
 _SLOW = (
@@ -97,7 +103,8 @@ def _drop_stale_compiled() -> bool:
     """Whether there was anything to drop, or nothing compiled yet."""
     texts = [path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))]
     compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
-    digest, kept = hashlib.sha256(b"".join(compiled)).hexdigest(), ROOT / ".cache" / "compiled.sha256"
+    digest = hashlib.sha256(b"".join(compiled)).hexdigest()
+    kept = ROOT / "src" / "specmargin" / "__pycache__" / "compiled.sha256"  # `.cache` may be shared by checkouts
     if kept.is_file() and kept.read_text() == digest:
         return False
     for place, ending in product(("src", "tests"), ("*.nbi", "*.nbc")):

@@ -27,7 +27,7 @@ from benchmarks.live.models import Pair, find_pair
 from tests.conftest import ROOT
 
 DEPTH = 5
-LONGEST_FILES = ("test_measure", "test_soak", "test_server", "test_parallel", "test_recipe")
+LONGEST_FILES = ("measure", "faults", "output", "recipe", "soak", "server", "methods", "capture", "oldest")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,12 +37,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "live" in Path(str(item.fspath)).parts:
                 item.add_marker(skip)
     else:  # the longest files first, so that two workers end at about the same time
-        items.sort(key=lambda item: item.path.stem not in LONGEST_FILES)
+        place = {f"test_{name}": number for number, name in enumerate(LONGEST_FILES)}
+        items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return find_pair(tmp_path_factory.mktemp("random-moe"))
+
+
+@pytest.fixture(scope="session")
+def plain(run_engine: Callable[..., Result]) -> Result:
+    """No speculation, no Specmargin."""
+    return run_engine(speculative=False)
 
 
 @pytest.fixture(scope="session")
@@ -97,8 +104,51 @@ def engine_arguments(pair: Pair, *, speculative: bool, settings: dict[str, Any] 
     return arguments
 
 
+class Jobs:
+    """Processes that run `tests.live.job`: one for most tests, and at most one with another `PYTHONPATH`."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str | None, subprocess.Popen[str]] = {}
+
+    def run(self, file: Path, python_path: str | None) -> int:
+        if python_path not in self._processes:
+            for other in set(self._processes) - {None}:
+                self._end(other)
+            self._processes[python_path] = _job_process(python_path)
+        process = self._processes[python_path]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{file}\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        assert answer, f"the process of the engines ended with {process.wait()}"
+        return int(answer)
+
+    def end(self) -> None:
+        for python_path in list(self._processes):
+            self._end(python_path)
+
+    def _end(self, python_path: str | None) -> None:
+        self._processes.pop(python_path).communicate(timeout=60)
+
+
+def _job_process(python_path: str | None) -> subprocess.Popen[str]:
+    environment = os.environ | ENVIRONMENT | ({} if python_path is None else {"PYTHONPATH": python_path})
+    command = [sys.executable, "-m", "tests.live.job"]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 @pytest.fixture(scope="session")
-def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+def jobs() -> Iterator[Jobs]:
+    made = Jobs()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="session")
+def run_engine(pair: Pair, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
     """Run an engine in its own process on batches of requests, and return its output."""
 
     def run(
@@ -128,20 +178,13 @@ def run_engine(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable
             "temperature": temperature,
             "linger_seconds": linger_seconds,
             "result": str(folder / "result.json"),
+            "log": str(folder / "log.txt"),
+            "environment": environment or {},
         }
         (folder / "job.json").write_text(json.dumps(job))
-        command = [sys.executable, "-m", "tests.live.job", str(folder / "job.json")]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | ENVIRONMENT | (environment or {}),
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        log = done.stdout + done.stderr
-        assert done.returncode == 0, log[-6000:]
+        code = jobs.run(folder / "job.json", (environment or {}).get("PYTHONPATH"))
+        log = (folder / "log.txt").read_text()
+        assert code == 0, log[-6000:]
         result = json.loads((folder / "result.json").read_text())
         return Result(tokens=result["tokens"], requests=result["requests"], metrics=result["metrics"], log=log)
 

@@ -1,24 +1,55 @@
-"""One engine in one process: reads a job from a JSON file and writes its result. Run by `tests/live/conftest.py`.
+"""Engines, each in a process of its own: reads jobs from JSON files and writes their results. Run by
+`tests/live/conftest.py`.
 
-vLLM's CPU build cannot start twice in a process once Numba is loaded, and a fault must not affect the next test.
+vLLM's CPU build cannot start twice in a process once Numba is loaded, and a fault must not affect the next test. As
+importing vLLM takes as long as the rest of a job, one process imports it and forks another for every job.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+_LONGEST_SECONDS = 280.0
 _PER_STEP = ("per_step_accepted", "per_step_drafted")
 
 
-def main(job_file: str) -> None:
-    job = json.loads(Path(job_file).read_text())
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if job["multiprocess"] else "0"
-    from vllm import LLM  # noqa: PLC0415 (after the environment is set)
+def main() -> None:
+    """Files of jobs come in, one per line; exit codes go out. Ends with its input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM logs to the standard output
+    from vllm import LLM, SamplingParams  # noqa: F401, PLC0415 (imported before forking)
+
+    while line := sys.stdin.readline():
+        job = json.loads(Path(line.strip()).read_text())
+        pid = os.fork()
+        if pid == 0:
+            return _run(job)
+        print(_exit_code(pid), file=answers, flush=True)
+    return None
+
+
+def _exit_code(pid: int) -> int:
+    until = time.monotonic() + _LONGEST_SECONDS
+    while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    return os.waitstatus_to_exitcode(done[1])
+
+
+def _run(job: dict[str, Any]) -> None:
+    os.setsid()
+    with Path(job["log"]).open("w") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+    os.environ.update(job["environment"], VLLM_ENABLE_V1_MULTIPROCESSING="1" if job["multiprocess"] else "0")
+    from vllm import LLM  # noqa: PLC0415
 
     engine = LLM(**job["engine"])
     if job["fault"]:
@@ -104,4 +135,4 @@ def _replace_confidence(driver: Any, change: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -10,8 +10,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTo
 
 
 def test_this_release_has_all_of_it() -> None:
-    from specmargin.live.vllm.checking import check_engine  # noqa: PLC0415 (imports vLLM)
+    from specmargin.live.vllm.checking import check_engine, missing_parts  # noqa: PLC0415 (imports vLLM)
 
+    assert missing_parts() == []
     check_engine("this release")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.live.conftest import Result
-from tests.live.test_output import plain  # noqa: F401  # a fixture
 
 Run = Callable[..., Result]
 
@@ -27,7 +26,7 @@ Run = Callable[..., Result]
 )
 def test_faults_in_the_policy(
     run_engine: Run,
-    plain: Result,  # noqa: F811
+    plain: Result,
     policy: Path,
     fault: str,
     kinds: tuple[str, ...],
@@ -48,7 +47,7 @@ def test_faults_in_the_policy(
         assert result.metric("specmargin_ignored_signals_total") > 0
 
 
-def test_capture_folder_that_cannot_be_made(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
+def test_capture_folder_that_cannot_be_made(run_engine: Run, plain: Result, tmp_path: Path) -> None:
     """A file has the name of the folder, so that nothing can be written."""
     folder = tmp_path / "capture"
     folder.write_text("a file")
@@ -60,14 +59,14 @@ def test_capture_folder_that_cannot_be_made(run_engine: Run, plain: Result, tmp_
     assert result.log.count("Specmargin fault (capture):") == 1
 
 
-def test_capture_folder_removed(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
+def test_capture_folder_removed(run_engine: Run, plain: Result, tmp_path: Path) -> None:
     settings = {"mode": "observe", "capture": {"folder": str(tmp_path / "bank"), "part_seconds": 0.2}}
     result = run_engine(settings, after_batch="remove capture", linger_seconds=0.5)
     assert result.tokens == plain.tokens
     assert result.metric("specmargin_enabled") == 1.0
 
 
-def test_full_disk(run_engine: Run, plain: Result) -> None:  # noqa: F811
+def test_full_disk(run_engine: Run, plain: Result) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full on this system")
@@ -88,7 +87,7 @@ def test_full_disk(run_engine: Run, plain: Result) -> None:  # noqa: F811
 )
 def test_invalid_settings(
     run_engine: Run,
-    plain: Result,  # noqa: F811
+    plain: Result,
     settings: dict[str, str] | None,
     environment: dict[str, str],
     message: str,
@@ -101,7 +100,7 @@ def test_invalid_settings(
     assert result.fault("configuration") == 1
 
 
-def test_another_version_is_left_alone(run_engine: Run, plain: Result, tmp_path: Path) -> None:  # noqa: F811
+def test_another_version_is_left_alone(run_engine: Run, plain: Result, tmp_path: Path) -> None:
     """An unsupported version of vLLM: one error in the log, and nothing is patched."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, importlib.abc\n"

@@ -11,12 +11,11 @@ from benchmarks.live.models import Pair
 
 from tests.live.conftest import DEPTH, Result
 from tests.live.heads import make_eagle3, make_mtp_target
-from tests.live.test_output import plain  # noqa: F401  # a fixture
 
 Run = Callable[..., Result]
 
 
-def test_ngram_uses_learned_acceptance(run_engine: Run, plain: Result, policy: Path) -> None:  # noqa: F811
+def test_ngram_uses_learned_acceptance(run_engine: Run, plain: Result, policy: Path) -> None:
     drafter = {"method": "ngram", "num_speculative_tokens": DEPTH, "prompt_lookup_max": 4}
     result = run_engine({"mode": "adaptive", "policy": str(policy)}, engine={"speculative_config": drafter})
     assert result.tokens == plain.tokens
@@ -24,7 +23,7 @@ def test_ngram_uses_learned_acceptance(run_engine: Run, plain: Result, policy: P
     assert result.metric("specmargin_steps_total") > 0
 
 
-def test_eagle3(run_engine: Run, plain: Result, pair: Pair, policy: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_eagle3(run_engine: Run, plain: Result, pair: Pair, policy: Path, tmp_path: Path) -> None:
     head = make_eagle3(pair.target, tmp_path / "head")
     drafter = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
     result = run_engine(_capture_settings(policy, tmp_path), engine={"speculative_config": drafter})

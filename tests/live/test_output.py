@@ -16,12 +16,6 @@ SCHEDULE = [[1, 2, 4], [3, 8, 2], [9, 32, 1]]
 
 
 @pytest.fixture(scope="session")
-def plain(run_engine: Run) -> Result:
-    """No speculation, no Specmargin."""
-    return run_engine(speculative=False)
-
-
-@pytest.fixture(scope="session")
 def adaptive(run_engine: Run, policy: Path) -> Result:
     return run_engine({"mode": "adaptive", "policy": str(policy), "log_seconds": 0.5})
 

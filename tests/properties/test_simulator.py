@@ -127,7 +127,11 @@ def served(load: Drawn, **changes: Any) -> Result:
         reject()
 
 
-def conserved(result: Result) -> None:
+@pytest.mark.slow
+@settings(max_examples=120)
+@given(load=loads)
+def test_nothing_is_lost(load: Drawn) -> None:
+    result = served(load)
     summary, requests = result.summary(), result.requests
     finished = result.finished
     # Every request finishes, or is refused because it could never fit.
@@ -162,13 +166,6 @@ def conserved(result: Result) -> None:
     # The components add up to the busy time.
     assert sum(result.seconds_by_component().values()) == pytest.approx(summary["busy_seconds"], rel=1e-6)
     assert summary["committed"] == int(steps["committed"].sum())
-
-
-@pytest.mark.slow
-@settings(max_examples=120)
-@given(load=loads)
-def test_nothing_is_lost(load: Drawn) -> None:
-    conserved(served(load))
 
 
 @settings(max_examples=25)

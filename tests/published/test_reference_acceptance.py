@@ -31,10 +31,16 @@ def rounds() -> Rounds:
     return read_bank([folder])
 
 
+@pytest.fixture(scope="module")
+def contests(rounds: Rounds) -> list[Contest]:
+    """By seed."""
+    return [Contest.of(rounds, seed=seed) for seed in range(3)]
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["block", "passes"])
-def rows(rounds: Rounds, request: pytest.FixtureRequest) -> dict[tuple[int, str], LadderRow]:
+def rows(contests: list[Contest], request: pytest.FixtureRequest) -> dict[tuple[int, str], LadderRow]:
     table = study_table(by_pass=request.param)
-    return {(row.concurrency, row.policy): row for row in ladder(Contest.of(rounds, seed=0), table)}
+    return {(row.concurrency, row.policy): row for row in ladder(contests[0], table)}
 
 
 def test_the_bank_as_it_is_described(rounds: Rounds) -> None:
@@ -83,12 +89,11 @@ def test_no_peer_wins(rows: dict[tuple[int, str], LadderRow]) -> None:
 
 
 @HEADS
-def test_calibrated_is_above_raw_on_the_same_batches(rounds: Rounds, by_pass: bool) -> None:
+def test_calibrated_is_above_raw_on_the_same_batches(contests: list[Contest], by_pass: bool) -> None:
     """Paired over three splits; tokens less what the time would have earned."""
     table = study_table(by_pass=by_pass)
     gained: dict[int, list[float]] = {concurrency: [] for concurrency in LEAST}
-    for seed in range(3):
-        contest = Contest.of(rounds, seed=seed)
+    for seed, contest in enumerate(contests):
         gate = RaggedGate(table=table, look_ahead=look_ahead(table, contest.calibrated_sample))
         raw = RaggedGate(table=table, look_ahead=look_ahead(table, contest.raw_sample))
         accepted = contest.played.accepted_by_round

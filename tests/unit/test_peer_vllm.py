@@ -70,7 +70,7 @@ def test_the_budget_is_decided_by_the_round_before_and_split_by_the_newest() -> 
     assert decision.verify_depths.tolist() == [0, 2, 0, 2]
     # Where more positions cost a little, a hopeless round before leaves nothing of this one.
     costly = gate(np.arange(21) * 1e-3, OnlineEstimator(depths=DEPTH, slope=1.0, intercepts=np.zeros(DEPTH)))
-    costly.recall(np.tile(unsure, (4, 1)))
+    costly.recall(log_odds(np.tile(unsure, (4, 1))))
     late = costly.verify(costly.draft(4), np.tile(sure, (4, 1)), drafted)
     assert late.verify_depths is not None
     assert late.verify_depths.tolist() == [0, 0, 0, 0]

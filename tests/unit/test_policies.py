@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -229,6 +229,26 @@ def test_prices_are_learned_and_outliers_do_not_matter() -> None:
     assert expected == pytest.approx(1.5 * fixed_seconds(table, depth), rel=0.15)
 
 
+def chosen_depths(
+    controller: Controller,
+    steps: int,
+    generator: np.random.Generator,
+    acceptance: float,
+    seconds: Callable[[int, int], float],
+    *,
+    batch: int = 8,
+) -> list[int]:
+    """Step by step, where every token is accepted with the same probability; `seconds` by step and depth."""
+    depths = []
+    for step in range(steps):
+        decision = controller.draft(batch)
+        depth = decision.depth
+        depths.append(depth)
+        taken = np.minimum(generator.geometric(1.0 - acceptance, batch) - 1, depth)
+        observe(controller, decision, np.full(batch, depth), taken, seconds(step, depth))
+    return depths
+
+
 @pytest.mark.parametrize(("scale", "fixed"), [(1.0, 1.0), (1.3, 0.5), (1.0, 20.0)])
 @pytest.mark.parametrize("acceptance", [0.5, 0.75])
 def test_time_that_no_price_knows_does_not_keep_it_from_the_best_depth(
@@ -242,15 +262,10 @@ def test_time_that_no_price_knows_does_not_keep_it_from_the_best_depth(
     goodput = np.cumsum(acceptance ** np.arange(9.0)) / by_depth
     controller = Controller(table=table, prior_survival=geometric(0.65))
     generator = np.random.default_rng(0)
-    chosen = []
-    for _ in range(800):
-        decision = controller.draft(8)
-        depth = decision.depth
-        chosen.append(depth)
-        drafted, noise = np.full(8, depth), float(np.exp(generator.normal(0.0, 0.1)))
-        taken = np.minimum(generator.geometric(1.0 - acceptance, 8) - 1, depth)
-        seconds = by_depth[depth] * noise
-        observe(controller, decision, drafted, taken, seconds)
+    chosen = chosen_depths(
+        *(controller, 800, generator, acceptance),
+        lambda _, depth: float(by_depth[depth] * np.exp(generator.normal(0.0, 0.1))),
+    )
     late = np.array(chosen[200:])
     tokens = np.cumsum(acceptance ** np.arange(9.0))[late].sum()
     assert tokens / by_depth[late].sum() > 0.96 * goodput.max()
@@ -264,17 +279,16 @@ def test_a_machine_that_changes_its_speed_does_not_change_the_depth() -> None:
     tokens = np.cumsum(0.5 ** np.arange(9.0))
     controller = Controller(table=table, prior_survival=geometric(0.5))
     generator = np.random.default_rng(0)
-    chosen, mood = [], 0.0
-    for step in range(3000):
-        if step % 30 == 0:
+    mood = 0.8 * float(generator.normal(0.0, 0.3))
+
+    def seconds(step: int, depth: int) -> float:
+        nonlocal mood
+        taken = float(by_depth[depth] * np.exp(mood + generator.normal(0.0, 0.05)))
+        if step % 30 == 29:
             mood = 0.6 * mood + 0.8 * float(generator.normal(0.0, 0.3))
-        decision = controller.draft(8)
-        depth = decision.depth
-        chosen.append(depth)
-        drafted = np.full(8, depth)
-        taken = np.minimum(generator.geometric(0.5, 8) - 1, depth)
-        seconds = float(by_depth[depth] * np.exp(mood + generator.normal(0.0, 0.05)))
-        observe(controller, decision, drafted, taken, seconds)
+        return taken
+
+    chosen = chosen_depths(controller, 3000, generator, 0.5, seconds)
     late = np.array(chosen[200:])
     assert tokens[late].sum() / by_depth[late].sum() > 0.985 * (tokens / by_depth).max()
 
@@ -289,15 +303,10 @@ def test_drafts_several_times_as_expensive_as_planned_are_given_up(times: float)
     assert (tokens / by_depth).argmax() == 0
     controller = Controller(table=table, prior_survival=geometric(0.65))
     generator = np.random.default_rng(0)
-    chosen = []
-    for _ in range(1500):
-        decision = controller.draft(8)
-        depth = decision.depth
-        chosen.append(depth)
-        drafted = np.full(8, depth)
-        taken = np.minimum(generator.geometric(0.5, 8) - 1, depth)
-        seconds = float(by_depth[depth] * np.exp(generator.normal(0.0, 0.05)))
-        observe(controller, decision, drafted, taken, seconds)
+    chosen = chosen_depths(
+        *(controller, 1500, generator, 0.5),
+        lambda _, depth: float(by_depth[depth] * np.exp(generator.normal(0.0, 0.05))),
+    )
     late = np.array(chosen[300:])
     assert tokens[late].sum() / by_depth[late].sum() >= 0.97 * tokens[0] / by_depth[0]
 
@@ -325,15 +334,11 @@ def test_one_stalled_step_does_not_turn_speculation_off() -> None:
     """On a GPU a step waited 0.25 s for a compiler, and the guard of gated drafts gave speculation up for 200 steps."""
     table = study_table(by_pass=False, max_batch=16)
     controller = Controller(table=table, prior_survival=geometric(0.6), look_ahead=look_ahead_at(table, 300.0))
-    generator = np.random.default_rng(0)
-    depths = []
-    for step in range(300):
-        decision = controller.draft(4)
-        depth = decision.depth
-        depths.append(depth)
-        taken = np.minimum(generator.geometric(0.4, 4) - 1, depth)
-        seconds = fixed_seconds(table, depth) * (60.0 if step == 150 else 1.0)
-        observe(controller, decision, np.full(4, depth), taken, seconds)
+    depths = chosen_depths(
+        *(controller, 300, np.random.default_rng(0), 0.6),
+        lambda step, depth: fixed_seconds(table, depth) * (60.0 if step == 150 else 1.0),
+        batch=4,
+    )
     assert np.mean(np.array(depths[100:150]) > 0) > 0.9
     assert np.mean(np.array(depths[151:]) > 0) > 0.9
 

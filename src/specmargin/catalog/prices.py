@@ -41,7 +41,12 @@ def _laws() -> dict[str, Any]:
 
 
 def law_book(device: Device) -> LawBook | None:
-    book = LawBook.from_json(device.name, _laws())
+    return _law_book(device.name)
+
+
+@cache
+def _law_book(gpu: str) -> LawBook | None:
+    book = LawBook.from_json(gpu, _laws())
     return book if book.laws else None
 
 

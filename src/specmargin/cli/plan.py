@@ -21,50 +21,57 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _WAIT_LOAD = "simulating the load; the first time, the simulator is compiled (about half a minute)"
 
 
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write the engine configuration to this file, or the table to FILE.csv.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        help="Draw depth and speed-up by batch, with --contexts also by context: FILE.png, .svg, .html, .json.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        help="Write the policy file of the live controller in vLLM or SGLang (docs/live.md).",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+TableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sps-table",
+        help="Write the price table of SGLang's DSpark (--engine sglang --drafter dspark).",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+ExplainOption = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Also print bottlenecks, experts, break-even lengths, notes and all sources.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+
+
 @command(app, PlanRequest)
 def plan(
     request: PlanRequest,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write the engine configuration to this file, or the table to FILE.csv.",
-            rich_help_panel=o.OUTPUT,
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            help="Draw depth and speed-up by batch, with --contexts also by context: FILE.png, .svg, .html, .json.",
-            rich_help_panel=o.OUTPUT,
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            "--policy",
-            help="Write the policy file of the live controller in vLLM or SGLang (docs/live.md).",
-            rich_help_panel=o.OUTPUT,
-        ),
-    ] = None,
-    sps_table: Annotated[
-        Path | None,
-        typer.Option(
-            "--sps-table",
-            help="Write the price table of SGLang's DSpark (--engine sglang --drafter dspark).",
-            rich_help_panel=o.OUTPUT,
-        ),
-    ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Also print bottlenecks, experts, break-even lengths, notes and all sources.",
-            rich_help_panel=o.OUTPUT,
-        ),
-    ] = False,
+    output: OutputOption = None,
+    plot: PlotOption = None,
+    policy: PolicyOption = None,
+    sps_table: TableOption = None,
+    explain: ExplainOption = False,
     force: o.ForceOption = False,
     json: o.JsonOption = False,
 ) -> None:
@@ -84,12 +91,7 @@ def plan(
     from specmargin.cli import plan_view, render
     from specmargin.formats import find_engine
 
-    if sps_table is not None:
-        from specmargin.app.price_table import check_price_table
-
-        check_price_table(request)
-    o.check_outputs(output, policy, sps_table, force=force)
-    o.check_plot(plot, force=force)
+    _check(request, plot, sps_table, output, policy, force=force)
     with render.waiting(_WAIT_LOAD if request.isl is not None else "planning"):
         answer = plan_answer(request)
     if output is not None:
@@ -106,12 +108,22 @@ def plan(
         answer, message = _write_price_table(answer, sps_table, force=force)
         messages.append(message)
     if json:
-        render.json_out(plan_json(answer))
-    else:
-        engine, price = find_engine(request.engine), request.gpu_hour_price
-        plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
-        for message in messages:
-            typer.echo(f"Wrote {message}.")
+        return render.json_out(plan_json(answer))
+    engine, price = find_engine(request.engine), request.gpu_hour_price
+    plan_view.show(list(answer.ranked), engine, price, answer.compared, explain=explain)
+    for message in messages:
+        typer.echo(f"Wrote {message}.")
+    return None
+
+
+def _check(request: PlanRequest, plot: Path | None, sps_table: Path | None, *others: Path | None, force: bool) -> None:
+    """Every file that is to be written, before anything is computed."""
+    if sps_table is not None:
+        from specmargin.app.price_table import check_price_table
+
+        check_price_table(request)
+    o.check_outputs(*others, sps_table, force=force)
+    o.check_plot(plot, force=force)
 
 
 def _write(answer: PlanAnswer, output: Path, *, force: bool) -> PlanAnswer:

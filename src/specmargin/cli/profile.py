@@ -88,48 +88,55 @@ def routing(
         _show(profile, output)
 
 
+BanksArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Banks: a folder with acceptance.parquet and speculator.parquet, a .csv (commits,category,a0..), or "
+        "vLLM's detailed speculation metrics as .jsonl.",
+        show_default=False,
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        help="Address of a running vLLM, SGLang or TensorRT-LLM server instead of banks: its counters since its start.",
+    ),
+]
+TemperaturesOption = Annotated[
+    Path | None,
+    typer.Option("--sts", help="Write the confidence calibration of SGLang's DSpark, a temperature per position."),
+]
+ProfileOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Where to write NAME.acceptance.json, for --acceptance.")
+]
+LadderOption = Annotated[
+    bool, typer.Option("--ladder", help="Also replay the bank under every policy (the policy ladder).")
+]
+LadderPricesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--at",
+        help="Prices of the ladder, may be repeated: study-block, study-passes, real (Qwen3.6-35B-A3B on an H200), "
+        "post (a published roofline).",
+    ),
+]
+SplitsOption = Annotated[
+    int, typer.Option(min=1, max=100, help="Number of splits by request for held-out calibration.")
+]
+FigureOption = Annotated[Path | None, typer.Option("--plot", help="Draw the ladder: FILE.png, .svg, .html or .json.")]
+
+
 @app.command()
 def acceptance(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Banks: a folder with acceptance.parquet and speculator.parquet, a .csv (commits,category,a0..), or "
-            "vLLM's detailed speculation metrics as .jsonl.",
-            show_default=False,
-        ),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics",
-            help="Address of a running vLLM, SGLang or TensorRT-LLM server instead of banks: its counters since its "
-            "start.",
-        ),
-    ] = None,
-    sts: Annotated[
-        Path | None,
-        typer.Option("--sts", help="Write the confidence calibration of SGLang's DSpark, a temperature per position."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write NAME.acceptance.json, for --acceptance.")
-    ] = None,
-    with_ladder: Annotated[
-        bool, typer.Option("--ladder", help="Also replay the bank under every policy (the policy ladder).")
-    ] = False,
-    ladder_prices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--at",
-            help="Prices of the ladder, may be repeated: study-block, study-passes, real (Qwen3.6-35B-A3B on an H200), "
-            "post (a published roofline).",
-        ),
-    ] = None,
-    splits: Annotated[
-        int, typer.Option(min=1, max=100, help="Number of splits by request for held-out calibration.")
-    ] = 5,
-    figure: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the ladder: FILE.png, .svg, .html or .json.")
-    ] = None,
+    files: BanksArgument = None,
+    metrics: MetricsOption = None,
+    sts: TemperaturesOption = None,
+    output: ProfileOption = None,
+    with_ladder: LadderOption = False,
+    ladder_prices: LadderPricesOption = None,
+    splits: SplitsOption = 5,
+    figure: FigureOption = None,
     source: SourceOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the profile and the figure.")] = False,
     json: o.JsonOption = False,
@@ -156,12 +163,9 @@ def acceptance(
         from specmargin.app import acceptance_study
         from specmargin.cli import profile_acceptance_view
     chosen = _ladder_prices(ladder_prices)
-    if figure is not None:
-        from specmargin.figures.files import check_target
-
-        if not with_ladder:
-            raise ScenarioError("--plot draws the ladder: add --ladder")
-        check_target(figure, force=force)
+    if figure is not None and not with_ladder:
+        raise ScenarioError("--plot draws the ladder: add --ladder")
+    o.check_plot(figure, force=force)
     o.check_outputs(output, sts, force=force)
     rounds = read_bank([Path(file) for file in files])
     rounds = replace(rounds, source=source) if source else rounds
@@ -174,18 +178,20 @@ def acceptance(
         name = output.name.removesuffix(".acceptance.json")
         write_text(output, as_text(acceptance_study.profile_file(rounds, payload, name)), force=force)
     if figure is not None:
-        from specmargin.figures.files import save
-        from specmargin.figures.ladder import ladder_figure
-
-        save(
-            ladder_figure(acceptance_study.ladder_rows(payload), source=f"Specmargin; {rounds.source}").chart(), figure
-        )
+        _draw_ladder(figure, payload, rounds)
     if json:
         render.json_out(payload)
     else:
         profile_acceptance_view.show(render.console(), payload)
         if temperatures is not None:
             typer.echo(temperatures)
+
+
+def _draw_ladder(path: Path, payload: dict[str, Any], rounds: Rounds) -> None:
+    from specmargin.app.acceptance_study import ladder_rows
+    from specmargin.figures.ladder import ladder_figure
+
+    o.save_plot(path, ladder_figure(ladder_rows(payload), source=f"Specmargin; {rounds.source}").chart())
 
 
 def _write_temperatures(path: Path, rounds: Rounds, *, force: bool) -> str:

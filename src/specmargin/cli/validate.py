@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -37,32 +37,36 @@ class Part(StrEnum):
     SERVED = "served"
 
 
+PartsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[kernels|modules|steps|rounds|scaled|served|speedups FILE.csv|PRICES]...",
+        help="kernels: held-out kernel rows. modules: whole attention modules against the sum of their parts. "
+        "steps: verify steps of a real engine. rounds: whole rounds, drafting included. scaled: laws of one GPU "
+        "scaled to another. served: served rows. speedups FILE.csv: measured speed-ups, published or yours. Or one "
+        "or two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
+    ),
+]
+PeerOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="ROWS",
+        help="Also compare with AIConfigurator on this many served rows that both can price (about 4 s per row; "
+        "needs: pip install aiconfigurator).",
+    ),
+]
+FigureOption = Annotated[
+    Path | None, typer.Option("--plot", help="Draw predicted against measured: FILE.png, .svg, .html or .json.")
+]
+
+
 @app.command()
 def validate(
-    parts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[kernels|modules|steps|rounds|scaled|served|speedups FILE.csv|PRICES]...",
-            help="kernels: held-out kernel rows. modules: whole attention modules against the sum of their parts. "
-            "steps: verify steps of a real engine. rounds: whole rounds, drafting included. scaled: laws of one GPU "
-            "scaled to another. served: served rows. speedups FILE.csv: measured speed-ups, published or yours. Or one "
-            "or two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, datasheet.",
-        ),
-    ] = None,
-    peer: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="ROWS",
-            help="Also compare with AIConfigurator on this many served rows that both can price (about 4 s per row; "
-            "needs: pip install aiconfigurator).",
-        ),
-    ] = 0,
+    parts: PartsArgument = None,
+    peer: PeerOption = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample for --peer.")] = 0,
-    figure: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Draw predicted against measured: FILE.png, .svg, .html or .json."),
-    ] = None,
+    figure: FigureOption = None,
     model: Annotated[str | None, typer.Option(help="Model of the compared prices. Default: the measured one.")] = None,
     gpu: Annotated[str, typer.Option(help="GPU of the compared prices.")] = "h200",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the figure.")] = False,
@@ -92,8 +96,15 @@ def validate(
         return _compare_sources(parts or [], sources, model=model, gpu=gpu, figure=figure, force=force, json=json)
     chosen = {Part(name) for name in parts or Part}
     _check(chosen, peer=peer, figure=figure, force=force)
-    payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": store.release()}
     out = Console(quiet=True) if json else render.console()
+    payload = _validated(chosen, out, partial(_served, peer=peer, seed=seed, figure=figure))
+    if json:
+        render.json_out(payload)
+    return None
+
+
+def _validated(chosen: set[Part], out: Console, served: Callable[[Console], dict[str, Any]]) -> dict[str, Any]:
+    payload: dict[str, Any] = {"schema": "specmargin.validate/1", "tables": store.release()}
     if Part.KERNELS in chosen:
         payload["kernels"] = _kernels(out)
     if Part.MODULES in chosen:
@@ -107,10 +118,8 @@ def validate(
     if Part.SCALED in chosen:
         payload["scaled"] = _scaled(out)
     if Part.SERVED in chosen:
-        payload |= _served(out, peer=peer, seed=seed, figure=figure)
-    if json:
-        render.json_out(payload)
-    return None
+        payload |= served(out)
+    return payload
 
 
 def _compare_sources(

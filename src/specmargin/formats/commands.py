@@ -83,13 +83,25 @@ class Commands:
     lengths_note: str | None  # about a prediction for lengths that vary; None: the prompts are the reader's
 
 
-def _joined(*parts: str | Iterator[str]) -> str:
-    words = [part for part in parts if isinstance(part, str)]
-    return " ".join(word for word in words if word)
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
 
 
 def _model(launch: Launch) -> str:
     return shlex.quote(launch.model)
+
+
+def _server(launch: Launch, program: str, spread: str, memory_option: str, kv_names: dict[str, str]) -> str:
+    """The options that vLLM and SGLang call by the same names."""
+    default_memory = launch.memory_utilization == _DEFAULT_UTILIZATION
+    return _joined(
+        f"{program} {_model(launch)}",
+        spread,
+        f"--quantization {launch.quantize}" if launch.quantize else "",
+        f"--kv-cache-dtype {kv_names.get(launch.kv_cache, launch.kv_cache)}" if launch.kv_cache else "",
+        "" if default_memory else f"{memory_option} {launch.memory_utilization:g}",
+        launch.config.text,
+    )
 
 
 # --- vLLM ---
@@ -100,22 +112,7 @@ def _vllm(launch: Launch) -> Command:
     if launch.gpus > 1:
         option = "--data-parallel-size" if launch.parallel is Parallel.DP_EP else "--tensor-parallel-size"
         spread = f"{option} {launch.gpus}" + ("" if launch.parallel is Parallel.TP else " --enable-expert-parallel")
-    text = _joined(
-        f"vllm serve {_model(launch)}",
-        spread,
-        f"--quantization {launch.quantize}" if launch.quantize else "",
-        f"--kv-cache-dtype {_VLLM_KV.get(launch.kv_cache, launch.kv_cache)}" if launch.kv_cache else "",
-        _utilization(launch, "--gpu-memory-utilization"),
-        launch.config.text,
-    )
-    return Command(text=text)
-
-
-_VLLM_KV = {"bf16": "bfloat16"}
-
-
-def _utilization(launch: Launch, option: str) -> str:
-    return "" if launch.memory_utilization == _DEFAULT_UTILIZATION else f"{option} {launch.memory_utilization:g}"
+    return Command(text=_server(launch, "vllm serve", spread, "--gpu-memory-utilization", {"bf16": "bfloat16"}))
 
 
 def _vllm_check(load: Benchmark) -> str:
@@ -145,18 +142,9 @@ def _sglang(launch: Launch) -> Command:
             spread += f" --ep-size {launch.gpus}"
         if launch.parallel is Parallel.DP_EP:
             spread += f" --dp-size {launch.gpus} --enable-dp-attention"
-    text = _joined(
-        f"python -m sglang.launch_server --model-path {_model(launch)}",
-        spread,
-        f"--quantization {launch.quantize}" if launch.quantize else "",
-        f"--kv-cache-dtype {_SGLANG_KV.get(launch.kv_cache, launch.kv_cache)}" if launch.kv_cache else "",
-        _utilization(launch, "--mem-fraction-static"),
-        launch.config.text,
-    )
+    program = "python -m sglang.launch_server --model-path"
+    text = _server(launch, program, spread, "--mem-fraction-static", {"fp8": "fp8_e4m3"})
     return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text)
-
-
-_SGLANG_KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 
 
 def _sglang_check(load: Benchmark) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from specmargin.errors import EngineError
 from specmargin.live.gating import GateOrder
 from specmargin.live.policy_schema import PolicyFile
-from specmargin.policies.kernel.budget import Handle, Priced, StepShape, best_budget, token_weights
+from specmargin.policies.kernel.budget import Handle, Priced, StepShape, best_budget, held, token_weights
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.step import FloatArray, IntArray
 
@@ -63,7 +63,7 @@ class GatePrices:
         """Positions of the captured graphs, to which steps are padded."""
         if sizes:
             self.table = self.table.with_graphs(max(sizes))
-        self._handle = Handle(Priced.of(self.table, np.array(sorted(sizes), dtype=np.int64)))
+        self._handle = held(Priced.of(self.table, np.array(sorted(sizes), dtype=np.int64)))
 
     def budget(self, drafts: StepDrafts, order: GateOrder) -> int | None:
         """Draft tokens to verify; None if the step is outside the prices."""

@@ -194,6 +194,12 @@ class _Handle(structref.StructRefProxy):
 structref.define_proxy(_Handle, _HandleType, ["memory"])  # type: ignore[no-untyped-call]
 
 
+@entry
+def _held(memory: _Memory) -> _Handle:
+    """Compiled once and cached: the constructor that Python calls would be compiled in every process."""
+    return _Handle(memory)
+
+
 class Survivals:
     """Turns the confidences of a batch into survivals, calibrated if the policy has a calibrator."""
 
@@ -210,7 +216,7 @@ class Survivals:
             tables=CalibratorTables.nothing() if compiled_calibrator is None else compiled_calibrator.tables,
             is_calibrated=compiled_calibrator is not None,
         )
-        self._handle = _Handle(self._memory)
+        self._handle = _held(self._memory)
 
     def of(
         self, batch: Batch, drafts: Drafts, histories: Histories, mean: Callable[[], FloatArray]

@@ -79,11 +79,12 @@ class OnlineEstimator:
         depth = np.arange(odds.shape[1])
         taken, sent = accepted[:, np.newaxis], verified[:, np.newaxis]
         observed = (depth <= taken) & (depth < sent)
-        weight = np.where(observed, predicted * (1.0 - predicted), 0.0)
-        residual = np.where(observed, (depth < taken) - predicted, 0.0)
+        weight = predicted * (1.0 - predicted) * observed
+        residual = ((depth < taken) - predicted) * observed
+        weighted = weight * odds
         width = depth.size
-        self._information[:width] += np.stack([weight * odds**2, weight * odds, weight], axis=2).sum(axis=0)
-        self._gradient[:width] += np.stack([residual * odds, residual], axis=2).sum(axis=0)
+        self._information[:width] += np.stack([weighted * odds, weighted, weight]).sum(axis=1).T
+        self._gradient[:width] += np.stack([residual * odds, residual]).sum(axis=1).T
         self._counts[:width] += observed.sum(axis=0)
         self._steps += 1
         if self._steps % _REFIT_STEPS == 0:
@@ -131,9 +132,9 @@ class VllmAdaptive(WholeDrafts):
         self._ungraded.append((depths, odds, predicted))
         return decision._replace(verify_depths=depths)
 
-    def recall(self, survival: FloatArray) -> None:
-        """What the host knows of the next step's sequences: the confidences of their round before, as in `verify`."""
-        self._stale = self.estimator.predict(log_odds(survival[:, : self.depth]))
+    def recall(self, odds: FloatArray) -> None:
+        """What the host knows of the next step's sequences: the log-odds of the confidences of their round before."""
+        self._stale = self.estimator.predict(odds[:, : self.depth])
 
     def _stale_of(self, batch: int, width: int) -> FloatArray:
         """Predictions of the round before, by place; sequences without one are certain."""

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from specmargin.compiling import entry
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
@@ -195,6 +196,12 @@ def as_float64(values: FloatArray) -> FloatArray:
     return values if fits else np.ascontiguousarray(values, dtype=np.float64)
 
 
+@entry
+def _held(kernel: Kernel) -> Handle:
+    """Compiled once and cached: the constructor that Python calls would be compiled in every process."""
+    return Handle(kernel)
+
+
 class Compiled:
     """A policy whose decisions are compiled. Subclasses make the kernel and have a name."""
 
@@ -203,7 +210,7 @@ class Compiled:
     _max_batch: int
 
     def _set_kernel(self, kernel: Kernel) -> None:
-        self._kernel, self._handle, self._max_batch = kernel, Handle(kernel), kernel.rules.table.max_batch
+        self._kernel, self._handle, self._max_batch = kernel, _held(kernel), kernel.rules.table.max_batch
 
     @property
     def _table(self) -> PriceTable:

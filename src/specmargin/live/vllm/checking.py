@@ -35,12 +35,17 @@ FIELDS: dict[type, tuple[str, ...]] = {
 
 
 def check_engine(version: str) -> None:
+    missing = missing_parts()
+    if missing:
+        raise EngineError(f"vLLM {version} lacks {', '.join(missing)}, which the plug-in needs")
+
+
+def missing_parts() -> list[str]:
     missing = [name for owner in (Scheduler, AsyncScheduler) for name in _missing_methods(owner)]
     missing += [
         f"{owner.__name__}.{name}" for owner, names in FIELDS.items() for name in sorted(set(names) - _fields(owner))
     ]
-    if missing:
-        raise EngineError(f"vLLM {version} lacks {', '.join(dict.fromkeys(missing))}, which the plug-in needs")
+    return list(dict.fromkeys(missing))
 
 
 def _missing_methods(owner: type) -> list[str]:

@@ -1,4 +1,4 @@
-"""How many draft tokens a step verifies in total. Which ones is decided on the GPU, after the step is launched.
+"""How many draft tokens a step verifies, summed over its sequences. Which ones is decided on the GPU, after the launch.
 
 The engine must know the total before it launches the step, because it picks the CUDA graph by it. The confidences of
 the drafts are not known on the host by then, so the value of a total is estimated from recent rounds of the same
@@ -63,6 +63,12 @@ class Handle(structref.StructRefProxy):
 
 
 structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyped-call]
+
+
+@entry
+def held(priced: Priced) -> Handle:
+    """Compiled once and cached: the constructor that Python calls would be compiled in every process."""
+    return Handle(priced)
 
 
 @fast_entry

@@ -4,6 +4,7 @@ on the other."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,9 +15,9 @@ from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens
 from specmargin.acceptance.estimate import product_limit
 from specmargin.errors import AcceptanceError
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, profiled_by
+from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, log_odds, profiled_by
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
-from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
+from specmargin.policies.policy import OneWidthGate, Oracle, Policy, RaggedGate, Schedule
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.step import FloatArray, IntArray
@@ -82,15 +83,16 @@ def ladder(
 ) -> Iterator[LadderRow]:
     """`profiled`: verify seconds by positions as vLLM profiles them; None: by the table, at its own context."""
     ahead, raw_ahead = look_ahead(table, contest.calibrated_sample), look_ahead(table, contest.raw_sample)
+    vllm = _vllm(contest, table, profiled)
     for concurrency in concurrencies:
         batches = draw_batches(contest.played.count, concurrency, sequences=sequences, seed=seed)
         accepted = contest.played.accepted_by_round
         result = partial(_goodput, table=table, accepted=accepted, batches=batches)
-        fixed = {depth: result(FixedDepth(depth=depth), contest.raw) for depth in range(table.max_depth + 1)}
-        best = max(fixed.values())
-        yield _row(concurrency, "none", fixed[0], best)
+        fixed = fixed_goodput(table, accepted[np.stack(batches)])
+        best = float(fixed.max())
+        yield _row(concurrency, "none", float(fixed[0]), best)
         yield _row(concurrency, "best fixed", best, best)
-        for name, policy, signal in _contestants(contest, table, (ahead, raw_ahead), profiled):
+        for name, policy, signal in _contestants(contest, table, (ahead, raw_ahead), deepcopy(vllm)):
             goodput = result(policy, signal, before_step=_recall(contest, policy))
             yield _row(concurrency, name, goodput, best)
         advance()
@@ -107,7 +109,7 @@ def _vllm(contest: Contest, table: PriceTable, profiled: FloatArray | None) -> V
 
 
 def _contestants(
-    contest: Contest, table: PriceTable, look_aheads: tuple[LookAhead, LookAhead], profiled: FloatArray | None
+    contest: Contest, table: PriceTable, look_aheads: tuple[LookAhead, LookAhead], vllm: VllmAdaptive
 ) -> Iterator[tuple[str, Policy, FloatArray]]:
     ahead, raw_ahead = look_aheads
     mean = np.pad(product_limit(contest.learned), (0, table.max_depth))[: table.max_depth]
@@ -117,7 +119,7 @@ def _contestants(
     yield "ragged gate, raw", RaggedGate(table=table, look_ahead=raw_ahead), contest.raw
     yield OURS, RaggedGate(table=table, look_ahead=ahead), contest.calibrated
     yield "oracle", Oracle(gate=RaggedGate(table=table, look_ahead=ahead)), contest.outcome
-    yield VLLM, _vllm(contest, table, profiled), contest.raw
+    yield VLLM, vllm, contest.raw
     yield "SGLang ladder", SglangLadder(max_depth=table.max_depth), contest.raw
     yield "TurboSpec", TurboSpec(table=counted), contest.raw
     yield "Cascade", Cascade(max_depth=table.max_depth), contest.raw
@@ -128,7 +130,7 @@ def _recall(contest: Contest, policy: Policy) -> Callable[[IntArray], None] | No
     if not isinstance(policy, VllmAdaptive):
         return None
     before = previous_rounds(contest.played)
-    earlier = np.where(before[:, np.newaxis] >= 0, contest.raw[before], 1.0)  # 1.0: the first of a request
+    earlier = log_odds(np.where(before[:, np.newaxis] >= 0, contest.raw[before], 1.0))  # 1.0: the first of a request
     return lambda rows: policy.recall(earlier[rows])
 
 
@@ -140,6 +142,17 @@ def previous_rounds(rounds: Rounds) -> IntArray:
     before = np.full(rounds.count, -1)
     before[order[1:][follows]] = order[:-1][follows]
     return before
+
+
+def fixed_goodput(table: PriceTable, accepted: IntArray) -> FloatArray:
+    """By depth: what replaying a fixed depth would give. `accepted`: (steps, batch); all steps take the same time."""
+    steps, batch = accepted.shape
+    goodput = np.empty(table.max_depth + 1)
+    for depth in range(goodput.size):
+        drafted = np.full(batch, depth)
+        seconds = table.drafting_seconds(drafted) + table.verify_seconds(drafted)
+        goodput[depth] = (accepted.size + np.minimum(accepted, depth).sum()) / (steps * seconds)
+    return goodput
 
 
 def _goodput(

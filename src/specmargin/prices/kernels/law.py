@@ -78,8 +78,9 @@ class Law:
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {getattr(self, name)!r}")
 
-    def seconds(self, terms: Terms) -> FloatArray:
-        memory, compute = self.parts(terms)
+    def seconds(self, terms: Terms, parts: tuple[FloatArray, FloatArray] | None = None) -> FloatArray:
+        """`parts`: as below, where the caller has them."""
+        memory, compute = self.parts(terms) if parts is None else parts
         linear = (
             self.unit_seconds * terms.units
             + self.resident_seconds * terms.residents

@@ -288,8 +288,8 @@ _QUERIES_MODELLED = "; several queries per sequence are modelled: KV read once, 
 
 def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:
     """`count` pieces at the law's time, corrected by the tables."""
-    whole = entry.law.seconds(terms)
-    memory, compute = entry.law.parts(terms)
+    memory, compute = parts = entry.law.parts(terms)
+    whole = entry.law.seconds(terms, parts)
     scale = count * correction.factor
     detail = correction.label or f"law of {entry.law.evidence}"
     source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{remark}")
@@ -327,6 +327,9 @@ def _at_the_same_time(parts: Sequence[WorkPrice]) -> WorkPrice:
 
 
 def _sum_prices(parts: Sequence[WorkPrice]) -> WorkPrice:
+    if len(parts) == 1:
+        return parts[0]
+
     def total(name: str) -> FloatArray:
         return np.asarray(sum((getattr(part, name) for part in parts), start=np.zeros(())))
 

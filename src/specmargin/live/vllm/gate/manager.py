@@ -1,6 +1,6 @@
 """vLLM's manager of adaptive verification with Specmargin's budget and ranking.
 
-Two decisions per step. The budget, how many tokens are verified in total, is taken on the host from recent rounds:
+Two decisions per step. The budget, the number of tokens verified in the step, is taken on the host from recent rounds:
 the newest confidences that the host has are two steps old. The split over sequences is taken on the GPU from the newest
 ones, by vLLM's own kernel: it ranks by the running product of confidences, so it is handed those whose product is
 survival over marginal price. Neither adds a synchronisation. Whatever fails here, vLLM's own decision is taken.
