@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,25 @@ def test_a_stopped_build_goes_on(tmp_path: Path) -> None:
     more = building.select("qwen3-8b", "h100,a10", "vllm", "own,ngram")
     _, built = building.build_cells(more, tmp_path, 1)
     assert built == 2
+
+
+_KILLED = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from specmargin.site.building import _end_with_the_build
+context = multiprocessing.get_context("spawn")
+pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_the_build)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_killed_build() -> None:
+    """Its output is closed once nobody holds it: neither the build nor its worker."""
+    build = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE)
+    assert build.stdout is not None and int(build.stdout.readline()) != build.pid
+    build.kill()
+    build.communicate(timeout=60)
 
 
 # --- the card ---

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Thread
 
 from specmargin._version import __version__
 from specmargin.catalog.lookup import bundled_model, device_names, find_device, model_names
@@ -146,10 +148,22 @@ def _built(cells: Sequence[Wanted], folder: Path, jobs: int) -> Iterable[Outcome
         yield from (build_cell(cell, folder) for cell in cells)
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context, initializer=_end_with_the_build) as pool:
         try:
             for future in as_completed([pool.submit(build_cell, cell, folder) for cell in cells]):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # an interrupted build does not go on behind the reader
             raise
+
+
+def _end_with_the_build() -> None:
+    """In a worker: a build that is killed cannot stop its workers, so each watches for its end."""
+    build = multiprocessing.parent_process()
+    assert build is not None
+
+    def watch() -> None:
+        build.join()
+        os._exit(1)  # a cell that is not recorded yet will be built again
+
+    Thread(target=watch, daemon=True).start()
