@@ -55,17 +55,17 @@ def test_a_smooth_series_takes_less_than_a_byte_per_number() -> None:
 
 
 def test_a_file_holds_the_prices_to_a_millionth_of_a_step() -> None:
-    """The first context is stored without a prediction from another: plain steps, then verify steps by depth."""
+    """The first context is stored without a prediction from another: plain steps, what depth 0 adds, depth 1."""
     header, numbers = coding.unpacked(grids.cell_file(CELL))
     values, pricer = json.loads(header), CELL.pricer("eagle")[1]
     tokens, count = values["contexts"][0], 512 + values["beyond_counts"][0]
     exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)
     anchors = np.array(values["anchors"])
     unit = np.interp(np.arange(1, 513), anchors[:, 0], anchors[:, 1])
-    plain, off, one = (
+    plain, more, one = (
         coding.decoded(numbers[i * (count + 1) : (i + 1) * (count + 1)])[:512] * coding.QUANTUM * unit for i in range(3)
     )
-    for read, priced in ((plain, exact.no_spec_seconds), (off, exact.verify_seconds[:, 0])):
+    for read, priced in ((plain, exact.no_spec_seconds), (plain + more, exact.verify_seconds[:, 0])):
         assert np.abs(read / priced - 1.0).max() < coding.QUANTUM
     assert np.abs(one / exact.verify_seconds[:, 1] - 1.0).max() < coding.QUANTUM
 

@@ -16,8 +16,8 @@ from specmargin.step import FloatArray, IntArray
 QUANTUM = 3e-6  # of about a plain step: an error of at most half of it, 0.00015%
 EXPERTS = 0.01
 BYTES = 0.125  # of a sequence: all formats have whole eighths
-COARSE = 1e-5  # of about a plain step: of corrections between contexts
-MOVED = 2e-5  # of the effect of uniform routing, which only widens a range
+COARSE = 2e-5  # of about a plain step: of corrections between contexts
+MOVED = 1e-4  # of the effect of uniform routing, which only widens a range
 _ORDERS = range(4)
 
 

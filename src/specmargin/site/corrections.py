@@ -19,6 +19,7 @@ CONTEXTS = tuple(
     for start, distance in ((0, 4), (2, 4), (1, 2))
     for quarter in range(start, 33, distance)
 )
+OCTAVES = CONTEXTS[:9]
 _BATCHES = (*range(1, 9), *range(10, 17, 2), *range(20, 33, 4), 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 _BEYOND = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 

@@ -31,7 +31,7 @@ from specmargin.formats import find_engine
 from specmargin.routing.profile import UNIFORM
 from specmargin.site.coding import BYTES, COARSE, EXPERTS, MOVED, packed, quantised
 from specmargin.site.corrections import CONTEXTS as COARSE_CONTEXTS
-from specmargin.site.corrections import corrections, knots
+from specmargin.site.corrections import OCTAVES, corrections, knots
 from specmargin.site.templates import command_templates
 from specmargin.sources import SourceKind
 from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
@@ -40,7 +40,7 @@ FORMAT = 2  # of the files; part of the key by which a build recognises its fini
 DEPTH = 8
 CONTEXTS = (1024, 8192, 65_536)
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
-_SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
+SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
 _ROOM = (32, 4096)  # sequences, and tokens of each, for which GPUs are counted
 
 
@@ -51,6 +51,16 @@ def _beyond() -> FloatArray:
 
 
 BEYOND = _beyond()
+
+
+def shared() -> dict[str, list[int]]:
+    """What all cells have in common, for `static/cell.js`."""
+    return {
+        "beyond": BEYOND.astype(int).tolist(),
+        "sampled": SAMPLED.astype(int).tolist(),
+        "coarse": list(COARSE_CONTEXTS),
+        "octaves": list(OCTAVES),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +140,21 @@ class Grids:
     @cached_property
     def coarse_contexts(self) -> list[float]:
         """Those between and around them, with a few batches: they shape the interpolation."""
-        return [tokens for tokens in self._fitting(COARSE_CONTEXTS) if tokens not in self.contexts]
+        return [float(tokens) for tokens in COARSE_CONTEXTS if tokens <= self.longest and tokens not in self.contexts]
+
+    @cached_property
+    def longest(self) -> float:
+        """The longest context of the page."""
+        return max(*self.contexts, *self._fitting(COARSE_CONTEXTS))
+
+    @property
+    def all_contexts(self) -> list[float]:
+        return sorted([*self.contexts, *self.coarse_contexts])
+
+    @property
+    def memory_contexts(self) -> list[float]:
+        """Memory is linear between them: windows end at octaves."""
+        return [tokens for tokens in self.all_contexts if tokens in {*OCTAVES, *self.contexts, self.longest}]
 
     @cached_property
     def knots(self) -> FloatArray:
@@ -172,7 +196,7 @@ class Grids:
     @property
     def sampled(self) -> FloatArray:
         """The few batches for which there is more than times."""
-        return _SAMPLED[: int(np.searchsorted(_SAMPLED, self.largest)) + 1]
+        return SAMPLED[: int(np.searchsorted(SAMPLED, self.largest)) + 1]
 
     @property
     def largest(self) -> float:
@@ -216,7 +240,7 @@ class Grids:
             moved = now if before is None else now - before[: len(now)]
             for column in range(now.shape[1]):
                 rows = kept[:, column]
-                known = before is not None and column > 0
+                known = column == 1 or (before is not None and column > 0)  # depth 0 is a plain step and a little more
                 yield moved[rows, column] - (moved[rows, column - 1] if known else 0)
             before = now
 
@@ -241,7 +265,7 @@ class Grids:
 
     def _corrections(self) -> Iterator[IntArray]:
         """Of steps, and of each drafter: what interpolation between the contexts misses."""
-        contexts, knots = self.memory_contexts, self.knots
+        contexts, knots = self.all_contexts, self.knots
         batches, tokens = np.tile(knots, len(contexts)), np.repeat(contexts, knots.size)
         grid = self.pricer.grid(batches, DEPTH, tokens)  # all at once: pricing many points costs little more than one
         kept = self.stored(grid)[: knots.size]
@@ -323,10 +347,6 @@ class Grids:
         borrowed = routing.source.kind is SourceKind.ASSUMED and routing is not UNIFORM
         return self.pricer.scenario.architecture.is_moe and borrowed
 
-    @property
-    def memory_contexts(self) -> list[float]:
-        return sorted({*self.contexts, *self.coarse_contexts})
-
     def header(self) -> dict[str, Any]:
         _ = self.added  # finds the bottlenecks
         scenario, engine = self.pricer.scenario, find_engine(self.cell.engine)
@@ -344,11 +364,10 @@ class Grids:
             "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
             "max_context": architecture.max_context,
             "contexts": self.contexts,
-            "coarse_contexts": self.coarse_contexts,
-            "memory_contexts": self.memory_contexts,
+            "longest": self.longest,
             "anchors": self.anchors,
             "beyond_counts": [batches.size - ONE_BY_ONE for batches in self.batches],
-            "sampled": self.sampled.tolist(),
+            "sampled_count": self.sampled.size,
             "knots": self.knots.tolist(),
             "depth": DEPTH,
             "graph_limit": self.graph_limit,

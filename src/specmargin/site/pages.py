@@ -23,7 +23,7 @@ from specmargin.formats import find_engine
 from specmargin.site.building import Outcome, Selection, drafters_of
 from specmargin.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.site.figures import FIGURES, structures
-from specmargin.site.grids import BEYOND, DEPTH
+from specmargin.site.grids import DEPTH, shared
 from specmargin.site.story_page import story_files
 from specmargin.site.templates import templates
 
@@ -113,7 +113,7 @@ def site_data(selection: Selection, outcomes: Sequence[Outcome], models: Sequenc
         "refused": {_cell(outcome): outcome.refused for outcome in outcomes if outcome.path is None},
         "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
         "structures": structures(),
-        "beyond": BEYOND.astype(int).tolist(),
+        "axes": shared(),
     }
 
 

@@ -1,14 +1,14 @@
 // A cell: a model on GPUs in an engine, as `specmargin site` wrote it. Reads its file, and interpolates.
 
-const QUANTUM = 3e-6, MOVED = 2e-5, BYTES = 0.125, COARSE = 1e-5, EXPERTS = 0.01, ONE_BY_ONE = 512;
+const QUANTUM = 3e-6, MOVED = 1e-4, BYTES = 0.125, COARSE = 2e-5, EXPERTS = 0.01, ONE_BY_ONE = 512;
 
 const range = (count) => [...Array(count).keys()];
 
-// `beyond`: the batches above 512 that grids may have.
-export async function readCell(content, beyond) {
+// `axes`: what all cells have in common, as site/grids.py wrote it.
+export async function readCell(content, axes) {
   const bytes = new Uint8Array(content), end = 4 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const [header, numbers] = await Promise.all([inflated(bytes.subarray(4, end)), inflated(bytes.subarray(end))]);
-  return new Cell(JSON.parse(new TextDecoder().decode(header)), new Reader(numbers), beyond);
+  return new Cell(JSON.parse(new TextDecoder().decode(header)), new Reader(numbers), axes);
 }
 
 async function inflated(bytes) {
@@ -40,9 +40,13 @@ class Reader {
 }
 
 class Cell {
-  constructor(header, reader, beyond) {
+  constructor(header, reader, axes) {
     Object.assign(this, header);
-    this.batches = this.beyond_counts.map((count) => [...Array(ONE_BY_ONE).keys()].map((i) => i + 1).concat(beyond.slice(0, count)));
+    this.batches = this.beyond_counts.map((count) => range(ONE_BY_ONE).map((i) => i + 1).concat(axes.beyond.slice(0, count)));
+    this.sampled = axes.sampled.slice(0, this.sampled_count);
+    this.coarseContexts = axes.coarse.filter((tokens) => tokens <= this.longest && !this.contexts.includes(tokens));
+    this.allContexts = [...this.contexts, ...this.coarseContexts].sort((a, b) => a - b);
+    this.memoryContexts = this.allContexts.filter((tokens) => [...axes.octaves, ...this.contexts, this.longest].includes(tokens));
     this.anchored = this.anchors.map(([batch]) => batch);
     this.steps = this.readSteps(reader);
     this.drafting = this.drafters.map((drafter) => (drafter.costs ? this.readDrafting(reader, drafter.depth) : null));
@@ -50,8 +54,8 @@ class Cell {
     this.draftCorrections = this.drafters.map(({ costs, depth }) => (costs ? this.readCorrections(reader, range(depth).map((i) => i + 2)) : null));
     this.uniform = this.drafters.map((drafter) => (this.borrowed_routing ? this.readUniform(reader, drafter.depth) : null));
     this.readOneMore(reader);
-    this.plainBytes = reader.series(this.memory_contexts.length).map((value) => value * BYTES);
-    this.sequenceBytes = this.drafters.map(({ depth }) => this.memory_contexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));
+    this.plainBytes = reader.series(this.memoryContexts.length).map((value) => value * BYTES);
+    this.sequenceBytes = this.drafters.map(({ depth }) => this.memoryContexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));
   }
 
   allowed(batch, depth) { return depth === 0 || this.graph_limit === null || batch * (depth + 1) <= this.graph_limit; }
@@ -73,7 +77,7 @@ class Cell {
       for (let column = 0; column <= this.depth + 1; column += 1) {
         const rows = this.rows(this.batches[context], column), read = reader.series(rows.length);
         moved.push(new Float64Array(this.batches[context].length).fill(NaN));
-        rows.forEach((row, i) => { moved[column][row] = read[i] + (before && column ? moved[column - 1][row] : 0); });
+        rows.forEach((row, i) => { moved[column][row] = read[i] + (column === 1 || (before && column) ? moved[column - 1][row] : 0); });
         now.push(moved[column].map((value, row) => value + (before ? before[column][row] : 0)));
       }
       before = now;
@@ -101,7 +105,7 @@ class Cell {
   // By context, column and knot, in units of COARSE; each context stores what the line between earlier ones misses.
   readCorrections(reader, columns) {
     const known = new Map(this.contexts.map((tokens) => [tokens, columns.map(() => new Float64Array(this.knots.length))]));
-    for (const tokens of this.coarse_contexts) {
+    for (const tokens of this.coarseContexts) {
       const contexts = [...known.keys()].sort((a, b) => a - b), stored = [];
       known.set(tokens, columns.map((column, i) => {
         const rows = this.rows(this.knots, column), read = reader.series(rows.length);
@@ -109,7 +113,7 @@ class Cell {
         return stored[i].map((value, row) => value + between(contexts, (at) => known.get(contexts[at])[i][row], tokens, undefined, true));
       }));
     }
-    return this.memory_contexts.map((tokens) => known.get(tokens));
+    return this.allContexts.map((tokens) => known.get(tokens));
   }
 
   readUniform(reader, depth) {
@@ -142,7 +146,7 @@ class Cell {
     const value = mixed(this.contexts, (i) => atBatch(this.batches[i], series(i), batch), tokens);
     if (this.contexts.includes(tokens)) return value;
     const missed = (i) => between(this.knots, (j) => corrections[i][column][j], batch);
-    return value + COARSE * this.unit(batch) * between(this.memory_contexts, missed, tokens, undefined, true);
+    return value + COARSE * this.unit(batch) * between(this.allContexts, missed, tokens, undefined, true);
   }
 
   step(tokens, batch, column) { return this.at(tokens, batch, (i) => this.steps[i][column], this.stepCorrections, column); }
@@ -166,7 +170,7 @@ class Cell {
 
   // --- memory ---
 
-  bytes(tokens, of) { return between(this.memory_contexts, of, tokens, undefined, true); }
+  bytes(tokens, of) { return between(this.memoryContexts, of, tokens, undefined, true); }
 
   fits(drafter, tokens, depth) {
     const free = this.usable_bytes - this.weight_bytes - this.drafters[drafter].weight_bytes;

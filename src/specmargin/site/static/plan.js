@@ -170,7 +170,7 @@ function facts({ cell, drafter, prices }) {
   return {
     experts: cell.experts, survival: prices.survival, drafter: drafter.name, drafters: cell.drafters.map((each) => each.kind),
     moe_layers: cell.moe_layers, prices: cell.prices, routing: cell.routing, fixed: { gpus: String(cell.gpus) },
-    min_context: cell.memory_contexts[0], max_context: cell.memory_contexts[cell.memory_contexts.length - 1],
+    min_context: cell.allContexts[0], max_context: cell.longest,
   };
 }
 
