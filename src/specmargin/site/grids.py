@@ -250,7 +250,7 @@ class Grids:
             return
         before: IntArray | None = None
         for tokens, grid in zip(self.contexts, self.grids, strict=True):
-            seconds, kept = self._draft_seconds(pricer, grid.batches, tokens), self.stored(grid)
+            seconds, kept = self._draft_seconds(pricer, grid, tokens), self.stored(grid)
             now = quantised(self.in_units(seconds, grid.batches))
             moved = now if before is None else now - before[: len(now)]
             for depth in range(1, now.shape[1]):
@@ -258,10 +258,13 @@ class Grids:
                 yield bent[kept[:, depth + 1]]
             before = now
 
-    def _draft_seconds(self, pricer: Pricer, batches: FloatArray, tokens: ArrayLike) -> FloatArray:
-        contexts = np.broadcast_to(np.asarray(tokens, dtype=np.float64), batches.shape)
+    def _draft_seconds(self, pricer: Pricer, grid: Grid, tokens: ArrayLike) -> FloatArray:
+        """At the batches of `grid`, which has those of the first drafter."""
         depths = np.arange(self.depth_of(pricer) + 1.0)
-        return pricer.draft_seconds(batches[:, np.newaxis], depths, contexts[:, np.newaxis])
+        if pricer is self.pricer:
+            return grid.draft_seconds[:, : depths.size]
+        contexts = np.broadcast_to(np.asarray(tokens, dtype=np.float64), grid.batches.shape)
+        return pricer.draft_seconds(grid.batches[:, np.newaxis], depths, contexts[:, np.newaxis])
 
     def _corrections(self) -> Iterator[IntArray]:
         """Of steps, and of each drafter: what interpolation between the contexts misses."""
@@ -278,7 +281,7 @@ class Grids:
         for _, pricer in self.drafters:
             if _drafts_cost(pricer):
                 yield from stored(
-                    self._draft_seconds(pricer, batches, tokens)[:, 1:], kept[:, 2 : self.depth_of(pricer) + 2]
+                    self._draft_seconds(pricer, grid, tokens)[:, 1:], kept[:, 2 : self.depth_of(pricer) + 2]
                 )
 
     def _uniform(self, pricer: Pricer) -> Iterator[IntArray]:
