@@ -27,11 +27,12 @@ test-fast: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
 		tests/unit tests/properties tests/contracts
 
-# 200 states of the page, then every bundled model, GPU and engine (continues where it was stopped). `make test` runs
-# samples of both.
+# 200 states of the page, 400 of the static site, then every bundled model, GPU and engine (continues where it was
+# stopped). `make test` runs samples of all three.
 test-matrix: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.agreement
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.site_states
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.matrix
 
 # Two engines at a time, one core each; the tests of a file share an engine.

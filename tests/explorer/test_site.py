@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specmargin.app.plan_answer import plan_answer, plan_json
+from specmargin.app.scenarios import scenario_of
 from specmargin.app.verbs_schema import PlanRequest
+from specmargin.decisions.pricer import Pricer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -180,8 +182,6 @@ def test_the_numbers_are_those_of_the_command_line(visit: Open) -> None:
                 "serve",
                 "largest_batch",
             )
-            if state["engine"] == "llamacpp":  # its slots follow the load, so the site has no command to start it
-                expected["serve"] = None
             faults += [(state, key, plan[key], expected[key]) for key in same if plan[key] != expected[key]]
         tolerance = 1e-3 if on_grid else 1e-2
         assert [row["batch"] for row in plan["rows"]] == [row["batch"] for row in expected["rows"]]
@@ -195,6 +195,31 @@ def test_the_numbers_are_those_of_the_command_line(visit: Open) -> None:
                 if not close(row[key], right[key], tolerance)
             ]
     assert faults == []
+
+
+def test_any_batch_and_its_benchmark_are_those_of_the_command_line(visit: Open) -> None:
+    """The row of the slider, between the batches of the table too; and the commands of every engine."""
+    states = [state | {"context": tokens} for state in scenarios()[:12] for tokens in (1024, 3100)]
+    states += [state | {"batch": 1} for state in states]
+    page = answered(visit())
+    for state, answer in zip(states, made(page, states), strict=True):
+        plan, here, on_grid = answer["plan"], answer["here"], state["context"] == 1024
+        expected = planned(state, plan["gpus"])
+        speedup = priced(state, plan["gpus"], here["depth"]) if plan["config"] else 1.0
+        assert close(here["speedup"], speedup, 1e-3 if on_grid else 1e-2), state
+        if state["batch"] == expected["rows"][0]["batch"]:
+            for name, right in expected["check"].items():
+                if name != "note":  # about lengths that vary, which a plan by batch has not
+                    shown = here["check"][name]
+                    assert shown == right if isinstance(right, str) else close(shown, right, 1e-2), (state, name)
+    assert {state["engine"] for state in states} == set(ENGINES)
+
+
+def priced(state: dict[str, Any], gpus: int, depth: int) -> float:
+    """The speed-up of a depth at the state's batch."""
+    given = {name: value for name, value in state.items() if name != "batch" and value not in ("", None)}
+    grid = Pricer(scenario_of(PlanRequest(**given, gpus=gpus))[1]).grid([state["batch"]], max(depth, 1))
+    return float(grid.goodput[0, depth] / grid.no_spec_goodput[0])
 
 
 def close(value: float | None, right: float | None, tolerance: float) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,7 @@ def test_numbers_come_back(values: list[int]) -> None:
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
 def test_series_come_back(values: list[int]) -> None:
     series = np.array(values, dtype=np.int64)
-    assert coding.second_sums(coding.second_differences(series)).tolist() == values
+    assert coding.decoded(coding.coded(series)).tolist() == values
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1))
@@ -53,24 +55,24 @@ def test_a_smooth_series_takes_less_than_a_byte_per_number() -> None:
 
 
 def test_a_file_holds_the_prices_to_a_millionth_of_a_step() -> None:
-    """The first context is stored without a prediction from another: plain steps, then verify steps by depth."""
+    """The first context is stored without a prediction from another: plain steps, what depth 0 adds, depth 1."""
     header, numbers = coding.unpacked(grids.cell_file(CELL))
     values, pricer = json.loads(header), CELL.pricer("eagle")[1]
     tokens, count = values["contexts"][0], 512 + values["beyond_counts"][0]
     exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)
     anchors = np.array(values["anchors"])
     unit = np.interp(np.arange(1, 513), anchors[:, 0], anchors[:, 1])
-    plain, off, one = (
-        coding.second_sums(numbers[i * count : (i + 1) * count])[:512] * coding.QUANTUM * unit for i in range(3)
+    plain, more, one = (
+        coding.decoded(numbers[i * (count + 1) : (i + 1) * (count + 1)])[:512] * coding.QUANTUM * unit for i in range(3)
     )
-    for read, priced in ((plain, exact.no_spec_seconds), (off, exact.verify_seconds[:, 0])):
+    for read, priced in ((plain, exact.no_spec_seconds), (plain + more, exact.verify_seconds[:, 0])):
         assert np.abs(read / priced - 1.0).max() < coding.QUANTUM
     assert np.abs(one / exact.verify_seconds[:, 1] - 1.0).max() < coding.QUANTUM
 
 
 def test_a_file_has_every_number_that_the_page_reads() -> None:
     made = grids.Grids(CELL)
-    expected = sum(part.size for part in made.series())
+    expected = sum(part.size + 1 for part in made.series())  # with the order of their differences
     assert coding.unpacked(grids.cell_file(CELL))[1].size == expected
 
 
@@ -138,6 +140,25 @@ def test_a_stopped_build_goes_on(tmp_path: Path) -> None:
     more = building.select("qwen3-8b", "h100,a10", "vllm", "own,ngram")
     _, built = building.build_cells(more, tmp_path, 1)
     assert built == 2
+
+
+_KILLED = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from specmargin.site.building import _end_with_the_build
+context = multiprocessing.get_context("spawn")
+pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_the_build)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_killed_build() -> None:
+    """Its output is closed once nobody holds it: neither the build nor its worker."""
+    build = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE)
+    assert build.stdout is not None and int(build.stdout.readline()) != build.pid
+    build.kill()
+    build.communicate(timeout=60)
 
 
 # --- the card ---

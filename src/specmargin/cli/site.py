@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,49 +14,54 @@ from specmargin.errors import InputError, needs_extra
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _WHAT = "What it covers"
+_MODELS = "qwen3.6-35b-a3b,deepseek-v3,gpt-oss-120b,glm-4.5-air,llama-3.1-70b"
+
+OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the site; created if it does not exist.")]
+ModelsOption = Annotated[
+    str,
+    typer.Option(
+        "--models", metavar="LIST", help="Bundled models, or all.", show_default="five", rich_help_panel=_WHAT
+    ),
+]
+GpusOption = Annotated[str, typer.Option("--gpus", metavar="LIST", help="Bundled GPUs, or all.", rich_help_panel=_WHAT)]
+EnginesOption = Annotated[
+    str,
+    typer.Option("--engines", metavar="LIST", help="vllm, sglang, trtllm, llamacpp, or all.", rich_help_panel=_WHAT),
+]
+DraftersOption = Annotated[
+    str,
+    typer.Option(
+        "--drafters",
+        metavar="LIST",
+        help="own (mtp where the model has a head, else eagle), mtp, eagle, dflash, ngram; the first is the "
+        "default on the page.",
+        rich_help_panel=_WHAT,
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where the site will be, such as https://example.org/moe: preview cards need whole addresses.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", help="Processes. Default: all cores.", min=1, max=1024, rich_help_panel=o.OUTPUT),
+]
 
 
 @app.command()
 def site(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the site; created if it does not exist.")],
-    models: Annotated[
-        str,
-        typer.Option(
-            "--models", metavar="LIST", help="Bundled models, or all.", show_default="five", rich_help_panel=_WHAT
-        ),
-    ] = "qwen3.6-35b-a3b,deepseek-v3,gpt-oss-120b,glm-4.5-air,llama-3.1-70b",
-    gpus: Annotated[
-        str, typer.Option("--gpus", metavar="LIST", help="Bundled GPUs, or all.", rich_help_panel=_WHAT)
-    ] = "h100,h200,b200",
-    engines: Annotated[
-        str,
-        typer.Option(
-            "--engines", metavar="LIST", help="vllm, sglang, trtllm, llamacpp, or all.", rich_help_panel=_WHAT
-        ),
-    ] = "vllm,sglang,trtllm",
-    drafters: Annotated[
-        str,
-        typer.Option(
-            "--drafters",
-            metavar="LIST",
-            help="own (mtp where the model has a head, else eagle), mtp, eagle, dflash, ngram; the first is the "
-            "default on the page.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = "own,ngram",
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            metavar="URL",
-            help="Where the site will be, such as https://example.org/moe: preview cards need whole addresses.",
-            rich_help_panel=o.OUTPUT,
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", help="Processes. Default: all cores.", min=1, max=1024, rich_help_panel=o.OUTPUT),
-    ] = None,
+    out: OutArgument,
+    models: ModelsOption = _MODELS,
+    gpus: GpusOption = "h100,h200,b200",
+    engines: EnginesOption = "vllm,sglang,trtllm",
+    drafters: DraftersOption = "own,ngram",
+    url: UrlOption = None,
+    jobs: JobsOption = None,
     json: o.JsonOption = False,
 ) -> None:
     """Write a static site: the page of `explore` for chosen models, for any web host.
@@ -81,35 +86,41 @@ def site(
     with needs_extra("explore"):
         from specmargin.site.building import build_cells, select
         from specmargin.site.pages import write_pages
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give the name of a folder")
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise InputError(f"--url {url}: give a whole address, such as https://example.org/moe")
+    _check(out, url)
     selection = select(models, gpus, engines, drafters)
     cells = len(selection.models) * len(selection.gpus) * len(selection.engines)
     with render.progress("cells", cells) as advance:
         outcomes, built = build_cells(selection, out, jobs or os.cpu_count() or 1, advance)
     with render.waiting("writing pages"):
         write_pages(out, selection, outcomes, url)
-    refused = sorted({outcome.refused for outcome in outcomes if outcome.refused is not None})
-    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    values = {
+        "schema": "specmargin.site/1",
+        "output": str(out),
+        "cells": sum(outcome.path is not None for outcome in outcomes),
+        "built_now": built,
+        "refused": sorted({outcome.refused for outcome in outcomes if outcome.refused is not None}),
+        "bytes": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+    }
     if json:
-        priced = sum(outcome.path is not None for outcome in outcomes)
-        render.json_out(
-            {
-                "schema": "specmargin.site/1",
-                "output": str(out),
-                "cells": priced,
-                "built_now": built,
-                "refused": refused,
-                "bytes": size,
-            }
-        )
-        return
-    shown = render.console()
+        render.json_out(values)
+    else:
+        _show(values, len(outcomes))
+
+
+def _check(out: Path, url: str | None) -> None:
+    """Before anything is priced."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give the name of a folder")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise InputError(f"--url {url}: give a whole address, such as https://example.org/moe")
+
+
+def _show(values: dict[str, Any], wanted: int) -> None:
+    shown, refused = render.console(), values["refused"]
     shown.print(
-        f"{out}: {len(outcomes)} cells ({built} built now), {size / 1e6:.1f} MB; open it through any web server, "
-        f"such as: python -m http.server -d {out}",
+        f"{values['output']}: {values['cells']} of {wanted} cells ({values['built_now']} built now), "
+        f"{values['bytes'] / 1e6:.1f} MB; open it through any web server, such as: "
+        f"python -m http.server -d {values['output']}",
         markup=False,
     )
     render.warnings(shown, [f"not on the site: {text}" for text in refused[:5]])

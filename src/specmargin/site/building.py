@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Thread
 
 from specmargin._version import __version__
-from specmargin.app.planning import answer
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import bundled_model, device_names, find_device, model_names
 from specmargin.errors import CatalogError, InputError, nearest_names
 from specmargin.files import write_bytes
@@ -46,7 +46,6 @@ class Outcome:
     gpus: int = 0
     path: str | None = None
     refused: str | None = None
-    rows: list[list[float]] = field(default_factory=list)  # batch, depth and speed-up of the plan, where it fits
 
 
 def select(models: str, gpus: str, engines: str, drafters: str) -> Selection:
@@ -97,21 +96,13 @@ def build_cell(wanted: Wanted, folder: Path) -> Outcome:
     try:
         gpus = enough_gpus(model, gpu, drafters[0])
         cell = Cell(model=model, gpu=gpu, gpus=gpus, engine=engine, drafters=drafters)
-        content, rows = cell_file(cell), _rows(cell)
+        content = cell_file(cell)
     except InputError as error:
         return Outcome(key=key, model=model, gpu=gpu, engine=engine, refused=str(error))
     path = f"data/{model}/{gpu}-{engine}.bin"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / path, content)
-    return Outcome(key=key, model=model, gpu=gpu, engine=engine, gpus=gpus, path=path, rows=rows)
-
-
-def _rows(cell: Cell) -> list[list[float]]:
-    """The plan at its defaults, for the preview card."""
-    choice, pricer = cell.pricer(cell.drafters[0])
-    request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine)
-    plan = answer(choice, pricer, request).plan
-    return [[row.batch, row.depth, round(row.speedup, 3)] for row in plan.rows if row.fits]
+    return Outcome(key=key, model=model, gpu=gpu, engine=engine, gpus=gpus, path=path)
 
 
 def finished(folder: Path) -> dict[str, Outcome]:
@@ -157,10 +148,22 @@ def _built(cells: Sequence[Wanted], folder: Path, jobs: int) -> Iterable[Outcome
         yield from (build_cell(cell, folder) for cell in cells)
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context, initializer=_end_with_the_build) as pool:
         try:
             for future in as_completed([pool.submit(build_cell, cell, folder) for cell in cells]):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # an interrupted build does not go on behind the reader
             raise
+
+
+def _end_with_the_build() -> None:
+    """In a worker: a build that is killed cannot stop its workers, so each watches for its end."""
+    build = multiprocessing.parent_process()
+    assert build is not None
+
+    def watch() -> None:
+        build.join()
+        os._exit(1)  # a cell that is not recorded yet will be built again
+
+    Thread(target=watch, daemon=True).start()

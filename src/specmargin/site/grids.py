@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,16 +30,17 @@ from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import find_engine
 from specmargin.routing.profile import UNIFORM
 from specmargin.site.coding import BYTES, COARSE, EXPERTS, MOVED, packed, quantised
+from specmargin.site.corrections import CONTEXTS as COARSE_CONTEXTS
+from specmargin.site.corrections import OCTAVES, corrections, knots
 from specmargin.site.templates import command_templates
 from specmargin.sources import SourceKind
-from specmargin.step import BoolArray, FloatArray, IntArray, Step
+from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
 
-FORMAT = 1  # of the files; part of the key by which a build recognises its finished cells
+FORMAT = 2  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
 CONTEXTS = (1024, 8192, 65_536)
-COARSE_CONTEXTS = (512, 724, 1024, 1448, 2048, 2896, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
-_SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
+SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
 _ROOM = (32, 4096)  # sequences, and tokens of each, for which GPUs are counted
 
 
@@ -50,6 +51,16 @@ def _beyond() -> FloatArray:
 
 
 BEYOND = _beyond()
+
+
+def shared() -> dict[str, list[int]]:
+    """What all cells have in common, for `static/cell.js`."""
+    return {
+        "beyond": BEYOND.astype(int).tolist(),
+        "sampled": SAMPLED.astype(int).tolist(),
+        "coarse": list(COARSE_CONTEXTS),
+        "octaves": list(OCTAVES),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +81,7 @@ class Cell:
         return choice, Pricer(scenario)
 
 
+@lru_cache(maxsize=64)  # engines ask one after the other
 def enough_gpus(model: str, gpu: str, drafter: str) -> int:
     """The fewest GPUs with room for a small service; else the fewest that hold the weights at all."""
     sequences, tokens = _ROOM
@@ -128,10 +140,29 @@ class Grids:
     @cached_property
     def coarse_contexts(self) -> list[float]:
         """Those between and around them, with a few batches: they shape the interpolation."""
-        return [tokens for tokens in self._fitting(COARSE_CONTEXTS) if tokens not in self.contexts]
+        return [float(tokens) for tokens in COARSE_CONTEXTS if tokens <= self.longest and tokens not in self.contexts]
+
+    @cached_property
+    def longest(self) -> float:
+        """The longest context of the page."""
+        return max(*self.contexts, *self._fitting(COARSE_CONTEXTS))
+
+    @property
+    def all_contexts(self) -> list[float]:
+        return sorted([*self.contexts, *self.coarse_contexts])
+
+    @property
+    def memory_contexts(self) -> list[float]:
+        """Memory is linear between them: windows end at octaves."""
+        return [tokens for tokens in self.all_contexts if tokens in {*OCTAVES, *self.contexts, self.longest}]
+
+    @cached_property
+    def knots(self) -> FloatArray:
+        """The few batches of coarse contexts."""
+        return knots(self.largest, self.graph_limit, DEPTH)
 
     def _fitting(self, contexts: Sequence[int]) -> list[float]:
-        longest = self.pricer.scenario.architecture.max_context or contexts[-1]
+        longest = self.pricer.scenario.architecture.max_context or max(contexts)
         wanted = [float(tokens) for tokens in contexts if tokens <= longest]
         return [tokens for tokens in wanted if self._most(tokens) >= 1] or wanted[:1]
 
@@ -144,7 +175,7 @@ class Grids:
     def batches(self) -> list[FloatArray]:
         """By context: every batch to 512, and knots up to what fits at the context before, or at the shortest."""
         found = []
-        for before in [COARSE_CONTEXTS[0], *self.contexts[:-1]]:
+        for before in [min(COARSE_CONTEXTS), *self.contexts[:-1]]:
             most = min(self._most(float(before)), HORIZON)
             count = int(np.searchsorted(BEYOND, most)) + 1 if most > ONE_BY_ONE else 0
             found.append(np.concatenate([np.arange(1.0, ONE_BY_ONE + 1.0), BEYOND[:count]]))
@@ -164,9 +195,12 @@ class Grids:
 
     @property
     def sampled(self) -> FloatArray:
-        """The few batches of coarse contexts."""
-        largest = max(float(batches[-1]) for batches in self.batches)
-        return _SAMPLED[: int(np.searchsorted(_SAMPLED, largest)) + 1]
+        """The few batches for which there is more than times."""
+        return SAMPLED[: int(np.searchsorted(SAMPLED, self.largest)) + 1]
+
+    @property
+    def largest(self) -> float:
+        return max(float(batches[-1]) for batches in self.batches)
 
     # --- units ---
 
@@ -179,11 +213,11 @@ class Grids:
             for i in sorted({0, ONE_BY_ONE - 1, grid.batches.size - 1})
         ]
 
-    def in_units(self, seconds: FloatArray, batches: FloatArray) -> IntArray:
-        """By batch and column: seconds in millionths of about a plain step."""
+    def in_units(self, seconds: FloatArray, batches: FloatArray) -> FloatArray:
+        """By batch and column: seconds in multiples of about a plain step."""
         known = np.array(self.anchors)
         unit = np.asarray(np.interp(batches, known[:, 0], known[:, 1]))
-        return quantised(seconds / unit[:, np.newaxis])
+        return np.asarray(seconds / unit[:, np.newaxis])
 
     # --- the file ---
 
@@ -192,8 +226,7 @@ class Grids:
         yield from self._steps()
         for _, pricer in self.drafters:
             yield from self._drafting(pricer)
-        for tokens in self.coarse_contexts:
-            yield from self._corrections(tokens)
+        yield from self._corrections()
         for _, pricer in self.drafters:
             yield from self._uniform(pricer)
         yield from self._one_more()
@@ -203,11 +236,11 @@ class Grids:
         """By context: plain steps, and steps at every depth. Contexts differ by attention, alike at all depths."""
         before: IntArray | None = None
         for grid in self.grids:
-            now, kept = self.in_units(_columns(grid), grid.batches), self.stored(grid)
+            now, kept = quantised(self.in_units(_columns(grid), grid.batches)), self.stored(grid)
             moved = now if before is None else now - before[: len(now)]
             for column in range(now.shape[1]):
                 rows = kept[:, column]
-                known = before is not None and column > 0
+                known = column == 1 or (before is not None and column > 0)  # depth 0 is a plain step and a little more
                 yield moved[rows, column] - (moved[rows, column - 1] if known else 0)
             before = now
 
@@ -217,41 +250,39 @@ class Grids:
             return
         before: IntArray | None = None
         for tokens, grid in zip(self.contexts, self.grids, strict=True):
-            seconds, kept = self._draft_seconds(pricer, grid.batches, tokens), self.stored(grid)
-            now = self.in_units(seconds, grid.batches)
+            seconds, kept = self._draft_seconds(pricer, grid, tokens), self.stored(grid)
+            now = quantised(self.in_units(seconds, grid.batches))
             moved = now if before is None else now - before[: len(now)]
             for depth in range(1, now.shape[1]):
                 bent = moved[:, depth] - (2 * moved[:, depth - 1] - moved[:, depth - 2] if depth > 1 else 0)
                 yield bent[kept[:, depth + 1]]
             before = now
 
-    def _draft_seconds(self, pricer: Pricer, batches: FloatArray, tokens: float) -> FloatArray:
+    def _draft_seconds(self, pricer: Pricer, grid: Grid, tokens: ArrayLike) -> FloatArray:
+        """At the batches of `grid`, which has those of the first drafter."""
         depths = np.arange(self.depth_of(pricer) + 1.0)
-        return pricer.draft_seconds(batches[:, np.newaxis], depths, np.full((batches.size, 1), tokens))
+        if pricer is self.pricer:
+            return grid.draft_seconds[:, : depths.size]
+        contexts = np.broadcast_to(np.asarray(tokens, dtype=np.float64), grid.batches.shape)
+        return pricer.draft_seconds(grid.batches[:, np.newaxis], depths, contexts[:, np.newaxis])
 
-    def _corrections(self, tokens: float) -> Iterator[IntArray]:
-        """At a coarse context: by how much a few batches' seconds differ from those interpolated between contexts."""
-        known = [_columns(self.pricer.grid(self.sampled, DEPTH, each)) for each in [*self.contexts, tokens]]
-        yield from self._corrected(known, tokens)
+    def _corrections(self) -> Iterator[IntArray]:
+        """Of steps, and of each drafter: what interpolation between the contexts misses."""
+        contexts, knots = self.all_contexts, self.knots
+        batches, tokens = np.tile(knots, len(contexts)), np.repeat(contexts, knots.size)
+        grid = self.pricer.grid(batches, DEPTH, tokens)  # all at once: pricing many points costs little more than one
+        kept = self.stored(grid)[: knots.size]
+
+        def stored(seconds: FloatArray, kept: BoolArray) -> Iterator[IntArray]:
+            by_context = np.split(self.in_units(seconds, batches) / COARSE, len(contexts))
+            return corrections(dict(zip(contexts, by_context, strict=True)), self.contexts, self.coarse_contexts, kept)
+
+        yield from stored(_columns(grid), kept)
         for _, pricer in self.drafters:
             if _drafts_cost(pricer):
-                drafting = [self._draft_seconds(pricer, self.sampled, each) for each in [*self.contexts, tokens]]
-                yield from self._corrected([seconds[:, 1:] for seconds in drafting], tokens)
-
-    def _corrected(self, known: list[FloatArray], tokens: float) -> Iterator[IntArray]:
-        """`known`: seconds at each context, and last at `tokens`."""
-        made = self._interpolated(known[:-1], tokens)
-        yield from (quantised(column, COARSE) for column in (known[-1] / made - 1.0).T)
-
-    def _interpolated(self, by_context: list[FloatArray], tokens: float) -> FloatArray:
-        """Linear in the context, beyond the ends too."""
-        last = len(self.contexts) - 1
-        after = int(np.clip(np.searchsorted(self.contexts, tokens), 1, max(last, 1)))
-        if last == 0:
-            return by_context[0]
-        low, high = self.contexts[after - 1], self.contexts[after]
-        share = (tokens - low) / (high - low)
-        return (1.0 - share) * by_context[after - 1] + share * by_context[after]
+                yield from stored(
+                    self._draft_seconds(pricer, grid, tokens)[:, 1:], kept[:, 2 : self.depth_of(pricer) + 2]
+                )
 
     def _uniform(self, pricer: Pricer) -> Iterator[IntArray]:
         """By context and depth from 1: how far the ratio of round and plain step moves under uniform routing."""
@@ -269,7 +300,7 @@ class Grids:
     def _one_more(self) -> Iterator[IntArray]:
         """By context and depth: seconds that one more position adds, and what it waits for. By depth: experts read."""
         for seconds, bound in self.added:
-            now = self.in_units(seconds, self.sampled)
+            now = quantised(self.in_units(seconds, self.sampled))
             for depth in range(DEPTH + 1):
                 yield from (now[:, depth], bound[:, depth])
         distinct = self.pricer.distinct_experts(self._steps_at(self.contexts[0]))
@@ -319,10 +350,6 @@ class Grids:
         borrowed = routing.source.kind is SourceKind.ASSUMED and routing is not UNIFORM
         return self.pricer.scenario.architecture.is_moe and borrowed
 
-    @property
-    def memory_contexts(self) -> list[float]:
-        return sorted({*self.contexts, *self.coarse_contexts})
-
     def header(self) -> dict[str, Any]:
         _ = self.added  # finds the bottlenecks
         scenario, engine = self.pricer.scenario, find_engine(self.cell.engine)
@@ -340,11 +367,11 @@ class Grids:
             "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
             "max_context": architecture.max_context,
             "contexts": self.contexts,
-            "coarse_contexts": self.coarse_contexts,
-            "memory_contexts": self.memory_contexts,
+            "longest": self.longest,
             "anchors": self.anchors,
             "beyond_counts": [batches.size - ONE_BY_ONE for batches in self.batches],
-            "sampled": self.sampled.tolist(),
+            "sampled_count": self.sampled.size,
+            "knots": self.knots.tolist(),
             "depth": DEPTH,
             "graph_limit": self.graph_limit,
             "usable_bytes": self.pricer.memory.usable_bytes,

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from specmargin._version import __version__
+from specmargin.app.plan_answer import plan_answer
+from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
 from specmargin.errors import InputError
@@ -21,7 +23,7 @@ from specmargin.formats import find_engine
 from specmargin.site.building import Outcome, Selection, drafters_of
 from specmargin.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.site.figures import FIGURES, structures
-from specmargin.site.grids import BEYOND, DEPTH
+from specmargin.site.grids import DEPTH, shared
 from specmargin.site.story_page import story_files
 from specmargin.site.templates import templates
 
@@ -52,13 +54,21 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[Outcome],
     for model in models:
         best = next(outcome for outcome in built if outcome.model == model)
         place = best.gpu if best.gpus == 1 else f"{best.gpus} × {best.gpu}"
-        _write(folder / "cards" / f"{model}.png", card_png(model, place, best.rows))
-        text = headline(model, place, best.rows)
+        rows = _rows(best, drafters_of(model, selection.drafters)[0])
+        _write(folder / "cards" / f"{model}.png", card_png(model, place, rows))
+        text = headline(model, place, rows)
         _write(folder / model / "index.html", _page(page, model, f"{model}: does speculation pay?", text, model, url))
         if model == models[0]:
             text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups, depths and flags."
             _write(folder / "index.html", _page(page, "", _TITLE, text, model, url))
             _write_story(folder, best, url)
+
+
+def _rows(cell: Outcome, drafter: str) -> list[list[float]]:
+    """Batch, depth and speed-up of the plan at its defaults, where it fits."""
+    request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine, drafter=drafter)
+    rows = plan_answer(request).best.plan.rows
+    return [[row.batch, row.depth, round(row.speedup, 3)] for row in rows if row.fits]
 
 
 def _write_story(folder: Path, cell: Outcome, url: str | None) -> None:
@@ -103,7 +113,7 @@ def site_data(selection: Selection, outcomes: Sequence[Outcome], models: Sequenc
         "refused": {_cell(outcome): outcome.refused for outcome in outcomes if outcome.path is None},
         "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
         "structures": structures(),
-        "beyond": BEYOND.astype(int).tolist(),
+        "axes": shared(),
     }
 
 

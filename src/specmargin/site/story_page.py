@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from itertools import product
+from typing import Any
 
 from specmargin.app.verbs_schema import ReportRequest
 from specmargin.explorer import story
 from specmargin.explorer.gallery import DoesNotApplyError, figure
 from specmargin.explorer.view import View
-from specmargin.figures.files import rendered
+from specmargin.figures.svg import drawers
 from specmargin.figures.theme import DARK, LIGHT
 from specmargin.site.building import Outcome
+
+_SIZES = {"wide": (700, 380), "narrow": (470, 350)}  # pixels; a phone shows the narrow one at three quarters of that
 
 
 def story_files(page: str, cell: Outcome) -> dict[str, bytes]:
@@ -42,18 +46,28 @@ def _drawn(name: str, view: View) -> Iterator[tuple[str, bytes]]:
         shown = figure(name, view)
     except DoesNotApplyError:
         return
-    for theme in (LIGHT, DARK):
-        yield f"{name}-{theme.name}.svg", str(rendered(shown.chart(theme), "svg")).encode()
+    wanted = list(product((LIGHT, DARK), _SIZES.items()))
+    begun = [drawers().draw({**shown.drawing(theme), **_fitted(*size)}) for theme, (_, size) in wanted]
+    for (theme, (size_name, _)), drawing in zip(wanted, begun, strict=True):
+        yield f"{name}-{theme.name}-{size_name}.svg", drawing.result().encode()
+
+
+def _fitted(width: int, height: int) -> dict[str, Any]:
+    return {"width": width, "height": height, "autosize": {"type": "fit", "contains": "padding"}}
 
 
 def _figure(name: str, view: View) -> str:
     shown = figure(name, view)
-    label = _text(f"{shown.title}. {shown.takeaway}")
     images = "".join(
-        f'<img class="{theme.name}" src="story/{name}-{theme.name}.svg" alt="{label}" loading="lazy">'
+        f'<picture><source media="(max-width: 40rem)" srcset="story/{name}-{theme.name}-narrow.svg">'
+        f'<img class="{theme.name}" src="story/{name}-{theme.name}-wide.svg" alt="{_text(shown.title)}" loading="lazy">'
+        "</picture>"
         for theme in (LIGHT, DARK)
     )
-    return f'<figure class="figure drawn">{images}</figure>'
+    return (
+        f'<figure class="figure drawn"><h3>{_text(shown.title)}</h3><p class="takeaway">{_text(shown.takeaway)}</p>'
+        f"{images}<footer><p>Source: {_text(shown.source)}</p></footer></figure>"
+    )
 
 
 def _page(page: str, body: str) -> str:

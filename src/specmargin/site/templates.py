@@ -23,7 +23,7 @@ from specmargin.modes import Parallel
 
 _DEEP, _LESS, _TURN, _LAST = 53, 47, 96, 512  # depths, the last batch of the deeper one, and the last batch of all
 _HURDLE = 0.37
-_USERS = 7777
+_USERS, _SLOT_TOKENS = 7777, 11
 
 
 def templates(engine: EngineFormat, choice: DraftChoice) -> dict[str, Any]:
@@ -44,10 +44,8 @@ def templates(engine: EngineFormat, choice: DraftChoice) -> dict[str, Any]:
     }
 
 
-def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any] | None:
-    """The commands that serve a model and check the answer; None for llama.cpp, whose slots follow the load."""
-    if engine == "llamacpp":
-        return None
+def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
+    """The commands that serve a model and check the answer."""
     commands, name = COMMANDS[engine], served_model(model, None, engine)[0]
     check = commands.check(Benchmark(model=name, input_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
     for subset in SUBSETS:
@@ -58,6 +56,7 @@ def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any] | No
         "off": _served(engine, name, gpus, _config("")),
         "check": re.sub(rf"\b{_USERS * 10}\b", "{prompts}", check),
         "metric": commands.metric,
+        "per_second": commands.metric.endswith("t/s"),
         "subsets": SUBSETS,
         "output_tokens": OUTPUT_TOKENS,
     }
@@ -71,9 +70,12 @@ def _config(text: str) -> EngineConfig:
 
 
 def _served(engine: str, model: str, gpus: int, config: EngineConfig) -> dict[str, Any]:
-    command = COMMANDS[engine].serve(Launch(model=model, gpus=gpus, parallel=Parallel.TP, config=config))
+    """`{sequences}` and `{tokens}`: llama.cpp's slots, and the tokens of all of them."""
+    launch = Launch(model=model, gpus=gpus, parallel=Parallel.TP, config=config, sequences=_USERS, context=_SLOT_TOKENS)
+    command = COMMANDS[engine].serve(launch)
+    text = re.sub(rf"\b{_USERS * _SLOT_TOKENS}\b", "{tokens}", command.text)
     return {
-        "command": command.text,
+        "command": re.sub(rf"\b{_USERS}\b", "{sequences}", text),
         "file_name": command.file_name,
         "file_text": command.file_text,
         "notes": list(command.notes),

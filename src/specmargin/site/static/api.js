@@ -31,7 +31,7 @@ export async function catalog() { return (await opened()).catalog; }
 const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
 
 async function cellOf(state) {
-  const { catalog: known, refused, beyond } = await opened();
+  const { catalog: known, refused, axes } = await opened();
   for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
     const offered = known[list].map((entry) => entry.name);
     if (!offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
@@ -39,7 +39,7 @@ async function cellOf(state) {
   const key = `${state.model}/${state.gpu}-${state.engine}`;
   if (refused[key]) throw new Refused(refused[key], "gpu");
   if (!cells.has(key)) {
-    const reading = fetched(`data/${key}.bin`).then((reply) => reply.arrayBuffer()).then((content) => readCell(content, beyond));
+    const reading = fetched(`data/${key}.bin`).then((reply) => reply.arrayBuffer()).then((content) => readCell(content, axes));
     reading.catch(() => cells.delete(key));
     cells.set(key, reading);
   }
@@ -55,11 +55,10 @@ function number(state, field, low, high, otherwise) {
 function settings(cell, state) {
   const kinds = cell.drafters.map((entry) => entry.kind), drafter = state.drafter ? kinds.indexOf(state.drafter) : 0;
   if (drafter < 0) throw new Refused(`This site has no grid for the drafter "${state.drafter}" here; it has ${names(kinds)}.`, "drafter");
-  const longest = cell.memory_contexts[cell.memory_contexts.length - 1];
-  try {
+    try {
     return {
       drafter, survival: state.acceptance ? parseAcceptance(state.acceptance) : null, given: state.acceptance,
-      context: number(state, "context", cell.memory_contexts[0], longest, 1024),
+      context: number(state, "context", cell.allContexts[0], cell.longest, 1024),
       depth: number(state, "depth", 1, cell.depth, cell.depth), batch: number(state, "batch", 1, 8192, 16),
       price: number(state, "gpu_hour_price", 0, 1e9, null),
     };

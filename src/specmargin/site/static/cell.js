@@ -1,27 +1,29 @@
 // A cell: a model on GPUs in an engine, as `specmargin site` wrote it. Reads its file, and interpolates.
 
-const QUANTUM = 3e-6, MOVED = 2e-5, BYTES = 0.125, COARSE = 3e-4, EXPERTS = 0.01, ONE_BY_ONE = 512;
+const QUANTUM = 3e-6, MOVED = 1e-4, BYTES = 0.125, COARSE = 2e-5, EXPERTS = 0.01, ONE_BY_ONE = 512;
 
-// `beyond`: the batches above 512 that grids may have.
-export async function readCell(content, beyond) {
-  const stream = new Blob([content]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const end = 4 + new DataView(bytes.buffer).getUint32(0, true);
-  return new Cell(JSON.parse(new TextDecoder().decode(bytes.subarray(4, end))), new Reader(bytes, end), beyond);
+const range = (count) => [...Array(count).keys()];
+
+// `axes`: what all cells have in common, as site/grids.py wrote it.
+export async function readCell(content, axes) {
+  const bytes = new Uint8Array(content), end = 4 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
+  const [header, numbers] = await Promise.all([inflated(bytes.subarray(4, end)), inflated(bytes.subarray(end))]);
+  return new Cell(JSON.parse(new TextDecoder().decode(header)), new Reader(numbers), axes);
 }
 
-// Series of whole numbers: second differences, seven bits per byte, the sign in the lowest bit.
+async function inflated(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// Series of whole numbers: the order of their differences, and these; seven bits per byte, the sign in the lowest bit.
 class Reader {
-  constructor(bytes, at) { this.bytes = bytes; this.at = at; }
+  constructor(bytes) { this.bytes = bytes; this.at = 0; }
 
   series(length) {
-    const values = new Float64Array(length);
-    let slope = 0, value = 0;
-    for (let i = 0; i < length; i += 1) {
-      slope += this.number();
-      value += slope;
-      values[i] = value;
-    }
+    const order = this.number(), values = new Float64Array(length);
+    for (let i = 0; i < length; i += 1) values[i] = this.number();
+    for (let each = 0; each < order; each += 1) for (let i = 1; i < length; i += 1) values[i] += values[i - 1];
     return values;
   }
 
@@ -38,28 +40,34 @@ class Reader {
 }
 
 class Cell {
-  constructor(header, reader, beyond) {
+  constructor(header, reader, axes) {
     Object.assign(this, header);
-    this.batches = this.beyond_counts.map((count) => [...Array(ONE_BY_ONE).keys()].map((i) => i + 1).concat(beyond.slice(0, count)));
+    this.batches = this.beyond_counts.map((count) => range(ONE_BY_ONE).map((i) => i + 1).concat(axes.beyond.slice(0, count)));
+    this.sampled = axes.sampled.slice(0, this.sampled_count);
+    this.coarseContexts = axes.coarse.filter((tokens) => tokens <= this.longest && !this.contexts.includes(tokens));
+    this.allContexts = [...this.contexts, ...this.coarseContexts].sort((a, b) => a - b);
+    this.memoryContexts = this.allContexts.filter((tokens) => [...axes.octaves, ...this.contexts, this.longest].includes(tokens));
+    this.anchored = this.anchors.map(([batch]) => batch);
     this.steps = this.readSteps(reader);
     this.drafting = this.drafters.map((drafter) => (drafter.costs ? this.readDrafting(reader, drafter.depth) : null));
-    this.corrections = new Map(this.coarse_contexts.map((tokens) => [tokens, this.readCorrections(reader)]));
+    this.stepCorrections = this.readCorrections(reader, range(this.depth + 2));
+    this.draftCorrections = this.drafters.map(({ costs, depth }) => (costs ? this.readCorrections(reader, range(depth).map((i) => i + 2)) : null));
     this.uniform = this.drafters.map((drafter) => (this.borrowed_routing ? this.readUniform(reader, drafter.depth) : null));
     this.readOneMore(reader);
-    this.plainBytes = reader.series(this.memory_contexts.length).map((value) => value * BYTES);
-    this.sequenceBytes = this.drafters.map(({ depth }) => this.memory_contexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));
+    this.plainBytes = reader.series(this.memoryContexts.length).map((value) => value * BYTES);
+    this.sequenceBytes = this.drafters.map(({ depth }) => this.memoryContexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));
   }
 
   allowed(batch, depth) { return depth === 0 || this.graph_limit === null || batch * (depth + 1) <= this.graph_limit; }
 
   // Columns are plain steps, then verify steps at depth 0, 1, …; those without a CUDA graph are left out, but not depth 1.
-  rows(context, column) {
+  rows(batches, column) {
     const rows = [];
-    this.batches[context].forEach((batch, i) => { if (column <= 2 || this.allowed(batch, column - 1)) rows.push(i); });
+    batches.forEach((batch, i) => { if (column <= 2 || this.allowed(batch, column - 1)) rows.push(i); });
     return rows;
   }
 
-  unit(batch) { return between(this.anchors.map(([at]) => at), (i) => this.anchors[i][1], batch); }
+  unit(batch) { return between(this.anchored, (i) => this.anchors[i][1], batch); }
 
   // By context and column: seconds of every batch.
   readSteps(reader) {
@@ -67,9 +75,9 @@ class Cell {
     return this.contexts.map((_, context) => {
       const now = [], moved = [];
       for (let column = 0; column <= this.depth + 1; column += 1) {
-        const rows = this.rows(context, column), read = reader.series(rows.length);
+        const rows = this.rows(this.batches[context], column), read = reader.series(rows.length);
         moved.push(new Float64Array(this.batches[context].length).fill(NaN));
-        rows.forEach((row, i) => { moved[column][row] = read[i] + (before && column ? moved[column - 1][row] : 0); });
+        rows.forEach((row, i) => { moved[column][row] = read[i] + (column === 1 || (before && column) ? moved[column - 1][row] : 0); });
         now.push(moved[column].map((value, row) => value + (before ? before[column][row] : 0)));
       }
       before = now;
@@ -84,7 +92,7 @@ class Cell {
     return this.contexts.map((_, context) => {
       const zeros = new Float64Array(this.batches[context].length), now = [zeros], moved = [zeros];
       for (let each = 1; each <= depth; each += 1) {
-        const rows = this.rows(context, each + 1), read = reader.series(rows.length);
+        const rows = this.rows(this.batches[context], each + 1), read = reader.series(rows.length);
         moved.push(new Float64Array(zeros.length).fill(NaN));
         rows.forEach((row, i) => { moved[each][row] = read[i] + (each > 1 ? 2 * moved[each - 1][row] - moved[each - 2][row] : 0); });
         now.push(moved[each].map((value, row) => value + (before ? before[each][row] : 0)));
@@ -94,9 +102,18 @@ class Cell {
     });
   }
 
-  readCorrections(reader) {
-    const columns = (count) => [...Array(count)].map(() => reader.series(this.sampled.length).map((value) => value * COARSE));
-    return { steps: columns(this.depth + 2), drafting: this.drafters.map((drafter) => (drafter.costs ? columns(drafter.depth) : null)) };
+  // By context, column and knot, in units of COARSE; each context stores what the line between earlier ones misses.
+  readCorrections(reader, columns) {
+    const known = new Map(this.contexts.map((tokens) => [tokens, columns.map(() => new Float64Array(this.knots.length))]));
+    for (const tokens of this.coarseContexts) {
+      const contexts = [...known.keys()].sort((a, b) => a - b), stored = [];
+      known.set(tokens, columns.map((column, i) => {
+        const rows = this.rows(this.knots, column), read = reader.series(rows.length);
+        stored.push(read.map((value, row) => value + (i ? stored[i - 1][row] : 0)));
+        return stored[i].map((value, row) => value + between(contexts, (at) => known.get(contexts[at])[i][row], tokens, undefined, true));
+      }));
+    }
+    return this.allContexts.map((tokens) => known.get(tokens));
   }
 
   readUniform(reader, depth) {
@@ -124,18 +141,15 @@ class Cell {
 
   // --- values at any context and batch ---
 
-  // Seconds of one series by context, linear in the batch between knots and in the context, corrected at coarse contexts.
-  at(tokens, batch, seriesOf, correctionOf) {
-    const value = mixed(this.contexts, (i) => atBatch(this.batches[i], seriesOf(i), batch), tokens);
+  // Seconds of one series, linear in the batch between knots and in the context, corrected between contexts.
+  at(tokens, batch, series, corrections, column) {
+    const value = mixed(this.contexts, (i) => atBatch(this.batches[i], series(i), batch), tokens);
     if (this.contexts.includes(tokens)) return value;
-    const correction = (i) => {
-      const known = this.corrections.get(this.memory_contexts[i]);
-      return known ? between(this.sampled, (j) => correctionOf(known)[j], batch, Math.log) : 0;
-    };
-    return value * (1 + between(this.memory_contexts, correction, tokens, undefined, true));
+    const missed = (i) => between(this.knots, (j) => corrections[i][column][j], batch);
+    return value + COARSE * this.unit(batch) * between(this.allContexts, missed, tokens, undefined, true);
   }
 
-  step(tokens, batch, column) { return this.at(tokens, batch, (i) => this.steps[i][column], (known) => known.steps[column]); }
+  step(tokens, batch, column) { return this.at(tokens, batch, (i) => this.steps[i][column], this.stepCorrections, column); }
 
   plain(tokens, batch) { return this.step(tokens, batch, 0); }
 
@@ -143,7 +157,7 @@ class Cell {
 
   draft(drafter, tokens, batch, depth) {
     if (!depth || !this.drafting[drafter]) return 0;
-    return this.at(tokens, batch, (i) => this.drafting[drafter][i][depth], (known) => known.drafting[drafter][depth - 1]);
+    return this.at(tokens, batch, (i) => this.drafting[drafter][i][depth], this.draftCorrections[drafter], depth - 1);
   }
 
   round(drafter, tokens, batch, depth) { return this.verify(tokens, batch, depth) + this.draft(drafter, tokens, batch, depth); }
@@ -156,7 +170,7 @@ class Cell {
 
   // --- memory ---
 
-  bytes(tokens, of) { return between(this.memory_contexts, of, tokens, undefined, true); }
+  bytes(tokens, of) { return between(this.memoryContexts, of, tokens, undefined, true); }
 
   fits(drafter, tokens, depth) {
     const free = this.usable_bytes - this.weight_bytes - this.drafters[drafter].weight_bytes;

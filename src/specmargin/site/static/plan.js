@@ -133,16 +133,18 @@ export function makePlan(cell, formats, state) {
     config_supported: true, config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes,
     largest_unknown: unknown(view, rows),
     schedule: schedule.map((entry) => [entry.first, entry.last, entry.depth]),
-    serve: cell.commands && served(setting.text ? cell.commands.on : cell.commands.off, setting),
+    serve: served(cell.commands, setting, rows.find((row) => row.fits) ?? rows[0], state.context),
   };
   plan.verdict = verdict(plan, view, gains, horizon);
   const row = rowAt(view, state.batch);
-  return { plan, here: { ...row, check: cell.commands && checked(cell.commands, row, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
+  return { plan, here: { ...row, check: checked(cell.commands, row, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }
 
-// The command that starts the server, with its file.
-function served(template, { text, file }) {
-  const fill = (given) => given && given.replace("{config}", () => text).replace("{file}", () => file ?? "");
+// The command that starts the server, with its file. llama.cpp has slots for the sequences of a row.
+function served(commands, { text, file }, row, context) {
+  const template = text ? commands.on : commands.off;
+  const values = { config: text, file: file ?? "", sequences: row.batch, tokens: row.batch * (Math.round(context) + commands.output_tokens) };
+  const fill = (given) => given && given.replace(/\{(config|file|sequences|tokens)\}/g, (_, name) => values[name]);
   const needsFile = template.file_text && !(template.file_text === "{file}" && !file);
   return {
     command: fill(template.command), file_name: needsFile ? template.file_name : null,
@@ -155,10 +157,11 @@ function checked(commands, row, context) {
   const input = Math.max(Math.round(context) - Math.floor(commands.output_tokens / 2), 1);
   const far = (tokens) => Math.abs(Math.log(tokens / input));
   const [subset] = Object.entries(commands.subsets).reduce((best, entry) => (far(entry[1]) < far(best[1]) ? entry : best));
+  const shown = (seconds) => (commands.per_second ? 1 / seconds : seconds * 1e3);
   const values = { batch: row.batch, prompts: Math.max(32, 10 * row.batch), subset };
   return {
     command: commands.check.replace(/\{(batch|prompts|subset)\}/g, (_, name) => values[name]), metric: commands.metric,
-    predicted: row.tpot_seconds * 1e3, predicted_without_speculation: row.no_spec_tpot_seconds * 1e3,
+    predicted: shown(row.tpot_seconds), predicted_without_speculation: shown(row.no_spec_tpot_seconds),
     ratio: row.speedup, ratio_low: row.speedup_low, ratio_high: row.speedup_high,
   };
 }
@@ -167,7 +170,7 @@ function facts({ cell, drafter, prices }) {
   return {
     experts: cell.experts, survival: prices.survival, drafter: drafter.name, drafters: cell.drafters.map((each) => each.kind),
     moe_layers: cell.moe_layers, prices: cell.prices, routing: cell.routing, fixed: { gpus: String(cell.gpus) },
-    min_context: cell.memory_contexts[0], max_context: cell.memory_contexts[cell.memory_contexts.length - 1],
+    min_context: cell.allContexts[0], max_context: cell.longest,
   };
 }
 
