@@ -59,7 +59,8 @@ def round_seconds(batch: int, drafted: int, verified: int) -> float:
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gate") / "gate.policy.json"
-    head, acceptance = ROOT / "measurements/eagle3-qwen3-30b-a3b.json", ROOT / "acceptance/reference-moe.acceptance.json"
+    head = ROOT / "measurements/eagle3-qwen3-30b-a3b.json"
+    acceptance = ROOT / "acceptance/reference-moe.acceptance.json"
     where = ["--gpu", "h200", "--engine", "vllm", "--routing", "uniform", "--context", "512", "--max-batch", "256"]
     draft = ["--drafter", f"eagle:{head}", "--depth", str(DEPTH), "--acceptance", str(acceptance)]
     run("plan", "qwen3-30b-a3b", *where, *draft, "--policy", str(path))
