@@ -396,7 +396,7 @@ def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_p
     generator = np.random.default_rng(0)
     acceptance = generator.uniform(0.1, 0.6, (8, DEPTH)).astype(np.float32)
     drafts = StepDrafts(
-        confidence=acceptance[np.newaxis],
+        confidence=acceptance[np.newaxis].astype(np.float64),
         drafted=np.full(8, DEPTH),
         other_tokens=np.ones(8, dtype=np.int64),
         sampling=8,
