@@ -44,10 +44,10 @@ def milliseconds(batch: int) -> FloatArray:
     verified = np.array([turn["verified"] / turn["rounds"] / batch for turn in turns])
     seconds = np.array([turn["seconds"] / turn["rounds"] for turn in turns])
     terms = np.stack([np.ones_like(drafted), drafted, verified, verified**2], axis=1)
-    found = np.zeros(terms.shape[1])
+    found: FloatArray = np.zeros(terms.shape[1])
     for _ in range(30):
         weight = 1.0 / np.sqrt(np.abs(seconds - terms @ found) + 1e-5)
-        found = np.linalg.lstsq(terms * weight[:, np.newaxis], seconds * weight, rcond=None)[0]
+        found = np.asarray(np.linalg.lstsq(terms * weight[:, np.newaxis], seconds * weight)[0], dtype=np.float64)
     return np.asarray(found * 1e3)
 
 
