@@ -373,6 +373,22 @@ def test_a_change_asks_once_and_redraws_once(open_page: Open, prices: str) -> No
     assert redraws(page) - drawn == len(changes)
 
 
+def test_what_a_change_leaves_as_it_is_is_not_drawn_again(open_page: Open) -> None:
+    """Another marked batch changes the chart of the speed-up alone, and no change of a value makes new options."""
+    page = ready(open_page("/?prices=laws&batch=4"))
+    bar, option = "#figure-ledger svg .mark-rect path", "[name=model] option"
+    page.wait_for_selector(bar)
+    for selector in (bar, option):
+        page.eval_on_selector(selector, "e => { e.wasHere = true; }")
+    picture = drawn(page)
+    after(page, slide(page, "batch", 6))
+    assert drawn(page) != picture
+    assert page.eval_on_selector(bar, "e => e.wasHere")
+    after(page, slide(page, "alpha", 0.4))
+    assert not page.eval_on_selector(bar, "e => Boolean(e.wasHere)")
+    assert page.eval_on_selector(option, "e => e.wasHere")
+
+
 def test_what_takes_long_is_said_to_be_under_way(open_page: Open) -> None:
     def delayed(route: Route) -> None:
         page.wait_for_timeout(600)

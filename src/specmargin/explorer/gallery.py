@@ -11,6 +11,7 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
 from specmargin.decisions.design import Space, explore
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer import day
 from specmargin.explorer.view import View
@@ -59,15 +60,23 @@ def _speedup(view: View) -> Figure:
 
 
 def _context(view: View) -> Figure:
-    return payoff.context_figure(view.pricer, **view.setting)
+    return _by_setting(payoff.context_figure, view.pricer, **view.setting)
 
 
 def _pareto(view: View) -> Figure:
-    return payoff.pareto_figure(view.pricer, **view.setting)
+    return _by_setting(payoff.pareto_figure, view.pricer, **view.setting)
 
 
 def _ledger(view: View) -> Figure:
-    return ledger.ledger_figure(view.pricer, **view.setting)
+    return _by_setting(ledger.ledger_figure, view.pricer, **view.setting)
+
+
+@made_once(maxsize=24)
+def _by_setting(
+    draw: Callable[..., Figure], pricer: Pricer, *, max_depth: int, graph_limit: int | None, schedule: Schedule
+) -> Figure:
+    """A figure that another marked batch leaves as it is: pricers are kept, and equal only to themselves."""
+    return draw(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
 
 
 def _crossover(view: View) -> Figure:

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.next_token import KINDS, NextToken, next_token
+from specmargin.decisions.next_token import DRAFTING, KINDS, NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
@@ -64,7 +64,14 @@ def ledger_figure(
             ],
         },
         draw=_draw,
-        shape=(tuple(kind for kind, value in price.seconds_by_kind.items() if np.abs(value).max() > 1e-9),),
+        shape=(_named_kinds(price),),
+    )
+
+
+def _named_kinds(price: NextToken) -> tuple[str, ...]:
+    """Kinds of work that occur; drafting is named even if it takes no time, so that drafters share one chart."""
+    return tuple(
+        kind for kind, value in price.seconds_by_kind.items() if kind == DRAFTING or np.abs(value).max() > 1e-9
     )
 
 

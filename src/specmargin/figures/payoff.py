@@ -167,14 +167,14 @@ def context_figure(
         title="Speed-up by batch and context",
         takeaway=_context_takeaway(pricer.scenario, rows, "with the flags" if schedule else "at its best depth"),
         source=price_source(pricer),
-        tables={"cells": rows},
+        tables={"cells": rows, "ends": [{"speedup": low}, {"speedup": high}]},
         draw=_draw_context,
-        shape=(tuple(map(_short, contexts)), low, high),
+        shape=(tuple(map(_short, contexts)),),
     )
 
 
 _DARK = 0.62  # of the colour scale: above it, cells are dark enough for light text
-_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control need no new chart
+_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control keep its colours
 
 
 def _extent(gain: FloatArray) -> tuple[float, float]:
@@ -209,19 +209,20 @@ def _short(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
 
-def _draw_context(contexts: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
+def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
     x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
     colour = alt.Color(
         "speedup:Q",
-        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[low, high]),
+        scale=alt.Scale(range="heatmap", interpolate="lab", zero=False, nice=False),
         legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
     )
     tooltip = ["batch:O", "context:O", alt.Tooltip("speedup:Q", format=".2f"), alt.Tooltip("depth:Q", title="draft")]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
     dark = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
     light = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
-    return alt.LayerChart(layer=[cells, dark, light])
+    ends = table("ends").mark_point(opacity=0).encode(color=colour)  # unseen: only the ends of the colour scale
+    return alt.LayerChart(layer=[cells, dark, light, ends])
 
 
 # --- against the time between tokens ---
