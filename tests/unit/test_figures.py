@@ -213,8 +213,8 @@ def test_colour_scales_cover_the_data_and_little_else(acceptance: str) -> None:
 @pytest.mark.parametrize("name", ["speedup", "ledger", "context", "pareto"])
 def test_sliders_and_drafters_change_the_rows_of_a_chart_and_not_the_chart(name: str) -> None:
     """A page then draws new rows; a new chart takes several times as long."""
-    changes = [{"acceptance": "0.3"}, {"acceptance": "0.95"}, {"context": 512}, {"drafter": "dflash"}]
-    changes += [{"drafter": "eagle"}, {"drafter": "ngram"}]
+    changes: list[dict[str, Any]] = [{"acceptance": "0.3"}, {"acceptance": "0.95"}, {"context": 512}]
+    changes += [{"drafter": kind} for kind in ("dflash", "eagle", "ngram")]
     assert {figure(name, view(**change)).key for change in changes} == {figure(name, view()).key}
 
 

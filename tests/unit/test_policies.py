@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numba.experimental import structref
 
 from specmargin.compiling import entry
+from specmargin.live import sequences
 from specmargin.policies.controller import Controller, ControllerSettings
-from specmargin.policies.kernel import decide
+from specmargin.policies.kernel import budget, decide
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.types import Kernel
 from specmargin.policies.policy import Decision, FixedDepth, OneWidthGate, Outcome, Policy, RaggedGate, Schedule
@@ -518,3 +520,11 @@ def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
         )
     assert left_out > 300 * 64  # more than one per sequence
     np.testing.assert_allclose(controller.mean_survival(), prior, atol=0.04)
+
+
+@pytest.mark.parametrize("module", [decide, budget, sequences])
+def test_handles_are_not_compiled_anew_in_every_process(module: Any) -> None:
+    """Numba's own constructor of a handle is not cached on disk: it took two seconds of the first report."""
+    assert module._held._cache.cache_path
+    handle = getattr(module, "Handle", None) or module._Handle
+    assert handle.__new__ is not structref.StructRefProxy.__new__

@@ -6,7 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -36,6 +36,10 @@ _COLUMNS = {
     "bound_by": ("bottleneck", "{}"),
 }
 _SCALES = ('"heatmap"', '"diverging"')  # between the colours of a scale, no style sheet can tell dark from light
+# The first simulation loads compiled code, for which other Python code need not wait: it has a thread of its own, and
+# the figure that needs the same code comes last.
+_LOADS, _WAITS = "day", "policies"
+_ORDER = sorted(GALLERY, key=lambda name: (name != _LOADS, name == _WAITS, GALLERY[name].slow))
 _Drawing = tuple[Figure, Future[str], Future[str] | None]
 
 
@@ -49,6 +53,7 @@ class Origin:
 
 def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: None) -> str:
     """The whole document. `advance` is called after each figure, in any thread."""
+    drawers()  # they start while the first figures are computed
     paragraphs = story.paragraphs(view)
     drawn = _figures(view, advance)
     plan = view.plan
@@ -75,10 +80,10 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
 
 def _figures(view: View, advance: Callable[[], None]) -> dict[str, str]:
     """Every figure that applies, by name. Figures are computed here while others are drawn in other processes."""
-    slow_last = sorted(GALLERY.values(), key=lambda entry: entry.slow)
-    begun = {entry.name: _begun(entry.name, view, advance) for entry in slow_last}
-    drawings = ((name, begun[name]) for name in GALLERY)
-    return {name: "" if drawing is None else _drawn(*drawing) for name, drawing in drawings}
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="figure") as threads:
+        begun = dict(zip(_ORDER, threads.map(lambda name: _begun(name, view, advance), _ORDER), strict=True))
+        drawings = ((name, begun[name]) for name in GALLERY)
+        return {name: "" if drawing is None else _drawn(*drawing) for name, drawing in drawings}
 
 
 def _begun(name: str, view: View, advance: Callable[[], None]) -> _Drawing | None:

@@ -185,13 +185,18 @@ class _Handle(structref.StructRefProxy):
     """The buffers as compiled code holds them."""
 
     if TYPE_CHECKING:
-
-        def __init__(self, memory: _Memory) -> None: ...
-
         memory: _Memory
+
+    def __new__(cls, memory: _Memory) -> _Handle:  # Numba's own compiles anew in every process
+        return _held(memory)
 
 
 structref.define_proxy(_Handle, _HandleType, ["memory"])  # type: ignore[no-untyped-call]
+
+
+@entry
+def _held(memory: _Memory) -> _Handle:
+    return _Handle(memory)
 
 
 class Survivals:

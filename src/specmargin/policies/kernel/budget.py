@@ -56,13 +56,18 @@ class Handle(structref.StructRefProxy):
     """The prices as compiled code holds them: passing their arrays would take longer than the decision."""
 
     if TYPE_CHECKING:
-
-        def __init__(self, priced: Priced) -> None: ...
-
         priced: Priced
+
+    def __new__(cls, priced: Priced) -> Handle:  # Numba's own compiles anew in every process
+        return _held(priced)
 
 
 structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyped-call]
+
+
+@entry
+def _held(priced: Priced) -> Handle:
+    return Handle(priced)
 
 
 @fast_entry

@@ -300,13 +300,18 @@ class Handle(structref.StructRefProxy):
     engine whose forward pass has evicted the CPU caches; so they are passed once."""
 
     if TYPE_CHECKING:
-
-        def __init__(self, kernel: Kernel) -> None: ...
-
         kernel: Kernel
+
+    def __new__(cls, kernel: Kernel) -> Handle:  # Numba's own compiles anew in every process
+        return _held(kernel)
 
 
 structref.define_proxy(Handle, _HandleType, ["kernel"])  # type: ignore[no-untyped-call]
+
+
+@entry
+def _held(kernel: Kernel) -> Handle:
+    return Handle(kernel)
 
 
 @entry
