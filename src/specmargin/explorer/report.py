@@ -17,6 +17,7 @@ from specmargin.explorer import story
 from specmargin.explorer.choices import next_tokens
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
 from specmargin.explorer.view import View
+from specmargin.explorer.words import bottleneck
 from specmargin.figures.figure import Figure
 from specmargin.figures.svg import drawers
 from specmargin.figures.theme import DARK, DARK_OF, LIGHT, PAIRED
@@ -110,7 +111,7 @@ def _drawn(shown: Figure, light: Future[str], dark: Future[str] | None) -> str:
     label = _text(f"{shown.title}. {shown.takeaway}")
     return (
         f"<figure><h4>{_text(shown.title)}</h4><p>{_text(shown.takeaway)}</p>"
-        f'<div class="scroll" role="img" aria-label="{label}">{drawings}</div>'
+        f'<div class="drawing" role="img" aria-label="{label}">{drawings}</div>'
         f"<figcaption>Source: {_text(shown.source)}</figcaption></figure>"
     )
 
@@ -186,6 +187,7 @@ def _table(view: View) -> str:
 def _cells(row: dict[str, Any], next_token: dict[str, Any]) -> Iterator[str]:
     depth, needed = row["better_depth"], next_token["needed"]
     shown = row | {
+        "bound_by": bottleneck(row["bound_by"]),
         "tpot_seconds": row["tpot_seconds"] * 1e3,  # in milliseconds, as its column says
         "better": "" if depth is None else f"{depth or 'none'}: {row['better_speedup']:.2f}×",
         "needed": next_token["note"] if needed is None else f"{needed:.2f}",
@@ -238,7 +240,7 @@ th:last-child,td:last-child{text-align:left;white-space:normal}
 .unfit td{color:var(--quiet)}.note{color:var(--quiet);font-size:.85rem}
 figure{margin:2.5rem 0}h4{margin:0;font-size:1.05rem}figure p{margin:.2rem 0 .6rem;font-size:.9rem}
 figure p,figcaption{color:var(--quiet)}figcaption{font-size:.8rem}
-.scroll{overflow-x:auto}.scroll svg{display:block;max-width:100%;min-width:34rem;height:auto}
+.drawing svg{display:block;width:100%;max-width:44rem;height:auto}
 footer,ul{color:var(--quiet);font-size:.85rem}footer{margin:3rem 0}footer a{color:inherit}
 @media(max-width:50rem){
 body{margin:1.5rem auto}h1{font-size:1.5rem}

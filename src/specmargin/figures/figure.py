@@ -23,6 +23,7 @@ Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.C
 Draw = Callable[..., Chart]
 
 WIDTH, HEIGHT = 620, 340  # pixels of a figure in a file
+_PAGE_WIDTH, _PAGE_HEIGHT = 400, 280  # pixels of a drawing in a page without scripts
 _CHARACTERS = 96  # of a subtitle's line
 
 
@@ -64,10 +65,11 @@ class Figure:
         return _structure(self.draw, self.shape)
 
     def drawing(self, theme: Theme = LIGHT) -> dict[str, Any]:
-        """The specification of the drawing alone, for a page that shows title, takeaway and source itself."""
-        spec = dict(self.structure)
-        if not {"width", "hconcat", "vconcat", "concat"} & spec.keys():
-            spec |= {"width": WIDTH, "height": HEIGHT}
+        """The specification of the drawing alone, for a page that shows title, takeaway and source itself.
+
+        Narrow enough to be read on a telephone, where it is scaled down.
+        """
+        spec = _placed(self.structure)
         return spec | {"datasets": spec.get("datasets", {}) | dict(self.tables), "config": config(theme)}
 
     @property
@@ -98,6 +100,21 @@ def _structure(draw: Draw, shape: tuple[Hashable, ...]) -> dict[str, Any]:
     spec.pop("config", None)
     spec.pop("title", None)
     return spec
+
+
+def _placed(structure: dict[str, Any]) -> dict[str, Any]:
+    """Panels with a width are below each other; panels of cells, which have none, are two in a row."""
+    spec = dict(structure)
+    side_by_side, stacked = spec.pop("hconcat", None), spec.pop("vconcat", None)
+    panels = side_by_side or stacked
+    if panels is None:
+        size = {"width": _PAGE_WIDTH, "height": _PAGE_HEIGHT}
+        return spec if {"width", "concat"} & spec.keys() else spec | size
+    wide = [isinstance(panel.get("width"), int | float) for panel in panels]
+    placed = [panel | ({"width": _PAGE_WIDTH} if grows else {}) for panel, grows in zip(panels, wide, strict=True)]
+    if side_by_side is None:
+        return spec | {"vconcat": placed}
+    return spec | {"concat": placed, "columns": 1 if all(wide) else 2}
 
 
 def table(name: str) -> alt.Chart:

@@ -76,7 +76,11 @@ const narrowed = (structure, width) => (width > 520 ? structure
 // Panels below each other are as wide as the page; panels side by side break into rows where they do not fit.
 function placed(structure, width) {
   const { hconcat, vconcat, ...rest } = structure;
-  if (hconcat) return { ...rest, concat: hconcat, columns: Math.max(1, Math.min(hconcat.length, Math.round(width / 280))) };
+  if (hconcat) {
+    const columns = Math.max(1, Math.min(hconcat.length, Math.round(width / 280)));
+    const wide = Math.max(Math.floor(width / columns) - 130, 150); // besides the names and numbers of bars
+    return { ...rest, concat: hconcat.map((part) => (Number(part.width) ? { ...part, width: wide } : part)), columns };
+  }
   if (vconcat) return { ...rest, vconcat: vconcat.map((part) => ({ ...part, width: Math.max(width - 110, 160) })) };
   if (rest.concat) return rest;
   return { ...rest, width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } };
