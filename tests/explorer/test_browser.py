@@ -31,6 +31,18 @@ def ready(page: Page) -> Page:
     return page
 
 
+_ALL_SEEN_DRAWN = """() => [...document.querySelectorAll('.figure:not([hidden])')].filter((e) => {
+    const { top, bottom } = e.getBoundingClientRect();
+    return bottom > -120 && top < innerHeight + 120; // as far as the page itself looks
+}).every((e) => e.querySelector('.chart svg, button'))"""
+
+
+def settled(page: Page) -> Page:
+    """Every figure in sight is drawn."""
+    page.wait_for_function(_ALL_SEEN_DRAWN)
+    return page
+
+
 def redraws(page: Page) -> int:
     return int(page.evaluate("() => performance.getEntriesByName('redraw').length"))
 
@@ -315,10 +327,6 @@ def test_the_keyboard_reaches_everything(open_page: Open) -> None:
     assert "acceptance=" in page.url
 
 
-_ALL_SEEN_DRAWN = """() => [...document.querySelectorAll('.figure:not([hidden])')].filter((e) => {
-    const { top, bottom } = e.getBoundingClientRect();
-    return bottom > 0 && top < innerHeight;
-}).every((e) => e.querySelector('.chart svg, button'))"""
 # All rows of a figure's numbers are alike, and axe-core takes milliseconds for the contrast of each cell.
 _FURTHER_ROWS = ".figure details tbody tr:nth-child(n + 4)"
 _COMPARED = "/?prices=laws&vs=gpu%3Db200%26prices%3Dlaws&gpu_hour_price=3"
@@ -348,7 +356,7 @@ def test_no_serious_accessibility_violation(
     # What nobody sees is not drawn, and the first cards are hidden unless scenarios are compared.
     page.locator(".figure:not([hidden])").first.scroll_into_view_if_needed()
     page.wait_for_selector(".figure:not([hidden]) svg .mark-group")
-    page.wait_for_function(_ALL_SEEN_DRAWN)
+    settled(page)
     page.eval_on_selector_all(_FURTHER_ROWS, "rows => rows.forEach((row) => row.remove())")
     page.evaluate(axe_source + "; 0")
     audit = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
@@ -367,8 +375,7 @@ def test_no_serious_accessibility_violation(
 @pytest.mark.parametrize("prices", ["laws", pytest.param("tables", marks=needs_tables)])
 def test_a_change_asks_once_and_redraws_once(open_page: Open, prices: str) -> None:
     """How long that takes is measured by `benchmarks/bench_explorer.py`, on a quiet machine."""
-    page = ready(open_page(f"/?prices={prices}"))
-    page.wait_for_load_state("networkidle")
+    page = settled(ready(open_page(f"/?prices={prices}")))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/view?" in request.url else None)
     changes = [slide(page, "alpha", 0.62), slide(page, "batch", 4), slide(page, "context", 11)]
