@@ -3,7 +3,8 @@
     specmargin plan qwen3-30b-a3b … --policy POLICY.json       its options: docs/live.md
     python benchmarks/gpu_swing.py make FOLDER POLICY.json [BANK.npz]    model folders, policy and the jobs
     python benchmarks/gpu_swing.py run FOLDER                  FOLDER/swing.json
-    python benchmarks/gpu_swing.py gates FOLDER [SECONDS]      FOLDER/gates.json: an engine with adaptive verification
+    python benchmarks/gpu_swing.py gates FOLDER [SECONDS]      FOLDER/gates.json: an engine with adaptive verification,
+                                                               which measures once there is no FOLDER/wait
     python benchmarks/gpu_swing.py plain FOLDER                FOLDER/plain.json: an engine without speculation
 
 One engine under vLLM's defaults (second model runner, async scheduling, full graphs), dummy weights, synthetic
@@ -15,7 +16,9 @@ without the plug-in. Overhead is the difference of whole rounds with and without
 `gates` has vLLM's adaptive verification enabled and replays a bank (`benchmarks/gpu/replay.py`), one kind of traffic at
 a time: vLLM's gate as shipped and with an honest curve, Specmargin's gate with its controller, the controller alone,
 and fixed depths verified whole, which tie this engine to the first. All gates share vLLM's acceptance estimator; where
-it has diverged, it is restarted and the load is played again. Every load and kind gets the same time.
+it has diverged, it is restarted and the load is played again. Before the first block of a load every contestant plays
+one turn that is not counted, and a turn in which a round takes much longer than the others is played again: kernels are
+compiled when they first meet a shape, once in the life of a server. The result says how many were.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import sys
 import time
 import traceback
@@ -53,8 +57,12 @@ LEAST_ROUNDS = 8
 # With many sequences the GPU lowers its clock after half a second of deep rounds: every turn begins after that.
 SETTLE_SECONDS, MANY = 0.5, 64
 PROMPT_TOKENS = 96
-GATE_SECONDS, GATE_TURN_SECONDS, GATE_LEARNING_SECONDS, ESTIMATOR_ROUNDS = 270.0, 0.35, 1.2, 300
-GATE_BLOCKS = (3, 8)  # at least and at most
+GATE_SECONDS, GATE_LEARNING_SECONDS, ESTIMATOR_ROUNDS = 860.0, 2.5, 300
+GATE_TURN_SECONDS = {1: 1.2, 4: 1.2, 16: 0.6}  # by sequences: few of them commit few tokens per round
+GATE_LATER_SECONDS = 0.4  # with more of them
+GATE_WEIGHT = {1: 1.6, 4: 1.6}  # of a load's share of the time; 1 for the others
+GATE_BLOCKS = (3, 16)  # at least and at most
+STALL_SECONDS, MOST_REPEATS = 0.12, 2  # of one round over the median of its turn, and how often a turn is repeated
 TIED = (1, 3, 5)  # depths that are verified whole beside the gates
 GRAPH_POSITIONS = 512  # of vLLM's largest CUDA graph
 
@@ -93,6 +101,9 @@ def make(folder: Path, policy: Path, bank: Path | None = None) -> None:
         added = {} if config is None else {"speculative_config": config, "additional_config": {"specmargin": own}}
         job = {"name": name, "engine": engine | added, "speculative": config is not None}
         (folder / f"{name}.job.json").write_text(json.dumps(job | {"vocabulary": VOCABULARY[MODEL]}, indent=1))
+
+
+Contestant = tuple[str, Callable[[], None]]  # name, and what begins its turn
 
 
 class Swing:
@@ -161,15 +172,18 @@ class Swing:
 
         self.scheduler._update_after_schedule = counted
         context = self.engine.context()
-        begun, rounds, tokens = time.perf_counter(), 0, 0
-        while time.perf_counter() - begun < seconds or rounds < LEAST_ROUNDS:
-            _, new_tokens = self.engine.rounds(1)
-            rounds, tokens = rounds + 1, tokens + new_tokens
-        elapsed = time.perf_counter() - begun
+        begun, tokens, round_seconds = time.perf_counter(), 0, list[float]()
+        while time.perf_counter() - begun < seconds or len(round_seconds) < LEAST_ROUNDS:
+            took, new_tokens = self.engine.rounds(1)
+            round_seconds.append(took)
+            tokens += new_tokens
+        elapsed, rounds = time.perf_counter() - begun, len(round_seconds)
         del self.scheduler._update_after_schedule
         depths = {str(depth): count for depth, count in sorted(asked.items())}
         context = round((context + self.engine.context()) / 2, 1)
-        return {"seconds": round(elapsed, 5), "rounds": rounds, "tokens": tokens, "depths": depths, "context": context}
+        stall = round(max(round_seconds) - statistics.median(round_seconds), 4)
+        turn = {"seconds": round(elapsed, 5), "rounds": rounds, "tokens": tokens, "depths": depths, "context": context}
+        return turn | {"stall": stall}
 
     def play(self, batch: int, traffic: str) -> dict[str, Any]:
         """One load and traffic: the controller learns, then contestants take turns, in another order in each block."""
@@ -261,16 +275,22 @@ class GateSwing(Swing):
         for gate in ("whole", "specmargin"):
             self._fill_for(batch, gate)
             self.turn(GATE_LEARNING_SECONDS)
+        self._fill_for(batch, "whole")
+        for _, begin in contestants:
+            begin()
+            self._replayed_turn(batch, 0)
         before, blocks, longest = self.estimator(f"before {batch}, {name}")[0], list[dict[str, Any]](), 0.0
         least, most = GATE_BLOCKS
         while len(blocks) < least or (len(blocks) < most and time.perf_counter() - begun + longest < seconds):
             block_begun, block = time.perf_counter(), len(blocks)
             self._fill_for(batch, "whole")
-            ordered = contestants if block % 2 == 0 else contestants[::-1]
-            first, turns = block // 2 * 2 % len(contestants), {}
-            for contestant, begin in ordered[first:] + ordered[:first]:
-                begin()
-                turns[contestant] = self._replayed_turn(block)
+            turns: dict[str, dict[str, Any]] = {}
+            for contestant, begin in _order(contestants, block):
+                for repeats in range(1 + MOST_REPEATS):
+                    begin()
+                    turns[contestant] = self._replayed_turn(batch, block) | {"repeats": repeats}
+                    if turns[contestant]["stall"] < STALL_SECONDS:
+                        break
             blocks.append(turns)
             longest = max(longest, time.perf_counter() - block_begun)
         after, sound = self.estimator(f"after {batch}, {name}")
@@ -278,7 +298,7 @@ class GateSwing(Swing):
         row = {"batch": batch, "traffic": name, "table_depth": named, "estimator": states, "estimator_sound": sound}
         return row | {"blocks": blocks}
 
-    def _contestants(self, batch: int, named: int) -> list[tuple[str, Callable[[], None]]]:
+    def _contestants(self, batch: int, named: int) -> list[Contestant]:
         whole = [depth for depth in self.depths if batch * (depth + 1) <= GRAPH_POSITIONS]
         return [
             ("vllm gate", partial(self._use, "vllm", DEPTH)),
@@ -296,14 +316,22 @@ class GateSwing(Swing):
         self.engine.fill(batch, PROMPT_TOKENS)
         self.controlled(gated=gate == "specmargin")
 
-    def _replayed_turn(self, block: int) -> dict[str, Any]:
+    def _replayed_turn(self, batch: int, block: int) -> dict[str, Any]:
         """All contestants of a block meet the same rounds of the bank."""
         self.settle()
         self.replay.rewind(block)
         self.steps.clear()
-        turn = self.turn(GATE_TURN_SECONDS, settled=True)
+        turn = self.turn(GATE_TURN_SECONDS.get(batch, GATE_LATER_SECONDS), settled=True)
         drafts, verified = sum(step[1] for step in self.steps), sum(step[2] for step in self.steps)
         return turn | {"drafts": drafts, "verified": verified}
+
+
+def _order(contestants: list[Contestant], block: int) -> list[Contestant]:
+    """Forwards and backwards by turns, each pair of blocks with another one first: no contestant is always early in a
+    block, when contexts are short and the GPU's clock is high, and each follows both of its neighbours."""
+    first = block // 2 * 2 % len(contestants)
+    rotated = contestants[first:] + contestants[:first]
+    return rotated if block % 2 == 0 else rotated[::-1]
 
 
 def run(folder: Path) -> None:
@@ -346,13 +374,17 @@ def run_gates(folder: Path, seconds: float = GATE_SECONDS) -> None:
         "rows": [],
     }
     print("depths with graphs:", swing.depths, "curves:", result["curves"], flush=True)
+    while (folder / "wait").exists():  # for what shares the machine until then
+        time.sleep(0.5)
     begun = time.perf_counter()
     swing.learn(16)
-    phases = [(batch, kind) for batch in LOADS[::-1] for kind in range(len(swing.bank.names))]
+    phases = [(batch, kind) for batch in LOADS for kind in range(len(swing.bank.names))]
+    weights = [GATE_WEIGHT.get(batch, 1.0) for batch, _ in phases]
     for number, (batch, kind) in enumerate(phases):
+        share = weights[number] / sum(weights[number:])
         left = seconds - (time.perf_counter() - begun)
         try:
-            result["rows"].append(swing.play_soundly(batch, kind, left / (len(phases) - number)))
+            result["rows"].append(swing.play_soundly(batch, kind, left * share))
         except Exception:  # other loads stay
             traceback.print_exc()
             continue

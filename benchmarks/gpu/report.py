@@ -52,6 +52,10 @@ class Phase:
     def best_fixed(self) -> str:
         return max(self.fixed, key=self.speed)
 
+    def best_other(self) -> str:
+        """Of all contestants but Specmargin's gate."""
+        return max((name for name in self.seconds if name != OURS), key=self.speed)
+
 
 def read_swing(path: Path) -> list[Phase]:
     file = json.loads(path.read_text())
@@ -221,7 +225,19 @@ def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
     for title, part in parts.items():
         ratios = [ratio_text(paired_over(part, OURS, other)) for other in others.values()]
         lines.append(table_row([title, *([""] * (len(others) + 1)), *ratios]))
-    return "\n".join([*lines, "", _tie_table(phases, first)])
+    return "\n".join([*lines, "", _loads_table(phases), "", _tie_table(phases, first)])
+
+
+def _loads_table(phases: list[Phase]) -> str:
+    """By number of sequences: over the best of the others in each traffic, whichever it is."""
+    head = ["sequences", "best of the others", "Specmargin's gate over it", "blocks"]
+    lines = [table_row(head), table_row(["---:"] * len(head))]
+    for batch in sorted({phase.batch for phase in phases}):
+        chosen = [phase for phase in phases if phase.batch == batch]
+        best = ", ".join(f"{phase.best_other()} ({phase.traffic})" for phase in chosen)
+        blocks = " and ".join(str(_speeds(phase, OURS).size) for phase in chosen)
+        lines.append(table_row([str(batch), best, ratio_text(paired_over(chosen, OURS, Phase.best_other)), blocks]))
+    return "\n".join(lines)
 
 
 def _tie_table(phases: list[Phase], first: list[Phase]) -> str:

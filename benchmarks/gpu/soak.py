@@ -1,13 +1,14 @@
 """Minutes of requests that join and leave, with faults injected into the plug-in: nothing hangs, nothing leaks.
 
     python -m benchmarks.gpu.serving FOLDER                     what the machine needs, made beforehand
-    python -m benchmarks.gpu.soak FOLDER RESULT.json [--seconds 310] [--dtype float32] [--eager]
+    python -m benchmarks.gpu.soak FOLDER RESULT.json [--seconds 310] [--dtype float32] [--eager] [--native]
 
 One vLLM in this process serves the reference MoE with the plug-in and its gate on the GPU (in float32: the plug-in does
 not gate draft models with FlashAttention). Requests arrive at random,
 with mixed lengths and sampling parameters, some structured; one in six is aborted. Every five seconds the memory of the
 GPU and of this process is sampled; four times the engine is emptied and memory is compared at rest. It needs about 4 GB
-of GPU memory and leaves the rest to others.
+of GPU memory and leaves the rest to others. With `--native` vLLM's own adaptive verification serves the same requests,
+without the plug-in: what fails there too is not ours.
 
 A leak is memory at rest that grows from the second rest (by then every kind of request has been served) to the last:
 more than 1 MiB of tensors or 64 MiB of reserved memory on the GPU, or more than 2% of this process. Slopes by the
@@ -346,7 +347,11 @@ def main(given: list[str]) -> None:
     settings = {"mode": "adaptive", "policy": str(folder / POLICY), "gate": "on", "log_seconds": 30.0}
     settings |= {"slowest_decision_seconds": 5.0}  # other software runs beside it
     dtype = options.get("dtype", "float32")
-    serving = Serving(arguments(folder, dtype=dtype, settings=settings, eager="--eager" in given))
+    native = "--native" in given
+    engine = arguments(folder, dtype=dtype, settings=None if native else settings, eager="--eager" in given)
+    if native:
+        engine["speculative_config"] |= {"enable_adaptive_verification": True}
+    serving = Serving(engine)
     result: dict[str, Any] = {"what": __doc__, "engine": serving.description()}
     print(result["engine"], flush=True)
     prompts = json.loads((folder / "prompts.json").read_text())

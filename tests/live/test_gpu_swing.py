@@ -31,6 +31,7 @@ class _Engine:
         )
         self.runner = SimpleNamespace(speculator=SimpleNamespace(acceptance_estimator=estimator))
         self.gate, self.batch, self.ruin = "vllm", 0, 0
+        self.calls, self.stall_every = 0, 0
 
     def requests(self) -> list[int]:
         return list(range(self.batch))
@@ -49,7 +50,9 @@ class _Engine:
 
     def rounds(self, _: int) -> tuple[float, int]:
         time.sleep(1e-4)
-        return 1e-4, round(1000 * SPEED[self.gate])
+        self.calls += 1
+        stalled = self.stall_every and self.calls % self.stall_every == 0
+        return 0.5 if stalled else 1e-4, round(1000 * SPEED[self.gate])
 
 
 class _Scheduler:
@@ -71,7 +74,8 @@ def _swing() -> Any:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_swing, "GATE_TURN_SECONDS", 0.002)
+    monkeypatch.setattr(gpu_swing, "GATE_TURN_SECONDS", {})
+    monkeypatch.setattr(gpu_swing, "GATE_LATER_SECONDS", 0.002)
     monkeypatch.setattr(gpu_swing, "GATE_LEARNING_SECONDS", 0.002)
     monkeypatch.setattr(gpu_swing, "SETTLE_SECONDS", 0.0)
 
@@ -81,7 +85,7 @@ def test_the_report_has_ratios_of_what_was_played(tmp_path: Path) -> None:
     swing.learn(4)
     rows = [swing.play_soundly(batch, kind, 0.1) for batch in (1, 128) for kind in (0, 1)]
     assert [row["traffic"] for row in rows] == ["code", "prose"] * 2
-    assert {len(row["blocks"]) for row in rows} <= set(range(3, 9))
+    assert {len(row["blocks"]) for row in rows} <= set(range(3, 17))
     assert set(rows[0]["blocks"][0]) >= {"vllm gate", "vllm gate, honest curve", "specmargin gate", "controller"}
     survival = {name: swing.bank.survival(kind) for kind, name in enumerate(swing.bank.names)}
     (tmp_path / "gates.json").write_text(json.dumps({"rows": rows, "bank": {"survival": survival}}))
@@ -93,6 +97,7 @@ def test_the_report_has_ratios_of_what_was_played(tmp_path: Path) -> None:
     tables = report.gates_tables(phases, phases)
     assert tables.count("1, code") == 1
     assert "whole swing" in tables
+    assert "| 128 | vllm gate, honest curve (code)" in tables
     assert "| 1 | 5 | 1.000 |" in tables
 
 
@@ -108,6 +113,25 @@ def test_a_diverged_estimator_is_restarted_and_the_load_played_again(capsys: pyt
     swing.engine.ruin = 100
     with pytest.raises(SystemExit, match="diverges twice"):
         swing.learn(4)
+
+
+def test_a_turn_that_waited_for_a_compiler_is_played_again() -> None:
+    swing = _swing()
+    swing.engine.stall_every = 97
+    turns = [turn for block in swing.play_gates(4, 0, 0.05)["blocks"] for turn in block.values()]
+    assert {turn["repeats"] for turn in turns} == {0, 1}
+    assert all(turn["stall"] < gpu_swing.STALL_SECONDS for turn in turns)
+    swing.engine.stall_every = 3  # it never ends: the turn counts as it is
+    turns = [turn for block in swing.play_gates(4, 0, 0.05)["blocks"] for turn in block.values()]
+    assert {turn["repeats"] for turn in turns} == {gpu_swing.MOST_REPEATS}
+
+
+def test_no_contestant_is_always_first() -> None:
+    names: Any = [(str(i), None) for i in range(7)]
+    orders = [[name for name, _ in gpu_swing._order(names, block)] for block in range(14)]
+    assert all(sorted(order) == [name for name, _ in names] for order in orders)
+    places = {name: [order.index(name) for order in orders] for name, _ in names}
+    assert {sum(place) for place in places.values()} == {7 * 6}  # on average in the middle
 
 
 def test_a_bank_is_cut_to_what_the_engine_drafts() -> None:

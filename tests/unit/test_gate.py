@@ -377,6 +377,18 @@ def test_suspended_speculation_stays_suspended(tmp_path: Path) -> None:
     assert driver.draft_depth("abcd") == 0
 
 
+def test_a_single_sequence_is_not_gated_in_the_workers(tmp_path: Path) -> None:
+    """Its budget is chosen before its confidences are known, and no other sequence could use the rest of it."""
+    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    for ids, gated in (("a", False), ("ab", True), ("a", False), ("abcd", True)):
+        driver.draft_depth(ids)
+        driver.verify_whole()
+        assert driver.gate_order(len(ids), DEPTH).gated is gated
+    in_the_scheduler = built(tmp_path, {"mode": "adaptive"})  # there the confidences of the step itself are known
+    in_the_scheduler.draft_depth("a")
+    assert in_the_scheduler._pending.gated
+
+
 def test_tokens_that_were_not_drafted_are_expected_as_learned() -> None:
     chooser = _gated_depth()
     noise = np.full((3, DEPTH), np.nan, dtype=np.float32)

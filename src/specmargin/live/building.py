@@ -21,6 +21,9 @@ from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import Policy
 
 _LEARN_EVERY = 8  # steps
+# In the workers the budget is chosen before the step's confidences are known, and a single sequence has no other one
+# that could use its part of the budget: only the depth is left to choose.
+_LEAST_GATED = 2
 
 
 def build_driver(
@@ -50,7 +53,11 @@ def build_driver(
         allowed = _allowed(settings, file, candidates, max_depth)
         # A gate in the workers keeps steps inside the largest graph, so drafts may be deeper than it holds for all.
         limits = ControllerSettings(
-            candidates=allowed, early_stop=False, selective=device_gate, learn_times=not by_rank
+            candidates=allowed,
+            early_stop=False,
+            selective=device_gate,
+            least_gated=_LEAST_GATED if device_gate else 1,
+            learn_times=not by_rank,
         )
         policy = _policy(settings, file, limits, gated=gated, graph_positions=graph_positions)
         here = gated and not device_gate and settings.mode is not Mode.SCHEDULE

@@ -30,6 +30,7 @@ class ControllerSettings:
     candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels), 0 too; None: all
     early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
     selective: bool = False  # draft as deep as the look-ahead says even if it cannot: the gate costs nothing per token
+    least_gated: int = 1  # sequences: drafts of smaller batches are verified whole
     learn_times: bool = True  # False: prices as they are, for ranks that decide alike and share no clock
     hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
     probe_every: int = 8  # most steps in so many that probe another depth: one
@@ -72,6 +73,7 @@ class Controller(Compiled):
             candidates=settings.candidates,
             early_stop=settings.early_stop,
             selective=settings.selective,
+            least_gated=settings.least_gated,
             learn_times=settings.learn_times,
             tuning=tuning,
         )

@@ -62,11 +62,13 @@ def controller_kernel(
     candidates: tuple[int, ...] | None,
     early_stop: bool,
     selective: bool = False,
+    least_gated: int = 1,
     learn_times: bool = True,
     tuning: Rows[Tuning],
 ) -> Kernel:
     """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early.
-    `selective`: gated depths come from the look-ahead even if it cannot. `learn_times`: of its steps."""
+    `selective`: gated depths come from the look-ahead even if it cannot. `least_gated`: sequences of the smallest batch
+    that is gated. `learn_times`: of its steps."""
     return _make_kernel(
         table,
         _LookAheadArrays.of(ahead, table.max_depth),
@@ -76,6 +78,7 @@ def controller_kernel(
         candidates=candidates,
         early_stop=early_stop,
         selective=selective,
+        least_gated=least_gated,
         learn_times=learn_times,
         tuning=tuning,
     )
@@ -91,6 +94,7 @@ def _make_kernel(
     candidates: tuple[int, ...] | None = None,
     early_stop: bool = True,
     selective: bool = False,
+    least_gated: int = 1,
     learn_times: bool = True,
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
@@ -107,6 +111,7 @@ def _make_kernel(
         learns=learns,
         learns_times=learn_times,
         gates=gates,
+        least_gated=least_gated,
         early_stop=early_stop and table.by_pass,
         selective=selective or early_stop or not table.by_pass,
     )

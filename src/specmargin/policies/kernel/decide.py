@@ -114,10 +114,10 @@ def choose_lengths(kernel: Kernel, gated: bool, survival: FloatArray, depth: int
 
 @compiled
 def is_gating(kernel: Kernel, batch: int) -> bool:
-    """Whether drafts of a batch of this size are gated: there is a gate, and it is not suspended."""
-    marks = kernel.learned.marks[0]
-    if not kernel.rules.gates or marks.step >= marks.whole_until:
-        return kernel.rules.gates
+    """Whether drafts of a batch of this size are gated: there is a gate for it, and it is not suspended."""
+    marks, gates = kernel.learned.marks[0], kernel.rules.gates and batch >= kernel.rules.least_gated
+    if not gates or marks.step >= marks.whole_until:
+        return gates
     return batch > marks.whole_batch * _OTHER_LOAD or batch * _OTHER_LOAD < marks.whole_batch
 
 

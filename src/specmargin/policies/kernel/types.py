@@ -40,6 +40,7 @@ class Rules(NamedTuple):
     learns: bool
     learns_times: bool  # of steps; False: prices are used as they are
     gates: bool
+    least_gated: int  # sequences: drafts of smaller batches are verified whole
     early_stop: bool  # single drafts may end between two passes
     selective: bool  # gated depths come from the look-ahead: drafts end early, depth costs nothing, or it is asked for
 
