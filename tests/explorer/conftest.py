@@ -104,40 +104,63 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
+class Watched:
+    """Pages of one server, and what happened on them that may not: console errors, exceptions, requests to others."""
+
+    def __init__(self, browser: Browser, server: str) -> None:
+        self._browser, self._server = browser, server
+        self.pages: list[Page] = []
+        self.faults: list[str] = []
+
+    def open(self, path: str = "/", *, width: int = 1280, height: int = 900, expect: str = "", **options: str) -> Page:
+        """`expect`: part of a console error that the test provokes."""
+        page = self._browser.new_page(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+        self.pages.append(page)
+        page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
+        page.on("console", lambda said: self._heard(said.type, said.text, expect))
+        page.on("request", lambda asked: self._asked(asked.url))
+        page.goto(f"{self._server}{path}")
+        return page
+
+    def _heard(self, kind: str, text: str, expect: str) -> None:
+        if kind in ("error", "warning") and not (expect and expect in text):
+            self.faults.append(f"console: {text}")
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self._server, "data:", f"blob:{self._server}")):
+            self.faults.append(f"external request: {url}")
+
+    def close(self) -> None:
+        for page in self.pages:
+            page.close()
+
+
 @pytest.fixture
 def open_page(browser: Browser, server: str) -> Iterator[Callable[..., Page]]:
     """Open a path; at the end no console error, no exception and no request to anybody else may have happened."""
-    pages: list[Page] = []
-    faults: list[str] = []
+    watched = Watched(browser, server)
+    yield watched.open
+    watched.close()
+    assert watched.faults == []
 
-    def opened(path: str = "/", *, width: int = 1280, height: int = 900, expect: str = "", **options: str) -> Page:
-        """`expect`: part of a console error that the test provokes."""
-        page = browser.new_page(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
-        pages.append(page)
-        page.on("pageerror", lambda error: faults.append(f"exception: {error}"))
-        page.on(
-            "console",
-            lambda said: (
-                faults.append(f"console: {said.text}")
-                if said.type in ("error", "warning") and not (expect and expect in said.text)
-                else None
-            ),
-        )
-        page.on(
-            "request",
-            lambda asked: (
-                None
-                if asked.url.startswith((server, "data:", f"blob:{server}"))
-                else faults.append(f"external request: {asked.url}")
-            ),
-        )
-        page.goto(f"{server}{path}")
-        return page
 
-    yield opened
-    for page in pages:
-        page.close()
-    assert faults == []
+@pytest.fixture(scope="session")
+def _kept(browser: Browser, server: str) -> Iterator[tuple[Watched, Page]]:
+    watched = Watched(browser, server)
+    yield watched, watched.open("/?prices=laws", expect="Failed to load resource")
+    watched.close()
+
+
+@pytest.fixture
+def kept_page(_kept: tuple[Watched, Page]) -> Iterator[Page]:
+    """The page of the default scenario, for tests that leave its state as it is: all of them share it."""
+    watched, page = _kept
+    page.wait_for_selector("#numbers dd")
+    address = page.url
+    page.evaluate("() => { scrollTo(0, 0); document.getElementById('error').hidden = true; }")
+    yield page
+    assert page.url == address
+    assert watched.faults == []
 
 
 @pytest.fixture(scope="session")

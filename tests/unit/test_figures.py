@@ -205,9 +205,17 @@ def test_the_crossover_says_without_colour_who_leads() -> None:
 def test_colour_scales_cover_the_data_and_little_else(acceptance: str) -> None:
     made = figure("context", view(acceptance=acceptance))
     values = [cell["speedup"] for cell in made.tables["cells"]]
-    low, high = (float(str(end)) for end in made.shape[1:])
+    low, high = (float(end["speedup"]) for end in made.tables["ends"])
     assert low <= min(values) and max(values) <= high
     assert high - low <= max(values) - min(values) + 0.401
+
+
+@pytest.mark.parametrize("name", ["speedup", "ledger", "context", "pareto"])
+def test_sliders_and_drafters_change_the_rows_of_a_chart_and_not_the_chart(name: str) -> None:
+    """A page then draws new rows; a new chart takes several times as long."""
+    changes: list[dict[str, Any]] = [{"acceptance": "0.3"}, {"acceptance": "0.95"}, {"context": 512}]
+    changes += [{"drafter": kind} for kind in ("dflash", "eagle", "ngram")]
+    assert {figure(name, view(**change)).key for change in changes} == {figure(name, view()).key}
 
 
 # --- labels and knees ---

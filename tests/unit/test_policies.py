@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specmargin.compiling import entry
+from specmargin.live import sequences
+from specmargin.policies import policy as policies
 from specmargin.policies.controller import Controller, ControllerSettings
-from specmargin.policies.kernel import decide
+from specmargin.policies.kernel import budget, decide
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.types import Kernel
 from specmargin.policies.policy import Decision, FixedDepth, OneWidthGate, Outcome, Policy, RaggedGate, Schedule
@@ -523,3 +525,9 @@ def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
         )
     assert left_out > 300 * 64  # more than one per sequence
     np.testing.assert_allclose(controller.mean_survival(), prior, atol=0.04)
+
+
+@pytest.mark.parametrize("held", [policies._held, budget.held, sequences._held])
+def test_handles_are_not_compiled_anew_in_every_process(held: Any) -> None:
+    """Numba's own constructor of a handle is not cached on disk: it took two seconds of the first report."""
+    assert held._cache.cache_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +41,7 @@ def report(
     if output.suffix != ".html":
         raise InputError(f"{output}: the name of a report must end in .html")
     check_new(output, force=force)
+    gc.set_threshold(200_000)  # by default a tenth of the time: figures are many small objects, and none is garbage
     view = View(request=request)
     with render.progress("drawing", len(GALLERY)) as advance:
         text = page(view, Origin(made=datetime.now(UTC)), advance=lambda: advance(1))

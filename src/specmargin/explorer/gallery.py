@@ -11,6 +11,7 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
 from specmargin.decisions.design import Space, explore
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer import day
 from specmargin.explorer.view import View
@@ -59,15 +60,23 @@ def _speedup(view: View) -> Figure:
 
 
 def _context(view: View) -> Figure:
-    return payoff.context_figure(view.pricer, **view.setting)
+    return _by_setting(payoff.context_figure, view.pricer, **view.setting)
 
 
 def _pareto(view: View) -> Figure:
-    return payoff.pareto_figure(view.pricer, **view.setting)
+    return _by_setting(payoff.pareto_figure, view.pricer, **view.setting)
 
 
 def _ledger(view: View) -> Figure:
-    return ledger.ledger_figure(view.pricer, **view.setting)
+    return _by_setting(ledger.ledger_figure, view.pricer, **view.setting)
+
+
+@made_once(maxsize=24)
+def _by_setting(
+    draw: Callable[..., Figure], pricer: Pricer, *, max_depth: int, graph_limit: int | None, schedule: Schedule
+) -> Figure:
+    """A figure that another marked batch leaves as it is: pricers are kept, and equal only to themselves."""
+    return draw(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
 
 
 def _crossover(view: View) -> Figure:
@@ -184,9 +193,9 @@ def _with_confidence(view: View) -> Rounds:
 
 
 def _reliability(view: View) -> Figure:
-    from specmargin.acceptance.calibration import Raw  # noqa: PLC0415
-
     rounds = _with_confidence(view)
+    from specmargin.acceptance.calibration import Raw  # noqa: PLC0415 (SciPy: 0.4 s)
+
     judge, calibrated = _held_out(_ById(rounds))
     sides = {"raw": Raw().probability(judge), "calibrated": calibrated}
     return acceptance.reliability_figure(
@@ -195,10 +204,10 @@ def _reliability(view: View) -> Figure:
 
 
 def _joint(view: View) -> Figure:
+    rounds = _with_confidence(view)
     from specmargin.acceptance.calibration import Raw, survival_of  # noqa: PLC0415
     from specmargin.acceptance.estimate import joint_table  # noqa: PLC0415
 
-    rounds = _with_confidence(view)
     return acceptance.joint_figure(
         joint_table(rounds, survival_of(rounds, Raw())),
         drafter=_drafter_name(view),

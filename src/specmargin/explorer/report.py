@@ -6,7 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ from specmargin.explorer import story
 from specmargin.explorer.choices import next_tokens
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
 from specmargin.explorer.view import View
+from specmargin.explorer.words import bottleneck
 from specmargin.figures.figure import Figure
 from specmargin.figures.svg import drawers
 from specmargin.figures.theme import DARK, DARK_OF, LIGHT, PAIRED
@@ -36,6 +37,10 @@ _COLUMNS = {
     "bound_by": ("bottleneck", "{}"),
 }
 _SCALES = ('"heatmap"', '"diverging"')  # between the colours of a scale, no style sheet can tell dark from light
+# The first simulation loads compiled code, for which other Python code need not wait: it has a thread of its own, and
+# the figure that needs the same code comes last.
+_LOADS, _WAITS = "day", "policies"
+_ORDER = sorted(GALLERY, key=lambda name: (name != _LOADS, name == _WAITS, GALLERY[name].slow))
 _Drawing = tuple[Figure, Future[str], Future[str] | None]
 
 
@@ -49,6 +54,7 @@ class Origin:
 
 def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: None) -> str:
     """The whole document. `advance` is called after each figure, in any thread."""
+    drawers()  # they start while the first figures are computed
     paragraphs = story.paragraphs(view)
     drawn = _figures(view, advance)
     plan = view.plan
@@ -75,10 +81,10 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
 
 def _figures(view: View, advance: Callable[[], None]) -> dict[str, str]:
     """Every figure that applies, by name. Figures are computed here while others are drawn in other processes."""
-    slow_last = sorted(GALLERY.values(), key=lambda entry: entry.slow)
-    begun = {entry.name: _begun(entry.name, view, advance) for entry in slow_last}
-    drawings = ((name, begun[name]) for name in GALLERY)
-    return {name: "" if drawing is None else _drawn(*drawing) for name, drawing in drawings}
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="figure") as threads:
+        begun = dict(zip(_ORDER, threads.map(lambda name: _begun(name, view, advance), _ORDER), strict=True))
+        drawings = ((name, begun[name]) for name in GALLERY)
+        return {name: "" if drawing is None else _drawn(*drawing) for name, drawing in drawings}
 
 
 def _begun(name: str, view: View, advance: Callable[[], None]) -> _Drawing | None:
@@ -105,7 +111,7 @@ def _drawn(shown: Figure, light: Future[str], dark: Future[str] | None) -> str:
     label = _text(f"{shown.title}. {shown.takeaway}")
     return (
         f"<figure><h4>{_text(shown.title)}</h4><p>{_text(shown.takeaway)}</p>"
-        f'<div class="scroll" role="img" aria-label="{label}">{drawings}</div>'
+        f'<div class="drawing" role="img" aria-label="{label}">{drawings}</div>'
         f"<figcaption>Source: {_text(shown.source)}</figcaption></figure>"
     )
 
@@ -181,6 +187,7 @@ def _table(view: View) -> str:
 def _cells(row: dict[str, Any], next_token: dict[str, Any]) -> Iterator[str]:
     depth, needed = row["better_depth"], next_token["needed"]
     shown = row | {
+        "bound_by": bottleneck(row["bound_by"]),
         "tpot_seconds": row["tpot_seconds"] * 1e3,  # in milliseconds, as its column says
         "better": "" if depth is None else f"{depth or 'none'}: {row['better_speedup']:.2f}×",
         "needed": next_token["note"] if needed is None else f"{needed:.2f}",
@@ -233,7 +240,7 @@ th:last-child,td:last-child{text-align:left;white-space:normal}
 .unfit td{color:var(--quiet)}.note{color:var(--quiet);font-size:.85rem}
 figure{margin:2.5rem 0}h4{margin:0;font-size:1.05rem}figure p{margin:.2rem 0 .6rem;font-size:.9rem}
 figure p,figcaption{color:var(--quiet)}figcaption{font-size:.8rem}
-.scroll{overflow-x:auto}.scroll svg{display:block;max-width:100%;min-width:34rem;height:auto}
+.drawing svg{display:block;width:100%;max-width:44rem;height:auto}
 footer,ul{color:var(--quiet);font-size:.85rem}footer{margin:3rem 0}footer a{color:inherit}
 @media(max-width:50rem){
 body{margin:1.5rem auto}h1{font-size:1.5rem}

@@ -13,7 +13,7 @@ from specmargin.app.planning import Answer, answer, row_and_range
 from specmargin.app.request_schema import ScenarioRequest
 from specmargin.app.scenarios import early_stop_of, scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
-from specmargin.caching import made_once
+from specmargin.caching import IdentityCache, made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.certainty import SpeedupRange
 from specmargin.decisions.next_token import NextToken, next_token
@@ -27,6 +27,8 @@ from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineFormat
 from specmargin.routing.local import LocalRouting
+from specmargin.routing.profile import expert_counter, remembering
+from specmargin.step import ExpertCounter
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -185,7 +187,18 @@ def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | 
 @made_once(maxsize=_CACHED)
 def _base(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
     choice, scenario = scenario_of(request)
-    return choice, Pricer(scenario)
+    return choice, Pricer(scenario, count_experts=_counter(scenario))
+
+
+_counters: IdentityCache[ExpertCounter] = IdentityCache(maxsize=8)  # used under the lock of `_base`
+
+
+def _counter(scenario: Scenario) -> ExpertCounter:
+    """Experts by step, shared by scenarios that differ in drafter, engine or prices."""
+    routing, ranks, placement = scenario.routing, scenario.layout.expert_ranks, scenario.placement
+    return _counters.get(
+        (id(routing), ranks, placement), routing, lambda: remembering(expert_counter(routing, ranks, placement))
+    )
 
 
 @made_once(maxsize=_CACHED)

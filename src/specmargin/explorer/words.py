@@ -1,4 +1,4 @@
-"""Refusals in the words of the page: the names of its controls instead of options of the command line."""
+"""The words of the page: its names of controls instead of options of the command line, and of what limits a step."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ TITLES = {
     "draft_p_min": "draft_p_min in the address",
     "form": "form in the address",
 }
+#: What limits a component of a step, by resource; also in `static/answer.js`.
+LIMITS = {"bytes": "limited by memory reads", "flops": "limited by arithmetic", "fixed time": "a fixed time"}
 _GPUS = re.compile(r"--gpus (\d+)")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
@@ -37,3 +39,9 @@ def page_words(message: str) -> str:
     message = _GPUS.sub(r"\1 GPUs", message)
     message = _OPTION.sub(lambda match: title(match.group(1).replace("-", "_")), message)
     return message[:1].upper() + message[1:] if message.split(" ", 1)[0].isalpha() else message
+
+
+def bottleneck(bound_by: str) -> str:
+    """`routed experts: bytes` is `routed experts (limited by memory reads)`; collectives are their own resource."""
+    component, _, resource = bound_by.partition(": ")
+    return component if resource in ("", component) else f"{component} ({LIMITS.get(resource, resource)})"

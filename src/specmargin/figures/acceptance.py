@@ -55,7 +55,7 @@ def _draw_histogram() -> alt.LayerChart:
     bars = (
         table("rows")
         .mark_bar(style="bar-one")
-        .encode(x=x, y=y, tooltip=["accepted:O", alt.Tooltip("share:Q", format=".1%")])
+        .encode(x=x, y=y, tooltip=[alt.Tooltip("accepted:O"), alt.Tooltip("share:Q", format=".1%")])
     )
     values = table("rows").mark_text(dy=-9).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
     return alt.LayerChart(layer=[bars, values])
@@ -118,12 +118,16 @@ def _draw_survival(names: tuple[str, ...]) -> alt.LayerChart:
     )
     domain = DRAFTERS if len(names) == 1 and names[0] in DRAFTERS else names  # a drafter has its own colour
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(domain)), legend=None)
-    tooltip = [alt.Tooltip("series:N", title=" "), "depth:Q", alt.Tooltip("survival:Q", format=".1%")]
+    tooltip = [alt.Tooltip("series:N", title=" "), alt.Tooltip("depth:Q"), alt.Tooltip("survival:Q", format=".1%")]
     lines = table("curves").mark_line().encode(x=x, y=y, color=colour)
     points = table("curves").mark_point(size=24).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
     needed = table("needed").mark_rule(style="marker").encode(y=y)
-    name = table("needed").mark_text(style="marker-label", align="left", dx=4, dy=-8).encode(x=x, y=y, text="text:N")
+    name = (
+        table("needed")
+        .mark_text(style="marker-label", align="left", dx=4, dy=-8)
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
     return alt.LayerChart(layer=[needed, lines, points, labels, name])
 
 
@@ -162,7 +166,7 @@ def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
         alt.Tooltip("series:N", title=" "),
         alt.Tooltip("said:Q", format=".1%"),
         alt.Tooltip("kept:Q", format=".1%"),
-        "tokens:Q",
+        alt.Tooltip("tokens:Q"),
     ]
     even = table("even").mark_line(style="reference").encode(x=x, y=y)
     lines = table("points").mark_line().encode(x=x, y=y, color=colour)
@@ -208,8 +212,18 @@ def _draw_joint(size: int) -> alt.LayerChart:
     )
     y = alt.Y("accepted:O", title="accepted tokens", sort=order[::-1])
     colour = alt.Color("share:Q", scale=alt.Scale(range="heatmap", type="sqrt", interpolate="lab"), legend=None)
-    tooltip = ["predicted:O", "accepted:O", alt.Tooltip("share:Q", format=".2%")]
+    tooltip = [alt.Tooltip("predicted:O"), alt.Tooltip("accepted:O"), alt.Tooltip("share:Q", format=".2%")]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
-    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    low = (
+        table("cells")
+        .transform_filter("!datum.high")
+        .mark_text(style="cell-low")
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
+    high = (
+        table("cells")
+        .transform_filter("datum.high")
+        .mark_text(style="cell-high")
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
     return alt.LayerChart(layer=[cells, low, high])

@@ -105,12 +105,22 @@ def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
         ),
     )
     tooltip = [
-        "batch:O",
+        alt.Tooltip("batch:O"),
         alt.Tooltip("depth:O", title="draft"),
         alt.Tooltip("winner:N", title="ahead"),
         alt.Tooltip("ratio:Q", format=".2f"),
     ]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    low = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
-    high = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
+    low = (
+        table("cells")
+        .transform_filter("!datum.high")
+        .mark_text(style="cell-low")
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
+    high = (
+        table("cells")
+        .transform_filter("datum.high")
+        .mark_text(style="cell-high")
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
     return alt.LayerChart(layer=[cells, low, high])

@@ -13,7 +13,7 @@ from specmargin.decisions.plan import Plan, deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import configured, fitting_batch, setting_goodput
 from specmargin.decisions.schedule import Schedule
-from specmargin.figures.figure import batch_axis, table
+from specmargin.figures.figure import batch_axis, table, x_at, y_at
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -120,7 +120,7 @@ def limit_rows(shown: Curve, schedule: Schedule | None) -> list[dict[str, object
 def limit_marks() -> list[alt.Chart]:
     """The shaded area of batches that do not fit, and its name: over a table `limit` of `limit_rows`."""
     x = batch_axis()
-    area = table("limit").mark_rect(style="limit").encode(x=x, x2="end:Q")
+    area = table("limit").mark_rect(style="limit").encode(x=x, x2=alt.X2("end:Q"))
     edge = table("limit").mark_rule(style="limit-edge").encode(x=x)
     name = table("limit").mark_text(style="limit-label", baseline="line-top", lineHeight=14)
-    return [area, edge, name.encode(x=alt.value("width"), y=alt.value(4), text="text:N")]
+    return [area, edge, name.encode(x=x_at("width"), y=y_at(4), text=alt.Text("text:N"))]

@@ -93,10 +93,18 @@ def _draw_panel(name: str, per_token: tuple[int, ...], experts: tuple[int, ...],
             title="goodput", format=".2~f", values=[tick for tick in _TICKS if 1.0 / reach <= tick <= reach]
         ),
     )
-    tooltip = ["experts:O", "per_token:O", "width:Q", "shared:Q", "parameters:Q", "relative:Q", "small:N"]
+    tooltip = [
+        alt.Tooltip("experts:O"),
+        alt.Tooltip("per_token:O"),
+        alt.Tooltip("width:Q"),
+        alt.Tooltip("shared:Q"),
+        alt.Tooltip("parameters:Q"),
+        alt.Tooltip("relative:Q"),
+        alt.Tooltip("small:N"),
+    ]
     solid = alt.condition("datum.fits", alt.value(1.0), alt.value(0.5))
     cells = base.mark_rect().encode(color=colour, opacity=solid, tooltip=tooltip)
-    large = base.mark_text(style="cell-low", fontSize=13, dy=-6).encode(text="large:N", opacity=solid)
-    small = base.mark_text(style="cell-low", fontSize=10, dy=11).encode(text="small:N", opacity=solid)
+    large = base.mark_text(style="cell-low", fontSize=13, dy=-6).encode(text=alt.Text("large:N"), opacity=solid)
+    small = base.mark_text(style="cell-low", fontSize=10, dy=11).encode(text=alt.Text("small:N"), opacity=solid)
     heading = alt.TitleParams(name, fontSize=12, anchor="middle", offset=6)
     return alt.LayerChart(layer=[cells, large, small], width=alt.Step(_CELL), height=alt.Step(_CELL), title=heading)

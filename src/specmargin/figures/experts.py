@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from specmargin.architecture.types import ExpertPool
-from specmargin.figures.figure import Figure, end_labels, powers, rounded, table
+from specmargin.figures.figure import Figure, end_labels, powers, rounded, table, x_at
 from specmargin.figures.words import short
 from specmargin.routing.local import LocalRouting
 from specmargin.sources import Source
@@ -49,10 +49,10 @@ def _draw_coverage() -> alt.LayerChart:
     y = alt.Y("experts:Q", scale=scale, axis=powers(13), title="distinct experts per layer")
     colour = alt.Color("series:N", scale=alt.Scale(domain=names), legend=None)
     dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=[_DASHES[n] for n in names]), legend=None)
-    tooltip = [alt.Tooltip("series:N", title=" "), "positions:Q", alt.Tooltip("experts:Q", format=".1f")]
+    tooltip = [alt.Tooltip("series:N", title=" "), alt.Tooltip("positions:Q"), alt.Tooltip("experts:Q", format=".1f")]
     lines = table("curves").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
     points = table("curves").mark_point(size=22).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
     return alt.LayerChart(layer=[lines, points, labels])
 
 
@@ -101,17 +101,17 @@ def _draw_popularity() -> alt.LayerChart:
     spread = (
         table("ranks")
         .mark_area(style="spread")
-        .encode(x=x, y=alt.Y("low:Q", title="positions that choose it"), y2="high:Q")
+        .encode(x=x, y=alt.Y("low:Q", title="positions that choose it"), y2=alt.Y2("high:Q"))
     )
     tooltip = [
-        "rank:Q",
+        alt.Tooltip("rank:Q"),
         alt.Tooltip("share:Q", format=".2%"),
         alt.Tooltip("low:Q", format=".2%", title="10% of layers"),
         alt.Tooltip("high:Q", format=".2%", title="90% of layers"),
     ]
     line = table("ranks").mark_line().encode(x=x, y=y, tooltip=tooltip)
     even = table("even").mark_rule(style="reference").encode(y=y)
-    name = table("even").mark_text(style="note", align="left", dx=6, dy=9).encode(x=x, y=y, text="text:N")
+    name = table("even").mark_text(style="note", align="left", dx=6, dy=9).encode(x=x, y=y, text=alt.Text("text:N"))
     return alt.LayerChart(layer=[spread, even, line, name])
 
 
@@ -164,13 +164,13 @@ def _draw_overlap() -> alt.LayerChart:
         scale=alt.Scale(domain=lags, paddingInner=0.5),
     )
     y = alt.Y("share:Q", title="share of a position's experts", axis=alt.Axis(format="%"))
-    tooltip = ["lag:O", alt.Tooltip("share:Q", format=".1%")]
+    tooltip = [alt.Tooltip("lag:O"), alt.Tooltip("share:Q", format=".1%")]
     bars = table("lags").mark_bar(style="bar-one").encode(x=x, y=y, tooltip=tooltip)
     values = table("lags").mark_text(dy=-11).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
     loaded = table("loaded").mark_line(style="second-line").encode(x=x, y=y)
     points = table("loaded").mark_point(style="second-point").encode(x=x, y=y, tooltip=tooltip)
-    name = table("name").mark_text(style="label").encode(x=x, y=y, text="text:N")
+    name = table("name").mark_text(style="label").encode(x=x, y=y, text=alt.Text("text:N"))
     levels = table("levels").mark_rule(style="reference").encode(y=y)
     names = table("level_names").mark_text(style="note", align="left", dx=6)
-    names = names.encode(x=alt.value("width"), y=y, text="series:N")
+    names = names.encode(x=x_at("width"), y=y, text=alt.Text("series:N"))
     return alt.LayerChart(layer=[bars, values, levels, names, loaded, points, name])

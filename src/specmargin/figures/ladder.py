@@ -84,7 +84,7 @@ def _panel(title: str) -> alt.LayerChart:
     legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke", symbolSize=260, values=list(shown))
     colour = alt.Color("policy:N", scale=alt.Scale(domain=domain), legend=legend)
     dash = alt.StrokeDash("policy:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
-    tooltip = ["policy:N", "concurrency:Q", alt.Tooltip("gain:Q", format="+.1%")]
+    tooltip = [alt.Tooltip("policy:N"), alt.Tooltip("concurrency:Q"), alt.Tooltip("gain:Q", format="+.1%")]
     base = table("gains").transform_filter(f"datum.prices === {_quoted(title)}")
     lines = base.mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
     points = base.mark_point(size=20).encode(x=x, y=y, color=colour, tooltip=tooltip)

@@ -7,12 +7,12 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.next_token import KINDS, NextToken, next_token
+from specmargin.decisions.next_token import DRAFTING, KINDS, NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.figures.curve import MAP_BATCHES, curve
-from specmargin.figures.figure import Figure, rounded, table
+from specmargin.figures.figure import Figure, rounded, table, x_at, y_at
 from specmargin.figures.words import price_source, setting
 
 _TALLEST = 1.5  # survival never exceeds one: taller bars are cut here, and marked
@@ -64,7 +64,14 @@ def ledger_figure(
             ],
         },
         draw=_draw,
-        shape=(tuple(kind for kind, value in price.seconds_by_kind.items() if np.abs(value).max() > 1e-9),),
+        shape=(_named_kinds(price),),
+    )
+
+
+def _named_kinds(price: NextToken) -> tuple[str, ...]:
+    """Kinds of work that occur; drafting is named even if it takes no time, so that drafters share one chart."""
+    return tuple(
+        kind for kind, value in price.seconds_by_kind.items() if kind == DRAFTING or np.abs(value).max() > 1e-9
     )
 
 
@@ -121,25 +128,27 @@ def _draw(kinds: tuple[str, ...]) -> alt.LayerChart:
             title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square", values=list(kinds)
         ),
     )
-    tooltip = ["batch:O", "kind:N", alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
-    bars = table("rows").mark_bar().encode(x=x, y=y, color=colour, order="order:Q", tooltip=tooltip)
+    tooltip = [alt.Tooltip("batch:O"), alt.Tooltip("kind:N"), alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
+    bars = table("rows").mark_bar().encode(x=x, y=y, color=colour, order=alt.Order("order:Q"), tooltip=tooltip)
     plain = alt.Y("hurdle:Q", title=title)
-    text = table("totals").mark_text().encode(x=x, y=alt.value(-14), text="text:N")
+    text = table("totals").mark_text().encode(x=x, y=y_at(-14), text=alt.Text("text:N"))
     heading = table("heading").mark_text(style="note", align="right")
-    heading = heading.encode(x=alt.value(-12), y=alt.value(-14), text="text:N")
+    heading = heading.encode(x=x_at(-12), y=y_at(-14), text=alt.Text("text:N"))
     ticks = (
         table("survival")
         .mark_bar(style="tick")
         .encode(
             x=x,
             y=alt.Y("low:Q", title=title),
-            y2="high:Q",
-            tooltip=["batch:O", alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")],
+            y2=alt.Y2("high:Q"),
+            tooltip=[alt.Tooltip("batch:O"), alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")],
         )
     )
     names = [
-        table("name").mark_text(style=style, align="left", xOffset=-18, dy=-10).encode(x=x, y=plain, text="text:N")
+        table("name")
+        .mark_text(style=style, align="left", xOffset=-18, dy=-10)
+        .encode(x=x, y=plain, text=alt.Text("text:N"))
         for style in ("note-halo", "note")
     ]
-    cut = table("cut").mark_text(dy=-9, fontWeight=600).encode(x=x, y=plain, text="text:N")
+    cut = table("cut").mark_text(dy=-9, fontWeight=600).encode(x=x, y=plain, text=alt.Text("text:N"))
     return alt.LayerChart(layer=[bars, text, heading, ticks, *names, cut])

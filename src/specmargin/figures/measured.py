@@ -60,7 +60,13 @@ def _residual_panel(name: str, values: list[dict[str, Any]], domain: tuple[float
             color=alt.Color(
                 "kind:N", scale=alt.Scale(domain=kinds, range=[_KINDS[kind] for kind in kinds]), title="drafts"
             ),
-            tooltip=["batch:Q", "depth:Q", "kind:N", "measured:Q", "ratio:Q"],
+            tooltip=[
+                alt.Tooltip("batch:Q"),
+                alt.Tooltip("depth:Q"),
+                alt.Tooltip("kind:N"),
+                alt.Tooltip("measured:Q"),
+                alt.Tooltip("ratio:Q"),
+            ],
         )
     )
     lines = [_level(level, dash) for level, dash in ((1.0, ()), (1.12, (4, 3)), (0.88, (4, 3)))]
@@ -72,7 +78,7 @@ def _level(level: float, dash: Sequence[float]) -> alt.Chart:
     line: alt.Chart = (
         alt.Chart(alt.InlineData(values=[{"ratio": level}]))
         .mark_rule(color="#555555", strokeDash=list(dash))
-        .encode(y="ratio:Q")
+        .encode(y=alt.Y("ratio:Q"))
     )
     return line
 

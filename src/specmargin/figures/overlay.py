@@ -174,7 +174,11 @@ def _draw_speedup(by_drafter: bool, count: int) -> alt.LayerChart:
 def _draw_speed(by_drafter: bool, count: int) -> alt.LayerChart:
     y = alt.Y("value:Q", title="tokens/s per user (1 / TPOT)", scale=alt.Scale(type="log", nice=False, padding=12))
     colour, _ = _encoded(by_drafter, count)
-    plain = table("plain").mark_line(style="no-spec-line").encode(x=batch_axis(), y=y, color=colour, detail="slot:N")
+    plain = (
+        table("plain")
+        .mark_line(style="no-spec-line")
+        .encode(x=batch_axis(), y=y, color=colour, detail=alt.Detail("slot:N"))
+    )
     return alt.LayerChart(layer=[plain, *_lines(y, by_drafter, count, _tooltip("tokens/s", ",.0f"))])
 
 
@@ -182,10 +186,10 @@ def _lines(y: alt.Y, by_drafter: bool, count: int, tooltip: list[alt.Tooltip]) -
     x = batch_axis()
     colour, dash = _encoded(by_drafter, count)
     here = table("here").mark_rule(style="marker").encode(x=x)
-    lines = table("lines").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, detail="slot:N")
+    lines = table("lines").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("slot:N"))
     points = table("lines").mark_point(size=22).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    halo = table("labels").mark_text(style="label-halo").encode(x=x, y=y, text="text:N")
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="text:N", color=colour)
+    halo = table("labels").mark_text(style="label-halo").encode(x=x, y=y, text=alt.Text("text:N"))
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("text:N"), color=colour)
     return [here, lines, points, halo, labels]
 
 

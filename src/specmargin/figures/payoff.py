@@ -14,7 +14,7 @@ from specmargin.decisions.rows import fitting_batch, setting_depths, setting_goo
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
-from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
+from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table, x_at, y_at
 from specmargin.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
 from specmargin.figures.words import machine, price_source, setting
 from specmargin.step import FloatArray
@@ -104,20 +104,20 @@ def _draw_speedup() -> alt.LayerChart:
         alt.Tooltip("depth:Q", title="draft"),
         alt.Tooltip("speedup:Q", title="speed-up", format=".2f"),
     ]
-    fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail="depth:N")
+    fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail=alt.Detail("depth:N"))
     even = table("even").mark_rule(style="reference").encode(y=y)
     here = table("here").mark_rule(style="marker").encode(x=x)
     colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
     line = table("best").mark_line().encode(x=x, y=y, color=colour)
     points = table("best").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=alt.value(-15), text="text:N")
+    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=y_at(-15), text=alt.Text("text:N"))
     heading = (
         table("heading")
         .mark_text(style="note", align="right")
-        .encode(x=alt.value(-15), y=alt.value(-15), text="text:N")
+        .encode(x=x_at(-15), y=y_at(-15), text=alt.Text("text:N"))
     )
     names = [
-        table("fixed_labels").mark_text(style=style, align="left", dx=5).encode(x=x, y=y, text="series:N")
+        table("fixed_labels").mark_text(style=style, align="left", dx=5).encode(x=x, y=y, text=alt.Text("series:N"))
         for style in ("note-halo", "note")
     ]
     return alt.LayerChart(layer=[*limit_marks(), fixed, even, here, line, points, *names, depths, heading])
@@ -167,14 +167,14 @@ def context_figure(
         title="Speed-up by batch and context",
         takeaway=_context_takeaway(pricer.scenario, rows, "with the flags" if schedule else "at its best depth"),
         source=price_source(pricer),
-        tables={"cells": rows},
+        tables={"cells": rows, "ends": [{"speedup": low}, {"speedup": high}]},
         draw=_draw_context,
-        shape=(tuple(map(_short, contexts)), low, high),
+        shape=(tuple(map(_short, contexts)),),
     )
 
 
 _DARK = 0.62  # of the colour scale: above it, cells are dark enough for light text
-_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control need no new chart
+_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control keep its colours
 
 
 def _extent(gain: FloatArray) -> tuple[float, float]:
@@ -209,19 +209,35 @@ def _short(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
 
-def _draw_context(contexts: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
+def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
     x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
     colour = alt.Color(
         "speedup:Q",
-        scale=alt.Scale(range="heatmap", interpolate="lab", domain=[low, high]),
+        scale=alt.Scale(range="heatmap", interpolate="lab", zero=False, nice=False),
         legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
     )
-    tooltip = ["batch:O", "context:O", alt.Tooltip("speedup:Q", format=".2f"), alt.Tooltip("depth:Q", title="draft")]
+    tooltip = [
+        alt.Tooltip("batch:O"),
+        alt.Tooltip("context:O"),
+        alt.Tooltip("speedup:Q", format=".2f"),
+        alt.Tooltip("depth:Q", title="draft"),
+    ]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    dark = table("cells").transform_filter("!datum.high").mark_text(style="cell-low").encode(x=x, y=y, text="text:N")
-    light = table("cells").transform_filter("datum.high").mark_text(style="cell-high").encode(x=x, y=y, text="text:N")
-    return alt.LayerChart(layer=[cells, dark, light])
+    dark = (
+        table("cells")
+        .transform_filter("!datum.high")
+        .mark_text(style="cell-low")
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
+    light = (
+        table("cells")
+        .transform_filter("datum.high")
+        .mark_text(style="cell-high")
+        .encode(x=x, y=y, text=alt.Text("text:N"))
+    )
+    ends = table("ends").mark_point(opacity=0).encode(color=colour)  # unseen: only the ends of the colour scale
+    return alt.LayerChart(layer=[cells, dark, light, ends])
 
 
 # --- against the time between tokens ---
@@ -297,12 +313,12 @@ def _draw_pareto() -> alt.LayerChart:
     dash = alt.StrokeDash("colour:N", scale=alt.Scale(domain=list(DRAFTERS), range=dashes), legend=None)
     tooltip = [
         alt.Tooltip("series:N", title=" "),
-        "batch:Q",
+        alt.Tooltip("batch:Q"),
         alt.Tooltip("goodput:Q", title="tokens/s/GPU", format=",.0f"),
         alt.Tooltip("tpot:Q", title="ms/token", format=".2f"),
     ]
-    lines = table("points").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, order="batch:Q")
+    lines = table("points").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("batch:Q"))
     points = table("points").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    sizes = table("sizes").mark_text(style="note", dx=-9, dy=7, align="right").encode(x=x, y=y, text="text:N")
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
+    sizes = table("sizes").mark_text(style="note", dx=-9, dy=7, align="right").encode(x=x, y=y, text=alt.Text("text:N"))
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
     return alt.LayerChart(layer=[lines, points, sizes, labels])

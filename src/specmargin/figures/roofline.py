@@ -10,7 +10,7 @@ import numpy as np
 
 from specmargin.architecture.types import ExpertBlock, Matrix, total_bytes
 from specmargin.decisions.scenario import Scenario
-from specmargin.figures.figure import Figure, end_labels, powers, rounded, table
+from specmargin.figures.figure import Figure, end_labels, powers, rounded, table, y_at
 from specmargin.figures.words import short
 from specmargin.step import FloatArray, Step
 
@@ -182,23 +182,23 @@ def _draw(names: tuple[str, ...]) -> alt.LayerChart:
         table("bands")
         .transform_filter(f"datum.kind == '{kind}'")
         .mark_rect(style=style, stroke=None)
-        .encode(x=alt.X("from:Q", scale=scale, title="positions per step"), x2="to:Q")
+        .encode(x=alt.X("from:Q", scale=scale, title="positions per step"), x2=alt.X2("to:Q"))
         for kind, style in (("tax", "tax-band"), ("free", "band"))
     ]
     names_of_bands = (
         table("bands")
         .transform_calculate(middle="sqrt(datum.from * datum.to)")
         .mark_text(style="band-label", baseline="top")
-        .encode(x=alt.X("middle:Q", scale=scale, title="positions per step"), y=alt.value(6), text="text:N")
+        .encode(x=alt.X("middle:Q", scale=scale, title="positions per step"), y=y_at(6), text=alt.Text("text:N"))
     )
     ridge = table("ridge").mark_rule(style="reference").encode(y=y)
     ridge_labels = [
-        table("ridge").mark_text(style=style, align="left", dx=6, dy=-9).encode(x=x, y=y, text="text:N")
+        table("ridge").mark_text(style=style, align="left", dx=6, dy=-9).encode(x=x, y=y, text=alt.Text("text:N"))
         for style in ("ridge-halo", "ridge-label")
     ]
     lines = table("lines").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
-    knees = table("knees").mark_point(size=70, shape="diamond").encode(x=x, y=y, tooltip=["text:N"])
-    knee_labels = table("knees").mark_text(dy=16, fontWeight=600).encode(x=x, y=y, text="text:N")
-    here = table("here").mark_rule(style="marker").encode(x=x, y=alt.value(24), y2=alt.value("height"))
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text="series:N", color=colour)
+    knees = table("knees").mark_point(size=70, shape="diamond").encode(x=x, y=y, tooltip=[alt.Tooltip("text:N")])
+    knee_labels = table("knees").mark_text(dy=16, fontWeight=600).encode(x=x, y=y, text=alt.Text("text:N"))
+    here = table("here").mark_rule(style="marker").encode(x=x, y=y_at(24), y2=alt.value("height"))
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
     return alt.LayerChart(layer=[*bands, names_of_bands, ridge, here, *ridge_labels, lines, knees, knee_labels, labels])

@@ -101,9 +101,13 @@ def _panel(name: str, title: list[str], x: alt.X, policies: tuple[str, ...], *, 
     if name == "ttft":  # from a prompt's own time to minutes in a queue
         axis = alt.Axis(tickCount=3, labelExpr="format(datum.value, '~s')")
         y = alt.Y("value:Q", title=title, axis=axis, scale=alt.Scale(type="log", padding=6))
-    tooltip = ["policy:N", alt.Tooltip("hour:Q", format=".1f"), alt.Tooltip("value:Q", format=".3~g", title=name)]
+    tooltip = [
+        alt.Tooltip("policy:N"),
+        alt.Tooltip("hour:Q", format=".1f"),
+        alt.Tooltip("value:Q", format=".3~g", title=name),
+    ]
     line = table(name).mark_line(strokeWidth=1.6, strokeJoin="round", interpolate="monotone")
-    encoded = line.encode(x=x, y=y, color=colour, strokeDash=dash, detail="policy:N", tooltip=tooltip)
+    encoded = line.encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"), tooltip=tooltip)
     chart: alt.Chart = encoded.properties(width=_WIDTH, height=80)
     return chart
 
@@ -161,8 +165,8 @@ def _names(rows: Sequence[Record], *, by: str, x: str, y: str) -> list[dict[str,
 
 def _name_marks(name: str, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
-    halo = table(name).mark_text(style="label-halo").encode(x=x, y=y, text="policy:N")
-    return [halo, table(name).mark_text(style="label").encode(x=x, y=y, text="policy:N", color=plain)]
+    halo = table(name).mark_text(style="label-halo").encode(x=x, y=y, text=alt.Text("policy:N"))
+    return [halo, table(name).mark_text(style="label").encode(x=x, y=y, text=alt.Text("policy:N"), color=plain)]
 
 
 def _draw_pareto() -> alt.LayerChart:
@@ -170,9 +174,16 @@ def _draw_pareto() -> alt.LayerChart:
     axis = alt.Axis(labelExpr="format(datum.value, '~s')")
     y = alt.Y("goodput:Q", title="goodput, tokens/s", axis=axis, scale=alt.Scale(zero=True))
     colour, dash = policy_encoding(None)
-    tooltip = ["policy:N", "load:Q", alt.Tooltip("goodput:Q", format=",.0f"), alt.Tooltip("tpot:Q", format=".2f")]
+    tooltip = [
+        alt.Tooltip("policy:N"),
+        alt.Tooltip("load:Q"),
+        alt.Tooltip("goodput:Q", format=",.0f"),
+        alt.Tooltip("tpot:Q", format=".2f"),
+    ]
     lines = table("points").mark_line(strokeWidth=1.6)
-    lines = lines.encode(x=x, y=y, color=colour, strokeDash=dash, order="load:Q", detail="policy:N")
+    lines = lines.encode(
+        x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("load:Q"), detail=alt.Detail("policy:N")
+    )
     plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
     points = table("points").mark_point(filled=True, size=46).encode(x=x, y=y, color=plain, tooltip=tooltip)
     return alt.LayerChart(layer=[lines, points, *_name_marks("names", x, y)], width=_WIDTH, height=380)
@@ -236,7 +247,7 @@ def _bars(policies: tuple[str, ...], key: str, title: str, form: str) -> alt.Lay
     bars = (
         table(key)
         .mark_bar(size=15)
-        .encode(x=x, y=y, color=colour, tooltip=["policy:N", alt.Tooltip("value:Q", format=",.4~g")])
+        .encode(x=x, y=y, color=colour, tooltip=[alt.Tooltip("policy:N"), alt.Tooltip("value:Q", format=",.4~g")])
     )
     values = [
         table(key)
@@ -252,6 +263,10 @@ def _hours(name: str, title: str) -> alt.LayerChart:
     x = alt.X("hour:Q", title="hour of arrival", axis=alt.Axis(tickCount=12))
     y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=True))
     colour, dash = policy_encoding(None)
-    lines = table(name).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, strokeDash=dash, detail="policy:N")
+    lines = (
+        table(name)
+        .mark_line(strokeWidth=1.6)
+        .encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"))
+    )
     points = table(name).mark_point(filled=True, size=22).encode(x=x, y=y, color=colour)
     return alt.LayerChart(layer=[lines, points, *_name_marks(f"{name}_names", x, y)], width=330, height=240)

@@ -73,7 +73,7 @@ def _panel(y: alt.Y, parts: tuple[str, ...], field: str, text: str, title: str) 
     x = alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(zero=True))
     legend = alt.Legend(title=None, orient="bottom", symbolType="square") if len(parts) > 1 else None
     colour = alt.Color("part:N", scale=alt.Scale(domain=[_VERIFY, _DRAFT]), legend=legend)
-    tooltip = ["name:N", alt.Tooltip(f"{text}:N", title="time"), alt.Tooltip("bound:N", title="bound by")]
+    tooltip = [alt.Tooltip("name:N"), alt.Tooltip(f"{text}:N", title="time"), alt.Tooltip("bound:N", title="bound by")]
     bars = base.mark_bar(size=15).encode(x=x, y=y, color=colour, tooltip=tooltip)
     values = base.mark_text(style="note", align="left", dx=4).encode(x=x, y=y, text=f"{text}:N")
     return alt.LayerChart(layer=[bars, values], width=300, height=alt.Step(24))

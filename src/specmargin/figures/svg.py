@@ -96,6 +96,6 @@ class _Worker:
 @made_once(maxsize=1)
 def drawers() -> Drawers:
     """Those of this process, started at the first call."""
-    made = Drawers(min(_MOST, os.cpu_count() or 1))
+    made = Drawers(max(1, min(_MOST, (os.cpu_count() or 1) - 1)))  # one processor computes the figures
     atexit.register(made.close)
     return made

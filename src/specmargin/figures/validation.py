@@ -73,7 +73,13 @@ def _panel(source: str, title: str, low: float, high: float) -> alt.LayerChart:
             x=x,
             y=y,
             color=alt.Color("engine:N", scale=alt.Scale(domain=list(_ENGINES)), title="engine"),
-            tooltip=["model:N", "gpu:N", "engine:N", "measured:Q", "predicted:Q"],
+            tooltip=[
+                alt.Tooltip("model:N"),
+                alt.Tooltip("gpu:N"),
+                alt.Tooltip("engine:N"),
+                alt.Tooltip("measured:Q"),
+                alt.Tooltip("predicted:Q"),
+            ],
         )
     )
     heading = alt.TitleParams(title, fontSize=12, fontWeight="normal", offset=8)
@@ -157,7 +163,14 @@ def _draw_rounds(names: tuple[str, ...], low: float, high: float) -> alt.LayerCh
     shape = alt.Shape(
         "prices:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond", "square"]), legend=legend
     )
-    tooltip = ["model:N", "prices:N", "batch:Q", "depth:Q", "measured:Q", "predicted:Q"]
+    tooltip = [
+        alt.Tooltip("model:N"),
+        alt.Tooltip("prices:N"),
+        alt.Tooltip("batch:Q"),
+        alt.Tooltip("depth:Q"),
+        alt.Tooltip("measured:Q"),
+        alt.Tooltip("predicted:Q"),
+    ]
     points = table("rows").mark_point(size=32, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
     return alt.LayerChart(layer=[*_diagonals(x, y), points])
 
@@ -206,7 +219,16 @@ def _draw_speedups(sources: tuple[str, ...], low: float, high: float) -> alt.Lay
             x=x,
             y=y,
             color=alt.Color("source:N", scale=alt.Scale(domain=list(sources)), title="source"),
-            tooltip=["source:N", "model:N", "gpu:N", "engine:N", "depth:Q", "batch:Q", "measured:Q", "predicted:Q"],
+            tooltip=[
+                alt.Tooltip("source:N"),
+                alt.Tooltip("model:N"),
+                alt.Tooltip("gpu:N"),
+                alt.Tooltip("engine:N"),
+                alt.Tooltip("depth:Q"),
+                alt.Tooltip("batch:Q"),
+                alt.Tooltip("measured:Q"),
+                alt.Tooltip("predicted:Q"),
+            ],
         )
     )
     return alt.LayerChart(layer=[*_diagonals(x, y), points], width=420, height=420)

@@ -85,10 +85,17 @@ function memory(plan) {
 
 const spans = (ranges) => ranges.slice(0, 3).map(([first, last]) => (first === last ? whole(first) : `${whole(first)} to ${whole(last)}`)).join(" and ") + (ranges.length > 3 ? " …" : "");
 
-// `routed experts (bytes)`; collectives are their own resource.
-export function bound({ bound_by: text }) {
+// The component that one more position waits for, and what limits it; collectives are their own resource. See `words.py`.
+const LIMITS = { bytes: "limited by memory reads", flops: "limited by arithmetic", "fixed time": "a fixed time" };
+
+export function bottleneck({ bound_by: text }) {
   const [component, resource] = text.split(": ");
-  return resource === component ? component : `${component} (${resource})`;
+  return [component, resource === component ? "" : LIMITS[resource] ?? resource];
+}
+
+export function bound(row) {
+  const [component, limit] = bottleneck(row);
+  return limit ? `${component} (${limit})` : component;
 }
 
 function limit(plan, here, state) {

@@ -77,6 +77,7 @@ function offerable(one, onSight) {
     button.disabled = false;
     button.textContent = `Compute (${one.wait})`;
     one.pane.replaceChildren(element("p", { class: "nothing" }, button));
+    one.pane.classList.add("full");
   };
   one.offer();
 }
@@ -102,6 +103,7 @@ export async function show(figure, links) {
   if (one.numbers.open) tabulate(one.numbers, figure);
   let chart = one.pane.querySelector(".chart");
   if (!chart) one.pane.replaceChildren(chart = element("div", { class: "chart", role: "img" }));
+  one.pane.classList.add("full");
   chart.setAttribute("aria-label", `${figure.title}. ${figure.takeaway}`);
   if (figure.structure) structures.set(figure.key, figure.structure);
   await draw(chart, { ...figure, structure: structures.get(figure.key) });

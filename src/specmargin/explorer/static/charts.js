@@ -12,18 +12,22 @@ export function load() {
 
 const themeName = () => document.documentElement.dataset.theme ?? "light";
 
+// Widths of drawn panes. To read one while the page changes would lay out the whole page first.
+const widths = new WeakMap();
+const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => widths.set(target, target.clientWidth)));
+const widthOf = (pane) => widths.get(pane) || pane.clientWidth;
+
 // `pane` is an element; its drawn chart is stored on it. A chart is laid out for a width, so another width is another chart.
 export async function draw(pane, figure) {
-  const key = `${figure.key}|${themeName()}|${pane.clientWidth}`;
+  const width = widthOf(pane);
+  const key = `${figure.key}|${themeName()}|${width}`;
   if (pane.drawn?.key === key) {
-    const { view } = pane.drawn;
-    for (const [name, rows] of Object.entries(figure.tables)) view.data(name, rows);
-    await view.runAsync();
+    await update(pane.drawn, figure.tables);
     return;
   }
   const embed = await load();
   pane.drawn?.view.finalize();
-  const result = await embed(pane, specification(figure, pane), {
+  const result = await embed(pane, specification(figure, width), {
     actions: false,
     ast: true, // expressions are interpreted: no eval, as the content security policy demands
     renderer: "svg",
@@ -32,7 +36,21 @@ export async function draw(pane, figure) {
     tooltip: { disableDefaultStyle: true, theme: "custom" },
   });
   pane.querySelector("svg")?.setAttribute("aria-hidden", "true"); // the pane itself is the labelled image
-  pane.drawn = { key, view: result.view };
+  pane.drawn = { key, view: result.view, texts: new Map(Object.entries(figure.tables).map(([name, rows]) => [name, JSON.stringify(rows)])) };
+  pane.classList.add("full");
+  watcher.observe(pane);
+}
+
+// Only tables that differ; nothing is drawn where none does.
+async function update({ view, texts }, tables) {
+  const texted = Object.entries(tables).map(([name, rows]) => [name, rows, JSON.stringify(rows)]);
+  const changed = texted.filter(([name, , text]) => texts.get(name) !== text);
+  if (!changed.length) return;
+  for (const [name, rows, text] of changed) {
+    view.data(name, rows);
+    texts.set(name, text);
+  }
+  await view.runAsync();
 }
 
 // Small screens: smaller type, and legends below the drawing.
@@ -58,14 +76,17 @@ const narrowed = (structure, width) => (width > 520 ? structure
 // Panels below each other are as wide as the page; panels side by side break into rows where they do not fit.
 function placed(structure, width) {
   const { hconcat, vconcat, ...rest } = structure;
-  if (hconcat) return { ...rest, concat: hconcat, columns: Math.max(1, Math.min(hconcat.length, Math.round(width / 280))) };
+  if (hconcat) {
+    const columns = Math.max(1, Math.min(hconcat.length, Math.round(width / 280)));
+    const wide = Math.max(Math.floor(width / columns) - 130, 150); // besides the names and numbers of bars
+    return { ...rest, concat: hconcat.map((part) => (Number(part.width) ? { ...part, width: wide } : part)), columns };
+  }
   if (vconcat) return { ...rest, vconcat: vconcat.map((part) => ({ ...part, width: Math.max(width - 110, 160) })) };
   if (rest.concat) return rest;
   return { ...rest, width: "container", height: 300, autosize: { type: "fit-x", contains: "padding" } };
 }
 
-function specification(figure, pane) {
-  const width = pane.clientWidth;
+function specification(figure, width) {
   const config = fitted({ ...themes[themeName()], background: "transparent", aria: false }, width);
   const structure = placed(narrowed(figure.structure, width), width);
   return { ...structure, padding: { left: 4, top: 6, bottom: 4, right: 6 }, datasets: { ...structure.datasets, ...figure.tables }, config };

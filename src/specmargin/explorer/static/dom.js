@@ -13,12 +13,18 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+const filled = new WeakMap(); // select -> its options as text; they are made again only when they differ
+
 export function fill(select, groups, chosen) {
-  const children = groups.map(([label, options]) => {
-    const nodes = options.map(([value, text]) => element("option", { value }, text ?? value));
-    return label ? element("optgroup", { label }, ...nodes) : nodes;
-  });
-  select.replaceChildren(...children.flat());
+  const text = JSON.stringify(groups);
+  if (filled.get(select) !== text) {
+    const children = groups.map(([label, options]) => {
+      const nodes = options.map(([value, shown]) => element("option", { value }, shown ?? value));
+      return label ? element("optgroup", { label }, ...nodes) : nodes;
+    });
+    select.replaceChildren(...children.flat());
+    filled.set(select, text);
+  }
   select.value = chosen;
   return select.value === chosen;
 }
@@ -43,10 +49,10 @@ export function oneAtATime(work) {
   };
 }
 
-// Marks the page as busy while work takes longer than 120 ms.
+// Marks the page as busy while work takes longer than 250 ms: most changes are drawn before, and would only flicker.
 export async function underWay(work) {
   const main = document.querySelector("main");
-  const timer = setTimeout(() => main.setAttribute("aria-busy", "true"), 120);
+  const timer = setTimeout(() => main.setAttribute("aria-busy", "true"), 250);
   try {
     return await work;
   } finally {

@@ -1,6 +1,6 @@
 // The answer on the page: line, strip, bullets, tiles, flags, commands and table, all from one plan.
 
-import { bound, loadOf, summary } from "./answer.js";
+import { bottleneck, bound, loadOf, summary } from "./answer.js";
 import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 
@@ -38,7 +38,7 @@ function showStrip(ranges, here) {
   const widths = ranges.map(({ first, last }) => Math.log2(last + 1) - Math.log2(first) + 0.4);
   byId("strip").replaceChildren(...ranges.map(({ first, last, depth, here: marked }, i) => element("li",
     { "data-depth": depth, "data-first": first, "data-last": last, class: `${depth ? "drafting" : "off"}${marked ? " here" : ""}` },
-    element("b", {}, depth ? `${depth}${i ? "" : ` draft token${depth > 1 ? "s" : ""}`}` : "off"),
+    element("b", {}, depth ? String(depth) : "off", depth && !i ? element("small", {}, ` draft token${depth > 1 ? "s" : ""}`) : null),
     element("span", {}, first === last ? `batch ${whole(first)}` : `${i ? "" : "batch "}${whole(first)} to ${whole(last)}`))));
   [...byId("strip").children].forEach((node, i) => {
     node.style.flexGrow = widths[i];
@@ -68,8 +68,7 @@ function tiles(plan, here) {
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
   if (here.next_token) list.push(["hurdle", hurdle(here.next_token), `the next token has ${here.next_token.survival.toFixed(2)}${more(here.next_token)}`]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
-  const [component, resource] = here.bound_by.split(": ");
-  list.push(["bottleneck", component, resource === component ? "" : resource]);
+  list.push(["bottleneck", ...bottleneck(here)]);
   return list;
 }
 
