@@ -327,7 +327,8 @@ def test_the_keyboard_reaches_everything(open_page: Open) -> None:
     assert "acceptance=" in page.url
 
 
-# All rows of a figure's numbers are alike, and axe-core takes milliseconds for the contrast of each cell.
+# axe-core takes milliseconds for the contrast of each cell of a figure's numbers: all rows are checked once.
+_EVERY_ROW = "/?prices=laws", 1280, "light"
 _FURTHER_ROWS = ".figure details tbody tr:nth-child(n + 4)"
 _COMPARED = "/?prices=laws&vs=gpu%3Db200%26prices%3Dlaws&gpu_hour_price=3"
 
@@ -357,7 +358,8 @@ def test_no_serious_accessibility_violation(
     page.locator(".figure:not([hidden])").first.scroll_into_view_if_needed()
     page.wait_for_selector(".figure:not([hidden]) svg .mark-group")
     settled(page)
-    page.eval_on_selector_all(_FURTHER_ROWS, "rows => rows.forEach((row) => row.remove())")
+    if (path, width, scheme) != _EVERY_ROW:
+        page.eval_on_selector_all(_FURTHER_ROWS, "rows => rows.forEach((row) => row.remove())")
     page.evaluate(axe_source + "; 0")
     audit = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
     serious = [

@@ -31,7 +31,6 @@ class _Engine:
         )
         self.runner = SimpleNamespace(speculator=SimpleNamespace(acceptance_estimator=estimator))
         self.gate, self.batch, self.ruin = "vllm", 0, 0
-        self.calls, self.stall_every = 0, 0
 
     def requests(self) -> list[int]:
         return list(range(self.batch))
@@ -50,9 +49,7 @@ class _Engine:
 
     def rounds(self, _: int) -> tuple[float, int]:
         time.sleep(1e-4)
-        self.calls += 1
-        stalled = self.stall_every and self.calls % self.stall_every == 0
-        return 0.5 if stalled else 1e-4, round(1000 * SPEED[self.gate])
+        return 1e-4, round(1000 * SPEED[self.gate])
 
 
 class _Scheduler:
@@ -115,15 +112,16 @@ def test_a_diverged_estimator_is_restarted_and_the_load_played_again(capsys: pyt
         swing.learn(4)
 
 
-def test_a_turn_that_waited_for_a_compiler_is_played_again() -> None:
-    swing = _swing()
-    swing.engine.stall_every = 97
-    turns = [turn for block in swing.play_gates(4, 0, 0.05)["blocks"] for turn in block.values()]
-    assert {turn["repeats"] for turn in turns} == {0, 1}
-    assert all(turn["stall"] < gpu_swing.STALL_SECONDS for turn in turns)
-    swing.engine.stall_every = 3  # it never ends: the turn counts as it is
-    turns = [turn for block in swing.play_gates(4, 0, 0.05)["blocks"] for turn in block.values()]
-    assert {turn["repeats"] for turn in turns} == {gpu_swing.MOST_REPEATS}
+@pytest.mark.parametrize(("stalled", "repeats"), [(0, 0), (1, 1), (1 + gpu_swing.MOST_REPEATS, gpu_swing.MOST_REPEATS)])
+def test_a_turn_that_waited_for_a_compiler_is_played_again(stalled: int, repeats: int) -> None:
+    """Where it never ends, the turn counts as it is."""
+    swing, stalls = _swing(), [0.5] * stalled
+    swing._replayed_turn = lambda _, block: {"stall": stalls.pop() if stalls and block == 1 else 0.0}
+    blocks = swing.play_gates(4, 0, 0.0)["blocks"]
+    repeated = [[turn["repeats"] for turn in block.values()] for block in blocks]
+    assert [sum(counts) for counts in repeated] == [0, repeats, 0]
+    assert repeated[1][0] == repeats
+    assert not stalls
 
 
 def test_no_contestant_is_always_first() -> None:

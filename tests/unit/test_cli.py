@@ -326,6 +326,18 @@ def test_plans_fit_80_columns(more: tuple[str, ...]) -> None:
         assert len(lines) <= 30 or more
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "gpus", "acceptance"), [("gpt-oss-120b", "h100", "2", "0.8"), ("deepseek-v3", "h200", "16", "0.7")]
+)
+def test_the_flags_reach_as_far_as_sequences_fit(model: str, gpu: str, gpus: str, acceptance: str) -> None:
+    """With the depths that they set, not with a deeper one that would be best at some batch."""
+    given = ("--gpu", gpu, "--gpus", gpus, "--prices", "laws", "--acceptance", acceptance)
+    plan = payload("plan", model, *given, "--json")
+    assert plan["largest_batch"] > 512
+    assert plan["schedule"][-1][1] == plan["largest_batch"]
+    assert f"{plan['largest_batch']}, 0]]" in plan["config"]
+
+
 def test_costs_have_a_currency() -> None:
     assert "$/Mtok" in run("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--gpu-hour-price", "2.5").out
 

@@ -210,7 +210,16 @@ def engine_config(
         drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(depth),
         release=find_release(form, request.engine_version),
     )
-    return form.write(schedule)
+    config = form.write(schedule)
+    configured = config.schedule.max_depth
+    if request.max_batch is not None or configured == 0:
+        return config
+    reach = min(pricer.largest_batch(configured), HORIZON)
+    if reach <= last:
+        return config
+    # Shallower drafts were configured than are best somewhere, so that more sequences fit.
+    table = depth_table(pricer, max_batch=reach, max_depth=depth, graph_limit=graph_limit)
+    return form.write(replace(schedule, table=table))
 
 
 def _hurdles(grid: Grid) -> tuple[float, ...]:

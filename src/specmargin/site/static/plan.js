@@ -115,7 +115,12 @@ export function makePlan(cell, formats, state) {
   const held = cell.fits(state.drafter, state.context, Math.max(...batches.map((batch) => prices.best(batch))));
   const largest = Math.max(MAX_NUM_SEQS, Math.min(held, HORIZON), ...batches);
   const planned = batches.filter((batch) => batch <= held);
-  const setting = configuration(formats[drafter.kind], prices.table(largest), planned.length ? planned : batches, MIN_GAIN, hurdles(prices));
+  const written = (last) => configuration(formats[drafter.kind], prices.table(last), planned.length ? planned : batches, MIN_GAIN, hurdles(prices));
+  let setting = written(largest);
+  const deepest = maxDepth(setting.schedule);
+  // Where shallower drafts are configured than are best somewhere, more sequences fit.
+  const reach = deepest > 0 ? Math.min(cell.fits(state.drafter, state.context, deepest), HORIZON) : 0;
+  if (reach > largest) setting = written(reach);
   const { schedule } = setting, configured = maxDepth(schedule) > 0;
   const fits = configured ? cell.fits(state.drafter, state.context, maxDepth(schedule)) : plainFits;
   const view = { cell, state, drafter, prices, schedule, configured, fits };
