@@ -180,6 +180,8 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*PLAN, "--memory-utilization", "90"), ("--memory-utilization must be at most 1, got 90",)),
     ((*PLAN, "--min-gain", "-1"), ("--min-gain must be at least 0, got -1",)),
     ((*SIMULATE, "--qps", "0"), ("--qps must be above 0, got 0",)),
+    ((*SIMULATE, "--qps", "1e-320"), ("simulated clock overflows", "--qps")),  # it never ended
+    ((*PLAN, "--qps", "1e-320", "--isl", "9", "--osl", "9"), ("simulated clock overflows", "--qps")),
     ((*SIMULATE, "--qps", "1", "--ttft-slo", "0"), ("--ttft-slo must be above 0",)),
     ((*SIMULATE, "--qps", "1", "--requests", "99999999999"), ("--requests must be at most 10,000,000",)),
     ((*SIMULATE, "--qps", "1", "--max-num-seqs", "1000000"), ("--max-num-seqs must be at most 65,536",)),

@@ -170,6 +170,8 @@ class Run:
             self._logged.append(np.array(log.steps)[:rows].copy())
             log.filled[0] = 0
         bins = np.asarray(log.bins).view(np.float64).reshape(_BINS, -1)
+        if not math.isfinite(self.simulation.state.totals["clock"][0]):  # the loop below would never end
+            raise ScenarioError("requests arrive so rarely that the simulated clock overflows: raise --qps")
         while self.simulation.state.totals["clock"][0] >= _BINS * limits.bin_seconds:
             bins[: _BINS // 2] = bins.reshape(_BINS // 2, 2, -1).sum(axis=1)
             bins[_BINS // 2 :] = 0.0
