@@ -114,10 +114,12 @@ def test_packages_import_only_what_stands_before_them(package: str) -> None:
 
 def test_no_import_circle() -> None:
     """Not even a deferred one, or one for type checkers: two modules that need each other are one thought."""
+    circle: list[str] = []
     try:
         tuple(TopologicalSorter(_graph()).static_order())
     except CycleError as error:
-        pytest.fail(" imports ".join(reversed(error.args[1])))
+        circle = error.args[1][::-1]
+    assert circle == []
 
 
 def test_every_package_has_a_rule() -> None:

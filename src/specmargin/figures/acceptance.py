@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from specmargin.acceptance.survival import Survival
-from specmargin.figures.figure import Figure, end_labels, rounded, table
+from specmargin.figures.figure import Figure, cell_texts, end_labels, rounded, table
 from specmargin.figures.theme import DRAFTERS
 from specmargin.step import BoolArray, FloatArray
 
@@ -214,16 +214,4 @@ def _draw_joint(size: int) -> alt.LayerChart:
     colour = alt.Color("share:Q", scale=alt.Scale(range="heatmap", type="sqrt", interpolate="lab"), legend=None)
     tooltip = [alt.Tooltip("predicted:O"), alt.Tooltip("accepted:O"), alt.Tooltip("share:Q", format=".2%")]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    low = (
-        table("cells")
-        .transform_filter("!datum.high")
-        .mark_text(style="cell-low")
-        .encode(x=x, y=y, text=alt.Text("text:N"))
-    )
-    high = (
-        table("cells")
-        .transform_filter("datum.high")
-        .mark_text(style="cell-high")
-        .encode(x=x, y=y, text=alt.Text("text:N"))
-    )
-    return alt.LayerChart(layer=[cells, low, high])
+    return alt.LayerChart(layer=[cells, *cell_texts(x, y)])

@@ -10,7 +10,7 @@ from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.figures.curve import MAP_BATCHES, fitting
-from specmargin.figures.figure import Figure, rounded, table
+from specmargin.figures.figure import Figure, cell_texts, rounded, table
 from specmargin.figures.words import price_source
 from specmargin.step import BoolArray, FloatArray
 
@@ -111,16 +111,4 @@ def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
         alt.Tooltip("ratio:Q", format=".2f"),
     ]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    low = (
-        table("cells")
-        .transform_filter("!datum.high")
-        .mark_text(style="cell-low")
-        .encode(x=x, y=y, text=alt.Text("text:N"))
-    )
-    high = (
-        table("cells")
-        .transform_filter("datum.high")
-        .mark_text(style="cell-high")
-        .encode(x=x, y=y, text=alt.Text("text:N"))
-    )
-    return alt.LayerChart(layer=[cells, low, high])
+    return alt.LayerChart(layer=[cells, *cell_texts(x, y)])

@@ -135,6 +135,14 @@ def y_at(value: float | str) -> alt.YValue:
     return alt.YValue(value)  # type: ignore[no-untyped-call]
 
 
+def cell_texts(x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """The `text` of a table `cells`, dark on cells of a low value and light on `high` ones."""
+    return [
+        table("cells").transform_filter(chosen).mark_text(style=style).encode(x=x, y=y, text=alt.Text("text:N"))
+        for chosen, style in (("!datum.high", "cell-low"), ("datum.high", "cell-high"))
+    ]
+
+
 def batch_axis(title: str = "sequences decoding together (batch)", **options: Any) -> alt.X:
     """Batch sizes on a logarithmic axis with powers of two."""
     return alt.X("batch:Q", title=title, scale=alt.Scale(type="log", base=2, nice=False), axis=powers(**options))

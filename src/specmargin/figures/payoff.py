@@ -14,7 +14,7 @@ from specmargin.decisions.rows import fitting_batch, setting_depths, setting_goo
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
-from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table, x_at, y_at
+from specmargin.figures.figure import Figure, batch_axis, cell_texts, end_labels, rounded, table, x_at, y_at
 from specmargin.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
 from specmargin.figures.words import machine, price_source, setting
 from specmargin.step import FloatArray
@@ -224,20 +224,8 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
         alt.Tooltip("depth:Q", title="draft"),
     ]
     cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    dark = (
-        table("cells")
-        .transform_filter("!datum.high")
-        .mark_text(style="cell-low")
-        .encode(x=x, y=y, text=alt.Text("text:N"))
-    )
-    light = (
-        table("cells")
-        .transform_filter("datum.high")
-        .mark_text(style="cell-high")
-        .encode(x=x, y=y, text=alt.Text("text:N"))
-    )
     ends = table("ends").mark_point(opacity=0).encode(color=colour)  # unseen: only the ends of the colour scale
-    return alt.LayerChart(layer=[cells, dark, light, ends])
+    return alt.LayerChart(layer=[cells, *cell_texts(x, y), ends])
 
 
 # --- against the time between tokens ---

@@ -1,4 +1,4 @@
-"""How many draft tokens a step verifies, summed over its sequences. Which ones is decided on the GPU, after the launch.
+"""How many draft tokens of all its sequences a step verifies. Which ones is decided on the GPU, after the launch.
 
 The engine must know the total before it launches the step, because it picks the CUDA graph by it. The confidences of
 the drafts are not known on the host by then, so the value of a total is estimated from recent rounds of the same
