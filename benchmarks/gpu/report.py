@@ -1,11 +1,15 @@
 """The tables and the figure of `gpu_swing.py`, from its JSON: ratios to the best, intervals, overhead.
 
-    python -m benchmarks.gpu.report FOLDER [FIGURE.png]     FOLDER: with swing.json, plain.json, whole.json, gates.json
+    python -m benchmarks.gpu.report FOLDER [FIGURE.png]     FOLDER: with swing.json, plain.json, whole.json, gates*.json
 
 A turn's speed is its tokens over its seconds, at the mean context of its row: contexts grow during a block, and
 contestants meet them in another order in each block. Tokens are the expected ones where whole drafts are verified (by
 the depths that were asked for: chance is not what is compared), and the committed ones where a gate cuts drafts.
 Intervals are 95%, by a bootstrap over blocks. Over the swing every phase counts the same: the geometric mean of ratios.
+Blocks of several runs of the gates count together.
+
+The best of contestants that are nearly alike, found in the blocks in which it is also compared, is partly the luckiest.
+By number of sequences, the best is therefore also found in one half of the blocks and compared in the other half.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,7 @@ import numpy as np
 from specmargin.step import FloatArray, IntArray
 
 RESAMPLES = 2000
-OURS = "specmargin gate"
+OURS, OWN = "specmargin gate", ("specmargin gate", "controller")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +48,31 @@ class Phase:
     def fixed(self) -> list[str]:
         return [name for name in self.seconds if name.startswith("depth")]
 
-    def speed(self, name: str, blocks: IntArray | slice = slice(None)) -> float:
+    def speed(self, name: str) -> float:
         """Tokens per second: the median of blocks, since single turns met a kernel that was still being compiled."""
-        return float(self.batch * np.median((self.tokens[name] / self.seconds[name])[blocks]))
+        return float(self.speeds(name, np.arange(self.seconds[name].size)))
+
+    def speeds(self, name: str, blocks: IntArray) -> FloatArray:
+        """The same of samples of blocks, (..., blocks)."""
+        return np.asarray(self.batch * np.median((self.tokens[name] / self.seconds[name])[blocks], axis=-1))
 
     def best_fixed(self) -> str:
         return max(self.fixed, key=self.speed)
 
+    @property
+    def others(self) -> list[str]:
+        """Contestants that are not Specmargin's."""
+        return [name for name in self.seconds if name not in OWN]
+
     def best_other(self) -> str:
-        """Of all contestants but Specmargin's gate."""
-        return max((name for name in self.seconds if name != OURS), key=self.speed)
+        return max(self.others, key=self.speed)
+
+    def with_blocks_of(self, other: Phase) -> Phase:
+        seconds, tokens = (
+            {name: np.concatenate([one[name], two[name]]) for name in one}
+            for one, two in ((self.seconds, other.seconds), (self.tokens, other.tokens))
+        )
+        return replace(self, seconds=seconds, tokens=tokens)
 
 
 def read_swing(path: Path) -> list[Phase]:
@@ -61,10 +80,19 @@ def read_swing(path: Path) -> list[Phase]:
     return [phase_of(row, row["traffic"], constant(file["acceptance"][row["traffic"]])) for row in file["rows"]]
 
 
-def read_gates(path: Path) -> list[Phase]:
+def read_gates(*paths: Path) -> list[Phase]:
+    """Runs of the gates, on one machine or several."""
+    phases: dict[tuple[int, str], Phase] = {}
+    for phase in [phase for path in paths for phase in _read_run(path)]:
+        key = phase.batch, phase.traffic
+        phases[key] = phases[key].with_blocks_of(phase) if key in phases else phase
+    return [phases[key] for key in sorted(phases)]
+
+
+def _read_run(path: Path) -> list[Phase]:
     file = json.loads(path.read_text())
     survival = np.mean(list(file["bank"]["survival"].values()), axis=0).tolist()
-    rows = sorted(file["rows"], key=lambda row: int(row["batch"]))
+    rows = file["rows"]
     if not all(row.get("estimator_sound") for row in rows):  # nothing but whole drafts can be compared
         return [phase_of(row, " and ".join(file["bank"]["survival"]), survival) for row in rows]
     return [phase_of(row, row["traffic"], None) for row in rows]
@@ -115,22 +143,21 @@ def _tokens(name: str, turn: dict[str, Any], batch: int, survival: list[float] |
 # --- ratios ---
 
 
-def interval(ratio: Callable[[IntArray], float], blocks: int) -> tuple[float, float]:
-    generator = np.random.default_rng(0)
-    samples = [ratio(generator.integers(0, blocks, blocks)) for _ in range(RESAMPLES)]
+def with_interval(ratio: Callable[[IntArray], FloatArray], blocks: int) -> tuple[float, float, float]:
+    """`ratio`: of samples of blocks, (..., blocks)."""
+    samples = ratio(np.random.default_rng(0).integers(0, blocks, (RESAMPLES, blocks)))
     low, high = np.quantile(samples, [0.025, 0.975])
-    return float(low), float(high)
+    return float(ratio(np.arange(blocks))), float(low), float(high)
 
 
 def over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple[float, float, float]:
     """Geometric mean over phases of the speed of one contestant over another, with its interval."""
 
-    def ratio(blocks: IntArray | slice) -> float:
-        logs = [np.log(phase.speed(name, blocks) / phase.speed(other(phase), blocks)) for phase in phases]
-        return float(np.exp(np.mean(logs)))
+    def ratio(blocks: IntArray) -> FloatArray:
+        logs = [np.log(phase.speeds(name, blocks) / phase.speeds(other(phase), blocks)) for phase in phases]
+        return np.asarray(np.exp(np.mean(logs, axis=0)))
 
-    count = len(next(iter(phases[0].seconds.values())))
-    return ratio(slice(None)), *interval(ratio, count)
+    return with_interval(ratio, next(iter(phases[0].seconds.values())).size)
 
 
 def paired_over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -> tuple[float, float, float]:
@@ -138,13 +165,39 @@ def paired_over(phases: list[Phase], name: str, other: Callable[[Phase], str]) -
     phase by itself: phases have numbers of their own."""
     logs = [np.log(_speeds(phase, name) / _speeds(phase, other(phase))) for phase in phases]
     generator = np.random.default_rng(0)
-    drawn = [
-        np.mean([np.median(values[generator.integers(0, values.size, values.size)]) for values in logs])
-        for _ in range(RESAMPLES)
-    ]
+    samples = [values[generator.integers(0, values.size, (RESAMPLES, values.size))] for values in logs]
+    drawn = np.mean([np.median(sample, axis=1) for sample in samples], axis=0)
     low, high = np.quantile(drawn, [0.025, 0.975])
     middle = np.mean([np.median(values) for values in logs])
     return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high))
+
+
+def over_best_of_other_half(phases: list[Phase]) -> tuple[float, float, float]:
+    """Specmargin's gate over the best other contestant, which is found in one half of a phase's blocks and compared in
+    the other; for the interval each half is drawn again from its own blocks."""
+    generator = np.random.default_rng(0)
+    middle = np.mean([_by_halves(phase, generator, redraw=False) for phase in phases])
+    drawn = np.mean([_by_halves(phase, generator, redraw=True) for phase in phases], axis=0)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high))
+
+
+def _mean_over_best(phases: list[Phase]) -> float:
+    """Specmargin's gate over the best other contestant in hindsight, by geometric means of blocks."""
+    logs = [[np.log(_speeds(phase, OURS) / _speeds(phase, name)).mean() for name in phase.others] for phase in phases]
+    return float(np.exp(np.mean([min(ahead) for ahead in logs])))
+
+
+def _by_halves(phase: Phase, generator: np.random.Generator, *, redraw: bool) -> FloatArray:
+    """ln of the ratio for random halves, each of them once to find the best and once to compare."""
+    ahead = np.log(_speeds(phase, OURS) / np.array([_speeds(phase, name) for name in phase.others]))
+    orders = generator.permuted(np.tile(np.arange(ahead.shape[1]), (RESAMPLES, 1)), axis=1)
+    halves = np.array_split(orders, 2, axis=1)
+    if redraw:
+        halves = [np.take_along_axis(half, generator.integers(0, half.shape[1], half.shape), 1) for half in halves]
+    first, second = (np.median(ahead[:, half], axis=2) for half in halves)
+    sample = np.arange(RESAMPLES)
+    return np.asarray((second[first.argmin(axis=0), sample] + first[second.argmin(axis=0), sample]) / 2.0)
 
 
 def _speeds(phase: Phase, name: str) -> FloatArray:
@@ -154,13 +207,12 @@ def _speeds(phase: Phase, name: str) -> FloatArray:
 def overhead(phases: list[Phase]) -> tuple[float, float, float]:
     """Time of a round with the plug-in over one without, at the same depth, minus one."""
 
-    def ratio(blocks: IntArray | slice) -> float:
+    def ratio(blocks: IntArray) -> FloatArray:
         pairs = [(p.seconds[f"held {p.table_depth}"], p.seconds[f"depth {p.table_depth}"]) for p in phases]
-        logs = [np.log(np.median(held[blocks]) / np.median(bare[blocks])) for held, bare in pairs]
-        return float(np.expm1(np.mean(logs)))
+        logs = [np.log(np.median(held[blocks], axis=-1) / np.median(bare[blocks], axis=-1)) for held, bare in pairs]
+        return np.asarray(np.expm1(np.mean(logs, axis=0)))
 
-    count = len(next(iter(phases[0].seconds.values())))
-    return ratio(slice(None)), *interval(ratio, count)
+    return with_interval(ratio, next(iter(phases[0].seconds.values())).size)
 
 
 # --- tables ---
@@ -226,14 +278,17 @@ def gates_tables(phases: list[Phase], first: list[Phase]) -> str:
 
 
 def _loads_table(phases: list[Phase]) -> str:
-    """By number of sequences: over the best of the others in each traffic, whichever it is."""
-    head = ["sequences", "best of the others", "Specmargin's gate over it", "blocks"]
+    """By number of sequences: over the best in each traffic that is not Specmargin's, whichever it is."""
+    head = ["sequences", "best of the others", "Specmargin's gate over it", "over that of the other half"]
+    head += ["by means, not medians", "blocks"]
     lines = [table_row(head), table_row(["---:"] * len(head))]
     for batch in sorted({phase.batch for phase in phases}):
         chosen = [phase for phase in phases if phase.batch == batch]
         best = ", ".join(f"{phase.best_other()} ({phase.traffic})" for phase in chosen)
         blocks = " and ".join(str(_speeds(phase, OURS).size) for phase in chosen)
-        lines.append(table_row([str(batch), best, ratio_text(paired_over(chosen, OURS, Phase.best_other)), blocks]))
+        ratios = paired_over(chosen, OURS, Phase.best_other), over_best_of_other_half(chosen)
+        means = f"{_mean_over_best(chosen):.3f}"
+        lines.append(table_row([str(batch), best, *map(ratio_text, ratios), means, blocks]))
     return "\n".join(lines)
 
 
@@ -312,7 +367,7 @@ def main(folder: Path, figure: Path | None = None) -> None:
     phases = read_swing(folder / "swing.json")
     print(swing_tables(phases, plain), "", sep="\n")
     print(second_engine_table(read_gates(folder / "whole.json")), "", sep="\n")
-    print(gates_tables(read_gates(folder / "gates.json"), phases))
+    print(gates_tables(read_gates(*sorted(folder.glob("gates*.json"))), phases))
     if figure is not None:
         draw(phases, plain, figure)
 

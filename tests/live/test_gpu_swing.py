@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import gpu_swing
-from benchmarks.gpu import replay, report
+from benchmarks.gpu import gate_turns, replay, report, turns
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed here")
 SPEED = {"vllm": 1.0, "vllm honest": 1.1, "specmargin": 1.2, "whole": 1.05}
@@ -53,13 +52,13 @@ class _Engine:
 
 
 class _Scheduler:
-    dynamic_sd_lookup = None
+    dynamic_sd_lookup = _driver = None
 
     def _update_after_schedule(self, output: Any) -> None: ...
 
 
 def _swing() -> Any:
-    swing: Any = object.__new__(gpu_swing.GateSwing)
+    swing: Any = object.__new__(gate_turns.GateSwing)
     swing.engine, swing.bank = _Engine(5), replay.synthetic_bank(5, rounds=200)
     swing.table, swing.steps = [0, 5, 5, 3, 3], []
     swing.replay = SimpleNamespace(kind_of=None, rewind=lambda _: None)
@@ -71,10 +70,10 @@ def _swing() -> Any:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_swing, "GATE_TURN_SECONDS", {})
-    monkeypatch.setattr(gpu_swing, "GATE_LATER_SECONDS", 0.002)
-    monkeypatch.setattr(gpu_swing, "GATE_LEARNING_SECONDS", 0.002)
-    monkeypatch.setattr(gpu_swing, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(gate_turns, "GATE_TURN_SECONDS", {})
+    monkeypatch.setattr(gate_turns, "GATE_LATER_SECONDS", 0.002)
+    monkeypatch.setattr(gate_turns, "GATE_LEARNING_SECONDS", 0.002)
+    monkeypatch.setattr(turns, "SETTLE_SECONDS", 0.0)
 
 
 def test_the_report_has_ratios_of_what_was_played(tmp_path: Path) -> None:
@@ -82,7 +81,10 @@ def test_the_report_has_ratios_of_what_was_played(tmp_path: Path) -> None:
     swing.learn(4)
     rows = [swing.play_soundly(batch, kind, 0.1) for batch in (1, 128) for kind in (0, 1)]
     assert [row["traffic"] for row in rows] == ["code", "prose"] * 2
-    assert {len(row["blocks"]) for row in rows} <= set(range(3, 17))
+    least, most = gate_turns.GATE_BLOCKS
+    assert {len(row["blocks"]) for row in rows} <= set(range(least, most + 1))
+    for row in rows:  # every contestant of a load plays the same rounds
+        assert len({turn["rounds"] for block in row["blocks"] for turn in block.values()}) == 1
     assert set(rows[0]["blocks"][0]) >= {"vllm gate", "vllm gate, honest curve", "specmargin gate", "controller"}
     survival = {name: swing.bank.survival(kind) for kind, name in enumerate(swing.bank.names)}
     (tmp_path / "gates.json").write_text(json.dumps({"rows": rows, "bank": {"survival": survival}}))
@@ -112,11 +114,18 @@ def test_a_diverged_estimator_is_restarted_and_the_load_played_again(capsys: pyt
         swing.learn(4)
 
 
-@pytest.mark.parametrize(("stalled", "repeats"), [(0, 0), (1, 1), (1 + gpu_swing.MOST_REPEATS, gpu_swing.MOST_REPEATS)])
+@pytest.mark.parametrize(
+    ("stalled", "repeats"), [(0, 0), (1, 1), (1 + gate_turns.MOST_REPEATS, gate_turns.MOST_REPEATS)]
+)
 def test_a_turn_that_waited_for_a_compiler_is_played_again(stalled: int, repeats: int) -> None:
     """Where it never ends, the turn counts as it is."""
     swing, stalls = _swing(), [0.5] * stalled
-    swing._replayed_turn = lambda _, block: {"stall": stalls.pop() if stalls and block == 1 else 0.0}
+
+    def turn(_: int, block: int, rounds: int = 1) -> dict[str, Any]:
+        stall = stalls.pop() if stalls and block == 1 else 0.0
+        return {"stall": stall, "seconds": 0.1 * rounds, "rounds": rounds}
+
+    swing._replayed_turn = turn
     blocks = swing.play_gates(4, 0, 0.0)["blocks"]
     repeated = [[turn["repeats"] for turn in block.values()] for block in blocks]
     assert [sum(counts) for counts in repeated] == [0, repeats, 0]
@@ -126,7 +135,7 @@ def test_a_turn_that_waited_for_a_compiler_is_played_again(stalled: int, repeats
 
 def test_no_contestant_is_always_first() -> None:
     names: Any = [(str(i), None) for i in range(7)]
-    orders = [[name for name, _ in gpu_swing._order(names, block)] for block in range(14)]
+    orders = [[name for name, _ in gate_turns._order(names, block)] for block in range(14)]
     assert all(sorted(order) == [name for name, _ in names] for order in orders)
     places = {name: [order.index(name) for order in orders] for name, _ in names}
     assert {sum(place) for place in places.values()} == {7 * 6}  # on average in the middle

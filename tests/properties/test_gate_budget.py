@@ -70,7 +70,9 @@ def _round(prices: GatePrices, drafts: StepDrafts, survival: Any, depths: Any, o
 
 @settings(max_examples=150, deadline=None)
 @given(seed=_seeds)
-def test_the_budget_has_the_most_tokens_per_second_over_recent_rounds(seed: int) -> None:
+def test_the_budget_has_the_most_tokens_per_second_over_recent_rounds_unless_whole_drafts_are_within_a_percent(
+    seed: int,
+) -> None:
     generator = np.random.default_rng(seed)
     prices, drafts = _prices(generator), _drafts(generator)
     order = GateOrder(
@@ -92,7 +94,8 @@ def test_the_budget_has_the_most_tokens_per_second_over_recent_rounds(seed: int)
             sums[:, size] += _round(prices, drafts, survival, depths, order)
     goodput = sums[0] / sums[1]
     assert 0 <= budget <= total
-    assert goodput[budget] >= goodput.max() * (1.0 - 1e-6)
+    whole_is_as_good = goodput[total] * 1.01 >= goodput.max()
+    assert budget == total if whole_is_as_good else goodput[budget] >= goodput.max() * (1.0 - 1e-6)
 
 
 @settings(max_examples=200, deadline=None)

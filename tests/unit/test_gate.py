@@ -51,8 +51,8 @@ def arguments(**given: Any) -> Any:
 
 
 def test_a_kind_is_enough_and_native_chooses_its_curve(policy: Path) -> None:
-    assert settings(policy).gate_kind is GateKind.OFF
-    assert settings(policy, gate="auto").gate_kind is GateKind.AUTO
+    assert settings(policy).gate_kind is GateKind.AUTO
+    assert settings(policy, gate="off").gate_kind is GateKind.OFF
     assert settings(policy, gate="on").gate_kind is GateKind.ON
     native = settings(policy, gate="native")
     assert (native.gate_kind, native.gate_curve) == (GateKind.NATIVE, Curve.PRICES)

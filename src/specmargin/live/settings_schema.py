@@ -64,7 +64,7 @@ class Curve(StrEnum):
 class GateSettings(StrictModel):
     """The gate of vLLM's second model runner."""
 
-    kind: GateKind = GateKind.OFF  # the gate has not been measured on a GPU with a valid signal: docs/live.md
+    kind: GateKind = GateKind.AUTO
     curve: Curve | None = None  # of kind native; None: prices if there is a policy, else profiled
 
     @model_validator(mode="after")

@@ -3,7 +3,8 @@
 The engine must know the total before it launches the step, because it picks the CUDA graph by it. The confidences of
 the drafts are not known on the host by then, so the value of a total is estimated from recent rounds of the same
 sequences: in each round tokens are taken in the order of the ragged gate, and the total with the most tokens per second
-over all rounds is chosen. One round predicts the next one of a large batch well, and of a single sequence badly.
+over all rounds is chosen, unless verifying all of them is nearly as good. One round predicts the next one of a large
+batch well, and of a single sequence badly.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from specmargin.step import FloatArray, IntArray
 
 LEAST_KEY = 1e-12  # below it tokens are alike: none of them pays
 _LEAST_WEIGHT = 1e-6
+_WORTH_CUTTING = 0.01  # expected gain below which all drafts are verified: recent rounds and prices are no surer
 
 
 class StepShape(NamedTuple):
@@ -93,7 +95,8 @@ def best_budget(
         value = priced.tokens[n] / priced.seconds[n]
         if value > best:
             best, budget = value, n
-    return budget, best
+    whole = priced.tokens[total] / priced.seconds[total]
+    return (total, whole) if whole * (1.0 + _WORTH_CUTTING) >= best else (budget, best)
 
 
 @compiled
