@@ -167,16 +167,11 @@ def main() -> None:
     engines = {True: Engine(pair, speculative=True, log=scratch / "speculative.log")}
     engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
     try:
-        until = started + 60.0 * options.minutes
-        swing = _swing(
-            engines, pair, policy, until=until, within=options.within, seed=options.seed, clock=options.clock
-        )
+        swing = _swing(engines, pair, policy, options, until=started + 60.0 * options.minutes)
     finally:
         for engine in engines.values():
             engine.close()
     print(f"{(time.monotonic() - started) / 60.0:.0f} minutes, {cpu_dtype()}.\n\n{report(swing)}")
-    if options.output is not None:
-        options.output.write_text(json.dumps(swing.turns))
 
 
 def _options() -> argparse.Namespace:
@@ -194,17 +189,17 @@ def _options() -> argparse.Namespace:
 
 
 def _swing(
-    engines: dict[bool, Engine], pair: Pair, policy: Path, *, until: float, within: float, seed: int, clock: str
+    engines: dict[bool, Engine], pair: Pair, policy: Path, options: argparse.Namespace, *, until: float
 ) -> Swing:
     settings: dict[str, dict[str, Any]] = {"off": {"mode": "schedule", "schedule": [[1, 32, 0]]}}
     settings |= {f"fixed {depth}": {"mode": "schedule", "schedule": [[1, 32, depth]]} for depth in FIXED}
     settings |= {"schedule": {"mode": "schedule", "policy": str(policy)}}
     settings |= {"adaptive": {"mode": "adaptive", "policy": str(policy)}}
-    swing = Swing(turns={name: [] for name in ("none", *settings)}, clock=clock)
-    shuffled, swings = random.Random(seed), 0
+    swing = Swing(turns={name: [] for name in ("none", *settings)}, clock=options.clock)
+    shuffled, swings = random.Random(options.seed), 0
     for name, values in settings.items():
         engines[True].contestant(name, values)
-    while not swings or (time.monotonic() < until and not _is_precise(swing, within)):
+    while not swings or (time.monotonic() < until and not _is_precise(swing, options.within)):
         blocks: list[dict[str, list[Turn]]] = [{name: [] for name in swing.turns} for _ in range(BLOCKS)]
         for phase, (concurrency, category) in enumerate(PHASES):
             prompts = [shuffled.choice(pair.prompts[category]) for _ in range(64)]
@@ -227,6 +222,8 @@ def _swing(
             for name, row in block.items():
                 swing.turns[name].append(row)
         swings += 1
+        if options.output is not None:  # after each swing: nothing is lost if the benchmark is stopped
+            options.output.write_text(json.dumps(swing.turns))
         print(f"{swings} swings, {max(until - time.monotonic(), 0.0) / 60.0:.0f} minutes left", flush=True)
     return swing
 
