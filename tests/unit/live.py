@@ -54,6 +54,12 @@ def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> Policy
     )
 
 
+def write_policy(folder: Path, **file: Any) -> Path:
+    path = folder / "test.policy.json"
+    path.write_text(policy_text(policy_file(**file)))
+    return path
+
+
 def built(
     folder: Path,
     given: dict[str, Any],
@@ -64,8 +70,7 @@ def built(
     **file: Any,
 ) -> Driver:
     """A driver as an engine builds it."""
-    path = folder / "test.policy.json"
-    path.write_text(policy_text(policy_file(**file)))
+    path = write_policy(folder, **file)
     patient = {"slowest_decision_seconds": 60.0}  # a slow test machine is not a fault
     settings = read_settings({"policy": str(path)} | patient | given, "test")
     return build_driver(

@@ -1,213 +1,26 @@
-"""The gate on the device without a device: settings, when it is requested, what travels, what is learned."""
+"""The gate on the device without a device: what travels, what is learned, how deep it drafts."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks.live.stub_engine import ModelRunnerOutput, Request, SchedulerOutput, configuration, specmargin_scheduler
 
-from specmargin.acceptance.calibration import Logistic, Tokens, logit
-from specmargin.errors import EngineError
 from specmargin.live.driver import Driver
 from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
-from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
 from specmargin.live.sequences import StepDone
-from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
-from specmargin.live.vllm import graphs, outcomes
-from specmargin.live.vllm.gate import choice, seeding
+from specmargin.live.vllm import outcomes
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import study_table
-from tests.unit.live import DEPTH, built, policy_file, register_in
-
-
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    path = tmp_path / "gate.policy.json"
-    path.write_text(policy_text(policy_file()))
-    return path
-
-
-def settings(policy: Path | None, **given: Any) -> Settings:
-    return read_settings({"mode": "adaptive", "policy": None if policy is None else str(policy)} | given, "test")
-
-
-def arguments(**given: Any) -> Any:
-    drafter = {"method": "eagle3", "model": "head", "num_speculative_tokens": DEPTH}
-    defaults = {"speculative_config": drafter, "max_num_seqs": 8, "data_parallel_size": 1}
-    return SimpleNamespace(**defaults | given)
-
-
-# --- settings ---
-
-
-def test_a_kind_is_enough_and_native_chooses_its_curve(policy: Path) -> None:
-    assert settings(policy).gate_kind is GateKind.AUTO
-    assert settings(policy, gate="off").gate_kind is GateKind.OFF
-    assert settings(policy, gate="on").gate_kind is GateKind.ON
-    native = settings(policy, gate="native")
-    assert (native.gate_kind, native.gate_curve) == (GateKind.NATIVE, Curve.PRICES)
-    observing = read_settings({"mode": "observe", "gate": "native"}, "test")
-    assert (observing.gate_kind, observing.gate_curve) == (GateKind.NATIVE, Curve.PROFILED)
-    assert read_settings({"mode": "observe"}, "test").gate_kind is GateKind.OFF
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"gate": "maybe"}, "gate.kind"),
-        ({"mode": "observe", "gate": "on"}, "needs mode adaptive"),
-        ({"mode": "observe", "gate": {"kind": "native", "curve": "prices"}}, "needs 'policy'"),
-        ({"mode": "observe", "gate": {"kind": "off", "curve": "profiled"}}, "kind native"),
-    ],
-)
-def test_mistakes_in_the_setting_are_one_sentence(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(EngineError, match=says):
-        read_settings(given, "test")
-
-
-# --- when it is requested ---
-
-
-def test_the_gate_is_requested_where_it_is_expected_to_pay(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    gain = choice.expected_gain(policy, 8)
-    assert gain is not None
-    monkeypatch.setattr(choice, "_LEAST_GAIN", gain - 0.001)
-    args = arguments()
-    assert choice.add_gate(args, settings(policy, gate="auto"), log.append)
-    assert args.speculative_config[graphs.FLAG] is True
-    choice.remove_gate(args)
-    assert graphs.FLAG not in args.speculative_config
-    monkeypatch.setattr(choice, "_LEAST_GAIN", gain + 0.001)
-    assert not choice.add_gate(args, settings(policy, gate="auto"), log.append)
-    assert "over depth control alone" in log[-1]
-    assert choice.add_gate(args, settings(policy, gate="on"), log.append)
-
-
-def test_the_expected_gain_is_that_of_the_prices(policy: Path) -> None:
-    """The gate's rate over the best depth by the price table itself, where it is higher; one sequence is not gated."""
-    file = read_policy(policy)
-    assert file.look_ahead is not None
-    table, rates = file.table.table, np.array(file.look_ahead.rate_by_batch)
-    committed = 1.0 + np.concatenate([[0.0], np.cumsum(file.survival)])
-    whole = {batch: float((batch * committed / table.round_seconds(batch)).max()) for batch in (2, 4)}
-    assert choice.expected_gain(policy, 1) == 0.0
-    for lift in (0.5, 2.0):
-        raised = json.loads(policy.read_text())
-        raised["look_ahead"]["rate_by_batch"] = (lift * rates).tolist()
-        policy.write_text(json.dumps(raised))
-        gains = [max(lift * rates[batch] / whole[batch], 1.0) for batch in (2, 4)]
-        assert choice.expected_gain(policy, 4) == pytest.approx(float(np.prod(gains)) ** (1 / 3) - 1.0, rel=1e-4)
-
-
-def test_without_confidences_nothing_says_that_it_pays(tmp_path: Path) -> None:
-    path = tmp_path / "plain.policy.json"
-    log: list[str] = []
-    path.write_text(policy_text(policy_file(gated=False)))
-    assert not choice.add_gate(arguments(), settings(path, gate="auto"), log.append)
-    assert "no calibrated confidences" in log[0]
-    assert choice.add_gate(arguments(), settings(path, gate="on"), log.append)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"enforce_eager": True}, "full CUDA graphs"),
-        ({"enable_lora": True}, "LoRA"),
-        ({"pipeline_parallel_size": 2}, "pipeline"),
-        ({"data_parallel_size": 2}, "data-parallel"),
-        ({"worker_extension_cls": "mine.Extension"}, "worker extension"),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, "no draft logits"),
-        (
-            {"speculative_config": {"method": "mtp", "num-speculative-tokens": 3, "use-local-argmax-reduction": True}},
-            "no draft logits",
-        ),
-    ],
-)
-def test_where_vllm_is_known_to_refuse_it_is_not_requested(policy: Path, given: dict[str, Any], says: str) -> None:
-    log: list[str] = []
-    args = arguments(**given)
-    before = args.speculative_config
-    assert not choice.add_gate(args, settings(policy, gate="on"), log.append)
-    assert args.speculative_config is before
-    assert says in log[0]
-
-
-@pytest.mark.parametrize("chosen", [True, False])
-def test_what_the_user_chose_stays(policy: Path, chosen: bool) -> None:
-    args = arguments(speculative_config={"method": "mtp", "enable-adaptive-verification": chosen})
-    assert not choice.add_gate(args, settings(policy, gate="on"), lambda _: None)
-    assert args.speculative_config == {"method": "mtp", "enable-adaptive-verification": chosen}
-
-
-@pytest.mark.parametrize(
-    ("model", "full", "says"),
-    [
-        ({"is_hybrid": True}, True, "GatedDeltaNet"),
-        ({"use_mla": True}, True, "Hopper"),
-        ({}, False, "full CUDA graphs"),
-        ({}, True, None),
-    ],
-)
-def test_the_complete_configuration_may_refuse(model: dict[str, Any], full: bool, says: str | None) -> None:
-    graph_mode = SimpleNamespace(has_full_cudagraphs=lambda: full)
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(**model), compilation_config=SimpleNamespace(cudagraph_mode=graph_mode)
-    )
-    reason = choice.refusal_of_configuration(config, 9)
-    assert (reason is None) == (says is None)
-    assert says is None or (reason is not None and says in reason)
-    if "use_mla" in model:
-        assert choice.refusal_of_configuration(config, 10) is None
-
-
-@pytest.mark.parametrize(
-    ("refused", "expected"),
-    [
-        ("nothing", [(True, True)]),
-        ("gate", [(True, True), (False, True)]),
-        ("both", [(True, True), (False, True), (False, False)]),
-        ("model", [(True, True), (False, True)]),
-    ],
-)
-def test_requests_that_vllm_refuses_are_taken_back_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, policy: Path, refused: str, expected: list[tuple[bool, bool]]
-) -> None:
-    seen: list[tuple[bool, bool]] = []
-
-    class EngineArgs:
-        def __init__(self) -> None:
-            vars(self).update(vars(arguments(additional_config={"specmargin": {}})))
-
-        def create_engine_config(self) -> Any:
-            given = self.speculative_config  # type: ignore[attr-defined]
-            seen.append((graphs.FLAG in given, graphs.TABLE in given))
-            if (refused == "gate" and seen[-1][0]) or (refused == "both" and any(seen[-1])):
-                raise ValueError("not supported")
-            return SimpleNamespace(additional_config={"specmargin": {}})
-
-    def request(args: Any) -> list[Any]:
-        chosen = settings(policy, gate="on")
-        assert choice.add_gate(args, chosen, lambda _: None)
-        assert graphs.add_depth_table(args, chosen, lambda _: None)
-        return [choice.remove_gate, graphs.remove_depth_table]
-
-    register_in(monkeypatch, EngineArgs, request=request, gate_refused=lambda _: refused == "model")
-    assert EngineArgs().create_engine_config() is not None
-    assert seen == expected
-
-
-# --- what travels, and what is learned ---
+from tests.unit.live import DEPTH, built, policy_file, write_policy
 
 
 def test_drafts_that_the_gate_cut_were_not_verified() -> None:
@@ -452,13 +265,6 @@ def test_tokens_that_were_not_drafted_are_expected_as_learned() -> None:
     assert rounds[0, 4].tolist() == pytest.approx([0.9, 0.9, 0.6, 0.5])
 
 
-def test_graphs_are_requested_for_the_depths_of_the_look_ahead(policy: Path) -> None:
-    file = read_policy(policy)
-    assert file.look_ahead is not None
-    ranges = graphs.depth_table(policy, DEPTH, 64, Mode.ADAPTIVE, gated=True)
-    assert set(file.look_ahead.depth_by_batch[1:]) <= {depth for _, _, depth in ranges}
-
-
 def test_a_probe_is_ordered_whole(tmp_path: Path) -> None:
     driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
     for gated in (True, False):
@@ -473,7 +279,8 @@ def test_a_probe_is_ordered_whole(tmp_path: Path) -> None:
         assert plain.gate_order(4, DEPTH).gated
 
 
-def test_orders_leave_the_scheduler_with_the_step(policy: Path) -> None:
+def test_orders_leave_the_scheduler_with_the_step(tmp_path: Path) -> None:
+    policy = write_policy(tmp_path)
     with specmargin_scheduler() as kind:
         given = {"mode": "adaptive", "policy": str(policy), "slowest_decision_seconds": 60.0, "gate": "on"}
         config = configuration(given)
@@ -498,47 +305,3 @@ def test_orders_leave_the_scheduler_with_the_step(policy: Path) -> None:
         assert made._driver.guard.faults == {"gate": 3}
         config.speculative_config.enable_adaptive_verification = False
         assert not kind(vllm_config=config, depth=DEPTH)._driver.device_gate
-
-
-# --- seeding ---
-
-
-def test_the_seed_is_the_calibrators_where_it_has_the_same_form() -> None:
-    weights = np.zeros(2 * DEPTH + 15)
-    weights[:DEPTH] = [-0.1, -0.3, -0.6, -1.0]
-    weights[DEPTH] = 4.0 * 0.6
-    slope, intercepts = seeding.projection(Logistic(weights=weights, depths=DEPTH, rich=True), DEPTH)
-    assert slope == pytest.approx(0.6, rel=1e-3)
-    assert intercepts == pytest.approx([-0.1, -0.3, -0.6, -1.0], abs=5e-3)
-
-
-def test_the_seed_is_near_a_calibrator_with_more_features() -> None:
-    """The bundled one: at usual confidences, within 0.15 of its probability on average."""
-    root = Path(choice.__file__).parents[3]
-    given = json.loads((root / "catalog" / "acceptance" / "reference-moe.acceptance.json").read_text())["calibrator"]
-    calibrator = Logistic(weights=np.array(given["weights"]), depths=given["depths"], rich=True)
-    slope, intercepts = seeding.projection(calibrator, given["depths"])
-    odds = np.linspace(-2.0, 4.0, 13)
-    confidence = 1.0 / (1.0 + np.exp(-odds))
-    errors = []
-    for depth in range(given["depths"]):
-        tokens = Tokens(
-            depth=np.full(13, depth),
-            confidence=confidence,
-            history=np.zeros(13),
-            before=odds if depth else np.zeros(13),
-            accepted=np.zeros(13, dtype=np.bool_),
-            round=np.zeros(13, dtype=np.int64),
-        )
-        exact = calibrator.probability(tokens)
-        errors.append(np.abs(1.0 / (1.0 + np.exp(-(slope * odds + intercepts[depth]))) - exact).mean())
-    assert np.mean(errors) < 0.15
-    assert slope > 0.0
-    assert np.isfinite(logit(confidence)).all()
-
-
-def test_a_depth_beyond_the_calibrator_has_the_seed_of_its_last() -> None:
-    weights = np.zeros(2 * DEPTH + 15)
-    weights[DEPTH] = 2.0
-    _, intercepts = seeding.projection(Logistic(weights=weights, depths=DEPTH, rich=True), DEPTH + 3)
-    assert intercepts[DEPTH:] == pytest.approx(np.full(3, intercepts[DEPTH - 1]))

@@ -1,11 +1,8 @@
-"""Measuring: points, records that survive an interruption, fits, and price files that every verb takes."""
+"""Measuring: fits, price files that every verb takes, and the command line."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,14 @@ from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import bundled_model, find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
-from specmargin.cli.measure import _interruptible, _speculative
+from specmargin.cli.measure import _speculative
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
 from specmargin.measure.points import (
     Kind,
-    Surface,
     drafter_run,
     forced_runs,
-    other_scheduling,
     plain_run,
     scheduling_of,
     scheduling_runs,
@@ -36,9 +31,7 @@ from specmargin.measure.points import (
 from specmargin.measure.pricing import Fitted, is_noisy, price_file
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
-from specmargin.measure.steps import Order, measure_steps
-from specmargin.measure.vllm.forced import WANTED, ForcedDrafts
-from specmargin.measure.vllm.versions import check_version
+from specmargin.measure.steps import Order
 from specmargin.modes import RooflineForm
 from specmargin.prices.measured import MeasuredPrices, Rates
 from specmargin.prices.measured_schema import as_text, measured_prices
@@ -46,10 +39,10 @@ from specmargin.prices.model import EngineTime
 from specmargin.sources import assumed
 from specmargin.step import Step
 from tests.command_line import run
+from tests.unit.measured_rows import SURFACE, measured_row
 
 DEVICE = find_device("h200")
 MOE = "vllm-0.26-h200-qwen3-30b-a3b"
-SURFACE = Surface(batches=(1, 4, 16, 64, 128), depths=(1, 3, 7), contexts=(512, 4096), long_batches=(1, 16))
 TRUE_RATES = Rates(
     weight_bytes_per_second=4e12,
     operations_per_second=4e14,
@@ -86,28 +79,6 @@ def model() -> Architecture:
     return find_model("qwen3-30b-a3b")
 
 
-def _row(run_name: str, point: Any, seconds: float, **changes: Any) -> dict[str, Any]:
-    return {
-        "record": "row",
-        "run": run_name,
-        "batch": point.batch,
-        "depth": point.depth,
-        "kind": str(point.kind),
-        "context": float(point.context),
-        "prompt": point.context,
-        "seconds": seconds,
-        "low_seconds": seconds,
-        "high_seconds": seconds,
-        "whole_seconds": seconds,
-        "draft_seconds": 0.0,
-        "committed": 1.0,
-        "steps": 15,
-        "graph": "full",
-        "distinct": None,
-        **changes,
-    }
-
-
 def _alike_distinct(batch: int) -> float:
     return 128.0 * (1.0 - (1.0 - 8.0 / 128.0) ** batch)
 
@@ -120,7 +91,7 @@ def _rows(model: Architecture, noise: float = 0.0) -> list[dict[str, Any]]:
     for engine_run in runs:
         for point in engine_run.points:
             distinct = _alike_distinct(point.batch) if point.kind is Kind.REPEATED else None
-            rows.append(_row(engine_run.name, point, 1.0, distinct=distinct))
+            rows.append(measured_row(engine_run.name, point, 1.0, distinct=distinct))
     steps = steps_of(rows, {}, model)
     step = Step.uniform(batch=steps.batch, depth=steps.depth, context=steps.context)
     exact = TRUE_RATES.seconds(steps.works) + TRUE_TIME.seconds(step)
@@ -139,235 +110,6 @@ def _rows(model: Architecture, noise: float = 0.0) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def fitted(model: Architecture) -> Fitted:
     return price_file(_rows(model, noise=0.01), {"none": ENGINE}, model)
-
-
-# --- points ---
-
-
-def test_full_graphs_need_an_engine_per_depth_and_piecewise_graphs_one_for_all() -> None:
-    full = forced_runs(SURFACE, full_graphs=True, routes=True)
-    assert [engine_run.name for engine_run in full] == ["forced-1", "forced-3", "forced-7", "pieces"]
-    assert [engine_run.drafts for engine_run in full] == [1, 3, 7, 7]
-    assert [engine_run.counts for engine_run in full] == [False, False, False, True]
-    (one,) = forced_runs(SURFACE, full_graphs=False, routes=True)
-    assert {point.depth for point in one.points} == {0, 1, 3, 7}
-    assert {point.kind for point in one.points} == {Kind.OFF, Kind.RANDOM, Kind.REPEATED}
-
-
-def test_a_dense_model_needs_no_repeated_drafts_and_no_counting_run() -> None:
-    runs = forced_runs(SURFACE, full_graphs=True, routes=False)
-    assert [engine_run.name for engine_run in runs] == ["forced-1", "forced-3", "forced-7"]
-    assert all(point.kind is not Kind.REPEATED for engine_run in runs for point in engine_run.points)
-
-
-def test_other_runners_and_schedulings_get_engines_of_their_own() -> None:
-    surface = Surface(batches=(1, 2, 4, 8, 16, 32, 64, 128), depths=(1, 3, 7), contexts=(512, 4096))
-    runs = scheduling_runs(surface, {"method": "mtp"})
-    assert [each.name for each in runs] == [
-        f"{kind}-{name}" for name in ("second-async", "async", "second") for kind in ("none", "drafter")
-    ]
-    for each in runs:
-        scheduling = scheduling_of(each.name)
-        assert each.engine_args["async_scheduling"] is ("async" in scheduling)
-        assert each.environment == {"VLLM_USE_V2_MODEL_RUNNER": "1" if "second" in scheduling else "0"}
-        assert {point.batch for point in each.points} >= {1, 64}
-        assert {point.context for point in each.points} == {512}
-        assert {point.depth for point in each.points} == ({1, 7} if each.kind == "drafter" else {0})
-    assert [each.name for each in scheduling_runs(surface, None)] == ["none-second-async", "none-async", "none-second"]
-    assert scheduling_of("forced-3") == scheduling_of("none") == scheduling_of("drafter") == ""
-
-
-@pytest.mark.parametrize(
-    ("wanted", "is_async", "runner", "complaint"),
-    [
-        ("", False, "vllm.v1.worker.gpu_model_runner", ""),
-        ("second-async", True, "vllm.v1.worker.gpu.model_runner", ""),
-        ("second-async", False, "vllm.v1.worker.gpu.model_runner", "vLLM turned async scheduling off"),
-        ("second", True, "vllm.v1.worker.gpu.model_runner", "vLLM turned async scheduling on"),
-        ("second-async", True, "vllm.v1.worker.gpu_model_runner", "with vllm.v1.worker.gpu_model_runner"),
-        ("async", True, "vllm.v1.worker.gpu.model_runner", "with vllm.v1.worker.gpu.model_runner"),
-    ],
-)
-def test_steps_of_another_scheduling_are_not_taken_for_the_wanted_one(
-    wanted: str, is_async: bool, runner: str, complaint: str
-) -> None:
-    problem = other_scheduling(wanted, is_async=is_async, runner=runner)
-    assert complaint in problem
-    assert bool(problem) is bool(complaint)
-
-
-@pytest.mark.parametrize(("gpu", "engines"), [("a GPU", 9), ("", 3)])
-def test_schedulings_are_measured_where_vllm_has_them(
-    gpu: str, engines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a CPU vLLM has one model runner and no async scheduling. The environment of a run overrides the user's."""
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "user")
-    program = (
-        "import json, os, sys; job = json.load(open(sys.argv[1])); out = open(job['out'], 'a');"
-        f"engine = {{'record': 'engine', 'run': job['name'], 'graph_mode': 'none', 'gpu': {gpu!r},"
-        " 'runner': os.environ['VLLM_USE_V2_MODEL_RUNNER'], 'async': job['engine_args']['async_scheduling']};"
-        "out.write(json.dumps(engine) + chr(10))"
-    )
-    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", program])
-    records = Records(path=tmp_path / "rows.jsonl")
-    surface = Surface(batches=(1, 8), depths=(1,), contexts=(64,))
-    order = Order(model="m", surface=surface, engine_args={}, speculative={"method": "mtp"})
-    log = tmp_path / "log"
-    measure_steps(order, records, deadline=time.time() + 60.0, log=log, watch=lambda *_: None)
-    started = {name: (engine["runner"], engine["async"]) for name, engine in records.engines().items()}
-    assert len(started) == engines
-    assert started["none"] == started["forced"] == started["drafter"] == ("user", False)
-    if gpu:
-        assert started["drafter-second-async"] == started["none-second-async"] == ("1", True)
-        assert started["drafter-async"] == ("0", True)
-        assert started["none-second"] == ("1", False)
-
-
-def test_longer_contexts_get_a_few_batches_and_no_speculation_is_always_measured() -> None:
-    assert [pair for pair in SURFACE.batches_and_contexts() if pair[1] == 4096] == [(1, 4096), (16, 4096)]
-    assert {point.kind for point in plain_run(SURFACE).points} == {Kind.NONE}
-    drafter = drafter_run(SURFACE, {"method": "eagle3"})
-    assert drafter.engine_args["speculative_config"] == {"method": "eagle3", "num_speculative_tokens": 7}
-
-
-@pytest.mark.parametrize("changes", [{"batches": ()}, {"batches": (0,)}, {"depths": (0,)}, {"contexts": ()}])
-def test_impossible_grids_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        Surface(**({"batches": (1,), "depths": (1,), "contexts": (512,)} | changes))
-
-
-class _Config:
-    class model_config:  # noqa: N801
-        @staticmethod
-        def get_vocab_size() -> int:
-            return 1000
-
-
-def test_forced_drafts_are_random_or_repeated_tokens_of_the_wanted_depth() -> None:
-    drafts = ForcedDrafts(_Config())
-    WANTED.depth, WANTED.repeated = 5, True
-    assert drafts.propose([[3, 9], []]) == [[9] * 5, []]
-    WANTED.repeated = False
-    (tokens,) = drafts.propose([[9]])
-    assert len(tokens) == 5
-    assert len(set(tokens)) > 1
-    WANTED.depth = 0
-    assert drafts.propose([[9]]) == [[]]
-
-
-@pytest.mark.parametrize("version", ["0.26.0", "0.28.1", "0.32.0", "0.32.0+cpu"])
-def test_supported_versions(version: str) -> None:
-    assert check_version(version) == ""
-
-
-@pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
-def test_unsupported_versions_are_refused_by_name(version: str) -> None:
-    assert version in check_version(version)
-
-
-# --- records ---
-
-
-def test_a_measurement_resumes_after_a_line_that_was_cut_short(tmp_path: Path) -> None:
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    records.begin({"model": "m"}, fresh=False)
-    plain = plain_run(SURFACE)
-    records.append(_row("none", plain.points[0], 1e-3))
-    with records.path.open("a") as file:
-        file.write('{"record": "row", "run": "no')
-    records.begin({"model": "m"}, fresh=False)
-    assert records.missing(plain) == plain.points[1:]
-    records.append(_row("none", plain.points[1], 1e-3))  # not glued to the line that was cut
-    assert records.missing(plain) == plain.points[2:]
-    with pytest.raises(InputError, match="another model"):
-        records.begin({"model": "other"}, fresh=False)
-    with pytest.raises(InputError, match="another model"):
-        records.begin({}, fresh=False)
-
-
-def test_other_flags_take_over_where_nothing_was_measured(tmp_path: Path) -> None:
-    """An engine that could not start leaves only its failure: the same command with a flag that fixes it continues."""
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    records.begin({"engine_args": {}}, fresh=False)
-    records.append({"record": "failure", "run": "none", "error": "ended by SIGILL", "final": False})
-    records.begin({"engine_args": {"dtype": "float32"}}, fresh=False)
-    assert list(records.read()) == [{"record": "measurement", "engine_args": {"dtype": "float32"}}]
-
-
-def test_failures_are_forgotten_once_the_run_is_done(tmp_path: Path) -> None:
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    records.append({"record": "failure", "run": "pieces", "error": "out of GPU memory", "final": False})
-    assert records.failures() == {"pieces": "out of GPU memory"}
-    records.append({"record": "done", "run": "pieces"})
-    assert records.failures() == {}
-
-
-def test_an_engine_that_dies_leaves_its_rows_and_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe is replaced by one that measures a point and dies, as an engine out of memory does."""
-    fake = tmp_path / "specmargin_fake.py"
-    fake.write_text(
-        "import json, sys\n"
-        "job = json.load(open(sys.argv[-1]))\n"
-        "row = dict(job['points'][0], record='row', run=job['name'], prompt=job['points'][0]['context'], seconds=1.0)\n"
-        "open(job['out'], 'a').write(json.dumps(row) + '\\n')\n"
-        "sys.exit(9)\n"
-    )
-    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
-    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", f"exec(open({str(fake)!r}).read())"])
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    order = Order(model="m", surface=SURFACE, engine_args={})
-    with pytest.raises(InputError, match="ended with exit code 9"):
-        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
-    assert len(records.missing(plain_run(SURFACE))) == len(plain_run(SURFACE).points) - 1
-    assert "none" in records.failures()
-
-
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        (signal.SIGILL, "ended by SIGILL: the CPU lacks instructions .* usually bf16; pass --set dtype=float32"),
-        (signal.SIGKILL, "ended by SIGKILL: the system most likely ran out of memory"),
-        (signal.SIGSEGV, r"ended by SIGSEGV \(run 'none', output in .*log\)"),
-    ],
-)
-def test_an_engine_that_a_signal_ends_names_it_with_its_likely_cause(
-    number: signal.Signals, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where an earlier run failed for another reason, which the records still hold."""
-    program = f"import os; os.kill(os.getpid(), {int(number)})"
-    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
-    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", program])
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    records.append({"record": "failure", "run": "none", "error": "stopped: the time limit was reached", "final": False})
-    order = Order(model="m", surface=SURFACE, engine_args={})
-    with pytest.raises(InputError, match=message):
-        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=lambda *_: None)
-    assert number.name in records.failures()["none"]
-
-
-def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specmargin.measure.steps.find_spec", lambda _: object())
-    started = tmp_path / "pid"
-    engine = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
-    monkeypatch.setattr("specmargin.measure.steps.PROBE", ["-c", engine])
-
-    def interrupt(_: str, __: int, ___: int) -> None:
-        if started.exists() and started.read_text():
-            raise KeyboardInterrupt
-
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    with pytest.raises(InputError, match="interrupted; 0 rows are saved"), _interruptible(records):
-        order = Order(model="m", surface=SURFACE, engine_args={})
-        measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=interrupt)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
-
-
-def test_nothing_is_started_after_the_deadline(tmp_path: Path) -> None:
-    records = Records(path=tmp_path / "x.rows.jsonl")
-    order = Order(model="m", surface=SURFACE, engine_args={})
-    measure_steps(order, records, deadline=time.time() - 1, log=tmp_path / "log", watch=lambda *_: None)
-    assert records.rows() == []
 
 
 # --- fit ---
@@ -429,7 +171,7 @@ def test_the_fit_recovers_what_a_scheduling_takes_beside_the_kernels(model: Arch
     times = {"": TRUE_TIME, "second-async": replace(hidden, position_seconds=TRUE_TIME.position_seconds)}
     for engine_run in runs:
         for point in engine_run.points:
-            row = _row(engine_run.name, point, 1.0)
+            row = measured_row(engine_run.name, point, 1.0)
             step = Step.uniform(batch=point.batch, depth=point.depth, context=point.context)
             time = times[scheduling_of(engine_run.name)]
             kernels = float(TRUE_RATES.seconds(steps_of([row], {}, model).works)[0]) + float(time.seconds(step))

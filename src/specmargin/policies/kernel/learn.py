@@ -16,6 +16,10 @@ from specmargin.step import FloatArray, IntArray
 # not tried, and weight of the prior in rounds.
 _FORGETTING, _LEAST_ROUNDS, _LONGER, _UNTRIED, PRIOR_ROUNDS = 0.94, 64.0, 8.0, 0.998, 8.0
 _CHANGED = 2.5  # standard deviations by which recent rounds differ from all of them where acceptance has changed
+# How much acceptance differs from text to text: how many times slower it is learned than recent rounds are forgotten,
+# its start, its limit, and what chance alone makes of a square (recent rounds are a part of all).
+_TEXTS_SLOWER, _FIRST_SQUARE, _LARGEST_SQUARE = 32.0, 3.0, 25.0
+_CHANCE = 0.5 + 0.5 / _LONGER - 2.0 / (1.0 + _LONGER)
 # Confidence: how fast its shift is learned, how fast it decays, and its limit.
 _SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
 
@@ -29,6 +33,13 @@ class Marks:
     off_until: int  # step at which drafting is tried again
     whole_until: int  # step at which gating is tried again
     whole_batch: int  # batch at which gating was suspended
+
+
+class Texts:
+    """How much acceptance differs from text to text."""
+
+    square: float  # of the difference between recent rounds and all, in variances of chance: 1 where texts are alike
+    window: float  # rounds among the recent ones, at this batch
 
 
 class GuardSums:
@@ -53,6 +64,7 @@ class Learned(NamedTuple):
     tried: FloatArray  # by depth: tokens reached, a decaying sum
     taken: FloatArray  # by depth: tokens accepted, a decaying sum
     recent: FloatArray  # (2, depth): both of the recent rounds only
+    texts: Rows[Texts]
     times: Times
     credit: FloatArray  # by depth, from 0: tokens per token that knowing it better could have won since its last probe
     shift: FloatArray  # (1,): log-odds by which tokens are likelier to be accepted than their confidence says
@@ -67,6 +79,7 @@ class Learned(NamedTuple):
             tried=np.zeros(max_depth),
             taken=np.zeros(max_depth),
             recent=np.zeros((2, max_depth)),
+            texts=rows_of(Texts, square=_FIRST_SQUARE),
             times=Times.nothing(max_depth) if times else Times.as_priced(max_depth),
             credit=np.zeros(max_depth + 1),
             shift=np.zeros(1),
@@ -99,21 +112,32 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
         taken[depth] = keep * taken[depth] + takes
         recent[0, depth] = keep_recent * recent[0, depth] + tries
         recent[1, depth] = keep_recent * recent[1, depth] + takes
-    if _has_changed(learned):
+    difference, deviation = _difference(learned)
+    texts, square = learned.texts[0], (difference / deviation) ** 2 / _CHANCE
+    texts.square += (1.0 - keep_recent) / _TEXTS_SLOWER * (min(square, _LARGEST_SQUARE) - texts.square)
+    texts.window = verified.size / (1.0 - keep_recent)
+    if abs(difference) > _CHANGED * deviation:
         for depth in range(tried.size):
             tried[depth], taken[depth] = recent[0, depth], recent[1, depth]
 
 
 @compiled
-def _has_changed(learned: Learned) -> bool:
-    """Whether the recent rounds accept more or fewer tokens than chance would make of all of them."""
+def _difference(learned: Learned) -> tuple[float, float]:
+    """By how many accepted tokens the recent rounds differ from all of them, and its standard deviation."""
     difference = variance = 0.0
     for depth in range(learned.tried.size):
         if learned.tried[depth] > 0.0:
             share = learned.taken[depth] / learned.tried[depth]
             difference += learned.recent[1, depth] - learned.recent[0, depth] * share
             variance += learned.recent[0, depth] * share * (1.0 - share)
-    return bool(abs(difference) > _CHANGED * np.sqrt(variance + 1.0))
+    return difference, np.sqrt(variance + 1.0)
+
+
+@compiled
+def _rounds_of_all(learned: Learned) -> float:
+    """How many recent rounds the mean of all rounds counts for: few where texts differ by more than chance."""
+    texts = learned.texts[0]
+    return float(max(0.5 * texts.window / (_CHANCE * max(texts.square - 1.0, 0.01)), 1.0))
 
 
 @compiled
@@ -129,9 +153,12 @@ def acceptance_shift(prior: FloatArray, learned: Learned) -> float:
 
 @compiled
 def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shift: float) -> float:
-    """Acceptance of the token at `depth`; depths with few tries follow the shift of the others."""
+    """Acceptance of the token at `depth`, by the recent rounds, drawn towards the mean of all (as in empirical Bayes:
+    the less, the more texts differ). Depths with few tries follow the shift of the others."""
     likely = min(max(prior[depth] * shift, 0.0), 0.999)
-    return float((learned.taken[depth] + PRIOR_ROUNDS * likely) / (learned.tried[depth] + PRIOR_ROUNDS))
+    mean = (learned.taken[depth] + PRIOR_ROUNDS * likely) / (learned.tried[depth] + PRIOR_ROUNDS)
+    rounds = _rounds_of_all(learned)
+    return float((learned.recent[1, depth] + rounds * mean) / (learned.recent[0, depth] + rounds))
 
 
 # --- confidence ---

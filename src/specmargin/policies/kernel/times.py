@@ -31,7 +31,7 @@ _LEVEL_PRIOR, _DRAFT_PRIOR, _OFF_PRIOR, _SLOPE_PRIOR = 5.0, 0.8, 0.15, 0.65
 _SLOPE_REACH, _OWN_SLOPE = 6.0, 0.1  # depths over which slopes are alike, and what each has of its own
 _LEAST_Z = 0.03  # per depth, in z: verification that the table prices at nothing may still take time
 # Variance per step: of the level at first and later; share of its prior that everything else loses again.
-_FIRST_STEPS, _FIRST_DRIFT, _LEVEL_DRIFT, _FORGETTING = 8, 0.1, 4e-4, 1.0 / 4000.0
+_FIRST_STEPS, _FIRST_DRIFT, _LEVEL_DRIFT, _FORGETTING = 8, 0.1, 4e-4, 1.0 / 20_000.0
 _OCTAVE = 0.3  # share of the prior by which a batch twice as large is less certain
 _NOISE, _NOISE_RATE, _LEAST_NOISE, _MOST_NOISE = 0.01, 0.02, 1e-4, 0.25  # variance of one step
 _SURPRISE = 0.2  # share of a deviation that counts as noise: one step alone convinces nobody

@@ -1,0 +1,124 @@
+"""Loads that settle, targets, and a mixture of experts against a dense model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmargin.decisions.duel import duel
+from specmargin.decisions.load import Load, settle, settle_plain
+from specmargin.errors import AcceptanceError, ScenarioError
+from specmargin.step import Step
+from tests.scenarios import pricer
+
+ROWS = [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_a_load_settles_where_littles_law_holds() -> None:
+    setting = pricer(drafter="mtp", context=1150)
+    load = Load(requests_per_second=4, input_tokens=1000, output_tokens=300)
+    point = settle(setting, load, max_depth=4, graph_limit=512)
+    wanted = 4 * 300 * point.tpot_seconds
+    assert point.batch - 1 <= wanted <= point.batch
+    assert 0 < point.prefill_share < 1
+
+
+def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
+    setting = pricer(drafter="free", context=1150)
+    load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
+    plain = settle_plain(setting, load)
+    speculating = settle(setting, load, max_depth=4, graph_limit=None)
+    assert speculating.batch <= plain.batch
+    assert speculating.tpot_seconds < plain.tpot_seconds
+
+
+def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
+    """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
+    setting = pricer(drafter="mtp", acceptance="0.78", context=510)
+    load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
+    plain = settle_plain(setting, load)
+    speculating = settle(setting, load, max_depth=8, graph_limit=512)
+    assert plain.batch > setting.largest_batch(8)
+    assert speculating.batch <= setting.largest_batch(speculating.depth)
+
+
+def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
+    """Prefill is not a verify step: nothing in it is rolled back, and only its last position is sampled."""
+    setting = pricer()
+    prompt = setting.verify(Step.prompts(tokens=8000))
+    run = setting.verify(Step.uniform(batch=1, depth=7999))
+    for component in ("attention", "lm head", "sampling"):
+        prefill, verify = (next(c for c in p.components if c.component == component) for p in (prompt, run))
+        assert float(prefill.bytes + prefill.flops) < float(verify.bytes + verify.flops)
+    state = 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
+    attention = next(c for c in prompt.components if c.component == "attention")
+    kv = 10 * 2 * 2 * 256 * 2 * (8000 + 8000)
+    assert float(attention.bytes) == pytest.approx(2 * state + kv)
+
+
+def test_prompts_and_decoding_share_a_step() -> None:
+    setting = pricer(context=500)
+    decode, prompt = Step.uniform(batch=8, context=500), Step.prompts(tokens=256)
+    both = decode.joined(prompt)
+    assert float(both.positions) == 8 + 256
+    assert float(both.wanted_positions) == 8 + 1
+    together = setting.verify(both).total_seconds
+    assert setting.verify(decode).total_seconds < together
+    assert together < setting.verify(decode).total_seconds + setting.verify(prompt).total_seconds
+
+
+def test_targets_and_overload() -> None:
+    setting = pricer(drafter="mtp", context=1150)
+    met = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
+    assert settle(setting, met, max_depth=4, graph_limit=None).meets_target is True
+    missed = replace(met, tpot_target_seconds=1e-6)
+    assert settle(setting, missed, max_depth=4, graph_limit=None).meets_target is False
+    with pytest.raises(ScenarioError, match="times the prefill"):
+        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, graph_limit=None)
+    with pytest.raises(ScenarioError, match="this hardware serves about"):
+        slow = pricer("qwen3-30b-a3b", "dgx-spark", "free")
+        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, graph_limit=None)
+
+
+@pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
+def test_bad_loads(change: dict[str, float]) -> None:
+    values = {"requests_per_second": 1.0, "input_tokens": 10, "output_tokens": 10, **change}
+    with pytest.raises(ScenarioError):
+        Load(**values)  # type: ignore[arg-type]
+
+
+# --- duel ---
+
+
+def test_the_interview_question_under_uniform_routing() -> None:
+    """Two positions at batch 1, acceptance 0.9, free drafter, no KV: uniform routing says width."""
+    result = duel(pricer("qwen3.6-35b-a3b", "h100", "free", context=0), batch=1, alpha=0.9)
+    assert result.winner == "width"
+    assert result.width.distinct_experts == result.depth.distinct_experts == pytest.approx(15.75)
+    assert 0.9 < result.turning_alpha < 1.0  # the second sequence reads a recurrent state of its own
+
+
+@given(alpha=st.floats(0, 1), batch=st.integers(1, 256), context=st.sampled_from([0, 1000, 100_000]))
+def test_the_turning_point_is_where_both_are_equal(alpha: float, batch: int, context: int) -> None:
+    setting = pricer("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
+    result = duel(setting, batch=batch, alpha=alpha)
+    assert (result.winner == "depth") == (alpha > result.turning_alpha)
+    if 0 <= result.turning_alpha <= 1:
+        there = duel(setting, batch=batch, alpha=result.turning_alpha)
+        assert there.depth.goodput_tokens_per_second == pytest.approx(there.width.goodput_tokens_per_second)
+
+
+def test_a_long_context_turns_the_duel() -> None:
+    """The draft token shares its sequence's KV; another sequence brings its own."""
+    assert duel(pricer("qwen3-30b-a3b", "h100", "free", context=40_000), batch=64, alpha=0.9).winner == "depth"
+    assert duel(pricer("qwen3-30b-a3b", "h100", "free", context=0), batch=64, alpha=0.9).winner == "width"
+
+
+def test_bad_duels() -> None:
+    with pytest.raises(AcceptanceError, match="alpha"):
+        duel(pricer(), batch=1, alpha=1.5)
+    with pytest.raises(ScenarioError, match="batch"):
+        duel(pricer(), batch=0, alpha=0.5)
