@@ -182,6 +182,20 @@ def test_changing_acceptance(batch: int) -> None:
     assert min(goodputs(table, phases, 0.7)) >= 0.97
 
 
+def test_texts_that_differ_are_followed() -> None:
+    """One sequence, a new text every 60 steps, which accepts 0.35 or 0.85 of its tokens: more than any fixed depth."""
+    surface, ratios = Surface.of(study_table(by_pass=True, max_batch=64), 1), []
+    for seed in range(6):
+        acceptances = np.random.default_rng(seed).choice([0.35, 0.85], 40)
+        phases = [Phase(surface=surface, acceptance=float(acceptance), steps=60) for acceptance in acceptances]
+        controller = Controller(table=study_table(by_pass=True, max_batch=64), prior_survival=geometric(0.6))
+        made = replay(controller, phases, seed=seed, learn_every=8).goodput(20 * 60, 40 * 60)
+        tokens = np.mean([np.cumsum(acceptance ** np.arange(DEEPEST + 1.0)) for acceptance in acceptances[20:]], axis=0)
+        ratios.append(made / float(np.max(tokens / surface.round_seconds)))
+    print(f"{np.mean(ratios):.4f} of the best fixed depth")
+    assert np.mean(ratios) > 1.008
+
+
 @pytest.mark.parametrize("draft", [1.0, 3.0])
 def test_changing_load(draft: float) -> None:
     """100 steps after every change, with drafting at its price and at three times its price."""
