@@ -30,8 +30,10 @@ _STATES = 18  # powers of two up to 131,072 sequences
 _LEVEL_PRIOR, _DRAFT_PRIOR, _OFF_PRIOR, _SLOPE_PRIOR = 5.0, 0.8, 0.15, 0.65
 _SLOPE_REACH, _OWN_SLOPE = 6.0, 0.1  # depths over which slopes are alike, and what each has of its own
 _LEAST_Z = 0.03  # per depth, in z: verification that the table prices at nothing may still take time
-# Variance per step: of the level at first and later; share of its prior that everything else loses again.
-_FIRST_STEPS, _FIRST_DRIFT, _LEVEL_DRIFT, _FORGETTING = 8, 0.1, 4e-4, 1.0 / 20_000.0
+# Variance per step: of the level at first and later, at least and at most; share of its prior that everything else
+# loses again.
+_FIRST_STEPS, _FIRST_DRIFT, _LEAST_DRIFT, _MOST_DRIFT, _FORGETTING = 8, 0.1, 4e-4, 0.03, 1.0 / 20_000.0
+_DRIFT_RATE = 0.1  # of the logarithm of the level's variance per step, where two deviations in a row agree
 _OCTAVE = 0.3  # share of the prior by which a batch twice as large is less certain
 _NOISE, _NOISE_RATE, _LEAST_NOISE, _MOST_NOISE = 0.01, 0.02, 1e-4, 0.25  # variance of one step
 _SURPRISE = 0.2  # share of a deviation that counts as noise: one step alone convinces nobody
@@ -49,6 +51,7 @@ class Times(NamedTuple):
     seen: IntArray  # (states, 2): steps timed, and the last one's number; −1: none
     timed: IntArray  # (states, depths): steps timed that verified this depth
     noise: FloatArray  # (1,): variance of a single step
+    drift: FloatArray  # (2,): variance of the level per step; deviation of the last step
     scratch: FloatArray  # (2, 2 + depths)
 
     @classmethod
@@ -68,6 +71,7 @@ class Times(NamedTuple):
             seen=seen,
             timed=np.zeros((_STATES, 1 + max_depth), dtype=np.int64),
             noise=np.full(1, _NOISE),
+            drift=np.array([_LEAST_DRIFT, 0.0]),
             scratch=np.zeros((2, size)),
         )
 
@@ -212,6 +216,11 @@ def learn_time(
         for j in range(size):
             p[i, j] -= gain[i] * gain[j] / variance
         p[i, i] = max(p[i, i], _LEAST_VARIANCE)  # rounding, after a step that was far off
+    # Deviations in a row that agree are a level that changes faster than believed: with the right drift they are white.
+    drift = times.drift
+    agreement = min(max(bounded * drift[1] / (explained + noise), -1.0), 1.0)
+    drift[0] = min(max(drift[0] * math.exp(_DRIFT_RATE * agreement), _LEAST_DRIFT), _MOST_DRIFT)
+    drift[1] = bounded
     # The expected square of this step's noise, given its deviation.
     share = noise / (explained + noise)
     expected = share * share * bounded * bounded + share * explained
@@ -240,7 +249,7 @@ def _forget(times: Times, state: int, step: int) -> None:
     for i in range(DRAFT, times.prior.shape[0]):
         for j in range(DRAFT, times.prior.shape[0]):
             p[i, j] += lost * (times.prior[i, j] - p[i, j])
-    drift = _FIRST_DRIFT if seen[0] < _FIRST_STEPS else _LEVEL_DRIFT
+    drift = _FIRST_DRIFT if seen[0] < _FIRST_STEPS else times.drift[0]
     p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * min(steps, 256), times.prior[LEVEL, LEVEL])
     seen[0] += 1
     seen[1] = step
