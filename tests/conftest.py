@@ -62,6 +62,7 @@ _SLOW = (
     "unit/test_habits.py",
     "unit/test_live_capture.py",
     "unit/test_live_sglang.py",
+    "unit/test_live_sglang_plan.py",
     "unit/test_measure.py",
     "unit/test_modules.py",
     "unit/test_reference_profiles.py",

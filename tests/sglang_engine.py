@@ -17,10 +17,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from specmargin.formats.sglang import graph_batch_sizes
 from tests.conftest import ROOT
 from tests.sglang_source import NEWEST, source
 
 PARAMS = "sglang.srt.speculative.adaptive_spec_params"
+SIZES = [size for size in graph_batch_sizes(64) if size <= 64]  # of CUDA graphs
 
 
 @dataclass
@@ -145,3 +149,29 @@ def _module(name: str, **values: Any) -> ModuleType:
     module = ModuleType(name)
     vars(module).update(values)
     return module
+
+
+class Traffic:
+    """Rounds at changing load and acceptance, the same for every rank: what is accepted depends on the depth alone."""
+
+    def __init__(self, rounds: int, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        phases = rounds // 250 + 1
+        self.batches = np.repeat(generator.integers(1, 64, phases), 250)[:rounds] + generator.integers(-1, 2, rounds)
+        self.batches = np.clip(self.batches, 1, 64)
+        acceptance = np.repeat(generator.uniform(0.05, 0.95, phases), 250)[:rounds]
+        self.lengths = [
+            (generator.geometric(1.0 - a, b) - 1).tolist() for a, b in zip(acceptance, self.batches, strict=True)
+        ]
+
+    def play(self, *ranks: Rank) -> list[list[int]]:
+        """Depths by rank."""
+        depths: list[list[int]] = [[] for _ in ranks]
+        for lengths in self.lengths:
+            for rank, chosen in zip(ranks, depths, strict=True):
+                chosen.append(rank.round(lengths))
+        return depths
+
+
+def rounds_of(rank: Rank) -> Any:
+    return rank.controller.params._rounds

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from specmargin.live import sequences
 from specmargin.live.driver import Driver
@@ -17,26 +15,6 @@ from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import ControllerSettings
 from specmargin.policies.kernel import decide
 from tests.unit.live import DEPTH, built, done
-
-numbers = st.integers(-3, 9) | st.floats() | st.booleans() | st.sampled_from([10**30, np.int64(2), np.uint8(3), np.nan])
-arrays = st.builds(
-    lambda values, kind, deep: np.array([values] if deep else values, dtype=kind),
-    st.lists(st.integers(0, 6), max_size=6),
-    st.sampled_from([np.int64, np.int32, np.float64, np.bool_, np.uint8, object]),
-    st.booleans(),
-)
-nonsense: st.SearchStrategy[Any] = (
-    numbers | st.none() | st.text(max_size=3) | st.lists(numbers, max_size=6) | arrays | st.just({}) | st.just(object())
-)
-faults = st.sampled_from([ValueError("no"), KeyError("k"), RuntimeError(), MemoryError(), StopIteration(), OSError(28)])
-answers = st.tuples(st.just("returns"), nonsense) | st.tuples(st.just("raises"), faults)
-limit_arguments = st.none() | st.fixed_dictionaries({"specmargin_depth": st.integers(0, 5) | nonsense})
-confidences = st.one_of(
-    st.none(),
-    nonsense,
-    st.lists(st.lists(st.floats(0.0, 1.0) | st.sampled_from([math.nan, 2.0, -1.0]), min_size=DEPTH, max_size=DEPTH)),
-    st.integers(1, 5).map(lambda rows: np.full((rows, DEPTH), 0.7, dtype=np.float32)),
-)
 
 
 def one_step(driver: Driver, names: list[str], generator: np.random.Generator) -> tuple[list[int], int | None]:

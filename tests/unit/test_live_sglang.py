@@ -1,10 +1,8 @@
-"""The SGLang plug-in inside SGLang's own controller and loader: decisions, ranks, faults, files, releases, metrics."""
+"""The SGLang plug-in inside SGLang's own controller and loader: decisions, ranks, faults, files, metrics."""
 
 from __future__ import annotations
 
 import json
-import logging
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,26 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmargin.cli.main import run
 from specmargin.compiling import entry
-from specmargin.errors import ScheduleError
-from specmargin.formats.sglang import graph_batch_sizes
 from specmargin.live.board import read_board
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.sglang.names import KEY, SUPPORTED
-from specmargin.live.sglang.plugin import register
 from specmargin.live.sglang.rounds import start
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.decide import choose_depth, observe
 from specmargin.policies.kernel.types import Expectation, Kernel
 from specmargin.policies.tables import study_table
 from specmargin.step import IntArray
-from tests.sglang_engine import PARAMS, Rank, Sglang, sglang
+from tests.sglang_engine import PARAMS, SIZES, Sglang, Traffic, rounds_of, sglang
 
 DEPTH = 5
 SLOTS = {"1": {"candidate_steps": [5]}, "16": {"candidate_steps": [3]}, "40": {"candidate_steps": [0]}}
-SIZES = [size for size in graph_batch_sizes(64) if size <= 64]
 
 
 @pytest.fixture(scope="module")
@@ -68,32 +61,6 @@ def write(folder: Path, part: Any, slots: Any = SLOTS) -> Path:
 
 def adaptive(policy: PolicyFile, **changes: Any) -> dict[str, Any]:
     return {"mode": "adaptive", "policy": json.loads(policy_text(policy)), **changes}
-
-
-class Traffic:
-    """Rounds at changing load and acceptance, the same for every rank: what is accepted depends on the depth alone."""
-
-    def __init__(self, rounds: int, seed: int = 0) -> None:
-        generator = np.random.default_rng(seed)
-        phases = rounds // 250 + 1
-        self.batches = np.repeat(generator.integers(1, 64, phases), 250)[:rounds] + generator.integers(-1, 2, rounds)
-        self.batches = np.clip(self.batches, 1, 64)
-        acceptance = np.repeat(generator.uniform(0.05, 0.95, phases), 250)[:rounds]
-        self.lengths = [
-            (generator.geometric(1.0 - a, b) - 1).tolist() for a, b in zip(acceptance, self.batches, strict=True)
-        ]
-
-    def play(self, *ranks: Rank) -> list[list[int]]:
-        """Depths by rank."""
-        depths: list[list[int]] = [[] for _ in ranks]
-        for lengths in self.lengths:
-            for rank, chosen in zip(ranks, depths, strict=True):
-                chosen.append(rank.round(lengths))
-        return depths
-
-
-def rounds_of(rank: Rank) -> Any:
-    return rank.controller.params._rounds
 
 
 # --- decisions ---
@@ -408,113 +375,6 @@ def test_the_policy_may_be_a_file_of_its_own(engine: Sglang, tmp_path: Path, pol
     outside = engine.rank(write(tmp_path, {"mode": "adaptive", "policy": str(named)}), DEPTH)
     one, other = Traffic(300).play(inside, outside)
     assert one == other
-
-
-def test_the_planned_file_runs_with_the_plug_in_and_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["qwen3.6-35b-a3b", "--gpu", "h200", "--engine", "sglang", "--prices", "laws", "--max-batch", "64"]
-    assert run("plan", [*options, "--drafter", "mtp", "--policy", "mine.json", "-o", "plain.json"]) == 0
-    shown = capsys.readouterr().out
-    assert "--speculative-adaptive --speculative-adaptive-config mine.json" in shown
-    assert "Wrote mine.json, SGLang's adaptive configuration with the policy" in shown
-    assert len(shown) < 4_000  # not the policy itself
-    steps = int(shown.split("--speculative-num-steps ")[1].split()[0])
-    traffic = Traffic(200)
-    with sglang() as plain:  # no plug-in is loaded
-        (depths,) = traffic.play(plain.rank(tmp_path / "mine.json", steps, sizes=SIZES))
-        (scheduled,) = traffic.play(plain.rank(tmp_path / "plain.json", steps, sizes=SIZES))
-    assert depths == scheduled
-    with sglang() as engine:
-        engine.load_plugins()
-        rank = engine.rank(tmp_path / "mine.json", steps, sizes=SIZES)
-        (adapted,) = traffic.play(rank)
-        assert rounds_of(rank).driver.guard.faults.total() == 0
-        assert rounds_of(rank).driver.board["steps_total"] == 200
-    assert adapted != depths
-    assert any(text.startswith("Specmargin: mode adaptive; drafts of 0, ") for text in engine.log)
-
-
-def test_one_depth_for_all_batches_still_takes_a_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["qwen3.6-35b-a3b", "--gpu", "h200", "--engine", "sglang", "--prices", "laws", "--max-batch", "8"]
-    assert run("plan", [*options, "--drafter", "mtp", "--batch", "1", "--policy", "mine.json", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["config"].endswith("--speculative-adaptive --speculative-adaptive-config mine.json")
-    slots = [key for key in json.loads(Path("mine.json").read_text()) if key.isdigit()]
-    assert slots == ["1"]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--drafter", "ngram"], "only EAGLE and MTP adapt"),
-        (["--drafter", "mtp", "--acceptance", "0.01"], "does not pay"),
-    ],
-)
-def test_a_policy_that_sglang_cannot_use_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    common = ["qwen3.6-35b-a3b", "--gpu", "h200", "--engine", "sglang", "--prices", "laws", "--max-batch", "8"]
-    with pytest.raises(ScheduleError, match=reason):
-        run("plan", [*common, *options, "--policy", "mine.json"])
-    assert not Path("mine.json").exists()
-
-
-# --- SGLang's loader ---
-
-
-def test_sglang_finds_it_and_replaces_the_class_everywhere() -> None:
-    with sglang() as engine:
-        own = import_module(PARAMS).AdaptiveSpeculativeParams
-        importer = sys.modules["sglang.srt.importer"] = type(sys)("sglang.srt.importer")
-        importer.AdaptiveSpeculativeParams = own  # type: ignore[attr-defined]
-        engine.load_plugins()
-        replaced = import_module(PARAMS).AdaptiveSpeculativeParams
-        assert issubclass(replaced, own)
-        assert replaced is not own
-        assert importer.AdaptiveSpeculativeParams is replaced
-
-
-def test_a_list_of_other_plug_ins_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGLANG_PLUGINS", "none")
-    with sglang() as engine:
-        own = import_module(PARAMS).AdaptiveSpeculativeParams
-        engine.load_plugins()
-        assert import_module(PARAMS).AdaptiveSpeculativeParams is own
-
-
-@pytest.mark.parametrize("version", ["0.5.20", "0.5.230", "0.6.0", "1.0", "unknown"])
-def test_other_releases_are_left_alone(version: str, caplog: pytest.LogCaptureFixture) -> None:
-    with sglang(version) as engine:
-        own = import_module(PARAMS).AdaptiveSpeculativeParams
-        engine.load_plugins()
-        assert import_module(PARAMS).AdaptiveSpeculativeParams is own
-    (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    supported = ", ".join(SUPPORTED)
-    assert message == (
-        f"Specmargin: SGLang {version} is not supported (supported: {supported}). SGLang runs without the plug-in."
-    )
-
-
-def test_without_sglang_registering_only_logs(caplog: pytest.LogCaptureFixture) -> None:
-    register()
-    assert "SGLang runs without the plug-in" in caplog.text
-
-
-def test_importing_the_entry_point_loads_nothing_heavy() -> None:
-    import subprocess  # noqa: PLC0415
-
-    code = (
-        "import sys, specmargin.live.sglang.plugin; "
-        "print([name for name in ('numba', 'prometheus_client', 'sglang') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_only_the_first_rank_shows_metrics(

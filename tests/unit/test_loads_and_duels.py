@@ -14,8 +14,6 @@ from specmargin.errors import AcceptanceError, ScenarioError
 from specmargin.step import Step
 from tests.scenarios import pricer
 
-ROWS = [1, 2, 4, 8, 16, 32, 64]
-
 
 def test_a_load_settles_where_littles_law_holds() -> None:
     setting = pricer(drafter="mtp", context=1150)
@@ -105,7 +103,8 @@ def test_the_interview_question_under_uniform_routing() -> None:
 def test_the_turning_point_is_where_both_are_equal(alpha: float, batch: int, context: int) -> None:
     setting = pricer("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
     result = duel(setting, batch=batch, alpha=alpha)
-    assert (result.winner == "depth") == (alpha > result.turning_alpha)
+    if abs(alpha - result.turning_alpha) > 1e-12:  # nearer, both are equal and rounding decides
+        assert (result.winner == "depth") == (alpha > result.turning_alpha)
     if 0 <= result.turning_alpha <= 1:
         there = duel(setting, batch=batch, alpha=result.turning_alpha)
         assert there.depth.goodput_tokens_per_second == pytest.approx(there.width.goodput_tokens_per_second)

@@ -18,8 +18,6 @@ from specmargin.sources import assumed
 from specmargin.step import BoolArray, FloatArray
 from tests.scenarios import pricer
 
-ROWS = [1, 2, 4, 8, 16, 32, 64]
-
 
 def table_of(speedups: FloatArray, fits: list[int] | None = None) -> DepthTable:
     return DepthTable(
