@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
 from specmargin.live.sequences import StepDone
 from specmargin.live.vllm import outcomes
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel import decide
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import study_table
@@ -229,6 +232,33 @@ def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_p
         held = depth
     assert before < 8 * DEPTH
     assert budget == 8 * DEPTH
+
+
+def test_nothing_is_compiled_after_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200 the first look of the gate at its depth took 202 ms: a function that nothing had called before."""
+    called: list[str] = []
+
+    def recorded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            called.append(name)
+            return function(*args)
+
+        return call
+
+    for name in (name for name in vars(decide) if name.endswith("_by_handle")):
+        monkeypatch.setattr(decide, name, recorded(name, getattr(decide, name)))
+    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    warm = set(called)
+    called.clear()
+    for _ in range(30):
+        driver.verify_whole()
+        depth = driver.draft_depth("abcd") or 0
+        driver.gate_order(4, depth)
+        step = StepDone.of(np.full(4, depth), np.zeros(4, dtype=np.int64), prompt_tokens=0, seconds=0.02, depth=depth)
+        step.acceptance = np.full((4, DEPTH), 0.9, dtype=np.float32)
+        driver.done(step, depth)
+    assert "acceptance_by_handle" in called
+    assert set(called) <= warm
 
 
 def test_suspended_speculation_stays_suspended(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_a_slow_call_is_a_fault_but_its_result_is_used() -> None:
     assert dict(guard.faults) == {"slow depth decision": 1}
     assert "took 500 ms" in lines[0]
     assert guard.decision_seconds == pytest.approx(0.519)
+    assert guard.call("depth decision", "", lambda: guard.call("depth decision", "", taking, 0.5)) == "answer"
+    assert dict(guard.faults) == {"slow depth decision": 2}  # not 3: the outer call itself was fast
 
 
 def test_seconds_of_failed_calls_count_too() -> None:

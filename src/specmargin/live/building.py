@@ -162,6 +162,7 @@ def _warm_up(driver: Driver) -> None:
         driver.settle()
         if driver.policy is not None:
             driver.policy.outlook(batch, depth)
+            driver.policy.mean_survival()  # asked for by `GatedDepth` once there were drafts
 
 
 def _survivals(file: PolicyFile) -> Survivals:

@@ -30,7 +30,7 @@ class Guard:
         """The function's result, or the fallback. A slow call is a fault too, but its result is used."""
         if self.off:
             return fallback
-        started, before = self.clock(), self.decision_seconds
+        started, before, faults = self.clock(), self.decision_seconds, self._in_a_row
         try:
             value = function(*args, **kwargs)
         except Exception as error:
@@ -38,8 +38,9 @@ class Guard:
             self.fault(kind, f"{type(error).__name__}: {error}")
             return fallback
         seconds = self.clock() - started
-        self.decision_seconds = before + seconds  # calls inside this one are not counted twice
-        if seconds > self.slowest_seconds:
+        # Calls inside this one are not counted twice, and neither are their faults.
+        self.decision_seconds = before + seconds
+        if seconds > self.slowest_seconds and self._in_a_row == faults:
             self.fault(f"slow {kind}", f"took {seconds * 1e3:.0f} ms")
         return value
 
