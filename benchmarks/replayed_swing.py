@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="swings")
     parser.add_argument("--noise", type=float, default=0.03, help="of the logarithm of a step's seconds")
     parser.add_argument("--jumps", type=float, default=0.05, help="of the machine's speed between turns, likewise")
+    parser.add_argument("--stalls", type=float, default=0.0, help="share of steps that take twice as long")
     parser.add_argument("--shortest", type=int, default=120, help="tokens of a text; short texts accept fewer")
     options = parser.parse_args()
     reference = reference_folder()
@@ -188,7 +189,7 @@ def _turn(
     while elapsed < SLICE_SECONDS or steps < LEAST_STEPS:
         depth = driver.draft_depth(request_ids) or 0
         accepted, exact = there.step(held), engine.seconds(held, depth)
-        seconds = exact * math.exp(level + speed.normal(0.0, options.noise))
+        seconds = exact * math.exp(level + speed.normal(0.0, options.noise)) * (1.0 + (speed.random() < options.stalls))
         timed = math.nan if steps == 0 else seconds
         step = StepDone.of(np.full(batch, held), accepted, request_ids=request_ids, prompt_tokens=0, seconds=timed)
         driver.done(step, depth)

@@ -136,7 +136,8 @@ def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float) -> f
     """Add what knowing this depth better could win until the next look; returns credit over the cost of a probe."""
     credit, learned = kernel.learned.credit, kernel.learned
     gain = expected_gain(behind, variance)
-    if learned.times.timed[learned.marks[0].state, depth] == 0:
+    state = learned.marks[0].state
+    if learned.times.timed[state, depth] == 0 or learned.times.doubted[state, depth] != 0:
         gain = max(gain, _CLIFF)
     credit[depth] += kernel.rules.tuning[0].probe_every * gain
     return float(credit[depth]) / max(1.0 - math.exp(-max(behind, 0.0)), _LEAST_COST)

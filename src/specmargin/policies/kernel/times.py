@@ -50,6 +50,7 @@ class Times(NamedTuple):
     prior: FloatArray  # covariance before anything was timed
     seen: IntArray  # (states, 2): steps timed, and the last one's number; −1: none
     timed: IntArray  # (states, depths): steps timed that verified this depth
+    doubted: IntArray  # (states, depths): whether its last step was far slower (1) or faster (−1) than expected
     noise: FloatArray  # (1,): variance of a single step
     drift: FloatArray  # (2,): variance of the level per step; deviation of the last step
     scratch: FloatArray  # (2, 2 + depths)
@@ -70,6 +71,7 @@ class Times(NamedTuple):
             prior=prior,
             seen=seen,
             timed=np.zeros((_STATES, 1 + max_depth), dtype=np.int64),
+            doubted=np.zeros((_STATES, 1 + max_depth), dtype=np.int64),
             noise=np.full(1, _NOISE),
             drift=np.array([_LEAST_DRIFT, 0.0]),
             scratch=np.zeros((2, size)),
@@ -205,10 +207,15 @@ def learn_time(
     noise = times.noise[0]
     explained = _explain(p, h, gain)
     limit = 3.0 * math.sqrt(explained + noise)
-    if abs(error) > limit and over == 0.0 and times.timed[state, low] <= _FIRST_TIMED and times.seen[state, 0] > 1:
-        p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
-        explained = _explain(p, h, gain)
-        limit = abs(error)
+    if over == 0.0 and times.seen[state, 0] > 1:
+        surprise = 0
+        if times.timed[state, low] <= _FIRST_TIMED and abs(error) > limit:
+            surprise = 1 if error > 0.0 else -1
+        if surprise != 0 and surprise == times.doubted[state, low]:
+            p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
+            explained = _explain(p, h, gain)
+            limit = abs(error)
+        times.doubted[state, low] = surprise
     variance = explained + noise + (_SURPRISE * error) ** 2
     bounded = min(max(error, -limit), limit)
     for i in range(size):
