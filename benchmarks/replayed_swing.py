@@ -33,7 +33,7 @@ from specmargin.policies.kernel.prices import PriceTable  # noqa: E402
 from specmargin.step import FloatArray, IntArray  # noqa: E402
 
 DEEPEST = 7
-CYCLES, TURNS = 24, 9  # per phase; turns of the controller per cycle
+CYCLES = 24  # per phase
 SETTLE_STEPS, LEAST_STEPS = 2, 5  # per turn: not counted; at least
 LONGEST_RUN = 8  # draft tokens per round of the bank
 LAST_TOKENS = 30  # of a text: a sequence that comes so far goes on with another text
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="swings")
     parser.add_argument("--noise", type=float, default=0.03, help="of the logarithm of a step's seconds")
     parser.add_argument("--jumps", type=float, default=0.05, help="of the machine's speed between turns, likewise")
+    parser.add_argument("--turns", type=int, default=9, help="of the controller per cycle; fewer: a shorter swing")
     parser.add_argument("--stalls", type=float, default=0.0, help="share of steps that take twice as long")
     parser.add_argument("--shortest", type=int, default=120, help="tokens of a text; short texts accept fewer")
     options = parser.parse_args()
@@ -55,14 +56,19 @@ def main() -> None:
     table = read_policy(options.policy).table.table
     logs = np.array([_swing(options, table, texts, seed) for seed in range(options.seeds)])  # (seeds, phases, depths)
     depths = (0, *FIXED)
-    print("| phase | best depth | controller over it | " + " | ".join(f"over depth {depth}" for depth in depths) + " |")
-    print("| --- | ---: | ---: |" + " ---: |" * len(depths))
+    print(
+        "| phase | best depth | controller over it | lowest | "
+        + " | ".join(f"over depth {depth}" for depth in depths)
+        + " |"
+    )
+    print("| --- | ---: | ---: | ---: |" + " ---: |" * len(depths))
     for (batch, category), ratios in zip(PHASES, logs.swapaxes(0, 1), strict=True):
         mean = ratios.mean(axis=0)
         best = int(mean.argmin())
         error = ratios[:, best].std() / math.sqrt(options.seeds)
         cells = " | ".join(f"{value:.3f}" for value in np.exp(mean))
-        print(f"| {batch}, {category} | {depths[best]} | {math.exp(mean[best]):.3f} ± {error:.3f} | {cells} |")
+        over = f"{math.exp(mean[best]):.3f} ± {error:.3f} | {math.exp(ratios[:, best].min()):.3f}"
+        print(f"| {batch}, {category} | {depths[best]} | {over} | {cells} |")
 
 
 def texts_of(reference: Path, category: str, shortest: int) -> list[IntArray]:
@@ -153,7 +159,7 @@ def _swing(
         for cycle in range(CYCLES):
             start = Sequences.of(texts[category], batch, np.random.default_rng([seed, 2, phase, cycle]))
             for depth in made:
-                for turn in range(TURNS):
+                for turn in range(options.turns):
                     random = np.random.default_rng([seed, 3, phase, cycle, turn])
                     there = start.copy(random) if batch <= SAME_TEXT else going[depth]
                     if depth < 0:
