@@ -56,11 +56,8 @@ def main() -> None:
     table = read_policy(options.policy).table.table
     logs = np.array([_swing(options, table, texts, seed) for seed in range(options.seeds)])  # (seeds, phases, depths)
     depths = (0, *FIXED)
-    print(
-        "| phase | best depth | controller over it | lowest | "
-        + " | ".join(f"over depth {depth}" for depth in depths)
-        + " |"
-    )
+    columns = ["phase", "best depth", "controller over it", "lowest", *(f"over depth {depth}" for depth in depths)]
+    print("| " + " | ".join(columns) + " |")
     print("| --- | ---: | ---: | ---: |" + " ---: |" * len(depths))
     for (batch, category), ratios in zip(PHASES, logs.swapaxes(0, 1), strict=True):
         mean = ratios.mean(axis=0)

@@ -207,15 +207,10 @@ def learn_time(
     noise = times.noise[0]
     explained = _explain(p, h, gain)
     limit = 3.0 * math.sqrt(explained + noise)
-    if over == 0.0 and times.seen[state, 0] > 1:
-        surprise = 0
-        if times.timed[state, low] <= _FIRST_TIMED and abs(error) > limit:
-            surprise = 1 if error > 0.0 else -1
-        if surprise != 0 and surprise == times.doubted[state, low]:
-            p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
-            explained = _explain(p, h, gain)
-            limit = abs(error)
-        times.doubted[state, low] = surprise
+    if over == 0.0 and times.seen[state, 0] > 1 and _is_surprised_again(times, state, low, error, limit):
+        p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
+        explained = _explain(p, h, gain)
+        limit = abs(error)
     variance = explained + noise + (_SURPRISE * error) ** 2
     bounded = min(max(error, -limit), limit)
     for i in range(size):
@@ -233,6 +228,18 @@ def learn_time(
     expected = share * share * bounded * bounded + share * explained
     times.noise[0] = min(max(noise + _NOISE_RATE * (expected - noise), _LEAST_NOISE), _MOST_NOISE)
     return expected_seconds
+
+
+@compiled
+def _is_surprised_again(times: Times, state: int, depth: int, error: float, limit: float) -> bool:
+    """Whether two steps in a row of a depth that is hardly known were far slower, or far faster, than expected. One
+    alone may be a stall."""
+    surprise = 0
+    if times.timed[state, depth] <= _FIRST_TIMED and abs(error) > limit:
+        surprise = 1 if error > 0.0 else -1
+    again = surprise != 0 and surprise == times.doubted[state, depth]
+    times.doubted[state, depth] = surprise
+    return bool(again)
 
 
 @compiled
