@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -62,6 +62,11 @@ map:
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
 
+# The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+	@echo "build/docs/index.html"
+
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/screenshots.py screenshots
@@ -83,6 +88,10 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@ $(VENV)/.installed
 
 $(LIVE)/.installed: pyproject.toml scripts/live_environment.py

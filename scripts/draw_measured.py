@@ -1,4 +1,4 @@
-"""Draw the figures of docs/measure.md from the measurements in the catalog: python scripts/draw_measured.py FOLDER"""
+"""Draw the figures of docs/results/measured-steps.md from the catalog: python scripts/draw_measured.py FOLDER"""
 
 from __future__ import annotations
 
