@@ -41,7 +41,7 @@ test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 bench-live: $(LIVE)/.installed
-	$(LIVE)/bin/python benchmarks/live_swing.py
+	$(LIVE)/bin/python -m lab.live.swing
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -49,7 +49,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev
-	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	for part in prices routing policy driver overhead simulator explorer; do \
+		echo "== $$part"; $(BIN)/python -m lab.speed.$$part || exit 1; done
 
 # Records prices, decisions and public names again and prints what moved: see tests/golden/README.md.
 golden: $(VENV)/.installed-dev
@@ -73,7 +74,7 @@ screenshots: $(VENV)/.installed-dev
 
 # Numba's cache does not see that a function called from another file has changed.
 clean-compiled:
-	find src tests benchmarks -name '*.nbi' -delete -o -name '*.nbc' -delete
+	find src tests lab -name '*.nbi' -delete -o -name '*.nbc' -delete
 
 clean:
 	rm -rf $(VENV) $(LIVE) .cache screenshots build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

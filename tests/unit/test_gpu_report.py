@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu import report
+from lab.gpu import report
 
-RESULTS = Path(__file__).parents[2] / "benchmarks/results/vllm-0.32-h200"
+RESULTS = Path(__file__).parents[2] / "lab/results/vllm-0.32-h200"
 
 
 def _phase(generator: np.random.Generator, blocks: int, speeds: dict[str, float]) -> report.Phase:
