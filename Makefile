@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -48,6 +48,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Everything that shows how right the predictions are and needs no GPU; ends with the README's table of accuracy.
+lab: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m lab.validation
+
 bench: $(VENV)/.installed-dev
 	for part in prices routing policy driver overhead simulator explorer; do \
 		echo "== $$part"; $(BIN)/python -m lab.speed.$$part || exit 1; done
@@ -62,6 +66,11 @@ map:
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
+
+# The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+	@echo "build/docs/index.html"
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
@@ -84,6 +93,10 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@ $(VENV)/.installed
 
 $(LIVE)/.installed: pyproject.toml scripts/live_environment.py

@@ -36,7 +36,7 @@ def main(path: Path) -> None:
     values = {
         "schema": "specmargin.speedup-errors/1",
         "what": "10th and 90th percentile of ln(measured / predicted speed-up), by how prices are known",
-        "source": f"{len(rows)} published speed-ups (docs/speedups.md; lab/fits/ranges.py)",
+        "source": f"{len(rows)} published speed-ups (docs/results/speedups.md; lab/fits/ranges.py)",
         "classes": entries,
     }
     TARGET.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

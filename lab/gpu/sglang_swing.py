@@ -1,6 +1,6 @@
 """Fixed depths, SGLang's adaptive mode, the plan's table and the controller take turns inside one SGLang on a GPU.
 
-    specmargin plan qwen3-30b-a3b … --engine sglang --policy POLICY.json     its options: docs/live.md
+    specmargin plan qwen3-30b-a3b … --engine sglang --policy POLICY.json     its options: docs/results/vllm-h200.md
     python -m lab.gpu.sglang_swing make FOLDER POLICY.json     model folders, configurations and the jobs
     python -m lab.gpu.sglang_swing all FOLDER [SECONDS]        the phases below, each a process with a time limit
     python -m lab.gpu.sglang_swing check FOLDER                FOLDER/check.json: versions; compiles kernels

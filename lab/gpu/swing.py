@@ -1,6 +1,6 @@
 """Fixed depths, the plan's table and the controller take turns inside one vLLM on a GPU, over a swing of load.
 
-    specmargin plan qwen3-30b-a3b … --policy POLICY.json       its options: docs/live.md
+    specmargin plan qwen3-30b-a3b … --policy POLICY.json       its options: docs/results/vllm-h200.md
     python -m lab.gpu.swing make FOLDER POLICY.json [BANK.npz]    model folders, policy and the jobs
     python -m lab.gpu.swing run FOLDER                  FOLDER/swing.json
     python -m lab.gpu.swing gates FOLDER [SECONDS]      FOLDER/gates.json: an engine with adaptive verification,

@@ -265,7 +265,7 @@ def _is_precise(swing: Swing, within: float) -> bool:
 
 
 def report(swing: Swing) -> str:
-    """Markdown, as in docs/live.md."""
+    """Markdown, as in docs/results/vllm-cpu.md."""
     names = list(swing.turns)
     units = f"tokens per second by the {swing.clock} clock, ratios with 95% intervals"
     lines = [f"{swing.repeats} blocks of {ROUNDS} turns of {SLICE_SECONDS} s per phase; {units}.", ""]

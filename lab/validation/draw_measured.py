@@ -1,4 +1,4 @@
-"""Draw the figures of docs/measure.md from the measurements in the catalog.
+"""Draw the figures of docs/results/measured-steps.md from the measurements in the catalog.
 
 python -m lab.validation.draw_measured FOLDER
 """

@@ -19,7 +19,7 @@ WhatArgument = Annotated[
     typer.Argument(
         metavar="[PRICES [PRICES] | speedups FILE.csv]",
         help="One or two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, laws, "
-        "datasheet. Or speedups FILE.csv: measured speed-ups, published or yours (columns: docs/speedups.md).",
+        "datasheet. Or speedups FILE.csv: measured speed-ups, published or yours (columns: docs/reference/files.md).",
     ),
 ]
 FigureOption = Annotated[

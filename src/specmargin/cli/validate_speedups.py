@@ -20,11 +20,11 @@ _SHOWN_ROWS = 20
 
 
 def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool, json: bool) -> None:
-    with needs_extra("validate"):
+    with needs_extra("simulate"):
         from specmargin.validation.points_schema import read_points
         from specmargin.validation.speedups import losses, predict, ranges, speedup_lines
     if len(files) != 1:
-        raise InputError("validate speedups needs one FILE.csv with measured speed-ups (columns: docs/speedups.md)")
+        raise InputError("validate speedups needs one FILE.csv with measured rows (columns: docs/reference/files.md)")
     if figure is not None:
         from specmargin.figures.files import check_target
 
