@@ -9,7 +9,7 @@ import altair as alt
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.words import setting, short
+from specmargin.figures.words import described, short
 from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.sources import weakest
 from specmargin.words import duration
@@ -36,7 +36,7 @@ def step_figure(
     return Figure(
         name="step",
         title=f"A step of {batch} sequences × {depth + 1} positions",
-        takeaway=f"{setting(pricer.scenario)}. {verdict}{drafting_text}",
+        takeaway=f"{described(pricer.scenario)}. {verdict}{drafting_text}",
         source=f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {short(weakest(inputs))}",
         tables={"rows": rows},
         draw=_draw,
