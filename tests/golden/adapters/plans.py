@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenarios_of
 from specmargin.app.planning import Answer, answer, engine_config
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.plan import deepest
