@@ -64,6 +64,7 @@ NOUNS = {
     "errors",
     "files",
     "modes",
+    "phrases",
     "records",
     "schema",
     "sources",

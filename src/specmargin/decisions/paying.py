@@ -13,6 +13,7 @@ from specmargin.decisions.schedule import Schedule, spread
 from specmargin.step import ArrayLike, BoolArray, FloatArray
 
 Ranges = tuple[tuple[int, int], ...]  # first and last batch of each
+SEARCHED_CONTEXTS = 2.0 ** np.arange(7, 21, 0.5)  # for the one at which a setting stops paying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def stops_at_context(
     longest = pricer.scenario.architecture.max_context or 1_048_576
     if max_depth == 0:
         return None
-    contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), longest))
+    contexts = np.unique(np.minimum(SEARCHED_CONTEXTS, longest))
     gains = speedup_by_batch(
         pricer,
         np.full(contexts.shape, float(batch)),
