@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from specmargin.prices.kernels import store
+from tests.data import REFERENCE_BANK
 from tests.explorer.test_api import CONFIG, planned
 
 if TYPE_CHECKING:
@@ -251,9 +251,9 @@ def test_bad_files_are_refused_and_nothing_changes(kept_page: Page, name: str, t
     assert (sentence(page), drawn(page), page.url) == (words, picture, address)
 
 
-def test_a_bank_is_dropped_and_its_figures_appear(open_page: Open, reference_bank: Path) -> None:
+def test_a_bank_is_dropped_and_its_figures_appear(open_page: Open) -> None:
     page = ready(open_page("/?prices=laws"))
-    files = [str(reference_bank / name) for name in ("acceptance.parquet", "speculator.parquet")]
+    files = [str(REFERENCE_BANK / name) for name in ("acceptance.parquet", "speculator.parquet")]
     after(page, lambda: page.set_input_files("#file", files))
     for name in ("survival", "reliability", "joint"):
         page.locator(f"#figure-{name}").scroll_into_view_if_needed()
@@ -376,7 +376,7 @@ def test_no_serious_accessibility_violation(
 
 @pytest.mark.parametrize("prices", ["laws", pytest.param("tables", marks=needs_tables)])
 def test_a_change_asks_once_and_redraws_once(open_page: Open, prices: str) -> None:
-    """How long that takes is measured by `benchmarks/bench_explorer.py`, on a quiet machine."""
+    """How long that takes is measured by `lab/speed/explorer.py`, on a quiet machine."""
     page = settled(ready(open_page(f"/?prices={prices}")))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/view?" in request.url else None)

@@ -4,7 +4,7 @@
 https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding: at a high target batch a lower
 k/n and a higher ratio of routed to shared experts keep verification bandwidth-bound, so speculation keeps its speed-up;
 at a low one shared experts help, because all positions of a run read the same ones. The claims, as our issue puts them,
-are about speed-up. What they do to goodput is asserted beside them; docs/design-space.md has the numbers.
+are about speed-up. What they do to goodput is asserted beside them; docs/results/design-space.md has the numbers.
 
 Priced with a graph for every step: vLLM's limit of 512 positions would cut depth at high batches, whatever the experts.
 """
@@ -17,11 +17,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.architecture.variants import ExpertShape, shape_of
 from specmargin.decisions.design import DesignRow, design_row
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 
 SETTINGS = [
     (model, gpu, prices, routing)
@@ -45,7 +46,7 @@ def _with_every_graph(scenario: Scenario) -> Scenario:
 
 
 def _rows(scenario: Scenario, shapes: Sequence[ExpertShape], batch: int) -> list[DesignRow]:
-    return [design_row(scenario, shape, batch=batch, max_depth=MAX_DEPTH) for shape in shapes]
+    return [design_row(scenario, shape, Setting(max_depth=MAX_DEPTH), batch=batch) for shape in shapes]
 
 
 def _rises(values: Sequence[float]) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,6 +15,7 @@ from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.policies.tables import study_table
 from specmargin.step import FloatArray
 from tests.conftest import ROOT
+from tests.data import REFERENCE_BANK
 
 HEADS = pytest.mark.parametrize("by_pass", [False, True], ids=["block", "passes"])
 LEAST = {1: 0.15, 2: 0.15, 4: 0.15, 8: 0.08, 16: 0.01, 32: 0.01, 64: 0.06, 128: 0.12, 256: 0.17, 512: 0.17}
@@ -25,10 +23,7 @@ LEAST = {1: 0.15, 2: 0.15, 4: 0.15, 8: 0.08, 16: 0.01, 32: 0.01, 64: 0.06, 128: 
 
 @pytest.fixture(scope="module")
 def rounds() -> Rounds:
-    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    if not folder.is_dir():
-        pytest.skip(f"no reference model at {folder.parent} (set SPECMARGIN_REFERENCE_MOE)")
-    return read_bank([folder])
+    return read_bank([REFERENCE_BANK])
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +73,7 @@ def test_ladder(rows: dict[tuple[int, str], LadderRow]) -> None:
 def test_the_page_shows_what_is_played(rows: dict[tuple[int, str], LadderRow], request: pytest.FixtureRequest) -> None:
     head = "autoregressive" if "passes" in request.node.name else "block"
     gains = " | ".join(f"{rows[concurrency, OURS].gain:+.1%}" for concurrency in LEAST)
-    assert f"| study prices, {head} head | {gains} |" in (ROOT / "docs" / "policies.md").read_text()
+    assert f"| study prices, {head} head | {gains} |" in (ROOT / "docs" / "results" / "policies.md").read_text()
 
 
 def test_no_peer_wins(rows: dict[tuple[int, str], LadderRow]) -> None:

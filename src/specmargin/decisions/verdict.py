@@ -97,7 +97,7 @@ def _gain(plan: Plan) -> dict[str, Any]:
     if not rows:
         return {"none_fits": True}
     first, best = rows[0], plan.best
-    capped = any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None
+    capped = any(row.depth == plan.setting.max_depth for row in rows) and plan.scenario.drafter.max_depth is None
     alone = max((row for row in rows if row.better_depth), key=lambda row: row.better_speedup or 0.0, default=None)
     return {
         "first_speedup": first.speedup,
@@ -105,7 +105,7 @@ def _gain(plan: Plan) -> dict[str, Any]:
         "best_speedup": best.speedup if best.batch != first.batch else None,
         "best_batch": best.batch,
         "steps": _steps(plan, rows),
-        "capped_depth": plan.max_depth if capped else None,
+        "capped_depth": plan.setting.max_depth if capped else None,
         "alone_depth": alone and alone.better_depth,  # would pay by itself, at one batch
         "alone_speedup": alone and alone.better_speedup,
         "alone_batch": alone and alone.batch,
@@ -114,10 +114,10 @@ def _gain(plan: Plan) -> dict[str, Any]:
 
 def _steps(plan: Plan, rows: list[PlanRow]) -> str:
     """Up to the largest batch that fits."""
-    if plan.schedule is None:
+    if plan.setting.schedule is None:
         steps = [(row.batch, row.depth) for row in rows]
     else:
-        ranges = [entry for entry in plan.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
+        ranges = [entry for entry in plan.setting.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
         steps = [(entry.last, entry.depth) for entry in ranges]
     steps = [step for i, step in enumerate(steps) if i + 1 == len(steps) or steps[i + 1][1] != step[1]]
     items = [{"last": last, "depth": depth, "off": depth == 0, "single": depth == 1} for last, depth in steps]
@@ -138,10 +138,10 @@ def _where(plan: Plan, ranges: Ranges) -> dict[str, Any]:
 def _graph_free(plan: Plan) -> dict[str, Any]:
     """Where it could pay with a CUDA graph for every step, if that reaches further."""
     last, further = ((ranges[-1][1] if ranges else 0) for ranges in (plan.paying, plan.graph_free_paying))
-    if plan.graph_limit is None or further <= last:
+    if plan.setting.graph_limit is None or further <= last:
         return {}
     where = say("where", PHRASES, _where(plan, plan.graph_free_paying))
-    return {"graph_limit": plan.graph_limit, "graph_free": where}
+    return {"graph_limit": plan.setting.graph_limit, "graph_free": where}
 
 
 def _spans(ranges: Ranges) -> str | None:
@@ -155,7 +155,7 @@ def _losing(plan: Plan) -> dict[str, Any]:
     edges = [batch for entry in plan.loss.ranges for batch in entry]
     return {
         "losing_spans": _spans(plan.loss.ranges),
-        "off_there": plan.schedule is not None and not plan.schedule.depths_at(edges).any(),
+        "off_there": not plan.setting.depths_at(plan.pricer, edges).any(),
         "worst_speedup": plan.loss.worst_speedup,
         "worst_batch": plan.loss.worst_batch,
     }
@@ -174,7 +174,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
 def _change(plan: Plan) -> dict[str, Any]:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
     return {
-        "no_drafts": plan.max_depth == 0,
+        "no_drafts": plan.setting.max_depth == 0,
         "row_off": row.depth == 0,
         "row_batch": row.batch,
         "switch_acceptance": plan.switch_acceptance,

@@ -1,0 +1,375 @@
+"""The request for a scenario. One field is an option of the command line, a key of a scenario file, a parameter of
+the web page's address and an argument in Python; its description is the help text of all of them.
+
+Adding an option that all scenarios share begins with a field of `ScenarioRequest`; docs/map.md lists the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from specmargin.errors import ScenarioError
+from specmargin.modes import DRAFTERS, ENGINES, Parallel, Placement, RooflineForm
+from specmargin.schema import StrictModel, first_complaint
+
+MAX_BATCH = 65_536
+MAX_DEPTH = 64
+MAX_CONTEXT = 1 << 24
+_MOST_DIGITS = 4000  # of a number that Python reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a field appears on the command line."""
+
+    panel: str | None = None  # on the help page
+    argument: bool = False  # positional, not an option
+    metavar: str | None = None
+    default: str | None = None  # text for a default that depends on other fields
+    options: tuple[str, ...] = ()  # instead of the field's own name
+    names: Callable[[], Iterable[str]] | None = None  # what a shell completes
+
+    def named(self, *options: str) -> Shown:
+        """The same, as options of these names."""
+        return replace(self, options=options)
+
+    def completed(self, names: Callable[[], Iterable[str]]) -> Shown:
+        return replace(self, names=names)
+
+    def as_(self, metavar: str, default: str | None = None) -> Shown:
+        """The same panel, with a metavar and a default text."""
+        return replace(self, metavar=metavar, default=default)
+
+
+MODEL = Shown(panel="Model and GPUs")
+DRAFTS = Shown(panel="Drafter, acceptance and routing")
+PRICES = Shown(panel="Prices and engine")
+LOAD = Shown(panel="Load")
+QUESTION = Shown(panel="Question")
+
+
+# --- parsing numbers ---
+
+
+def parse_number(given: object) -> object:
+    """`64k` is 65536; k and m mean 1024 and 1,048,576. Values that are not text are returned unchanged."""
+    if not isinstance(given, str):
+        return given
+    match = re.fullmatch(r"\s*(-?[0-9]+)([km]?)\s*", given.lower())
+    if match is None:
+        raise ValueError(f"{given!r} is not a whole number such as 512 or 8k")
+    if len(match.group(1)) > _MOST_DIGITS:
+        raise ValueError(f"{given.strip()} is too large")
+    return int(match.group(1)) * {"": 1, "k": 1024, "m": 1_048_576}[match.group(2)]
+
+
+def parse_numbers(given: object, most: int = 4096, largest: int = MAX_CONTEXT) -> object:
+    """`1,2,4`, `1-8` or `1,4-6,32`; one number, or a list of them."""
+    if isinstance(given, int):
+        return (given,)
+    if not isinstance(given, str):
+        return given
+    values: set[int] = set()
+    for part in given.split(","):
+        low, dash, high = part.strip().partition("-") if not part.strip().startswith("-") else (part, "", "")
+        try:
+            first, last = (int(str(parse_number(end))) for end in ((low, high) if dash else (low, low)))
+        except ValueError:
+            raise ValueError(f"{part!r} is neither a number nor a range such as 1-8") from None
+        if last < first:
+            raise ValueError(f"the range {part!r} is empty")
+        if last > largest:
+            raise ValueError(f"{last} is too large; at most {largest:,}")
+        if last - first >= most or len(values) >= most:
+            raise ValueError(f"at most {most} values, {given!r} has more")
+        values.update(range(first, last + 1))
+    return tuple(sorted(values))
+
+
+def listed(most: int) -> BeforeValidator:
+    """A list of at most `most` numbers."""
+    return BeforeValidator(partial(parse_numbers, most=most))
+
+
+def parse_shares(given: object) -> object:
+    """`0,0.25,0.5`, or a list of numbers."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return tuple(sorted({float(part) for part in given.split(",")}))
+    except ValueError:
+        raise ValueError(f"{given!r} is not a list of shares such as 0,0.25,0.5") from None
+
+
+#: After `Field`, so that limits are those of the number and not of its text.
+NUMBER = BeforeValidator(parse_number)
+Numbers = Annotated[tuple[int, ...], BeforeValidator(parse_numbers)]
+
+
+# --- the scenario ---
+
+
+def listing(names: Iterable[str]) -> str:
+    """The names as a help text lists them: `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+DrafterField = Annotated[
+    str | None,
+    Field(description=f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
+    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle"),
+]
+ContextField = Annotated[
+    int,
+    Field(ge=0, le=MAX_CONTEXT, description="Tokens in the KV cache per sequence: 1024, 64k."),
+    NUMBER,
+    LOAD.as_("TOKENS"),
+]
+
+
+class Request(StrictModel):
+    """The request of a command: every field is an option."""
+
+    #: Fields that cannot change the answer of this request, with the reason: they are refused, not ignored.
+    unused: ClassVar[Mapping[str, str]] = {}
+
+
+class ScenarioRequest(Request):
+    """A model on GPUs, a drafter, a load and prices, by names."""
+
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="A bundled name, a config.json, a model folder, or an id in the local hub cache.",
+        ),
+        Shown(panel=MODEL.panel, argument=True),
+    ]
+    gpu: Annotated[
+        str,
+        Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
+        MODEL.as_("GPU"),
+    ]
+    gpus: Annotated[
+        int, Field(ge=1, le=65_536, description="GPUs that serve one copy of the model."), MODEL.as_("N")
+    ] = 1
+    parallel: Annotated[
+        Parallel,
+        Field(
+            description="tp: split everything; ep: tensor-parallel attention, expert-parallel experts; dp-ep: "
+            "data-parallel attention, expert-parallel experts."
+        ),
+        MODEL.as_("LAYOUT"),
+    ] = Parallel.TP
+    placement: Annotated[
+        Placement,
+        Field(
+            description="Placement of experts on ranks: contiguous, round-robin or balanced. Matters only where "
+            "the routing profile identifies experts."
+        ),
+        MODEL.as_("KIND"),
+    ] = Placement.CONTIGUOUS
+    weights: Annotated[
+        str | None,
+        Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, Q4_K_M ..."),
+        MODEL.as_("PRECISION", "from the model's configuration"),
+    ] = None
+    kv_cache: Annotated[
+        str | None,
+        Field(description="Precision of the KV cache: bf16, fp8."),
+        MODEL.as_("PRECISION", "from the model's configuration"),
+    ] = None
+    memory_utilization: Annotated[
+        float, Field(gt=0, le=1, description="Fraction of GPU memory that the engine may use."), MODEL.as_("FRACTION")
+    ] = 0.9
+    drafter: DrafterField = None
+    acceptance: Annotated[
+        str | None,
+        Field(
+            description="0.8 (every token), 0.78,0.58,0.44 (survival by depth), length:2.4@3 (accept length at depth 3 "
+            "including the bonus token, as engines report it), accepted:1.4@3 (excluding it), a bank of rounds or its "
+            "profile (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, "
+            "eagle ..., reference-moe[:CATEGORY])."
+        ),
+        DRAFTS.as_("CURVE", "the bundled curve of the drafter or its kind"),
+    ] = None
+    routing: Annotated[
+        str | None,
+        Field(
+            description="How positions choose experts: uniform, a bundled NAME[:CATEGORY], or "
+            "FILE[:CATEGORY[=WEIGHT],...] made by `specmargin profile routing`."
+        ),
+        DRAFTS.as_("PROFILE", "the model's bundled profile, else one borrowed from qwen3.6-35b-a3b"),
+    ] = None
+    draft_p_min: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="llama.cpp only: a draft stops at the first token whose confidence is below this; the depth "
+            "is then the maximum draft length.",
+        ),
+        DRAFTS.as_("P", "no threshold"),
+    ] = None
+    context: ContextField = 1024
+    engine: Annotated[
+        str,
+        Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
+        PRICES.as_("NAME"),
+    ] = "vllm"
+    prices: Annotated[
+        str | None,
+        Field(
+            description="datasheet (a roofline), laws (fitted to measured kernels), tables (the measured kernels; "
+            "needs the extra `tables`), scaled (laws of the nearest measured GPU, scaled by datasheet ratios), "
+            "FILE.json with your own laws or measured steps (`specmargin measure`), or a bundled measurement."
+        ),
+        PRICES.as_("SOURCE", "tables if installed, else laws; scaled for a GPU without measurements"),
+    ] = None
+    form: Annotated[
+        RooflineForm,
+        Field(description="per-component: one roofline per kernel; whole-step: one roofline over the step."),
+        PRICES.as_("FORM"),
+    ] = RooflineForm.PER_COMPONENT
+    engine_time: Annotated[
+        str | None,
+        Field(
+            description="Engine time outside the kernels: none, vllm (0.32), sglang, trtllm, vllm:sync (synchronous "
+            "scheduling), vllm:0.24 (older releases), vllm:slow-host, vllm:piecewise."
+        ),
+        PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices"),
+    ] = None
+    graph_limit: Annotated[
+        int | None,
+        Field(ge=1, description="Positions of the largest captured CUDA graph."),
+        PRICES.as_("POSITIONS", "the engine's default"),
+    ] = None
+    step_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per step outside the kernels, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    sequence_ms: Annotated[
+        float | None, Field(ge=0, lt=1e6, description="Engine time per step and sequence, in ms."), PRICES.as_("MS")
+    ] = None
+    position_us: Annotated[
+        float | None, Field(ge=0, lt=1e9, description="Engine time per step and position, in µs."), PRICES.as_("µS")
+    ] = None
+    layer_us: Annotated[
+        float | None, Field(ge=0, lt=1e9, description="Fixed kernel time per layer, in µs."), PRICES.as_("µS")
+    ] = None
+    verify_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time that a verify step adds to a plain step, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    verify_sequence_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per verified sequence, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    verify_token_us: Annotated[
+        float | None,
+        Field(ge=0, lt=1e9, description="Engine time per verified draft token, in µs."),
+        PRICES.as_("µS"),
+    ] = None
+    draft_pass_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Engine time per pass of the drafter, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+    off_ms: Annotated[
+        float | None,
+        Field(ge=0, lt=1e6, description="Time that speculation adds per step while configured but disabled, in ms."),
+        PRICES.as_("MS"),
+    ] = None
+
+    def scenario_only(self) -> ScenarioRequest:
+        """The scenario without the fields of a verb: the key for a cache of scenarios."""
+        return ScenarioRequest.model_construct(**{name: getattr(self, name) for name in ScenarioRequest.model_fields})
+
+
+RequestKind = TypeVar("RequestKind", bound=Request)
+
+
+def read_request(
+    kind: type[RequestKind], given: Mapping[str, Any], *, option: Callable[[str], str] = str, source: str = ""
+) -> RequestKind:
+    """The validated request, or a one-sentence error. `option`: the name of a field where the request came from."""
+    where = f"{source}: " if source else ""
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise ScenarioError(f"{where}{first_complaint(error, name=option)}") from None
+    for field, why in kind.unused.items():
+        if field in request.model_fields_set:
+            raise ScenarioError(f"{where}{option(field)}: {why}; leave it out")
+    return request
+
+
+# --- as options of a command line ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOption:
+    """A field of a request, as a command line shows it."""
+
+    field: str
+    kind: type  # int, float, bool, str or an enumeration; str for text that the request parses (64k, 1-8)
+    help: str
+    required: bool
+    default: str | None  # None: none is shown
+    shown: Shown
+    unused: bool
+    many: bool  # takes several values
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return self.shown.options or (f"--{self.field.replace('_', '-')}",)
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return self.field.upper() if self.shown.argument else self.options[0]
+
+
+def request_options(kind: type[Request]) -> Iterator[RequestOption]:
+    for name, field in kind.model_fields.items():
+        shown = next((entry for entry in field.metadata if isinstance(entry, Shown)), Shown())
+        parsed = any(isinstance(entry, BeforeValidator) for entry in field.metadata)
+        yield RequestOption(
+            field=name,
+            kind=str if parsed else _plain_type(field.annotation),
+            help=field.description or "",
+            required=field.is_required(),
+            default=shown.default or _default_text(field.default, required=field.is_required()),
+            shown=shown,
+            unused=name in kind.unused,
+            many=not parsed and _is_list(field.annotation),
+        )
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(part) is tuple for part in (annotation, *get_args(annotation)))
+
+
+def _plain_type(annotation: Any) -> type:
+    kind = next((part for part in get_args(annotation) if part is not NoneType), annotation)
+    plain = isinstance(kind, type) and (kind in (int, float, bool, str, Path) or issubclass(kind, Enum))
+    return kind if plain else str
+
+
+def _default_text(default: Any, *, required: bool) -> str | None:
+    if required or default is None or default is False or default == ():
+        return None
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

@@ -1,0 +1,125 @@
+"""From a request to its scenario: the only module that uses every field of `ScenarioRequest`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specmargin.acceptance.early_stop import EarlyStop
+from specmargin.acceptance.survival import Survival
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.architecture.precision import precision_named
+from specmargin.architecture.types import Architecture
+from specmargin.catalog.drafters import (
+    DraftChoice,
+    available_drafters,
+    find_acceptance,
+    find_drafter,
+    find_early_stop,
+)
+from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
+from specmargin.catalog.lookup import find_device, find_model
+from specmargin.catalog.prices import find_prices
+from specmargin.catalog.routing_profiles import find_routing
+from specmargin.decisions.scenario import Scenario
+from specmargin.errors import CatalogError, ScenarioError
+from specmargin.formats import find_engine
+from specmargin.hardware.layout import Layout
+from specmargin.prices.measured import MeasuredPrices
+from specmargin.prices.model import EngineTime, PriceModel
+from specmargin.sources import Source, SourceKind
+
+ALL_DRAFTERS = "all"
+ENGINE_TIMES = {
+    "step_seconds": ("step_ms", 1e-3),
+    "sequence_seconds": ("sequence_ms", 1e-3),
+    "position_seconds": ("position_us", 1e-6),
+    "layer_seconds": ("layer_us", 1e-6),
+    "verify_step_seconds": ("verify_ms", 1e-3),
+    "verify_sequence_seconds": ("verify_sequence_ms", 1e-3),
+    "verify_token_seconds": ("verify_token_us", 1e-6),
+    "draft_pass_seconds": ("draft_pass_ms", 1e-3),
+    "off_step_seconds": ("off_ms", 1e-3),
+}
+
+
+def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]:
+    """One scenario, or one per available drafter with `--drafter all`."""
+    target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
+    choices = _drafters(request, target)
+    device, engine = find_device(request.gpu), find_engine(request.engine)
+    prices = find_prices(request.prices, device, engine.name, request.form)
+    layout = Layout(gpus=request.gpus, parallel=request.parallel)
+    steps = prices if isinstance(prices, MeasuredPrices) else None
+    if steps is not None:
+        steps.check(target, layout)
+    graph_limit = engine.graph_limit(device) if steps is None else steps.engine_time.graph_limit
+    engine_time = replace(
+        _engine_time(request, prices, engine.name),
+        graph_limit=graph_limit if request.graph_limit is None else request.graph_limit,
+    )
+    survival_by_choice = [find_acceptance(request.acceptance, choice, target) for choice in choices]
+    return [
+        (
+            choice,
+            Scenario(
+                architecture=target,
+                device=device,
+                prices=prices,
+                routing=find_routing(request.routing, target),
+                placement=request.placement,
+                drafter=choice.drafter,
+                survival=survival,
+                early_stop=early_stop_of(request, choice, survival),
+                layout=layout,
+                context=float(request.context),
+                engine_time=engine_time,
+                draft_time=None if steps is None else steps.draft_time,
+                kv=precision_named(request.kv_cache) if request.kv_cache else None,
+                memory_utilization=request.memory_utilization,
+            ),
+        )
+        for choice, survival in zip(choices, survival_by_choice, strict=True)
+    ]
+
+
+def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
+    """The scenario of a request that names one drafter."""
+    if request.drafter == ALL_DRAFTERS:
+        raise CatalogError("--drafter all is for `plan`; name one drafter here")
+    return scenarios_of(request)[0]
+
+
+def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survival) -> EarlyStop | None:
+    """Only llama.cpp stops drafts by confidence, and look-up drafts have none."""
+    if request.draft_p_min is None:
+        return None
+    engine = find_engine(request.engine)
+    if not engine.stops_early:
+        raise ScenarioError(f"--draft-p-min is an option of llama.cpp, not of {engine.title}: add --engine llamacpp")
+    if choice.kind == "ngram":
+        if request.drafter == ALL_DRAFTERS:
+            return None
+        raise ScenarioError("--draft-p-min: n-gram drafts have no confidence; leave it out")
+    return find_early_stop(request.draft_p_min, request.acceptance, survival)
+
+
+def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoice]:
+    if request.drafter == ALL_DRAFTERS:
+        return available_drafters(target)
+    default = "mtp" if target.draft_head is not None else "eagle"
+    return [find_drafter(request.drafter or default, target)]
+
+
+def _engine_time(request: ScenarioRequest, prices: PriceModel, engine: str) -> EngineTime:
+    """Engine time of the measurement or of the catalog, overridden by the times that the user gave."""
+    if isinstance(prices, MeasuredPrices) and request.engine_time is None:
+        base = prices.engine_time
+    else:
+        base = find_engine_time(request.engine_time, engine=engine, prices=prices.name)
+    given = {name: (getattr(request, field), scale) for name, (field, scale) in ENGINE_TIMES.items()}
+    overrides = {name: value * scale for name, (value, scale) in given.items() if value is not None}
+    if not overrides:
+        return base
+    others = "" if base is NO_ENGINE_TIME else f"; the rest {base.source}"
+    source = Source(kind=SourceKind.MEASURED, detail=f"given by the user{others}")
+    return replace(base, source=source, **overrides)
