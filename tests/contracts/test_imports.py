@@ -68,6 +68,7 @@ NOUNS = {
     "errors",
     "files",
     "modes",
+    "phrases",
     "records",
     "schema",
     "sources",
