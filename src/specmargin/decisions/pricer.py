@@ -51,9 +51,13 @@ class Pricer:
         return self._sharing(replace(self.scenario, context=context))
 
     def with_graph_limit(self, graph_limit: int | None) -> Pricer:
-        """With other CUDA graphs; None: a graph for every step. Prices are cached without launches."""
+        """With other CUDA graphs. Prices are cached without launches."""
         engine_time = replace(self.scenario.engine_time, graph_limit=graph_limit)
         return self._sharing(replace(self.scenario, engine_time=engine_time))
+
+    def with_every_graph(self) -> Pricer:
+        """With a CUDA graph for every step."""
+        return self.with_graph_limit(None)
 
     def without_launches(self) -> Pricer:
         """With a CUDA graph for every step, and no step that waits for the host to launch its pieces."""
@@ -194,6 +198,11 @@ class Pricer:
     def sources(self) -> dict[str, Source]:
         """Where each input comes from, and the price of each component of a step without drafts."""
         return self.scenario.input_sources | self._price_sources()
+
+    @property
+    def step_sources(self) -> dict[str, Source]:
+        """All but acceptance, on which the price of a step does not depend."""
+        return {name: source for name, source in self.sources.items() if name != "acceptance"}
 
     def _price_sources(self) -> dict[str, Source]:
         context, by_context = self.scenario.context, self._memo.price_sources_by_context
