@@ -1,4 +1,4 @@
-"""The documentation holds together: the guide is short and its commands run, links lead somewhere, fields are listed."""
+"""The documentation holds together: the guide is short, its commands run, links lead somewhere, fields are listed."""
 
 from __future__ import annotations
 
