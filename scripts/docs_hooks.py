@@ -1,6 +1,7 @@
-"""MkDocs hook: fills two pages while the site is built, from what the program prints and what tests record.
+"""MkDocs hook: fills three pages of docs/reference while the site is built.
 
-The help of every verb goes into docs/reference/options.md, the keys of every answer into docs/reference/json.md.
+options.md gets the help of every verb, as the program prints it; json.md the keys of every answer, as the golden files
+record them; python.md a directive per public name, which mkdocstrings turns into signature and docstring.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import specmargin
+
 _KEYS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "data" / "verbs.json"
 _COMMAND = re.compile(r"^│ ([a-z][a-z-]*)  ", re.MULTILINE)
 _WIDTH = 88
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    for marker, fill in (("<!-- help of every verb -->", options), ("<!-- keys of every answer -->", keys)):
+    for marker, fill in _FILLED.items():
         if marker in markdown:
             markdown = markdown.replace(marker, fill())
     return markdown
@@ -66,3 +69,28 @@ def keys() -> str:
 def _key_section(name: str, paths: dict[str, str]) -> str:
     rows = "\n".join(f"| `{path}` | {kind.replace('|', ' or ')} |" for path, kind in paths.items())
     return f"## {name}\n\n| key | type |\n| --- | --- |\n{rows}\n"
+
+
+def names() -> str:
+    """Verbs, their answers, other functions and types, in this order."""
+    answers = [name for name in specmargin.__all__ if name.endswith(("Answer", "Result"))]
+    verbs = [name for name in specmargin.__all__ if any(answer.lower().startswith(name) for answer in answers)]
+    others = [name for name in specmargin.__all__ if name not in (*answers, *verbs, "__version__")]
+    groups = {
+        "Verbs": verbs,
+        "Answers": answers,
+        "Functions": [name for name in others if name.islower()],
+        "Types": [name for name in others if not name.islower()],
+    }
+    return "\n".join(_name_section(heading, group) for heading, group in groups.items())
+
+
+def _name_section(heading: str, group: list[str]) -> str:
+    return "\n".join([f"## {heading}\n", *(f"::: specmargin.{name}\n" for name in group)])
+
+
+_FILLED = {
+    "<!-- help of every verb -->": options,
+    "<!-- keys of every answer -->": keys,
+    "<!-- public names -->": names,
+}
