@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from lab import DATA
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_device, bundled_model
@@ -31,7 +31,7 @@ from specmargin.sources import Source, SourceKind
 from specmargin.step import BoolArray, FloatArray
 
 GRAPH_LIMIT = 512  # positions of the largest CUDA graph in these runs
-_FOLDER = files("specmargin.catalog") / "measurements"
+_FOLDER = DATA / "measurements"
 _FILE = "vllm-0.32-h200-rounds.json"
 #: Terms that are fitted, in this order.
 TERMS = (
@@ -44,6 +44,7 @@ TERMS = (
     "off_step_seconds",
     "off_sequence_seconds",
 )
+LEFT_OUT = ", terms fitted without it"
 _TOLERANCE = 0.04  # relative errors beyond it weigh less: kernels that are priced wrongly are not engine time
 
 
@@ -112,9 +113,8 @@ def _rounds(engine: dict[str, Any], name: str) -> Rounds:
 
 def round_pricer(model: str, drafter: str, prices: str, engine_time: EngineTime) -> Pricer:
     device, target = bundled_device("h200"), bundled_model(model)
-    with as_file(_FOLDER / f"eagle3-{model}.json") as head:
-        spec = {"eagle3": f"eagle:{head}", "mtp": "mtp"}.get(drafter)
-        choice = FREE if spec is None else find_drafter(spec, target).drafter
+    spec = {"eagle3": f"eagle:{_FOLDER / f'eagle3-{model}.json'}", "mtp": "mtp"}.get(drafter)
+    choice = FREE if spec is None else find_drafter(spec, target).drafter
     scenario = Scenario(
         architecture=target,
         device=device,
@@ -218,7 +218,7 @@ def round_lines() -> Iterator[RoundLine]:
         for model in dict.fromkeys(engine.model for engine in engines):
             held_out = fitted_engine_time(source, [engine for engine in engines if engine.model != model])
             of_model = [engine for engine in engines if engine.model == model]
-            yield _line(f"{model}, terms fitted without it", source, of_model, held_out)
+            yield _line(f"{model}{LEFT_OUT}", source, of_model, held_out)
         yield _line("all three models, depth 0 and 1", source, engines, everything, deepest=1)
         yield _line("all three models, deeper", source, engines, everything, shallowest=2)
         yield _line("an earlier run, depth 0, 1 (not fitted)", source, [earlier_rounds()], everything, deepest=1)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.validation.served.engine_time import left_out_seconds
+from lab.validation.served.peer import Estimate, stratified
+from lab.validation.served.rows import ServedRow
+from lab.validation.served.tpot import Predictions, Wrapper, predict
 from specmargin.errors import InputError
 from specmargin.step import BoolArray, FloatArray
-from specmargin.validation.engine_time import left_out_seconds
-from specmargin.validation.peer import Estimate, stratified
-from specmargin.validation.served import ServedRow
-from specmargin.validation.tpot import Predictions, Wrapper, predict
 
 SOURCES = ("tables", "laws", "datasheet")
 PEER = "aiconfigurator"

@@ -1,16 +1,22 @@
-"""Measured verify steps of a real engine on a real GPU, over batch and draft depth, with their conditions."""
+"""Measured verify steps of a real engine on a real GPU, over batch and draft depth, with their conditions.
+
+python -m lab.validation.steps
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from scipy.optimize import nnls
 
+from lab import DATA
+from lab.terminal import console, note, parser, run, table
+from lab.validation.accuracy import Accuracy, median_and
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.engine_times import NO_ENGINE_TIME
 from specmargin.catalog.lookup import bundled_device, bundled_model
@@ -28,6 +34,7 @@ GRAPH_LIMIT = 512  # positions of the largest CUDA graph in these runs
 _PROMPT = 512
 _CONTEXT = _PROMPT + 8.0  # 8: half of the tokens that were generated during the timing
 _FILE = "vllm-h200-qwen3-30b-a3b"
+SECOND_RUN = "a second run, more batches (nothing fitted)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,7 @@ class MeasuredSteps:
 
 def measured_steps(run: str = "") -> MeasuredSteps:
     """`run`: "" for full graphs, "-piecewise" for piecewise graphs only, "-alike" for a second run with full graphs."""
-    text = (files("specmargin.catalog") / "measurements" / f"{_FILE}{run}.json").read_text(encoding="utf-8")
+    text = (DATA / "measurements" / f"{_FILE}{run}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
     time_key = "strangers_ms" if run == "-alike" else "step_ms"
     batch, depth, milliseconds = (
@@ -141,7 +148,7 @@ def step_lines() -> Iterator[StepLine]:
         error = _errors(full, source, time)
         yield _line("full graphs, within the graph limit (fitted here)", source, error[full.captured])
         yield _line("full graphs, beyond the graph limit (eager time fitted here)", source, error[~full.captured])
-        yield _line("a second run, more batches (nothing fitted)", source, _errors(second, source, time))
+        yield _line(SECOND_RUN, source, _errors(second, source, time))
         error = _errors(pieces, source, piecewise_time)
         yield _line("piecewise graphs, within the graph limit (one number fitted)", source, error[pieces.captured])
         yield _line("piecewise graphs, beyond the graph limit (nothing fitted)", source, error[~pieces.captured])
@@ -159,3 +166,39 @@ def _line(steps: str, source: str, errors: FloatArray) -> StepLine:
         median_error=float(np.median(errors)),
         worst_error=float(errors.max()),
     )
+
+
+# --- the report ---
+
+
+def report(out: Console) -> list[Accuracy]:
+    lines = list(step_lines())
+    sources = tuple(dict.fromkeys(line.source for line in lines))
+    shown = table("vLLM: median (worst) error of whole steps", ("verify steps, depth 0 to 7",), ("steps", *sources))
+    groups: dict[str, list[StepLine]] = {}
+    for line in lines:
+        groups.setdefault(line.steps, []).append(line)
+    for name, group in groups.items():
+        cells = [f"{line.median_error:.1%} ({line.worst_error:.1%})" for line in group]
+        shown.add_row(name, str(group[0].count), *cells)
+    out.print(shown)
+    conditions = measured_steps().conditions
+    note(out, f"{conditions['engine']}; {conditions['gpu']}; {conditions['model']}")
+    out.print()
+    unfitted = groups[SECOND_RUN]
+    accuracy = Accuracy(
+        what="whole verify steps of vLLM on an H200, of a run to which nothing was fitted",
+        count=unfitted[0].count,
+        errors={line.source: median_and(line.median_error, line.worst_error) for line in unfitted},
+        remark="worst",
+    )
+    return [accuracy]
+
+
+def main() -> None:
+    parser(__doc__).parse_args()
+    report(console())
+
+
+if __name__ == "__main__":
+    run(main)

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich.console import Console
 from scipy.optimize import least_squares
 
+from lab.terminal import note, table
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
 from specmargin.prices.model import EngineTime
 from specmargin.step import FloatArray
@@ -179,3 +181,63 @@ def _source_weights(rows: Sequence[PredictedPoint]) -> FloatArray:
 def _log_errors(rows: Sequence[PredictedPoint], terms: FloatArray) -> FloatArray:
     """Log of predicted over measured speed-up with these terms of a round in place of those that were priced."""
     return np.array([np.log(row.with_terms(terms) / row.point.speedup) for row in rows])
+
+
+# --- the report ---
+
+_NAMES = ("verify step", "verified sequence", "draft pass")
+
+
+def show_fits(out: Console, fits: EngineFits) -> None:
+    if not fits.fits and not fits.not_fitted:
+        return
+    out.print()
+    if fits.fits:
+        _show_errors(out, fits)
+        _show_terms(out, fits)
+    for engine, reason in fits.not_fitted.items():
+        note(out, f"{engine}: no terms of its own are fitted ({reason})")
+    note(
+        out,
+        "own terms: fitted to the engine's rows, shrunk to the prior, which is vLLM's measured terms. Bundled engine "
+        "times keep the prior: no term is fitted to these rows",
+    )
+
+
+def _show_errors(out: Console, fits: EngineFits) -> None:
+    shown = table(
+        "Terms of a round: the prior against own terms, on rows left out",
+        ("engine", "left out of the fit"),
+        ("rows", "prior: median error (bias)", "own terms"),
+    )
+    for fit in fits.fits:
+        for line in fit.held_out:
+            shown.add_row(
+                fit.engine,
+                _left_out(line),
+                str(fit.rows),
+                f"{line.prior_median_error:.1%} ({line.prior_bias:+.0%})",
+                f"{line.median_error:.1%} ({line.bias:+.0%})",
+            )
+    out.print(shown)
+    out.print()
+
+
+def _left_out(line: HeldOut) -> str:
+    if line.groups == 1:
+        return f"its only {line.by}: the prior alone"
+    return f"one {line.by} of {line.groups} at a time"
+
+
+def _show_terms(out: Console, fits: EngineFits) -> None:
+    shown = table("How far own terms move, in ms", ("engine", "term"), ("prior → all rows", "with one left out"))
+    for fit in fits.fits:
+        for index, name in enumerate(_NAMES):
+            shown.add_row(fit.engine, name, *_moved(fit, index))
+    out.print(shown)
+    out.print()
+
+
+def _moved(fit: EngineFit, index: int) -> tuple[str, str]:
+    prior, fitted, low, high = (values[index] * 1e3 for values in (fit.prior, fit.fitted, fit.low, fit.high))
+    return f"{prior:.3f} → {fitted:.3f}", f"{low:.3f} to {high:.3f}"

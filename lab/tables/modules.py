@@ -5,20 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 
 import numpy as np
 import polars as pl
 
+from lab.tables import features
 from specmargin.architecture.precision import BF16, FP8, FP32, Precision
 from specmargin.architecture.types import LinearAttention
-from specmargin.prices.kernels import features, store
-from specmargin.prices.kernels.bounds import GEMM_TYPES, ModuleShape, ModuleTimes, main_precision
-from specmargin.prices.kernels.kinds import ModuleTable
+from specmargin.catalog.lookup import bundled_device, bundled_model
+from specmargin.prices.kernels import store
+from specmargin.prices.kernels.bounds import GEMM_TYPES, ModuleShape, ModuleTimes, main_precision, signature
+from specmargin.prices.kernels.kinds import attention_kind
 from specmargin.prices.work import Module
 from specmargin.step import FloatArray
 
 # A module whose smallest time is this many times that of another engine was timed outside a CUDA graph.
 LAUNCH_BOUND = 1.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTable:
+    """A whole attention module as it was measured: its kind, operation folder, file, and whose shapes it has."""
+
+    kind: str
+    operation: str
+    file: str
+    model: str  # the bundled model
+    table_models: tuple[str, ...]  # ends of its names in the tables
+
+
+def _sparse(kind: str, file: str, model: str, *table_models: str) -> ModuleTable:
+    return ModuleTable(kind=kind, operation="sparse_attention", file=file, model=model, table_models=table_models)
+
+
+# Laws are fitted to the first model of each kind; the others are only looked up and validated.
+MODULES = (
+    ModuleTable(
+        kind="mla",
+        operation="mla",
+        file="mla_generation_module_perf",
+        model="deepseek-v3",
+        table_models=("DeepSeek-V3",),
+    ),
+    _sparse("dsa", "dsa_generation_module_perf", "deepseek-v3.2", "DeepSeek-V3.2"),
+    _sparse("dsa", "dsa_generation_module_perf", "glm-5", "GLM-5", "GLM-5-FP8"),
+    _sparse("csa", "dsv4_csa_generation_module_perf", "deepseek-v4-flash", "V4-Flash-FP8"),
+    _sparse("csa", "dsv4_csa_generation_module_perf", "deepseek-v4-pro", "V4-Pro", "V4-Pro-FP8"),
+    _sparse("hca", "dsv4_hca_generation_module_perf", "deepseek-v4-flash", "V4-Flash-FP8"),
+    _sparse("hca", "dsv4_hca_generation_module_perf", "deepseek-v4-pro", "V4-Pro", "V4-Pro-FP8"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +163,33 @@ def _delta_net_attention(key_heads: int, value_heads: int, key_dim: int, value_d
         state_precision=FP32,
         flops_per_position=8.0 * state,
     )
+
+
+# --- the modules of bundled models ---
+
+
+@cache
+def measured_modules() -> tuple[MeasuredModule, ...]:
+    """The first of each kind is the one that its law is fitted to."""
+    return tuple(MeasuredModule(table=table, module=_module(table)) for table in MODULES)
+
+
+def _module(table: ModuleTable) -> Module:
+    """Of several layers of its kind, the one with the most matrices.
+
+    DeepSeek V4's first layers attend to a window alone: they are of HCA's kind, but have no compressor.
+    """
+    layers = [group.layer for group in bundled_model(table.model).groups]
+    modules = [module for layer in layers if (module := Module.of(layer)) is not None]
+    return max((m for m in modules if attention_kind(m.attention) == table.kind), key=lambda m: len(m.projections))
+
+
+def measured_times(gpu: str) -> dict[tuple[str, str], ModuleTimes]:
+    """Of the tables, by engine and signature; of several models with the same module, the first."""
+    system, bandwidth = store.SYSTEMS[gpu], bundled_device(gpu).bandwidth_bytes_per_second
+    times: dict[tuple[str, str], ModuleTimes] = {}
+    for engine in store.ENGINES:
+        modules = (measured_shapes(system, engine, measured) for measured in measured_modules())
+        for shape, rows in chain(*modules, delta_net_shapes(system, engine, bandwidth=bandwidth)):
+            times.setdefault((engine, signature(shape)), rows.times())
+    return times

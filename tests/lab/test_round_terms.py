@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from lab.validation.round_terms import engine_fits, fit_terms, prior_terms, show_fits
 from rich.console import Console
 
-from specmargin.cli import round_terms_view
 from specmargin.step import FloatArray
 from specmargin.validation.points_schema import Point
-from specmargin.validation.round_terms import engine_fits, fit_terms, prior_terms
 from specmargin.validation.speedups import PredictedPoint, RoundCost, SpeedupReport
 
 PRIOR = np.array([1.4e-3, 40e-6, 50e-6])
@@ -130,7 +129,7 @@ def test_measured_engines_are_not_fitted_and_too_few_rows_are_named() -> None:
 def test_the_tables_say_that_nothing_bundled_is_fitted() -> None:
     out = Console(record=True, width=100)
     fits = engine_fits(SpeedupReport(predicted=tuple(rows(np.array([3e-3, 40e-6, 50e-6]))), refused={}))
-    round_terms_view.show(out, fits)
+    show_fits(out, fits)
     text = " ".join(out.export_text().split())
     assert "no term is fitted to these rows" in text
     assert "its only source: the prior alone" in text

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from lab.validation.served.rows import ServedRow, architecture_of
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device
@@ -22,7 +23,6 @@ from specmargin.errors import InputError
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
 from specmargin.step import Step
-from specmargin.validation.served import ServedRow, architecture_of
 
 _CHUNK_TOKENS = 8192  # default chunk of vLLM, SGLang and TensorRT-LLM
 Wrapper = Callable[[Sequence[ServedRow]], Iterable[ServedRow]]

@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lab.tables.modules import LAUNCH_BOUND, measured_modules, measured_shapes, measured_times
+from lab.validation.modules import SOURCES, TOLERANCE, module_lines, sum_of_parts
 
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.catalog.module_bounds import module_times
-from specmargin.catalog.modules import measured_modules, measured_times
 from specmargin.catalog.prices import find_prices
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.bounds import ModuleBounds, signature
 from specmargin.prices.kernels.kinds import attention_kind
 from specmargin.prices.kernels.model import SiliconPrices
-from specmargin.prices.kernels.modules import LAUNCH_BOUND, measured_shapes
 from specmargin.prices.kernels.terms import stages
-from specmargin.validation.modules import SOURCES, TOLERANCE, module_lines, sum_of_parts
 
 KINDS = {"mla", "dsa", "csa", "hca", "gdn"}
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from lab.validation.served.rows import ServedRow, configuration_name
 from specmargin.errors import InputError
 from specmargin.prices.kernels.store import SYSTEMS
-from specmargin.validation.served import ServedRow, configuration_name
 
 Estimate = Callable[[ServedRow], float | None]
 

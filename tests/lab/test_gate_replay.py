@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from lab.gpu.replay import Bank, fitted, synthetic_bank
 
+from lab import DATA
 from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
 from specmargin.live.gating import Returned, expectation
@@ -59,7 +60,7 @@ def round_seconds(batch: int, drafted: int, verified: int) -> float:
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gate") / "gate.policy.json"
-    head = ROOT / "measurements/eagle3-qwen3-30b-a3b.json"
+    head = DATA / "measurements" / "eagle3-qwen3-30b-a3b.json"
     acceptance = ROOT / "acceptance/reference-moe.acceptance.json"
     where = ["--gpu", "h200", "--engine", "vllm", "--routing", "uniform", "--context", "512", "--max-batch", "256"]
     draft = ["--drafter", f"eagle:{head}", "--depth", str(DEPTH), "--acceptance", str(acceptance)]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
+from lab.validation.served.tpot import Prediction
 from specmargin.step import BoolArray, FloatArray
-from specmargin.validation.tpot import Prediction
 
 _ITERATIONS = 40
 _ERROR_FLOOR = 0.02  # relative errors below it weigh the same

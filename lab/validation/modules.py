@@ -1,20 +1,25 @@
-"""Attention modules as the sum of their parts, against measured rows of the whole module."""
+"""Attention modules as the sum of their parts, against measured rows of the whole module.
+
+python -m lab.validation.modules
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich.console import Console
 
+from lab.tables.modules import ModuleRows, delta_net_shapes, measured_modules, measured_shapes
+from lab.terminal import console, note, parser, run, table, tracked
+from lab.validation.accuracy import Accuracy
 from specmargin.catalog.lookup import bundled_device
-from specmargin.catalog.modules import measured_modules
 from specmargin.catalog.prices import find_prices, law_book
 from specmargin.hardware.layout import Layout
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.bounds import ModuleShape
-from specmargin.prices.kernels.modules import ModuleRows, delta_net_shapes, measured_shapes
 from specmargin.prices.model import PriceModel
 from specmargin.prices.work import module_work
 from specmargin.step import FloatArray, Step
@@ -93,3 +98,56 @@ def sum_of_parts(shape: ModuleShape, rows: ModuleRows, prices: PriceModel) -> Fl
     step = Step.uniform(batch=batch, context=context)
     works = module_work(shape.module, step, layout=Layout(gpus=shape.ranks), kv=shape.kv)
     return np.asarray(sum((part.seconds for part in prices.price(works)), start=np.zeros(batch.size)))
+
+
+# --- the report ---
+
+
+def report(out: Console) -> list[Accuracy]:
+    lines = [line for gpu in tracked("modules", tuple(store.SYSTEMS)) for line in module_lines((gpu,))]
+    _show_lines(out, lines)
+    above = {source: _above([line for line in lines if line.source == source]) for source in SOURCES}
+    for source, share in above.items():
+        note(out, f"{source}: {share:.1%} of all rows are exceeded by more than {TOLERANCE:.0%}")
+    note(out, "* launches included in the rows: they only bound the sum from above")
+    out.print()
+    accuracy = Accuracy(
+        what=f"attention modules: rows that the sum of their parts exceeds by more than {TOLERANCE:.0%}",
+        count=sum(line.rows for line in lines if line.source == SOURCES[0]),
+        errors={source: f"{share:.1%}" for source, share in above.items()},
+    )
+    return [accuracy]
+
+
+def _above(lines: Sequence[ModuleLine]) -> float:
+    return sum(line.above * line.rows for line in lines) / max(sum(line.rows for line in lines), 1)
+
+
+def _show_lines(out: Console, lines: Sequence[ModuleLine]) -> None:
+    shown = table(
+        "Attention modules: sum of parts over measured time, median (worst)",
+        ("module", "model", "gpu", "engine"),
+        ("rows", *SOURCES),
+    )
+    for group in _by_module(lines):
+        first = group[0]
+        cells = [f"{line.median_ratio:.2f} ({line.worst_ratio:.2f})" for line in group]
+        mark = " *" if first.launch_bound else ""
+        shown.add_row(first.kind, first.model, first.gpu, first.engine + mark, f"{first.rows:,}", *cells)
+    out.print(shown)
+
+
+def _by_module(lines: Sequence[ModuleLine]) -> list[list[ModuleLine]]:
+    groups: dict[tuple[str, str, str, str], list[ModuleLine]] = {}
+    for line in lines:
+        groups.setdefault((line.kind, line.model, line.gpu, line.engine), []).append(line)
+    return [groups[key] for key in sorted(groups)]
+
+
+def main() -> None:
+    parser(__doc__).parse_args()
+    report(console())
+
+
+if __name__ == "__main__":
+    run(main)

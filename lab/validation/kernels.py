@@ -1,20 +1,27 @@
-"""Errors of kernel prices on held-out measurements: rows, routings and shapes."""
+"""Errors of kernel prices on held-out measurements: rows, routings and shapes.
+
+python -m lab.validation.kernels
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from rich.console import Console
 
+from lab.tables.features import gemm_terms_of, shape_numbers
+from lab.terminal import console, note, parser, run, table, tracked
+from lab.validation.accuracy import Accuracy, median_and
+from lab.validation.skew import skewed_load
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.prices import law_book
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.law import Law
 from specmargin.step import FloatArray
-from specmargin.validation.skew import skewed_load
 
 GPUS = ("h100", "h200", "b200")
 EXPERT_DTYPES = ("bfloat16", "fp8_block")
@@ -162,7 +169,7 @@ def _gemm_lines(gpu: str, engine: str, book: LawBook) -> Iterator[KernelLine]:
         if rows is None:
             continue
         kernel = Kernel(gpu=gpu, engine=engine, operation="gemm", dtype=dtype)
-        errors = _row_errors(rows, features.GEMM_SHAPE, "m", law.seconds(features.gemm_terms_of(rows, dtype)))
+        errors = _row_errors(rows, features.GEMM_SHAPE, "m", law.seconds(gemm_terms_of(rows, dtype)))
         yield _summary(kernel, errors, held_out="rows", remark=law.evidence.note)
         yield _laws_line(kernel, [law])
 
@@ -192,7 +199,7 @@ def _row_errors(
 ) -> FloatArray:
     """Errors of every row but the first and last of its shape, each predicted from its two neighbours."""
     size, seconds = rows[axis].to_numpy().astype(np.float64), rows["seconds"].to_numpy()
-    numbers = features.shape_numbers(rows, shape)
+    numbers = shape_numbers(rows, shape)
     log_ratio, log_size = np.log(seconds / law_seconds), np.log(size)
     inner = np.flatnonzero((numbers[1:-1] == numbers[:-2]) & (numbers[1:-1] == numbers[2:])) + 1
     inner = inner[size[inner] <= largest]
@@ -236,3 +243,66 @@ def _most_rows(laws: list[Law]) -> Law:
 def _table(gpu: str, operation: str, engine: str, file: str, version: str) -> store.Table:
     paths = store.versions(store.SYSTEMS[gpu], operation, engine, file)
     return next(store.table(path) for path in paths if path.parent.name == version)
+
+
+# --- the report ---
+
+
+def report(out: Console) -> list[Accuracy]:
+    lines = [line for gpu in tracked("kernels", GPUS) for line in kernel_lines((gpu,))]
+    _show_lines(out, lines)
+    _show_misses(out, lines)
+    return [_accuracy(lines, "rows", "tables"), _accuracy(lines, "shapes", "laws")]
+
+
+def _accuracy(lines: Sequence[KernelLine], held_out: str, source: str) -> Accuracy:
+    """The median kernel: its median error and its 90th percentile."""
+    chosen = [line for line in lines if line.held_out == held_out]
+    middle = float(np.median([line.median_error for line in chosen]))
+    high = float(np.median([line.p90_error for line in chosen]))
+    return Accuracy(
+        what=f"kernels, {held_out} held out: the median of {len(chosen)} kernels",
+        count=sum(line.count for line in chosen),
+        errors={source: median_and(middle, high)},
+        remark="90th percentile",
+    )
+
+
+def _show_lines(out: Console, lines: Sequence[KernelLine]) -> None:
+    shown = table(
+        "Kernels, up to 256 positions: tables by row and by routing, laws by shape",
+        ("gpu", "engine", "operation", "format", "held out"),
+        ("number", "median", "p90", ""),
+    )
+    for line in lines:
+        kernel = line.kernel
+        names = (kernel.gpu, kernel.engine, kernel.operation, kernel.dtype, line.held_out)
+        shown.add_row(*names, f"{line.count:,}", f"{line.median_error:.1%}", f"{line.p90_error:.1%}", _remark(line))
+    out.print(shown)
+
+
+def _remark(line: KernelLine) -> str:
+    if line.baseline_error is not None:
+        return f"by token count {line.baseline_error:.1%}"
+    return "misses" if line.misses() else ""
+
+
+def _show_misses(out: Console, lines: Sequence[KernelLine]) -> None:
+    text = "{} (rows: median ≤ {:.0%}, p90 ≤ {:.0%}; shapes: ≤ {:.0%}, ≤ {:.0%}), and why:"
+    missing = [line for line in lines if line.misses()]
+    note(out, text.format(f"{len(missing)} of {len(lines)} miss the target", *TABLES_TARGET, *LAWS_TARGET))
+    by_reason: dict[tuple[str, str, str], list[KernelLine]] = {}
+    for line in missing:
+        by_reason.setdefault((line.kernel.operation, line.held_out, reason_of_miss(line)), []).append(line)
+    for (operation, held_out, reason), misses in by_reason.items():
+        note(out, f"  {operation}, {held_out} ({len(misses)}): {reason}")
+    out.print()
+
+
+def main() -> None:
+    parser(__doc__).parse_args()
+    report(console())
+
+
+if __name__ == "__main__":
+    run(main)

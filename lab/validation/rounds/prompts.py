@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from lab import DATA
+from lab.validation.rounds.measured import RoundLine, fitted_engine_time, measured_rounds, round_line, round_pricer
+from lab.validation.rounds.measured import predicted_seconds as predicted_rounds
 from specmargin.catalog.lookup import bundled_model
 from specmargin.prices.model import EngineTime
 from specmargin.step import BoolArray, FloatArray, Step
-from specmargin.validation.rounds import RoundLine, fitted_engine_time, measured_rounds, round_line, round_pricer
-from specmargin.validation.rounds import predicted_seconds as predicted_rounds
 
 _FILE = "vllm-0.32-h200-prompts.json"
 _GRAPH_LIMIT = 256  # positions of the largest CUDA graph in these runs
@@ -47,7 +47,7 @@ class PromptSteps:
 
 @cache
 def _document() -> dict[str, Any]:
-    text = (files("specmargin.catalog") / "measurements" / _FILE).read_text(encoding="utf-8")
+    text = (DATA / "measurements" / _FILE).read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
 

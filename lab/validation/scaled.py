@@ -1,5 +1,7 @@
 """How well laws scale to a GPU that was not measured: every measured GPU priced by the laws of its nearest neighbour.
 
+    python -m lab.validation.scaled
+
 Compared are whole steps of a plain and a speculative decode, with the laws that were fitted to the GPU itself.
 """
 
@@ -9,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from rich.console import Console
 
+from lab.terminal import console, note, parser, run, table
+from lab.validation.accuracy import Accuracy, median_and
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.lookup import bundled_model
 from specmargin.catalog.prices import find_prices, measured_devices, scaled_prices
@@ -103,3 +108,47 @@ def _model_steps(device: Device, prices: PriceModel, model: str, gpus: int) -> F
     )
     step = Step.uniform(batch=_BATCHES[:, np.newaxis], depth=np.array(_DEPTHS), context=1024.0)
     return Pricer(scenario).verify(step).total_seconds
+
+
+# --- the report ---
+
+
+def report(out: Console) -> list[Accuracy]:
+    lines = list(scaling_lines())
+    shown = table(
+        "GPUs priced by the laws of another one: error against their own laws",
+        ("gpu", "scaled from"),
+        ("steps", "median", "p90", "verify over plain", "datasheet", "verify over plain"),
+    )
+    for line in lines:
+        errors = (f"{line.median_error:.1%}", f"{line.p90_error:.0%}", f"{line.ratio_error:.1%}")
+        datasheet = (f"{line.datasheet_error:.1%}", f"{line.datasheet_ratio_error:.1%}")
+        shown.add_row(line.gpu, line.scaled_from, str(line.steps), *errors, *datasheet)
+    out.print(shown)
+    note(out, "GPUs with the same die are not used for each other.")
+    out.print()
+    return [_accuracy(lines)]
+
+
+def _accuracy(lines: list[ScalingLine]) -> Accuracy:
+    def median(name: str) -> float:
+        return float(np.median([getattr(line, name) for line in lines]))
+
+    return Accuracy(
+        what=f"laws of one GPU scaled to another, against its own: the median of {len(lines)} GPUs",
+        count=sum(line.steps for line in lines),
+        errors={
+            "laws": median_and(median("median_error"), median("ratio_error")),
+            "datasheet": median_and(median("datasheet_error"), median("datasheet_ratio_error")),
+        },
+        remark="of verify over plain steps",
+    )
+
+
+def main() -> None:
+    parser(__doc__).parse_args()
+    report(console())
+
+
+if __name__ == "__main__":
+    run(main)
