@@ -15,7 +15,7 @@ from rich.console import Console
 from scipy.optimize import nnls
 
 from lab import DATA
-from lab.terminal import console, note, parser, run, table
+from lab.terminal import console, note, run, table
 from lab.validation.accuracy import Accuracy, median_and
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.engine_times import NO_ENGINE_TIME
@@ -194,10 +194,5 @@ def report(out: Console) -> list[Accuracy]:
     return [accuracy]
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    report(console())
-
-
 if __name__ == "__main__":
-    run(main)
+    run(lambda: report(console()), __doc__)
