@@ -16,10 +16,7 @@ import pytest
 from specmargin.answers.request_schema import ScenarioRequest, request_options
 from specmargin.app.simulation_schema import SimulationFile
 from specmargin.app.verbs_schema import (
-    CoverageRequest,
-    DesignRequest,
     PlanRequest,
-    PriceRequest,
     ReportRequest,
     SimulateRequest,
 )
@@ -30,7 +27,10 @@ from specmargin.explorer.schema import Query
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
 from specmargin.simulator.policies import MAKERS
+from specmargin.verbs.coverage import CoverageRequest
+from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.price import PriceRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {
