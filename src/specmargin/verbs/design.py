@@ -31,6 +31,7 @@ from specmargin.catalog.prices import law_book
 from specmargin.decisions.design import STEP, TOLERANCE, Design, DesignRow, Space, explore
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 from specmargin.modes import Hold
 from specmargin.sources import weakest
 
