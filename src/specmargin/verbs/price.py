@@ -83,7 +83,7 @@ class PriceAnswer(Answer[PriceRequest]):
         from specmargin.decisions.unverified import round_json
 
         scenario, request, ledger, bound = self.scenario, self.request, self.ledger, self.ledger.bound
-        drafted = [] if ledger.drafting is None else [_line(line, None) for line in ledger.drafting.components]
+        drafted = () if ledger.drafting is None else ledger.drafting.components
         return {
             "model": scenario.architecture.name,
             "gpu": scenario.device.name,
