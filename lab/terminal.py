@@ -25,7 +25,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def run(main: Callable[[], object], doc: str | None = None) -> None:
-    """For `if __name__ == "__main__"`: expected errors are one sentence. `doc`: the help of a command without options."""
+    """Run a command: expected errors are one sentence. `doc` is the help of a command without options."""
     if doc is not None:
         parser(doc).parse_args()
     try:
