@@ -187,7 +187,7 @@ def report(out: Console) -> list[Accuracy]:
     out.print()
     unfitted = groups[SECOND_RUN]
     accuracy = Accuracy(
-        what="vLLM on an H200: verify steps, nothing fitted (worst)",
+        what="verify steps, nothing fitted (worst)",
         count=unfitted[0].count,
         errors={line.source: median_and(line.median_error, line.worst_error) for line in unfitted},
     )
