@@ -9,7 +9,6 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.routing import coverage
 from specmargin.step import IntArray
 
-
 RANKS = (2, 4, 8)
 
 
