@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.app.commands import OUTPUT_TOKENS, served_model
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.schedule import DepthTable, Range, Schedule
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, empty_config
@@ -22,6 +21,7 @@ from specmargin.formats.rules import DepthRule
 from specmargin.formats.sglang import ADAPTIVE_FILE
 from specmargin.modes import Parallel
 from specmargin.phrases import fill
+from specmargin.verbs.plan.commands import OUTPUT_TOKENS, served_model
 
 _DEEP, _LESS, _TURN, _LAST = 53, 47, 96, 512  # depths, the last batch of the deeper one, and the last batch of all
 _HURDLE = 0.37
