@@ -14,14 +14,13 @@ from typing import Any, get_args
 import pytest
 
 from specmargin.answers.request_schema import ScenarioRequest, request_options
-from specmargin.app.simulation_schema import SimulationFile
+from specmargin.answers.simulation_schema import SimulationFile
 from specmargin.app.verbs_schema import (
     CoverageRequest,
     DesignRequest,
     PlanRequest,
     PriceRequest,
     ReportRequest,
-    SimulateRequest,
 )
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
@@ -31,6 +30,7 @@ from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
 from specmargin.simulator.policies import MAKERS
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.simulate import SimulateRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {

@@ -11,14 +11,13 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.app.verbs_schema import (
     CoverageRequest,
     DesignRequest,
     PlanRequest,
     PriceRequest,
     ReportRequest,
-    SimulateRequest,
 )
 from specmargin.catalog.lookup import find_model
 from specmargin.hardware.schema import DeviceTable
@@ -28,6 +27,7 @@ from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.schema import complaint
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.simulate import SimulateRequest
 from tests import command_line
 from tests.command_line import Ended
 

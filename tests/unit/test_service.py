@@ -10,17 +10,18 @@ import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
+from specmargin.answers.simulations import serving_of
 from specmargin.app.payload import answer_text
 from specmargin.app.planning import answers
 from specmargin.app.service import service, service_load, service_payload
-from specmargin.app.serving import serving_of, simulation_of
-from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
+from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
 from specmargin.simulator.run import simulate
 from specmargin.simulator.steady import steady_state
 from specmargin.simulator.workload import UniformLength
+from specmargin.verbs.simulate import SimulateRequest, simulation_of
 from tests.command_line import run
 
 MODELS = (

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from specmargin.app.ledger import Ledger
     from specmargin.app.plan_answer import PlanAnswer
     from specmargin.app.planning import Answer
-    from specmargin.app.simulating import Simulated
-    from specmargin.app.sweeping import Swept
     from specmargin.app.verbs_schema import PlanRequest
     from specmargin.decisions.rows import PlanRow
     from specmargin.figures.figure import Chart
@@ -188,59 +186,3 @@ class CoverageResult(Result):
         with needs_extra("figures"):
             from specmargin.api.charts import coverage_chart  # noqa: PLC0415
         return coverage_chart(self.coverage)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SimulateResult(Result):
-    """What `specmargin simulate` answers: one row per policy."""
-
-    simulated: Simulated
-
-    @property
-    def verdict(self) -> str:
-        return self.simulated.verdict
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return self.simulated.rows
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.simulating import simulated_json  # noqa: PLC0415
-
-        return simulated_json(self.simulated)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.simulated.flat_rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import simulation_chart  # noqa: PLC0415
-        return simulation_chart(self.simulated)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SweepResult(Result):
-    """What `specmargin sweep` answers: one row per cell."""
-
-    swept: Swept
-
-    @property
-    def verdict(self) -> str:
-        return self.swept.verdict
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return self.swept.rows
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.sweeping import swept_json  # noqa: PLC0415
-
-        return swept_json(self.swept)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import sweep_chart  # noqa: PLC0415
-        return sweep_chart(self.swept)

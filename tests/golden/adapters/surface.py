@@ -20,7 +20,7 @@ import polars as pl
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import VERBS, run
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.board import FAULTS, Board
