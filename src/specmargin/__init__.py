@@ -12,7 +12,7 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.api.results import CoverageResult, PlanResult, PriceResult
+    from specmargin.api.results import PlanResult
     from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from specmargin.prices.roofline import Roofline
     from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
+    from specmargin.verbs.coverage import CoverageAnswer
     from specmargin.verbs.duel import DuelAnswer
+    from specmargin.verbs.price import PriceAnswer
     from specmargin.verbs.simulate import SimulateAnswer
     from specmargin.verbs.sweep import SweepAnswer
 
 _MODULE_BY_NAME = {
     "Architecture": "architecture.types",
-    "CoverageResult": "api.results",
+    "CoverageAnswer": "verbs.coverage",
     "Device": "hardware.device",
     "DuelAnswer": "verbs.duel",
     "EngineTime": "prices.model",
@@ -50,7 +52,7 @@ _MODULE_BY_NAME = {
     "PlanResult": "api.results",
     "PlanRow": "decisions.rows",
     "PriceModel": "prices.model",
-    "PriceResult": "api.results",
+    "PriceAnswer": "verbs.price",
     "Pricer": "decisions.pricer",
     "Roofline": "prices.roofline",
     "RooflineForm": "modes",
@@ -84,7 +86,7 @@ _MODULE_BY_NAME = {
 
 __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Architecture",
-    "CoverageResult",
+    "CoverageAnswer",
     "Device",
     "DuelAnswer",
     "EngineTime",
@@ -95,8 +97,8 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Plan",
     "PlanResult",
     "PlanRow",
+    "PriceAnswer",
     "PriceModel",
-    "PriceResult",
     "Pricer",
     "Roofline",
     "RooflineForm",

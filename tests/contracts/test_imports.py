@@ -59,7 +59,7 @@ NARROWER = {
         "answers",
         "app",
     },
-    "figures": set(ORDER[: ORDER.index("figures")]) - {"catalog", "formats", "live", "simulator"},
+    "figures": set(ORDER[: ORDER.index("figures")]) - {"catalog", "formats", "live", "simulator"} | {"validation"},
 }
 ALLOWED = {name: NARROWER.get(name, set(ORDER[:index])) for index, name in enumerate(ORDER)}
 NOUNS = {

@@ -16,10 +16,7 @@ import pytest
 from specmargin.answers.request_schema import ScenarioRequest, request_options
 from specmargin.answers.simulation_schema import SimulationFile
 from specmargin.app.verbs_schema import (
-    CoverageRequest,
-    DesignRequest,
     PlanRequest,
-    PriceRequest,
     ReportRequest,
 )
 from specmargin.catalog.engine_times import engine_time_names
@@ -29,7 +26,10 @@ from specmargin.explorer.schema import Query
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
 from specmargin.simulator.policies import MAKERS
+from specmargin.verbs.coverage import CoverageRequest
+from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.price import PriceRequest
 from specmargin.verbs.simulate import SimulateRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)

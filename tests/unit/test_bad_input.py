@@ -13,10 +13,7 @@ from pydantic import BaseModel, ValidationError
 from specmargin.acceptance.schema import AcceptanceFile
 from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.app.verbs_schema import (
-    CoverageRequest,
-    DesignRequest,
     PlanRequest,
-    PriceRequest,
     ReportRequest,
 )
 from specmargin.catalog.lookup import find_model
@@ -26,7 +23,10 @@ from specmargin.live.settings_schema import Settings
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.schema import complaint
+from specmargin.verbs.coverage import CoverageRequest
+from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.price import PriceRequest
 from specmargin.verbs.simulate import SimulateRequest
 from tests import command_line
 from tests.command_line import Ended

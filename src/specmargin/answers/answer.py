@@ -68,11 +68,16 @@ class Answer(ABC, Generic[RequestKind]):
         """Whose resolved options the JSON gives."""
         return None
 
+    def resolved(self) -> dict[str, Any]:
+        """Options whose value was chosen by the verb, and not by the scenario."""
+        return {}
+
     # --- what follows from it ---
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return stamped({"schema": self.schema} | self.values(), self.request, self.scenario)
+        values = stamped({"schema": self.schema} | self.values(), self.request, self.scenario)
+        return values | ({"options": values["options"] | self.resolved()} if "options" in values else {})
 
     def to_frame(self) -> pl.DataFrame:
         """The rows as a Polars table, without values that are tables of their own; needs `specmargin[notebook]`."""

@@ -15,8 +15,6 @@ from specmargin.errors import needs_extra
 if TYPE_CHECKING:
     import polars as pl
 
-    from specmargin.app.covering import Coverage
-    from specmargin.app.ledger import Ledger
     from specmargin.app.plan_answer import PlanAnswer
     from specmargin.app.planning import Answer
     from specmargin.app.verbs_schema import PlanRequest
@@ -128,61 +126,3 @@ class PlanResult(Result):
         with needs_extra("figures"):
             from specmargin.api.charts import plan_chart  # noqa: PLC0415
         return plan_chart(self.answer)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class PriceResult(Result):
-    """What `specmargin price` answers: the ledger of one step."""
-
-    ledger: Ledger
-
-    @property
-    def verdict(self) -> str:
-        return self.ledger.verdict
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One per component of the verify step."""
-        rows: list[dict[str, Any]] = self.to_dict()["components"]
-        return rows
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.ledger import ledger_json  # noqa: PLC0415
-
-        return ledger_json(self.ledger)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import ledger_chart  # noqa: PLC0415
-        return ledger_chart(self.ledger)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class CoverageResult(Result):
-    """What `specmargin coverage` answers: distinct experts by number of positions."""
-
-    coverage: Coverage
-
-    @property
-    def verdict(self) -> str:
-        return self.coverage.verdict
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return self.coverage.rows
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.covering import coverage_json  # noqa: PLC0415
-
-        return coverage_json(self.coverage)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import coverage_chart  # noqa: PLC0415
-        return coverage_chart(self.coverage)

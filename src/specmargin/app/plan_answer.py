@@ -9,10 +9,9 @@ from specmargin.answers.request_schema import read_request
 from specmargin.answers.stamp import stamped
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answers, compare
-from specmargin.app.unverified import unverified_json
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.compare import Comparison, Side
-from specmargin.decisions.unverified import Unverified
+from specmargin.decisions.unverified import Unverified, unverified_json
 from specmargin.formats import find_engine
 
 

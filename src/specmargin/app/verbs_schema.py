@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,26 +11,18 @@ from specmargin.answers.request_schema import (
     LOAD,
     MAX_BATCH,
     MAX_CONTEXT,
-    MAX_DEPTH,
     NUMBER,
     QUESTION,
+    DepthField,
     ScenarioRequest,
     listed,
     parse_numbers,
     parse_shares,
 )
-from specmargin.modes import Hold
 
 MAX_USERS = 8192  # concurrent requests of a plan
 RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of real traffic vary
-_NO_ACCEPTANCE = "no price depends on acceptance"
-_FULL_DRAFTS = "drafts of their full depth are priced here"
-_NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
-DepthField = Annotated[
-    int, Field(ge=0, le=MAX_DEPTH, description="Maximum draft depth to consider."), QUESTION.as_("N")
-]
 Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
-BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
 
 ConcurrencyField = Annotated[
     int | None,
@@ -153,85 +144,6 @@ class PlanRequest(ScenarioRequest):
             raise ValueError(f"{loads[0]} needs --isl and --osl (input and output tokens per request)")
         if loads and given & {"batch", "context"}:
             raise ValueError(f"{loads[0]} determines batch and context: leave out --batch and --context")
-        return self
-
-
-class PriceRequest(ScenarioRequest):
-    unused: ClassVar[Mapping[str, str]] = {
-        "acceptance": _NO_ACCEPTANCE,
-        "draft_p_min": _FULL_DRAFTS,
-        "off_ms": _NO_OFF_TIME,
-    }
-
-    batch: BatchField = 1
-    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Draft tokens per sequence."), LOAD.as_("N")] = 0
-
-
-class DesignRequest(ScenarioRequest):
-    unused: ClassVar[Mapping[str, str]] = {
-        "placement": "no profile has the experts of variants, so their placement makes no difference"
-    }
-
-    batch: Annotated[int, Field(ge=1, le=MAX_BATCH, description="Target batch size."), QUESTION.as_("N")] = 32
-    hold: Annotated[
-        Hold,
-        Field(description="active: equal active expert parameters; total: equal active and total expert parameters."),
-        QUESTION.as_("WHAT"),
-    ] = Hold.ACTIVE
-    experts: Annotated[
-        tuple[int, ...], listed(64), Field(description="Experts per layer to try."), QUESTION.as_("LIST")
-    ] = (
-        64,
-        128,
-        256,
-        512,
-    )
-    experts_per_token: Annotated[
-        tuple[int, ...] | None,
-        listed(64),
-        Field(description="Experts per token to try."),
-        QUESTION.as_("LIST", "2,4,8,16; with --hold total 1-20"),
-    ] = None
-    shared: Annotated[
-        Shares,
-        Field(description="Fractions of the active width in shared experts to try; derived with --hold total."),
-        QUESTION.as_("LIST", "0,0.25,0.5"),
-    ] = ()
-    depth: DepthField = 8
-
-
-class CoverageRequest(ScenarioRequest):
-    """Counting experts needs no prices: the rest of the scenario matters only with a GPU."""
-
-    unused: ClassVar[Mapping[str, str]] = {
-        "acceptance": _NO_ACCEPTANCE,
-        "drafter": "the experts of the target do not depend on the drafter",
-        "draft_p_min": _FULL_DRAFTS,
-        "draft_pass_ms": "drafting is not priced here",
-        "off_ms": _NO_OFF_TIME,
-        "memory_utilization": "memory is not checked here",
-    }
-
-    gpu: Annotated[
-        str,
-        Field(description="Also price the experts on this GPU: their share of a step, by Amdahl's law."),
-        QUESTION.as_("GPU", "none: nothing is priced"),
-    ] = ""
-    positions: Annotated[
-        tuple[int, ...], listed(1024), Field(description="Numbers of positions: 1,2,4 or 1-16."), QUESTION.as_("LIST")
-    ] = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
-    layer: Annotated[
-        int | None, Field(ge=0, description="One MoE layer (from 0) instead of the mean."), QUESTION.as_("N")
-    ] = None
-    batch: BatchField = 1
-    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Draft tokens of that step."), LOAD.as_("N")] = 3
-
-    @model_validator(mode="after")
-    def _prices_need_a_gpu(self) -> CoverageRequest:
-        priced_only = self.model_fields_set - {"model", "routing", "positions", "layer"}
-        if not self.gpu and priced_only:
-            option = f"--{min(priced_only).replace('_', '-')}"
-            raise ValueError(f"{option} changes the cost of experts, not their number: add --gpu")
         return self
 
 
