@@ -27,7 +27,7 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
         request, outputs = _read(verb.request, given), _read(verb.outputs, given)
         outputs.check()
         with _waiting(verb):
-            answer = verb(request, outputs=outputs, progress=terminal.progress)
+            answer = verb(request, outputs=outputs, progress=terminal.progress, bars=terminal.bars)
         code = _show(answer, outputs)
         if code:
             raise typer.Exit(code)

@@ -111,6 +111,31 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on standard error for every name that the yielded function is called with; they stay."""
+    from rich.progress import (  # noqa: PLC0415 (slow)
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = Console(stderr=True)
+    with Progress(*columns, console=shown, disable=not shown.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(name: str, total: int, done: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done)
+
+        yield watch
+
+
+@contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Show the text on standard error, if that is a terminal, while the work takes longer than two seconds."""
     shown = Console(stderr=True)
