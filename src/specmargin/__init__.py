@@ -12,7 +12,6 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.api.results import PlanResult
     from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from specmargin.step import Step
     from specmargin.verbs.coverage import CoverageAnswer
     from specmargin.verbs.duel import DuelAnswer
+    from specmargin.verbs.plan import PlanAnswer
     from specmargin.verbs.price import PriceAnswer
     from specmargin.verbs.simulate import SimulateAnswer
     from specmargin.verbs.sweep import SweepAnswer
@@ -49,7 +49,7 @@ _MODULE_BY_NAME = {
     "Layout": "hardware.layout",
     "Parallel": "modes",
     "Plan": "decisions.plan",
-    "PlanResult": "api.results",
+    "PlanAnswer": "verbs.plan",
     "PlanRow": "decisions.rows",
     "PriceModel": "prices.model",
     "PriceAnswer": "verbs.price",
@@ -95,7 +95,7 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Layout",
     "Parallel",
     "Plan",
-    "PlanResult",
+    "PlanAnswer",
     "PlanRow",
     "PriceAnswer",
     "PriceModel",

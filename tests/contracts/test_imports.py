@@ -28,7 +28,6 @@ ORDER = (
     "simulator",
     "figures",
     "answers",
-    "app",
     "validation",
     "verbs",
     "api",
@@ -56,8 +55,9 @@ NARROWER = {
         "prices",
         "measure",
         "decisions",
+        "formats",
+        "simulator",
         "answers",
-        "app",
     },
     "figures": set(ORDER[: ORDER.index("figures")]) - {"catalog", "formats", "live", "simulator"} | {"validation"},
 }

@@ -3,8 +3,8 @@
     @verb(DuelRequest, outputs=ChartOutputs)
     def duel(request: DuelRequest) -> DuelAnswer: ...
 
-A function that also takes `outputs` is given them; one that takes `progress` or `bars` reports how far it is. The help page is
-the docstring of the function's module.
+A function that also takes `outputs` is given them; one that takes `progress` or `bars` reports how far it is. The help
+page is the docstring of the function's module.
 """
 
 from __future__ import annotations

@@ -13,25 +13,24 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from specmargin.answers.request_schema import read_request
-from specmargin.api.results import PlanResult
-from specmargin.app.verbs_schema import PlanRequest
 
 if TYPE_CHECKING:
     from specmargin.verbs.coverage import CoverageAnswer, GroupingAnswer
     from specmargin.verbs.duel import DuelAnswer
+    from specmargin.verbs.plan import PlanAnswer
     from specmargin.verbs.price import PriceAnswer
     from specmargin.verbs.simulate import SimulateAnswer
     from specmargin.verbs.sweep import SweepAnswer
 
 
-def plan(model: str, **options: Any) -> PlanResult:
+def plan(model: str, **options: Any) -> PlanAnswer:
     """Whether speculation pays, the draft depth per batch size, and the engine configuration.
 
     Options are those of `specmargin plan`, with underscores: `gpu="h200", gpus=8, acceptance="0.8"`.
     """
-    from specmargin.app.plan_answer import plan_answer  # noqa: PLC0415
+    from specmargin.verbs.plan import plan as verb  # noqa: PLC0415
 
-    return PlanResult(plan_answer(read_request(PlanRequest, {"model": model, **options})))
+    return verb.ask(model=model, **options)
 
 
 def price(model: str, **options: Any) -> PriceAnswer:

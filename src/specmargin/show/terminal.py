@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Timer
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -89,7 +89,7 @@ def drawn(table: Table) -> RichTable:
     )
     for index, column in enumerate(table.columns):
         # The first column has names, which are copied.
-        side = "right" if column.right else "left"
+        side: Literal["left", "right"] = "right" if column.right else "left"
         style = _STYLES[column.style]
         shown.add_column(escape(column.name), justify=side, style=style, header_style="dim", no_wrap=index == 0)
     for index, row in enumerate(table.rows):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.app.commands import OUTPUT_TOKENS, served_model
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest
@@ -20,6 +19,7 @@ from specmargin.formats.commands import COMMANDS, SUBSETS, Benchmark, Launch
 from specmargin.formats.sglang import ADAPTIVE_FILE, graph_batch_sizes
 from specmargin.formats.trtllm import NEAREST, STARVED, STATELESS
 from specmargin.modes import Parallel
+from specmargin.verbs.plan.commands import OUTPUT_TOKENS, served_model
 
 _DEEP, _LESS, _TURN, _LAST = 53, 47, 96, 512  # depths, the last batch of the deeper one, and the last batch of all
 _HURDLE = 0.37

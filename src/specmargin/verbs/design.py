@@ -31,6 +31,7 @@ from specmargin.catalog.prices import law_book
 from specmargin.decisions.design import STEP, TOLERANCE, Design, DesignRow, Space, explore
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 from specmargin.modes import Hold
 from specmargin.sources import weakest
 
@@ -91,9 +92,9 @@ def design(request: DesignRequest, progress: Progress = silent) -> DesignAnswer:
     _, scenario = scenario_of(request.model_copy(update={"prices": prices}))
     pricer = Pricer(scenario)
     pricer.check_memory()
-    result = explore(
-        pricer, space, batch=request.batch, max_depth=request.depth, progress=partial(tracked, progress, "variants")
-    )
+    setting = Setting.of(scenario, max_depth=request.depth)
+    watched = partial(tracked, progress, "variants")
+    result = explore(pricer, space, setting, batch=request.batch, progress=watched)
     return DesignAnswer(request=request, design=result)
 
 

@@ -1,4 +1,4 @@
-"""The request of each verb: its fields in addition to the scenario's."""
+"""The request of `plan`, and the fields that describe a load."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from specmargin.answers.request_schema import (
     ScenarioRequest,
     listed,
     parse_numbers,
-    parse_shares,
 )
 
 MAX_USERS = 8192  # concurrent requests of a plan
 RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of real traffic vary
-Shares = Annotated[tuple[float, ...], BeforeValidator(parse_shares)]
 
 ConcurrencyField = Annotated[
     int | None,
@@ -145,38 +143,3 @@ class PlanRequest(ScenarioRequest):
         if loads and given & {"batch", "context"}:
             raise ValueError(f"{loads[0]} determines batch and context: leave out --batch and --context")
         return self
-
-
-class ReportRequest(ScenarioRequest):
-    """The request of `report` and of the web page: a scenario, and the batch marked in figures or a load."""
-
-    batch: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="Batch size marked in figures and used in the text."), LOAD.as_("N")
-    ] = 16
-    concurrency: ConcurrencyField = None
-    qps: RateField = None
-    isl: InputField = None
-    osl: OutputField = None
-    range_ratio: RangeField = RANGE_RATIO
-    depth: DepthField = 8
-    gpu_hour_price: GpuHourField = None
-
-    @model_validator(mode="after")
-    def _whole_load(self) -> ReportRequest:
-        if self.concurrency is not None and self.qps is not None:
-            raise ValueError("give one load: --concurrency or --qps")
-        if (self.concurrency is not None or self.qps is not None) and (self.isl is None or self.osl is None):
-            raise ValueError("a load needs --isl and --osl (input and output tokens per request)")
-        return self
-
-    def as_plan(self) -> PlanRequest:
-        """The same question to `plan`. A load determines batch and context."""
-        fields = {name: getattr(self, name) for name in (*ScenarioRequest.model_fields, *_PLANNED)}
-        if self.concurrency is None and self.qps is None:
-            fields |= {"isl": None, "osl": None}
-        elif self.isl is not None and self.osl is not None:
-            fields["context"] = round(self.isl + self.osl / 2.0)
-        return PlanRequest.model_construct(**fields)
-
-
-_PLANNED = ("concurrency", "qps", "isl", "osl", "range_ratio", "depth", "gpu_hour_price")
