@@ -15,10 +15,10 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
 from specmargin.simulator.run import simulate
-from specmargin.simulator.service import service, service_load, service_values
+from specmargin.simulator.service import service, service_values
 from specmargin.simulator.steady import steady_state
 from specmargin.simulator.workload import UniformLength
-from specmargin.verbs.plan.drafter_plan import drafter_plans
+from specmargin.verbs.plan.drafter_plan import drafter_plans, service_load
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import answer_text
 from specmargin.verbs.simulate import SimulateRequest, simulation_of

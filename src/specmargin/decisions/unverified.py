@@ -17,8 +17,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.errors import ScenarioError
 from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.step import FloatArray
-
-LABEL = "upper bound, lossy: output changes; never recommended"
+from specmargin.words import UNVERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def unverified(plan: Plan) -> Unverified:
 
 def round_json(bound: UnverifiedRound) -> dict[str, Any]:
     return {
-        "label": LABEL,
+        "label": UNVERIFIED,
         "depth": bound.depth,
         "drafted": bound.drafted,
         "speedup": bound.speedup,
@@ -117,7 +116,7 @@ def round_json(bound: UnverifiedRound) -> dict[str, Any]:
 
 def unverified_json(unverified: Unverified) -> dict[str, Any]:
     return {
-        "label": LABEL,
+        "label": UNVERIFIED,
         "rows": [
             {
                 "batch": row.batch,

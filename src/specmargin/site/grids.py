@@ -8,6 +8,7 @@ interpolation exact enough.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,6 +20,13 @@ from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
+from specmargin.decisions.certainty import (
+    InputRange,
+    acceptance_range,
+    borrowed_routing,
+    prices_range,
+    routing_range,
+)
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.pricer import Pricer
@@ -27,13 +35,10 @@ from specmargin.decisions.schedule import ONE_BY_ONE, spread
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import InputError, ParallelismError
-from specmargin.formats import find_engine
-from specmargin.routing.profile import UNIFORM
 from specmargin.site.coding import BYTES, COARSE, EXPERTS, MOVED, packed, quantised
 from specmargin.site.corrections import CONTEXTS as COARSE_CONTEXTS
 from specmargin.site.corrections import OCTAVES, corrections, knots
 from specmargin.site.templates import command_templates
-from specmargin.sources import SourceKind
 from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray, Step
 
 FORMAT = 2  # of the files; part of the key by which a build recognises its finished cells
@@ -346,23 +351,14 @@ class Grids:
 
     @property
     def borrowed_routing(self) -> bool:
-        routing = self.pricer.scenario.routing
-        borrowed = routing.source.kind is SourceKind.ASSUMED and routing is not UNIFORM
-        return self.pricer.scenario.architecture.is_moe and borrowed
+        return borrowed_routing(self.pricer.scenario)
 
     def header(self) -> dict[str, Any]:
         _ = self.added  # finds the bottlenecks
-        scenario, engine = self.pricer.scenario, find_engine(self.cell.engine)
-        architecture, errors = scenario.architecture, price_errors(scenario.prices.name)
+        scenario = self.pricer.scenario
+        architecture = scenario.architecture
         return {
-            "model": self.cell.model,
-            "gpu": self.cell.gpu,
-            "gpus": self.cell.gpus,
-            "engine": engine.name,
-            "prices": scenario.prices.name,
-            "weights": scenario.weight_names,
-            "kv_cache": scenario.kv_precision.name,
-            "routing": scenario.routing.name if architecture.is_moe else None,
+            "plan": self._plan(),
             "experts": architecture.pools[0].experts if architecture.pools else None,
             "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
             "max_context": architecture.max_context,
@@ -376,12 +372,28 @@ class Grids:
             "graph_limit": self.setting.graph_limit,
             "usable_bytes": self.pricer.memory.usable_bytes,
             "weight_bytes": self.pricer.memory.weight_bytes,
-            "price_errors": [errors.low, errors.high],
-            "borrowed_routing": self.borrowed_routing,
+            "price_range": _input(prices_range(scenario, price_errors(scenario.prices.name))),
+            "routing_range": _input(routing_range(scenario, 0.0)) if self.borrowed_routing else None,
             "bounds": self.bounds,
             "warnings": self._warnings(),
-            "commands": command_templates(engine.name, self.cell.model, self.cell.gpus),
+            "commands": command_templates(self.cell.engine, self.cell.model, self.cell.gpus),
             "drafters": [self._drafter(choice, pricer) for choice, pricer in self.drafters],
+        }
+
+    def _plan(self) -> dict[str, Any]:
+        """The part of `plan --json` that no control changes."""
+        scenario = self.pricer.scenario
+        return {
+            "model": self.cell.model,
+            "gpu": self.cell.gpu,
+            "gpus": self.cell.gpus,
+            "parallel": str(scenario.layout.parallel),
+            "engine": self.cell.engine,
+            "prices": scenario.prices.name,
+            "weights": scenario.weight_names,
+            "kv_cache": scenario.kv_precision.name,
+            "routing": scenario.routing.name if scenario.architecture.is_moe else None,
+            "config_supported": True,
         }
 
     def _warnings(self) -> list[list[str]]:
@@ -399,10 +411,15 @@ class Grids:
             "costs": _drafts_cost(pricer),
             "survival": [float(value) for value in survival.up_to(DEPTH)],
             "shift": list(survival.shift_range),
-            "borrowed_acceptance": survival.source.kind is SourceKind.ASSUMED,
+            "acceptance": _input(acceptance_range(survival, 1, own=False)),
             "weight_bytes": pricer.memory.drafter_bytes,
             "sources": {name: str(source) for name, source in pricer.sources.items()},
         }
+
+
+def _input(of: InputRange) -> dict[str, Any]:
+    """Its words, and the logarithms of its factors."""
+    return {"phrase": of.phrase, "narrow": of.narrow, "range": [math.log(of.low), math.log(of.high)]}
 
 
 def _columns(grid: Grid) -> FloatArray:

@@ -308,7 +308,7 @@ def _ranks(predicted: FloatArray) -> bool:
 # --- ranges ---
 
 #: 80% of the error of verify over plain steps that a datasheet adds to that of scaled laws, as a logarithm. The medians
-#: over nine GPUs are 8.1% and 3.2% (`specmargin validate scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
+#: over nine GPUs are 8.1% and 3.2% (`python -m lab.validation.scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
 DATASHEET_EXTRA = 0.14
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from specmargin.answers.answer import Answer
@@ -32,22 +31,16 @@ from specmargin.answers.request_schema import (
     ScenarioRequest,
     listed,
 )
-from specmargin.answers.scenarios import scenario_of
 from specmargin.answers.verb import verb
-from specmargin.architecture.types import Architecture, ExpertPool
-from specmargin.catalog.lookup import find_model
-from specmargin.catalog.routing_profiles import find_routing
-from specmargin.decisions.amdahl import Amdahl, amdahl
-from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError, needs_extra
-from specmargin.routing import coverage as maths
-from specmargin.routing.profile import RoutingProfile
-from specmargin.routing.tabulated import coverage_rows
 
 if TYPE_CHECKING:
+    from specmargin.architecture.types import Architecture, ExpertPool
+    from specmargin.decisions.amdahl import Amdahl
+    from specmargin.decisions.scenario import Scenario
     from specmargin.figures.figure import Chart
     from specmargin.routing.grouping import GroupingLine
+    from specmargin.routing.profile import RoutingProfile
 
 _WORTH_IT = 0.05  # saved fraction of the distinct experts that would justify a scheduler change
 
@@ -94,6 +87,12 @@ class CoverageRequest(ScenarioRequest):
 
 @verb(CoverageRequest, outputs=ChartOutputs)
 def coverage(request: CoverageRequest) -> CoverageAnswer | GroupingAnswer:
+    from specmargin.catalog.lookup import find_model
+    from specmargin.catalog.routing_profiles import find_routing
+    from specmargin.decisions.amdahl import amdahl
+    from specmargin.decisions.pricer import Pricer
+    from specmargin.routing.tabulated import coverage_rows
+
     architecture = find_model(request.model)
     pool = expert_pool(architecture, request.layer)
     if request.grouping is not None:
@@ -125,6 +124,8 @@ def expert_pool(architecture: Architecture, layer: int | None) -> ExpertPool:
 
 def _scenario(request: CoverageRequest) -> Scenario:
     """With a free drafter: only the target's experts matter here."""
+    from specmargin.answers.scenarios import scenario_of
+
     return scenario_of(request.model_copy(update={"drafter": "free", "acceptance": "1"}))[1]
 
 
@@ -145,7 +146,9 @@ class CoverageAnswer(Answer[CoverageRequest]):
 
     @property
     def half_coverage_positions(self) -> float:
-        return maths.half_coverage_positions(self.pool)
+        from specmargin.routing.coverage import half_coverage_positions
+
+        return half_coverage_positions(self.pool)
 
     @property
     def experts_over_k(self) -> float:
@@ -161,6 +164,8 @@ class CoverageAnswer(Answer[CoverageRequest]):
         )
 
     def _effective(self) -> str:
+        import numpy as np
+
         local = self.profile.local(self.pool)
         if local is None:
             return ""
@@ -211,7 +216,7 @@ class CoverageAnswer(Answer[CoverageRequest]):
         yield from sourced({"routing": self.profile.source, "model": self.architecture.source})
 
     def chart(self) -> Chart:
-        from specmargin.figures.experts import coverage_figure  # noqa: PLC0415 (an extra)
+        from specmargin.figures.experts import coverage_figure
 
         name, profile = self.architecture.name, self.profile
         return coverage_figure(name, profile.name, self.rows_by_positions, profile.source).chart()
@@ -234,8 +239,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def _grouping(request: CoverageRequest, capture: str, architecture: Architecture, pool: ExpertPool) -> GroupingAnswer:
     with needs_extra("profile"):
-        from specmargin.routing.capture import open_captures  # noqa: PLC0415
-        from specmargin.routing.grouping import grouping_savings  # noqa: PLC0415
+        from specmargin.routing.capture import open_captures
+        from specmargin.routing.grouping import grouping_savings
 
     lines = grouping_savings(open_captures([capture]), experts=pool.experts)
     return GroupingAnswer(request=request, architecture=architecture, lines=lines)

@@ -24,18 +24,13 @@ from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced
 from specmargin.answers.outputs_schema import ChartOutputs
 from specmargin.answers.request_schema import MAX_BATCH, QUESTION, DepthField, ScenarioRequest, listed, parse_shares
-from specmargin.answers.scenarios import scenario_of
 from specmargin.answers.verb import Progress, silent, tracked, verb
-from specmargin.catalog.lookup import find_device
-from specmargin.catalog.prices import law_book
-from specmargin.decisions.design import STEP, TOLERANCE, Design, DesignRow, Space, explore
-from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.setting import Setting
 from specmargin.modes import Hold
 from specmargin.sources import weakest
 
 if TYPE_CHECKING:
+    from specmargin.decisions.design import Design, DesignRow
+    from specmargin.decisions.scenario import Scenario
     from specmargin.figures.figure import Chart
 
 _SHOWN = 12
@@ -82,6 +77,12 @@ class DesignRequest(ScenarioRequest):
 
 @verb(DesignRequest, outputs=ChartOutputs)
 def design(request: DesignRequest, progress: Progress = silent) -> DesignAnswer:
+    from specmargin.answers.scenarios import pricer_of
+    from specmargin.catalog.lookup import find_device
+    from specmargin.catalog.prices import law_book
+    from specmargin.decisions.design import Space, explore
+    from specmargin.decisions.setting import Setting
+
     space = Space(
         hold=request.hold,
         experts=request.experts,
@@ -89,10 +90,8 @@ def design(request: DesignRequest, progress: Progress = silent) -> DesignAnswer:
         shared_shares=request.shared if request.shared or request.hold is Hold.TOTAL else _SHARES,
     )
     prices = request.prices or ("datasheet" if law_book(find_device(request.gpu)) is None else "laws")
-    _, scenario = scenario_of(request.model_copy(update={"prices": prices}))
-    pricer = Pricer(scenario)
-    pricer.check_memory()
-    setting = Setting.of(scenario, max_depth=request.depth)
+    pricer = pricer_of(request.model_copy(update={"prices": prices}))
+    setting = Setting.of(pricer.scenario, max_depth=request.depth)
     watched = partial(tracked, progress, "variants")
     result = explore(pricer, space, setting, batch=request.batch, progress=watched)
     return DesignAnswer(request=request, design=result)
@@ -151,6 +150,8 @@ class DesignAnswer(Answer[DesignRequest]):
         }
 
     def blocks(self) -> Iterator[Block]:
+        from specmargin.decisions.design import STEP, TOLERANCE
+
         design, scenario = self.design, self.scenario
         shown = design.rows[:_SHOWN]
         yield bold(self.verdict)
@@ -176,7 +177,7 @@ class DesignAnswer(Answer[DesignRequest]):
         yield from sourced(design.sources)
 
     def chart(self) -> Chart:
-        from specmargin.figures.design import design_figure  # noqa: PLC0415 (an extra)
+        from specmargin.figures.design import design_figure
 
         return design_figure(self.design).chart()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -18,10 +18,11 @@ from specmargin.answers.outputs_schema import FILE, Outputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import verb
 from specmargin.architecture.precision import Arithmetic
-from specmargin.catalog.lookup import bundled_device, device_names, device_template
 from specmargin.errors import InputError, matching
 from specmargin.files import check_table, write_table, write_text
-from specmargin.hardware.device import Device
+
+if TYPE_CHECKING:
+    from specmargin.hardware.device import Device
 
 _TEMPLATE = "rtx-4090"  # the figures of --template where no device is named
 _SHOWN = (Arithmetic.BF16, Arithmetic.FP8, Arithmetic.FP4)
@@ -44,6 +45,8 @@ class GpusOutputs(Outputs):
 
 @verb(GpusRequest, outputs=GpusOutputs)
 def gpus(request: GpusRequest, outputs: GpusOutputs | None = None) -> GpusAnswer | TemplateAnswer:
+    from specmargin.catalog.lookup import bundled_device, device_names, device_template
+
     outputs = outputs or GpusOutputs()
     if request.template:
         if outputs.as_json:

@@ -77,18 +77,18 @@ def measure_gpu(
     records.check(header, fresh=outputs.force and not request.fit_only)
     if not request.fit_only:
         with needs_extra("measure-gpu"):
-            from specmargin.measure.gpu.bench import check_gpu  # noqa: PLC0415
+            from specmargin.measure.gpu.bench import check_gpu
         check_gpu()
         records.begin(header, fresh=outputs.force)
         _time_kernels(shapes, records, request, progress)
     with needs_extra("measure"):
-        from specmargin.measure.gpu.laws import kernel_report  # noqa: PLC0415
+        from specmargin.measure.gpu.laws import kernel_report
     report = kernel_report(list(records.read()), shapes, name)
     return MeasureGpuAnswer(request=request, report=report, output=outputs.output)
 
 
 def _time_kernels(shapes: Shapes, records: Records, request: MeasureGpuRequest, progress: Progress) -> None:
-    from specmargin.measure.gpu.bench import Bench, everything, key_of  # noqa: PLC0415 (needs torch)
+    from specmargin.measure.gpu.bench import Bench, everything, key_of
 
     done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
     bench = Bench(repeats=request.repeats, deadline=time.time() + 60.0 * request.minutes, done=done)

@@ -213,7 +213,7 @@ def measure_vllm(
                 watch=lambda run, total, done: update(f"engine {run}", total, done),
             )
     with needs_extra("measure"):
-        from specmargin.measure.pricing import price_file  # noqa: PLC0415
+        from specmargin.measure.pricing import price_file
 
     method = str((order.speculative or {}).get("method", ""))
     fitted = price_file(records.rows(), records.engines(), architecture, drafter_method=method)

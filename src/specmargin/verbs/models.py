@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -16,16 +16,10 @@ from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import Block, Table, dim, left, right
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import verb
-from specmargin.architecture.types import (
-    Architecture,
-    Attention,
-    CompressedAttention,
-    GroupedAttention,
-    LatentAttention,
-    LinearAttention,
-)
-from specmargin.catalog.lookup import bundled_model, hub_id, model_names, variant_ids
 from specmargin.errors import matching
+
+if TYPE_CHECKING:
+    from specmargin.architecture.types import Architecture, Attention
 
 
 class ModelsRequest(Request):
@@ -36,6 +30,8 @@ class ModelsRequest(Request):
 
 @verb(ModelsRequest)
 def models(request: ModelsRequest) -> ModelsAnswer:
+    from specmargin.catalog.lookup import bundled_model, model_names
+
     names = matching("model", request.search, model_names(), _ids)
     return ModelsAnswer(request=request, models={name: bundled_model(name) for name in names})
 
@@ -65,6 +61,8 @@ class ModelsAnswer(Answer[ModelsRequest]):
 
 
 def _ids(name: str) -> tuple[str, ...]:
+    from specmargin.catalog.lookup import hub_id, variant_ids
+
     return hub_id(name), *variant_ids(name)
 
 
@@ -80,10 +78,11 @@ def _cells(name: str, a: Architecture) -> list[str]:
 
 
 def _row(name: str, a: Architecture) -> dict[str, Any]:
+    hub_id, *variants = _ids(name)
     return {
         "name": name,
-        "hub_id": hub_id(name),
-        "variant_ids": list(variant_ids(name)),
+        "hub_id": hub_id,
+        "variant_ids": variants,
         "family": a.family,
         "parameters": a.parameters,
         "active_parameters": a.active_parameters(count_embedding=False),
@@ -107,6 +106,13 @@ def _attention(a: Architecture) -> list[str]:
 
 
 def _kind(attention: Attention) -> str:
+    from specmargin.architecture.types import (
+        CompressedAttention,
+        GroupedAttention,
+        LatentAttention,
+        LinearAttention,
+    )
+
     match attention:
         case GroupedAttention(selection=None):
             return "window" if attention.window else "gqa"

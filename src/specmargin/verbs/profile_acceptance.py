@@ -101,7 +101,7 @@ class ProfileAcceptanceOutputs(Outputs):
     def check(self) -> None:
         super().check()
         if self.plot is not None:
-            from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+            from specmargin.figures.files import check_target
 
             check_target(self.plot, force=self.force)
 
@@ -121,8 +121,8 @@ def profile_acceptance(
     if not request.files:
         raise ScenarioError("give a bank of rounds, or the address of a server (--metrics URL)")
     with needs_extra("profile"):
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
-        from specmargin.acceptance.temperatures import fit_temperatures  # noqa: PLC0415
+        from specmargin.acceptance.bank import read_bank
+        from specmargin.acceptance.temperatures import fit_temperatures
     prices = _ladder_prices(request.at)
     if outputs.plot is not None and not request.ladder:
         raise ScenarioError("--plot draws the ladder: add --ladder")
@@ -138,7 +138,7 @@ def profile_acceptance(
 
 
 def _ladder_prices(names: Sequence[str]) -> list[LadderPrices]:
-    from specmargin.answers.ladder_prices import LadderPrices  # noqa: PLC0415 (needs Numba)
+    from specmargin.answers.ladder_prices import LadderPrices
 
     prices_by_name = {str(prices): prices for prices in LadderPrices}
     unknown = [name for name in names if name not in prices_by_name]
@@ -149,8 +149,8 @@ def _ladder_prices(names: Sequence[str]) -> list[LadderPrices]:
 
 def _study(rounds: Rounds, ladder_prices: Sequence[LadderPrices], splits: int, progress: Progress) -> dict[str, Any]:
     """Survival, calibration held out by request, and the ladder of policies, in the shape of the JSON."""
-    from specmargin.acceptance.calibration import Raw, calibration_lines, survival_of  # noqa: PLC0415 (needs SciPy)
-    from specmargin.acceptance.estimate import accepted_histogram, joint_table, survival_estimate  # noqa: PLC0415
+    from specmargin.acceptance.calibration import Raw, calibration_lines, survival_of
+    from specmargin.acceptance.estimate import accepted_histogram, joint_table, survival_estimate
 
     confident = rounds.with_confidence()
     if ladder_prices and confident is None:
@@ -175,8 +175,8 @@ def _study(rounds: Rounds, ladder_prices: Sequence[LadderPrices], splits: int, p
 
 
 def _ladder(rounds: Rounds, ladder_prices: Sequence[LadderPrices], progress: Progress) -> list[dict[str, Any]]:
-    from specmargin.answers.ladder_prices import price_table  # noqa: PLC0415 (needs Numba)
-    from specmargin.policies.study.ladder import CONCURRENCIES, Contest, ladder  # noqa: PLC0415
+    from specmargin.answers.ladder_prices import price_table
+    from specmargin.policies.study.ladder import CONCURRENCIES, Contest, ladder
 
     contest = Contest.of(rounds, seed=0) if ladder_prices else None
     rows: list[dict[str, Any]] = []
@@ -235,7 +235,7 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
 
     def profile(self, name: str) -> AcceptanceFile:
         """Curves by category, the calibrator, and survivals of sampled rounds for the look-ahead."""
-        from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of  # noqa: PLC0415 (needs SciPy)
+        from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 
         calibrator, sample, rounds = None, [], self.rounds
         confident = rounds.with_confidence()
@@ -261,7 +261,7 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
         if outputs.output is not None and outputs.name is not None:
             write_text(outputs.output, as_text(self.profile(outputs.name)), force=outputs.force)
         if outputs.plot is not None:
-            from specmargin.figures.files import save  # noqa: PLC0415 (an extra)
+            from specmargin.figures.files import save
 
             save(self.plot(), outputs.plot)
         return self
@@ -308,9 +308,9 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
 
     def chart(self) -> Chart:
         """The ladder of policies."""
-        from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices  # noqa: PLC0415 (needs Numba)
-        from specmargin.figures.ladder import ladder_figure  # noqa: PLC0415 (an extra)
-        from specmargin.policies.study.ladder import LadderRow  # noqa: PLC0415
+        from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices
+        from specmargin.figures.ladder import ladder_figure
+        from specmargin.policies.study.ladder import LadderRow
 
         rows = [
             (
@@ -323,8 +323,8 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
 
 
 def _ladder_table(prices: str, rows: Sequence[dict[str, Any]]) -> Table:
-    from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices  # noqa: PLC0415 (needs Numba)
-    from specmargin.policies.study.ladder import OURS  # noqa: PLC0415
+    from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices
+    from specmargin.policies.study.ladder import OURS
 
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     return Table(
@@ -336,7 +336,7 @@ def _ladder_table(prices: str, rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _temperatures_text(fitted: Temperatures) -> str:
-    from specmargin.formats.dspark import calibration_text  # noqa: PLC0415
+    from specmargin.formats.dspark import calibration_text
 
     return calibration_text(
         fitted.by_position,
@@ -348,7 +348,7 @@ def _temperatures_text(fitted: Temperatures) -> str:
 
 
 def _temperatures_words(fitted: Temperatures, path: Path) -> str:
-    from specmargin.formats.dspark import calibration_flag  # noqa: PLC0415
+    from specmargin.formats.dspark import calibration_flag
 
     size, before, after = fitted.by_position.size, float(fitted.error_before.mean()), float(fitted.error_after.mean())
     return (
@@ -361,8 +361,8 @@ def _temperatures_words(fitted: Temperatures, path: Path) -> str:
 
 
 def _metrics(request: ProfileAcceptanceRequest, address: str, outputs: ProfileAcceptanceOutputs) -> MetricsAnswer:
-    from specmargin.live.engine_metrics import acceptance_of, read_engine  # noqa: PLC0415
-    from specmargin.live.polling import Server  # noqa: PLC0415
+    from specmargin.live.engine_metrics import acceptance_of, read_engine
+    from specmargin.live.polling import Server
 
     profile = acceptance_of(read_engine(Server.from_address(address)), outputs.name or "metrics")
     return MetricsAnswer(request=request, profile=profile, output=outputs.output)

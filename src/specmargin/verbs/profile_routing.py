@@ -76,9 +76,9 @@ def profile_routing(
     request: ProfileRoutingRequest, *, outputs: ProfileRoutingOutputs | None = None, progress: Progress = silent
 ) -> ProfileRoutingAnswer:
     with needs_extra("profile"):
-        from specmargin.routing.building import build_profile  # noqa: PLC0415
-        from specmargin.routing.capture import open_captures  # noqa: PLC0415
-        from specmargin.routing.counting import count  # noqa: PLC0415
+        from specmargin.routing.building import build_profile
+        from specmargin.routing.capture import open_captures
+        from specmargin.routing.counting import count
 
     output = None if outputs is None else outputs.output
     captures = open_captures(list(request.files))
@@ -166,7 +166,7 @@ class ProfileRoutingAnswer(Answer[ProfileRoutingRequest]):
 
     def written(self, outputs: Outputs) -> Self:
         if self.output is not None:
-            from specmargin.routing.schema import as_text  # noqa: PLC0415
+            from specmargin.routing.schema import as_text
 
             write_text(self.output, as_text(self.profile), force=outputs.force)
         return self

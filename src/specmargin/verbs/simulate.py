@@ -36,9 +36,7 @@ from specmargin.answers.request_schema import (
     ScenarioRequest,
     Shown,
 )
-from specmargin.answers.stamp import stamped, used_options
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError, needs_extra
 from specmargin.files import check_table, read_toml, write_columns
 from specmargin.modes import POLICIES
@@ -46,6 +44,7 @@ from specmargin.words import duration
 
 if TYPE_CHECKING:
     from specmargin.answers.simulation_schema import SimulationFile
+    from specmargin.decisions.scenario import Scenario
     from specmargin.figures.figure import Chart
     from specmargin.simulator.results import Result
 
@@ -172,7 +171,7 @@ _FILE_KEYS = {
 def simulation_of(request: SimulateRequest) -> tuple[SimulationFile, Path]:
     """The run that a request describes, and the folder to which its paths are relative."""
     with needs_extra("simulate"):
-        from specmargin.answers.simulation_schema import parse_simulation  # noqa: PLC0415 (needs Numba)
+        from specmargin.answers.simulation_schema import parse_simulation
 
     given = _nested(request)
     if not request.model.endswith(".toml"):
@@ -220,8 +219,8 @@ def simulate(
     if len(names) > 1 and (outputs.save_requests or outputs.save_steps):
         raise ScenarioError("--save-requests and --save-steps need a single policy: name one with --policy")
     with needs_extra("simulate"):
-        from specmargin.answers.simulations import serving_of  # noqa: PLC0415 (needs Numba)
-        from specmargin.simulator import run  # noqa: PLC0415
+        from specmargin.answers.simulations import serving_of
+        from specmargin.simulator import run
 
     serving = serving_of(described, folder)
     for name in names:
@@ -280,6 +279,8 @@ class SimulateAnswer(Answer[SimulateRequest]):
     def values(self) -> dict[str, Any]:
         """The first policy at the top level, all of them under `policies`; options are those of the scenario, the rest
         is in `description`."""
+        from specmargin.answers.stamp import used_options
+
         described, first, rows = self.described, self.results[0].serving, self.rows
         sources = {name: str(source) for name, source in first.pricer.sources.items()}
         return {
@@ -294,6 +295,8 @@ class SimulateAnswer(Answer[SimulateRequest]):
         }
 
     def to_dict(self) -> dict[str, Any]:
+        from specmargin.answers.stamp import stamped
+
         return stamped({"schema": self.schema} | self.values())
 
     def written(self, outputs: Outputs) -> Self:
@@ -341,7 +344,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
 
     def chart(self) -> Chart:
         """One policy over time, or several side by side."""
-        from specmargin.figures.simulation import (  # noqa: PLC0415 (an extra)
+        from specmargin.figures.simulation import (
             SIMULATOR,
             Run,
             Words,

@@ -97,7 +97,7 @@ class SweepOutputs(Outputs):
         if self.table is not None:
             check_table(self.table, force=self.force)
         if self.plot is not None:
-            from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+            from specmargin.figures.files import check_target
 
             check_target(self.plot, force=self.force)
 
@@ -116,10 +116,10 @@ def swept(request: SweepRequest, *, outputs: SweepOutputs | None = None, progres
     if not request.grid:
         raise ScenarioError("give a grid, GRID.toml; `specmargin sweep --example` prints one to start from")
     with needs_extra("simulate"):
-        import numba  # noqa: F401, PLC0415 (reported once here, not by every worker)
+        import numba  # noqa: F401 (reported once here, not by every worker)
 
-        from specmargin.answers.simulation_schema import parse_sweep, read_sweep  # noqa: PLC0415
-        from specmargin.simulator import sweep as cells_on_disk  # noqa: PLC0415
+        from specmargin.answers.simulation_schema import parse_sweep, read_sweep
+        from specmargin.simulator import sweep as cells_on_disk
     output = _output(request, outputs)
     grid, folder = request.grid, request.folder
     runs = read_sweep(Path(grid)) if isinstance(grid, str) else parse_sweep(grid, "grid")
@@ -143,8 +143,8 @@ def _output(request: SweepRequest, outputs: SweepOutputs | None) -> Path:
 
 
 def _runner(request: SweepRequest) -> Runner:
-    from specmargin.answers.simulations import run_cell  # noqa: PLC0415 (needs Numba)
-    from specmargin.simulator.sweep import LocalRunner, RayRunner  # noqa: PLC0415
+    from specmargin.answers.simulations import run_cell
+    from specmargin.simulator.sweep import LocalRunner, RayRunner
 
     if request.ray is not None:
         return RayRunner(run=run_cell, address=request.ray, workers=request.workers)
@@ -188,7 +188,7 @@ class SweepAnswer(Answer[SweepRequest]):
         if isinstance(outputs, SweepOutputs) and outputs.table is not None:
             write_table(outputs.table, self.table(), force=outputs.force)
         if isinstance(outputs, SweepOutputs) and outputs.plot is not None:
-            from specmargin.figures.files import save  # noqa: PLC0415 (an extra)
+            from specmargin.figures.files import save
 
             save(self.plot(), outputs.plot)
         return self
@@ -208,7 +208,7 @@ class SweepAnswer(Answer[SweepRequest]):
 
     def chart(self) -> Chart:
         """Goodput against the time between tokens, one line per policy."""
-        from specmargin.figures.simulation import SIMULATOR, Words, pareto_figure  # noqa: PLC0415 (an extra)
+        from specmargin.figures.simulation import SIMULATOR, Words, pareto_figure
 
         rows = [row for row in self.table() if row["error"] is None and row.get("tpot_seconds_p50") is not None]
         if not rows:

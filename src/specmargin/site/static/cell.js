@@ -52,7 +52,7 @@ class Cell {
     this.drafting = this.drafters.map((drafter) => (drafter.costs ? this.readDrafting(reader, drafter.depth) : null));
     this.stepCorrections = this.readCorrections(reader, range(this.depth + 2));
     this.draftCorrections = this.drafters.map(({ costs, depth }) => (costs ? this.readCorrections(reader, range(depth).map((i) => i + 2)) : null));
-    this.uniform = this.drafters.map((drafter) => (this.borrowed_routing ? this.readUniform(reader, drafter.depth) : null));
+    this.uniform = this.drafters.map((drafter) => (this.routing_range ? this.readUniform(reader, drafter.depth) : null));
     this.readOneMore(reader);
     this.plainBytes = reader.series(this.memoryContexts.length).map((value) => value * BYTES);
     this.sequenceBytes = this.drafters.map(({ depth }) => this.memoryContexts.map(() => reader.series(depth + 1).map((value) => value * BYTES)));

@@ -25,23 +25,18 @@ from specmargin.answers.blocks import Block, Line
 from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Outputs
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
-from specmargin.decisions.compare import Comparison
-from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.unverified import Unverified
 from specmargin.errors import needs_extra
 from specmargin.files import check_new, is_table, write_table, write_text
-from specmargin.formats import find_engine
-from specmargin.formats.base import EngineConfig
-from specmargin.verbs.plan.comparison import compared_values
-from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS, DrafterPlan, compare, drafter_plans
-from specmargin.verbs.plan.price_table import check_price_table, write_price_table
 from specmargin.verbs.plan.request_schema import PlanRequest
-from specmargin.verbs.plan.text import plan_blocks
-from specmargin.verbs.plan.values import answer_text, plan_values
 
 if TYPE_CHECKING:
+    from specmargin.decisions.compare import Comparison
+    from specmargin.decisions.rows import PlanRow
+    from specmargin.decisions.scenario import Scenario
+    from specmargin.decisions.unverified import Unverified
     from specmargin.figures.figure import Chart
+    from specmargin.formats.base import EngineConfig
+    from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 
 class PlanOutputs(ChartOutputs):
@@ -75,6 +70,9 @@ class PlanOutputs(ChartOutputs):
 
 @verb(PlanRequest, outputs=PlanOutputs, waiting="planning; a load is simulated, which first compiles the simulator")
 def plan(request: PlanRequest, outputs: PlanOutputs | None = None) -> PlanAnswer:
+    from specmargin.verbs.plan.drafter_plan import compare, drafter_plans
+    from specmargin.verbs.plan.price_table import check_price_table
+
     if outputs is not None and outputs.sps_table is not None:
         check_price_table(request)
     ranked = tuple(drafter_plans(request))
@@ -100,6 +98,8 @@ class PlanAnswer(Answer[PlanRequest]):
 
     @property
     def verdict(self) -> str:
+        from specmargin.verbs.plan.values import answer_text
+
         return answer_text(self.best)
 
     @property
@@ -119,6 +119,10 @@ class PlanAnswer(Answer[PlanRequest]):
         return rows
 
     def values(self) -> dict[str, Any]:
+        from specmargin.formats import find_engine
+        from specmargin.verbs.plan.comparison import compared_values
+        from specmargin.verbs.plan.values import plan_values
+
         values = plan_values(self.ranked, find_engine(self.request.engine), self.request.gpu_hour_price)
         return values if self.compared is None else values | compared_values(self.compared)
 
@@ -132,12 +136,14 @@ class PlanAnswer(Answer[PlanRequest]):
         yield from self._shown(explain=True)
 
     def _shown(self, *, explain: bool) -> Iterator[Block]:
+        from specmargin.verbs.plan.text import plan_blocks
+
         yield from plan_blocks(self.ranked, self.compared, explain=explain)
         for message in self.messages:
             yield Line(f"Wrote {message}.")
 
     def chart(self) -> Chart:
-        from specmargin.figures.payoff import plan_figure  # noqa: PLC0415 (an extra)
+        from specmargin.figures.payoff import plan_figure
 
         return plan_figure(self.best.plan, by_context=bool(self.best.by_context)).chart()
 
@@ -148,7 +154,7 @@ class PlanAnswer(Answer[PlanRequest]):
             return self
         answer = self._with_output(outputs)
         if outputs.plot is not None:
-            from specmargin.figures.files import save  # noqa: PLC0415 (an extra)
+            from specmargin.figures.files import save
 
             save(self.plot(), outputs.plot)
         return answer._with_policy(outputs)._with_price_table(outputs)
@@ -168,7 +174,10 @@ class PlanAnswer(Answer[PlanRequest]):
         if outputs.policy is None:
             return self
         with needs_extra("live"):
-            from specmargin.verbs.plan.policy_file import write_policy  # noqa: PLC0415
+            from specmargin.verbs.plan.policy_file import write_policy
+        from specmargin.formats import find_engine
+        from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS
+
         config, message = write_policy(
             outputs.policy,
             self.best,
@@ -182,6 +191,8 @@ class PlanAnswer(Answer[PlanRequest]):
     def _with_price_table(self, outputs: PlanOutputs) -> Self:
         if outputs.sps_table is None:
             return self
+        from specmargin.verbs.plan.price_table import write_price_table
+
         config, message = write_price_table(
             outputs.sps_table, self.best, max_batch=self.request.max_batch, force=outputs.force
         )

@@ -7,8 +7,8 @@ from typing import Any
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
 from specmargin.decisions.compare import ComparedRow, Comparison, Side
-from specmargin.decisions.unverified import LABEL, Unverified, UnverifiedRow, unverified_json
-from specmargin.words import duration
+from specmargin.decisions.unverified import Unverified, UnverifiedRow, unverified_json
+from specmargin.words import UNVERIFIED, duration
 
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
 
@@ -63,7 +63,7 @@ def _summary(comparison: Comparison) -> str:
 
 def _unverified(unverified: Unverified) -> Iterator[Block]:
     yield Table(
-        title=f"Unverified decoding ({LABEL})",
+        title=f"Unverified decoding ({UNVERIFIED})",
         columns=right(
             "batch", "draft", "plan", "free verification", "unverified bound", "verification", "share of round"
         ),
