@@ -22,10 +22,11 @@ from specmargin.explorer import choices, story
 from specmargin.explorer.server import vega_bundle
 from specmargin.files import write_bytes
 from specmargin.formats import find_engine
+from specmargin.site.axes import shared
 from specmargin.site.building import Outcome, Selection, drafters_of
 from specmargin.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.site.figures import FIGURES, structures
-from specmargin.site.grids import DEPTH, shared
+from specmargin.site.grids import DEPTH
 from specmargin.site.story_page import story_files
 from specmargin.site.templates import templates
 from specmargin.verbs.plan import plan
