@@ -244,7 +244,7 @@ class MeasureVllmAnswer(Answer[MeasureVllmRequest]):
         return file | {"errors": _errors_by_kind(self.fitted), "unfinished": self.failures}
 
     def table(self) -> list[dict[str, Any]]:
-        return list(self.fitted.rows)
+        return [dict(row) for row in self.fitted.rows]
 
     def written(self, outputs: Outputs) -> Self:
         write_text(self.output, as_text(self.fitted.file), force=outputs.force)
