@@ -4,3 +4,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOG = ROOT / "src" / "specmargin" / "catalog"
+PUBLISHED = ROOT / "lab" / "data" / "published"  # sources: lab/data/sources.md
+SPEEDUPS = PUBLISHED / "speedups" / "points.csv"
+REFERENCE_BANK = ROOT / "lab" / "data" / "reference-bank"
