@@ -4,6 +4,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOG = ROOT / "src" / "specmargin" / "catalog"
-PUBLISHED = ROOT / "lab" / "data" / "published"  # sources: lab/data/sources.md
+DATA = ROOT / "lab" / "data"  # sources: lab/data/sources.md
+PUBLISHED = DATA / "published"
 SPEEDUPS = PUBLISHED / "speedups" / "points.csv"
-REFERENCE_BANK = ROOT / "lab" / "data" / "reference-bank"
+REFERENCE_BANK = DATA / "reference-bank"

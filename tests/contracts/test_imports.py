@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import LONGEST, ROOT, SLOW
 
 SOURCE = ROOT / "src" / "specmargin"
 
@@ -28,7 +28,6 @@ ORDER = (
     "simulator",
     "figures",
     "answers",
-    "app",
     "validation",
     "verbs",
     "api",
@@ -56,8 +55,9 @@ NARROWER = {
         "prices",
         "measure",
         "decisions",
+        "formats",
+        "simulator",
         "answers",
-        "app",
     },
     "figures": set(ORDER[: ORDER.index("figures")]) - {"catalog", "formats", "live", "simulator"} | {"validation"},
 }
@@ -68,6 +68,7 @@ NOUNS = {
     "errors",
     "files",
     "modes",
+    "phrases",
     "records",
     "schema",
     "sources",
@@ -156,6 +157,16 @@ def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
     assert wrong == []
 
 
+def test_the_package_does_not_import_the_laboratory() -> None:
+    wrong = [
+        f"{file.relative_to(SOURCE)} imports {module}"
+        for file in _files()
+        for module in _imports(file)
+        if module.split(".")[0] in ("lab", "tests", "scripts")
+    ]
+    assert wrong == []
+
+
 def test_the_laboratory_does_not_import_tests() -> None:
     """What both use lies in lab/live."""
     wrong = [
@@ -167,6 +178,23 @@ def test_the_laboratory_does_not_import_tests() -> None:
     assert wrong == []
 
 
+def test_tests_of_the_package_do_not_import_the_laboratory() -> None:
+    """But for the stand-in of an engine that live tests and benchmarks share, in lab/live."""
+    of_the_laboratory = ("lab/", "published/", "live/")  # evidence, and engines that only the live environment has
+    wrong = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        path = file.relative_to(ROOT / "tests").as_posix()
+        modules = {module for module in _imports(file) if module.split(".")[0] == "lab"}
+        if not path.startswith(of_the_laboratory):
+            wrong += [f"{path} imports {module}" for module in modules if not module.startswith("lab.live")]
+    assert wrong == []
+
+
 def test_files_stay_readable() -> None:
     long = [f"{f.relative_to(SOURCE)}: {n}" for f in _files() if (n := len(f.read_text().splitlines())) > 450]
     assert long == []
+
+
+def test_files_that_conftest_names_exist() -> None:
+    """A file that moved would lose its place in the order, or its mark."""
+    assert [name for name in (*LONGEST, *SLOW) if not (ROOT / "tests" / name).is_file()] == []

@@ -18,7 +18,6 @@ from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.times import Times
 from specmargin.policies.policy import Decision, Outcome, Policy, WholeDrafts
 from specmargin.policies.study.lookahead import look_ahead
-from specmargin.policies.tables import scenario_table
 from specmargin.simulator import run
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.policies import PolicyChoice, PolicyInputs
@@ -104,7 +103,7 @@ def played(
     faults: list[str] = []
 
     def find(name: str, inputs: PolicyInputs) -> PolicyChoice:
-        table = scenario_table(inputs.pricer, max_batch=inputs.max_batch, max_depth=inputs.max_depth)
+        table = inputs.table()
         ahead = look_ahead(table, inputs.sample(), early_stop=False) if gated else None
         settings = ControllerSettings(candidates=candidates, early_stop=False, gate_steps=8, gate_rest=40)
         own = Controller(table=table, prior_survival=inputs.bank.prior, look_ahead=ahead, settings=settings)

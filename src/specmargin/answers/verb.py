@@ -3,15 +3,15 @@
     @verb(DuelRequest, outputs=ChartOutputs)
     def duel(request: DuelRequest) -> DuelAnswer: ...
 
-A function that also takes `outputs` is given them; one that takes `progress` reports how far it is. The help page is
-the docstring of the function's module.
+A function that also takes `outputs` is given them; one that takes `progress` or `bars` reports how far it is. The help
+page is the docstring of the function's module.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,13 +21,30 @@ from specmargin.answers.request_schema import Request, read_request
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 AnswerKind = TypeVar("AnswerKind")
+Item = TypeVar("Item")
 
 #: Called with what is counted and how many there are; gives the function that is told how many more are done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
+#: Gives the function that is told of a name how many there are of it and how many are done: one bar per name.
+Bars = Callable[[], AbstractContextManager[Callable[[str, int, int], None]]]
+
+
 def silent(_what: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda _: None)
+
+
+def no_bars() -> AbstractContextManager[Callable[[str, int, int], None]]:
+    return nullcontext(lambda *_: None)
+
+
+def tracked(progress: Progress, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Iterate over the items under a progress bar."""
+    with progress(what, len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +61,7 @@ class Verb(Generic[RequestKind, AnswerKind]):
 
     @property
     def services(self) -> frozenset[str]:
-        """What the function takes besides its request: `outputs`, `progress`."""
+        """What the function takes besides its request: `outputs`, `progress`, `bars`."""
         return frozenset(list(inspect.signature(self.function).parameters)[1:])
 
     def __call__(self, request: RequestKind, **services: Any) -> AnswerKind:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import early_stop_of, scenario_of
-from specmargin.app.payload import payload
-from specmargin.app.planning import Answer, answer, row_and_range
-from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import IdentityCache, made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.certainty import SpeedupRange
@@ -20,8 +17,9 @@ from specmargin.decisions.next_token import NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import needs_extra
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.formats import find_engine
@@ -29,6 +27,10 @@ from specmargin.formats.base import EngineFormat
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import expert_counter, remembering
 from specmargin.step import ExpertCounter
+from specmargin.verbs.plan import PlanAnswer
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, row_and_range
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.plan.values import plan_values
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -36,17 +38,11 @@ if TYPE_CHECKING:
 _CACHED = 48
 
 
-class Setting(TypedDict):
-    max_depth: int
-    graph_limit: int | None
-    schedule: Schedule
-
-
 @dataclass(frozen=True)
 class View:
     """One scenario, evaluated lazily."""
 
-    request: ReportRequest
+    request: PageRequest
     layer: int | None = None
     bank: Upload | None = None
     routing_file: Upload | None = None
@@ -86,27 +82,18 @@ class View:
         return find_engine(self.request.engine)
 
     @property
-    def graph_limit(self) -> int | None:
-        """Positions of the largest CUDA graph."""
-        return self.scenario.engine_time.graph_limit
-
-    @property
     def setting(self) -> Setting:
-        """What the printed flags give, for the figures."""
-        return {
-            "max_depth": self.max_depth,
-            "graph_limit": self.graph_limit,
-            "schedule": self.answer.config.schedule,
-        }
+        """That of the printed flags."""
+        return self.answer.plan.setting
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> DrafterPlan:
         return _answer(self.plan_request)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
         """What `specmargin plan --json` prints for the same scenario."""
-        return payload([self.answer], self.engine, self.request.gpu_hour_price)
+        return {"schema": PlanAnswer.schema} | plan_values([self.answer], self.engine, self.request.gpu_hour_price)
 
     @cached_property
     def row_and_range(self) -> tuple[PlanRow, SpeedupRange]:
@@ -121,13 +108,8 @@ class View:
     def next_tokens(self) -> NextToken:
         """The price of one more draft token by row of the plan, and at the marked batch (the last entry)."""
         rows = [*self.answer.plan.rows, self.row]
-        return next_token(
-            self.pricer,
-            [row.batch for row in rows],
-            np.array([row.depth for row in rows]),
-            graph_limit=self.graph_limit,
-            schedule=self.answer.config.schedule,
-        )
+        depths = np.array([row.depth for row in rows])
+        return next_token(self.pricer, [row.batch for row in rows], depths, self.setting)
 
     @property
     def local_routing(self) -> LocalRouting | None:
@@ -169,8 +151,8 @@ def view_of(query: Query, uploads: Uploads) -> View:
     routing_file, routing = _uploaded(query.routing, "routing", uploads)
     _, model = _uploaded(query.model, "config", uploads)
     files = {"model": model or query.model, "acceptance": acceptance, "routing": routing}
-    fields = {name: getattr(query, name) for name in ReportRequest.model_fields} | files
-    request = ReportRequest.model_construct(**fields)  # validated by `Query` already
+    fields = {name: getattr(query, name) for name in PageRequest.model_fields} | files
+    request = PageRequest.model_construct(**fields)  # validated by `Query` already
     return View(request=request, layer=query.layer, bank=bank, routing_file=routing_file)
 
 
@@ -214,9 +196,9 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
 
 
 @made_once(maxsize=_CACHED)
-def _answer(request: PlanRequest) -> Answer:
+def _answer(request: PlanRequest) -> DrafterPlan:
     choice, pricer = pricer_of(request.scenario_only())
-    return answer(choice, pricer, request)
+    return drafter_plan(choice, pricer, request)
 
 
 @made_once(maxsize=4)

@@ -26,7 +26,7 @@ from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.kernel.types import Expectation
-from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, Schedule
+from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
 from specmargin.step import IntArray
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
@@ -63,7 +63,7 @@ class Driver:
     device_gate: bool = False  # they are gated in the engine's workers
     gated_depth: GatedDepth | None = None  # how deep to draft for it; None: as deep as the policy says
     time_factors: Callable[[int], tuple[float, tuple[float, ...]]] | None = None  # learned, by batch: for that gate
-    classes: Mapping[str, Schedule] = field(default_factory=dict)
+    classes: Mapping[str, ScheduledDepth] = field(default_factory=dict)
     capture: BankWriter | None = None
     # Steps per learning update. A forward pass evicts this code from the CPU caches, and reloading it takes longer than
     # running it.

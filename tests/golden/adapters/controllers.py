@@ -11,6 +11,7 @@ import numpy.typing as npt
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.setting import Setting
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -82,7 +83,7 @@ def policy_of(drafter: str, sample: FloatArray, *, max_batch: int, max_depth: in
     _, scenario = scenario_of(request)
     pricer = Pricer(scenario)
     made = make_policy(
-        table=scenario_table(pricer, max_batch=max_batch, max_depth=max_depth),
+        table=scenario_table(pricer, Setting.of(scenario, max_depth=max_depth), max_batch=max_batch),
         survival=scenario.survival.up_to(max_depth),
         schedule=[(1, max_batch, 1)],
         model=scenario.architecture.name,
