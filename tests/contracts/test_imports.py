@@ -28,7 +28,6 @@ ORDER = (
     "simulator",
     "figures",
     "answers",
-    "app",
     "validation",
     "verbs",
     "api",
@@ -59,7 +58,6 @@ NARROWER = {
         "formats",
         "simulator",
         "answers",
-        "app",
     },
     "figures": set(ORDER[: ORDER.index("figures")]) - {"catalog", "formats", "live", "simulator"} | {"validation"},
 }

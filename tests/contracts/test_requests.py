@@ -14,10 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from specmargin.answers.request_schema import ScenarioRequest, request_options
-from specmargin.app.simulation_schema import SimulationFile
-from specmargin.app.verbs_schema import (
-    SimulateRequest,
-)
+from specmargin.answers.simulation_schema import SimulationFile
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
@@ -31,6 +28,7 @@ from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.price import PriceRequest
+from specmargin.verbs.simulate import SimulateRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {

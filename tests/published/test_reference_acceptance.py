@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specmargin.acceptance.bank import Rounds, read_bank
+from specmargin.acceptance.calibration import calibration_lines
 from specmargin.acceptance.estimate import product_limit, survival_estimate
-from specmargin.app.acceptance_study import calibration_lines
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.ladder import OURS, Contest, LadderRow, ladder
 from specmargin.policies.study.lookahead import look_ahead

@@ -10,8 +10,7 @@ import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.serving import serving_of, simulation_of
-from specmargin.app.verbs_schema import SimulateRequest
+from specmargin.answers.simulations import serving_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
@@ -22,6 +21,7 @@ from specmargin.simulator.workload import UniformLength
 from specmargin.verbs.plan.drafter_plan import drafter_plans, service_load
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import answer_text
+from specmargin.verbs.simulate import SimulateRequest, simulation_of
 from tests.command_line import run
 
 MODELS = (
