@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from specmargin.answers.request_schema import parse_numbers
-from specmargin.cli import render
-from specmargin.cli.main import VERBS
 from specmargin.modes import ENGINES
+from specmargin.show import terminal
 from tests.command_line import payload, run
 
 
@@ -354,10 +353,10 @@ def test_the_verdict_names_where_the_flags_lose() -> None:
 def test_long_work_is_announced_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(render, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(terminal, "_PATIENCE_SECONDS", 0.05)
     for terminal, seconds, announced in ((True, 0.5, True), (True, 0.0, False), (False, 0.5, False)):
         monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
-        with render.waiting("working on it"):
+        with terminal.waiting("working on it"):
             time.sleep(seconds)
         shown = capsys.readouterr()
         assert ("working on it" in shown.err) is announced
