@@ -68,6 +68,19 @@ def test_links_lead_somewhere(name: str) -> None:
         assert not anchor or anchor in _anchors(found.read_text()), target
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_named_files_exist(name: str) -> None:
+    for path in re.findall(r"(?<![\w./])((?:src|lab|tests|examples|scripts|docs)/[\w./-]*\w)", PAGES[name]):
+        assert (ROOT / path.removesuffix("/FILE")).exists(), path
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_modules_of_commands_exist(name: str) -> None:
+    for module in re.findall(r"python\s-m\s((?:lab|tests)(?:\.\w+)+)", PAGES[name]):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
 def _commands(text: str) -> list[str]:
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     typed = [command for block in blocks for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE)]
