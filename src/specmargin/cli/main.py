@@ -148,8 +148,8 @@ def _complain(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, InputError):
         message, code = str(error), 2
     elif hasattr(error, "format_message"):  # a usage error of the option parser
-        verb = f" {arguments[0]}" if arguments and arguments[0] in _first_words() else ""
-        message, code = f"{_plain(error.format_message())}; see `specmargin{verb} --help`", 2
+        verb = split_verb(arguments)[0] or next((word for word in arguments[:1] if word in _first_words()), "")
+        message, code = f"{_plain(error.format_message())}; see `specmargin {f'{verb} ' if verb else ''}--help`", 2
     elif isinstance(error, OSError):
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
         message, code = f"{what} ({(error.strerror or str(error)).lower()})", 1
