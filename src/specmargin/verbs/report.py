@@ -47,7 +47,8 @@ def report(request: PageRequest, outputs: ReportOutputs | None = None, progress:
     with progress("drawing", len(GALLERY)) as advance:
         text = page(view, Origin(made=datetime.now(UTC)), advance=lambda: advance(1))
     figures = [name for name in GALLERY if f'"{name}-' in text]
-    return ReportAnswer(request=request, view=view, text=text, figures=figures, path=outputs and outputs.output)
+    path = None if outputs is None else outputs.output
+    return ReportAnswer(request=request, view=view, text=text, figures=figures, path=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
