@@ -60,7 +60,7 @@ class Shape:
         return sum(self.lines_by_package.values())
 
     @property
-    def long_functions(self) -> int:
+    def longfunctions_of(self) -> int:
         return sum(function.lines > LONG_FUNCTION for function in self.functions)
 
 
@@ -70,7 +70,7 @@ def shape_of(folder: Path) -> Shape:
     lines: Counter[str] = Counter()
     for path, text in texts.items():
         lines[path.parts[0] if len(path.parts) > 1 else "top level"] += len(text.splitlines())
-    functions = (function for path, text in texts.items() for function in _functions(path, text))
+    functions = (function for path, text in texts.items() for function in functions_of(path, text))
     return Shape(
         lines_by_package=dict(lines),
         files=len(texts),
@@ -87,7 +87,7 @@ def entered_files(folder: Path) -> tuple[str, ...]:
     return tuple(str(file.relative_to(source)) for file in files if file.is_relative_to(source))
 
 
-def _functions(path: Path, text: str) -> Iterator[Function]:
+def functions_of(path: Path, text: str) -> Iterator[Function]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Function(name=f"{path}: {node.name}", lines=(node.end_lineno or node.lineno) - node.lineno + 1)

@@ -46,20 +46,28 @@ def _command(name: str, *arguments: str) -> Contest:
 
 
 def _prices(folder: Path) -> Timing:
-    text = python(folder, _benchmark(folder, "prices", "main()"))
+    return price_seconds(python(folder, _benchmark(folder, "prices", "main()")))
+
+
+def price_seconds(text: str) -> Timing:
     rates = re.findall(r"([\d.]+) million per second", text)
     return {"prices, per step of a grid": 1e-6 / float(rates[0]), "prices, one step per call": 1e-6 / float(rates[1])}
 
 
 def _controller(folder: Path) -> Timing:
-    found = re.findall(
-        r"(\d+) sequences × \d+: median ([\d.]+) µs", python(folder, _benchmark(folder, "policy", "main()"))
-    )
+    return decision_seconds(python(folder, _benchmark(folder, "policy", "main()")))
+
+
+def decision_seconds(text: str) -> Timing:
+    found = re.findall(r"(\d+) sequences × \d+: median ([\d.]+) µs", text)
     return {f"decision for {batch} sequences": float(micros) * 1e-6 for batch, micros in found}
 
 
 def _simulator(folder: Path) -> Timing:
-    text = python(folder, _benchmark(folder, "simulator", "report_large()"))
+    return token_seconds(python(folder, _benchmark(folder, "simulator", "report_large()")))
+
+
+def token_seconds(text: str) -> Timing:
     found = re.findall(r"^ *(specmargin 40,000 requests|\S+) *.*?([\d.]+) M/s", text, re.MULTILINE)
     return {f"simulated token, {_policy(name)}": 1e-6 / float(rate) for name, rate in found}
 

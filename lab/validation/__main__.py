@@ -15,13 +15,13 @@ from specmargin.errors import InputError
 from specmargin.prices.kernels import store
 
 PARTS = {
-    "kernels": "lab.validation.kernels",
-    "modules": "lab.validation.modules",
-    "scaled": "lab.validation.scaled",
     "served": "lab.validation.served.report",
     "steps": "lab.validation.steps",
     "rounds": "lab.validation.rounds.report",
     "speedups": "lab.validation.speedups",
+    "kernels": "lab.validation.kernels",
+    "modules": "lab.validation.modules",
+    "scaled": "lab.validation.scaled",
 }
 
 

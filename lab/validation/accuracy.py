@@ -1,9 +1,9 @@
-"""The table at the end of `python -m lab.validation`: how far predictions are from measurements."""
+"""The table at the end of `make lab`: how far predictions are from measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console
 
@@ -16,10 +16,9 @@ SOURCES = ("tables", "laws", "datasheet")
 class Accuracy:
     """One line: what was measured, how often, and the error of each price source, as text."""
 
-    what: str
+    what: str  # what stands in parentheses after the error is named in parentheses here
     count: int
-    errors: Mapping[str, str] = field(default_factory=dict)  # by source
-    remark: str = ""
+    errors: Mapping[str, str]  # by source
 
 
 def median_and(middle: float, other: float) -> str:
@@ -28,7 +27,7 @@ def median_and(middle: float, other: float) -> str:
 
 
 def show_accuracy(out: Console, lines: Sequence[Accuracy]) -> None:
-    shown = table("Accuracy: median absolute error", ("measured", "in parentheses"), ("number", *SOURCES))
+    shown = table("Accuracy: median absolute error (what the line names)", ("predicted",), ("number", *SOURCES))
     for line in lines:
-        shown.add_row(line.what, line.remark, f"{line.count:,}", *(line.errors.get(source, "") for source in SOURCES))
+        shown.add_row(line.what, f"{line.count:,}", *(line.errors.get(source, "") for source in SOURCES))
     out.print(shown)

@@ -261,10 +261,9 @@ def _accuracy(lines: Sequence[KernelLine], held_out: str, source: str) -> Accura
     middle = float(np.median([line.median_error for line in chosen]))
     high = float(np.median([line.p90_error for line in chosen]))
     return Accuracy(
-        what=f"kernels, {held_out} held out: the median of {len(chosen)} kernels",
+        what=f"{len(chosen)} kernels, {held_out} left out: the median kernel (p90)",
         count=sum(line.count for line in chosen),
         errors={source: median_and(middle, high)},
-        remark="90th percentile",
     )
 
 

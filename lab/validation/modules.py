@@ -112,7 +112,7 @@ def report(out: Console) -> list[Accuracy]:
     note(out, "* launches included in the rows: they only bound the sum from above")
     out.print()
     accuracy = Accuracy(
-        what=f"attention modules: rows that the sum of their parts exceeds by more than {TOLERANCE:.0%}",
+        what=f"attention modules: share of rows exceeded by {TOLERANCE:.0%}",
         count=sum(line.rows for line in lines if line.source == SOURCES[0]),
         errors={source: f"{share:.1%}" for source, share in above.items()},
     )

@@ -135,13 +135,12 @@ def _accuracy(lines: list[ScalingLine]) -> Accuracy:
         return float(np.median([getattr(line, name) for line in lines]))
 
     return Accuracy(
-        what=f"laws of one GPU scaled to another, against its own: the median of {len(lines)} GPUs",
+        what=f"laws scaled to {len(lines)} other GPUs: steps (verify over plain)",
         count=sum(line.steps for line in lines),
         errors={
             "laws": median_and(median("median_error"), median("ratio_error")),
             "datasheet": median_and(median("datasheet_error"), median("datasheet_ratio_error")),
         },
-        remark="of verify over plain steps",
     )
 
 

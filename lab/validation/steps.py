@@ -187,10 +187,9 @@ def report(out: Console) -> list[Accuracy]:
     out.print()
     unfitted = groups[SECOND_RUN]
     accuracy = Accuracy(
-        what="whole verify steps of vLLM on an H200, of a run to which nothing was fitted",
+        what="vLLM on an H200: verify steps, nothing fitted (worst)",
         count=unfitted[0].count,
         errors={line.source: median_and(line.median_error, line.worst_error) for line in unfitted},
-        remark="worst",
     )
     return [accuracy]
 

@@ -56,6 +56,8 @@ NARROWER = {
         "prices",
         "measure",
         "decisions",
+        "formats",
+        "simulator",
         "answers",
         "app",
     },

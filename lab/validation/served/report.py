@@ -35,10 +35,9 @@ def report(out: Console, *, peer: int = 0, seed: int = 0, figure: Path | None = 
 def _accuracy(lines: Sequence[ErrorLine], group: str) -> Accuracy:
     chosen = [line for line in lines if line.group == group]
     return Accuracy(
-        what=f"time between tokens of served {group} rows (third parties)",
+        what=f"time between tokens, served {group} rows (p90)",
         count=chosen[0].rows,
         errors={line.source: median_and(line.median_error, line.p90_error) for line in chosen},
-        remark="90th percentile",
     )
 
 

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from specmargin._version import __version__
-from specmargin.app.plan_answer import plan_answer
-from specmargin.app.planning import DEFAULT_BATCHES, MAX_NUM_SEQS
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
 from specmargin.decisions import certainty, verdict
@@ -32,6 +29,9 @@ from specmargin.site.figures import FIGURES, structures
 from specmargin.site.grids import DEPTH
 from specmargin.site.story_page import story_files
 from specmargin.site.templates import templates
+from specmargin.verbs.plan import plan
+from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, MAX_NUM_SEQS
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 #: Fields with a control: what the grids cover. The number of GPUs is that of the grid.
 FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
@@ -73,7 +73,7 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[Outcome],
 def _rows(cell: Outcome, drafter: str) -> list[list[float]]:
     """Batch, depth and speed-up of the plan at its defaults, where it fits."""
     request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine, drafter=drafter)
-    rows = plan_answer(request).best.plan.rows
+    rows = plan(request).best.plan.rows
     return [[row.batch, row.depth, round(row.speedup, 3)] for row in rows if row.fits]
 
 

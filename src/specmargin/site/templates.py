@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.app.commands import OUTPUT_TOKENS, served_model
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.schedule import DepthTable, Range, Schedule
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, empty_config
 from specmargin.formats.commands import COMMANDS, SUBSETS, Benchmark, Launch
 from specmargin.formats.sglang import ADAPTIVE_FILE
 from specmargin.modes import Parallel
+from specmargin.verbs.plan.commands import OUTPUT_TOKENS, served_model
 
 _LAST = 512  # the last batch of a table, at least
 _USERS, _SLOT_TOKENS = 7777, 11  # numbers that are found again in a command

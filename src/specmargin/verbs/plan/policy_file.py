@@ -11,7 +11,6 @@ import numpy as np
 from specmargin.acceptance.bank import read_bank
 from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 from specmargin.acceptance.schema import read_acceptance
-from specmargin.app.planning import Answer
 from specmargin.files import write_text
 from specmargin.formats.base import EngineConfig, EngineFormat
 from specmargin.live.making import make_policy
@@ -20,12 +19,13 @@ from specmargin.live.settings_schema import Mode, Range
 from specmargin.live.sglang.names import KEY
 from specmargin.policies.tables import scenario_table
 from specmargin.step import FloatArray
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 _MOST_ROUNDS = 512  # in the sample: more would not change the look-ahead
 
 
 def write_policy(
-    path: Path, best: Answer, acceptance: str | None, *, engine: EngineFormat, max_batch: int, force: bool
+    path: Path, best: DrafterPlan, acceptance: str | None, *, engine: EngineFormat, max_batch: int, force: bool
 ) -> tuple[EngineConfig, str]:
     """Write the file; returns the engine's setting, whose flags may name it, and a message for the user."""
     inside = engine.with_policy is not None
@@ -43,7 +43,7 @@ def write_policy(
 
 
 def _policy(
-    best: Answer, calibrator: Logistic | None, sample: FloatArray | None, *, max_batch: int, plan_graphs: bool
+    best: DrafterPlan, calibrator: Logistic | None, sample: FloatArray | None, *, max_batch: int, plan_graphs: bool
 ) -> PolicyFile:
     pricer, scenario = best.plan.pricer, best.plan.scenario
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specmargin.app.planning import Answer
 from specmargin.catalog.ids import listed_variants
 from specmargin.catalog.lookup import hub_id, model_names
 from specmargin.decisions.certainty import SpeedupRange
 from specmargin.decisions.rows import PlanRow
 from specmargin.formats.base import EngineFormat
 from specmargin.formats.commands import COMMANDS, Benchmark, Launch
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
 _LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
 
 
-def serve_json(answer: Answer, engine: EngineFormat) -> dict[str, Any]:
+def serve_json(answer: DrafterPlan, engine: EngineFormat) -> dict[str, Any]:
     """The command that starts the server."""
     request, layout = answer.request, answer.plan.scenario.layout
     model, quantize = served_model(request.model, request.weights, engine.name)
@@ -42,7 +42,7 @@ def serve_json(answer: Answer, engine: EngineFormat) -> dict[str, Any]:
     }
 
 
-def check_json(answer: Answer, engine: EngineFormat, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
+def check_json(answer: DrafterPlan, engine: EngineFormat, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
     """The benchmark for one row, or for the load, and what it should show."""
     request, service = answer.request, answer.service
     context = round(answer.plan.scenario.context)

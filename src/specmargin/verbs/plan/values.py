@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specmargin.app.commands import check_json, serve_json
-from specmargin.app.planning import Answer
-from specmargin.app.service import headline, service_payload
 from specmargin.decisions.certainty import certainty_text
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
+from specmargin.simulator.service import headline, service_values
 from specmargin.sources import weakest
+from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 
-def payload(answers: list[Answer], engine: EngineFormat, price: float | None) -> dict[str, Any]:
+def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: float | None) -> dict[str, Any]:
     best = answers[0]
     effect = best.routing_effect
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
-        "schema": "specmargin.plan/2",
         "model": scenario.architecture.name,
         "gpu": scenario.device.name,
         "gpus": scenario.layout.gpus,
@@ -39,9 +39,9 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "warnings": list(best.warnings),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
-        "early_stop": _early_stop_payload(plan),
+        "early_stop": _early_stop_values(plan),
         "rows": [
-            row_payload(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
+            row_values(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
             for row, sure in zip(plan.rows, best.ranges, strict=True)
         ],
         "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
@@ -66,29 +66,29 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
     }
     if best.by_context:
         values["by_context"] = [
-            {"context": tokens, "rows": [row_payload(row, price) for row in rows]}
+            {"context": tokens, "rows": [row_values(row, price) for row in rows]}
             for tokens, rows in best.by_context.items()
         ]
     if best.load is not None and best.no_spec is not None and best.speculating is not None:
-        values["load"] = _load_payload(best.load, best.no_spec, best.speculating)
+        values["load"] = _load_values(best.load, best.no_spec, best.speculating)
     if best.service is not None:
         row = best.headline_row
         sure = best.ranges[plan.rows.index(row)]
-        values["service"] = service_payload(best.service, row.speedup, (sure.low, sure.high))
+        values["service"] = service_values(best.service, row.speedup, (sure.low, sure.high))
     if len(answers) > 1:
         values["ranking"] = [
             {
                 "drafter": entry.plan.scenario.drafter.name,
                 "mean_speedup": entry.mean_speedup,
                 "acceptance_source": str(entry.plan.scenario.survival.source),
-                "rows": [row_payload(row, price) for row in entry.plan.rows],
+                "rows": [row_values(row, price) for row in entry.plan.rows],
             }
             for entry in answers
         ]
     return values
 
 
-def answer_text(best: Answer) -> str:
+def answer_text(best: DrafterPlan) -> str:
     """What the service gains, with a load; the verdict; and how sure it is."""
     parts = [] if best.service is None else [headline(best.service), "Decode steps alone:"]
     parts.append(verdict(best.plan, unsupported=best.config.unsupported))
@@ -97,14 +97,14 @@ def answer_text(best: Answer) -> str:
     return " ".join(parts)
 
 
-def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:
+def _early_stop_values(plan: Plan) -> dict[str, Any] | None:
     stop = plan.scenario.early_stop
     if stop is None:
         return None
     return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.setting.max_depth))}
 
 
-def row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:
+def row_values(row: PlanRow, price: float | None) -> dict[str, Any]:
     values = {
         "batch": row.batch,
         "depth": row.depth,
@@ -142,7 +142,7 @@ def _rounded(hurdle: float, row: PlanRow) -> float:
     return row.goodput_tokens_per_second * rounded_seconds(hurdle / row.goodput_tokens_per_second)
 
 
-def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
+def _load_values(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
     def side(point: Operating) -> dict[str, Any]:
         return {
             "batch": point.batch,

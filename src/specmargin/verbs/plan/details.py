@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterator
 
-from specmargin.app.commands import check_json, serve_json
-from specmargin.app.planning import Answer
-from specmargin.cli import render
+from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, dim, left, right, sourced
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.formats.base import EngineFormat
+from specmargin.formats import find_engine
 from specmargin.prices.model import Resource
+from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 _LEGEND = (
     "draft: draft tokens per sequence and step with these flags",
@@ -27,60 +27,63 @@ _LEGEND = (
 )
 
 
-def show(out: Console, best: Answer, engine: EngineFormat) -> None:
+def details(best: DrafterPlan) -> Iterator[Block]:
     for note in best.config.notes:
-        out.print(note, style="dim", markup=False)
-    _show_commands(out, best, engine)
-    _show_bottlenecks(out, best.plan)
+        yield dim(note)
+    yield from _commands(best)
+    yield _bottlenecks(best.plan)
+    yield GAP
     for line in _LEGEND:
-        out.print(line, style="dim", markup=False)
-    out.print()
+        yield dim(line)
+    yield GAP
     effect = best.routing_effect
     if effect is not None:
-        out.print(str(effect), markup=False)
-        out.print()
-    render.sources(out, best.plan.pricer.sources)
+        yield Line(str(effect))
+        yield GAP
+    yield from sourced(best.plan.pricer.sources)
 
 
-def _show_commands(out: Console, best: Answer, engine: EngineFormat) -> None:
+def _commands(best: DrafterPlan) -> Iterator[Block]:
     """The whole command, and the benchmark that checks the first row that fits, or the load."""
-    row = best.headline_row
+    row, engine = best.headline_row, find_engine(best.request.engine)
     serve = serve_json(best, engine)
     check = check_json(best, engine, row, best.ranges[best.plan.rows.index(row)])
-    out.print("start the server:", style="bold")
-    print(serve["command"])  # not through Rich: each command must stay one line
+    yield bold("start the server:")
+    yield Verbatim(serve["command"])
     if serve["file_text"] and serve["file_name"] != best.config.file_name:
-        print(f"{serve['file_name']}:\n{serve['file_text']}", end="")
-    out.print("check the prediction on it:", style="bold")
-    print(check["command"])
+        yield Verbatim(f"{serve['file_name']}:\n{serve['file_text']}".removesuffix("\n"))
+    yield bold("check the prediction on it:")
+    yield Verbatim(check["command"])
     expected = f"{check['metric']} {check['predicted']:.2f}"
     if best.config.text:
         expected += f"; without speculation {check['predicted_without_speculation']:.2f}"
-    out.print(f"expected: {expected}", markup=False)
+    yield Line(f"expected: {expected}")
     if check["note"]:
-        out.print(check["note"], style="dim", markup=False)
-    out.print()
+        yield dim(check["note"])
+    yield GAP
 
 
-def _show_bottlenecks(out: Console, plan: Plan) -> None:
+def _bottlenecks(plan: Plan) -> Table:
     scenario = plan.scenario
     several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
     columns = ["batch", "plain ms", "accept length", "hurdle"]
     columns += [*(["experts/GPU"] if moe else []), *(["comm"] if several else [])]
-    title = f"weights {scenario.weight_names}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices"
-    shown = render.table(title, [*((name, "right") for name in columns), ("bottleneck", "left")])
-    for row in plan.rows:
-        shown.add_row(
-            f"{row.batch:,}",
-            f"{row.no_spec_tpot_seconds * 1e3:.2f}",
-            "never" if row.break_even_accept_length is None else f"{row.break_even_accept_length:.2f}",
-            render.hurdle(row),
-            *([f"{row.distinct_experts:.0f}"] if moe else []),
-            *([f"{row.communication_share:.0%}"] if several else []),
-            _bottleneck(row),
-        )
-    out.print(shown)
-    out.print()
+    return Table(
+        title=f"weights {scenario.weight_names}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices",
+        columns=[*right(*columns), *left("bottleneck")],
+        rows=[
+            [
+                f"{row.batch:,}",
+                f"{row.no_spec_tpot_seconds * 1e3:.2f}",
+                "never" if row.break_even_accept_length is None else f"{row.break_even_accept_length:.2f}",
+                row.hurdle_text,
+                *([f"{row.distinct_experts:.0f}"] if moe else []),
+                *([f"{row.communication_share:.0%}"] if several else []),
+                _bottleneck(row),
+            ]
+            for row in plan.rows
+        ],
+    )
 
 
 def _bottleneck(row: PlanRow) -> str:

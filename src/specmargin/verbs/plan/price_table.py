@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from specmargin.app.planning import MAX_NUM_SEQS, Answer
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.additive import fit_additive
 from specmargin.errors import ScenarioError
 from specmargin.files import write_text
 from specmargin.formats import dspark, find_engine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenTable:
-    answer: Answer  # with the table's flag in its setting
-    message: str
+from specmargin.formats.base import EngineConfig
+from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS, DrafterPlan
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 
 def check_price_table(request: PlanRequest) -> None:
@@ -26,7 +21,8 @@ def check_price_table(request: PlanRequest) -> None:
         raise ScenarioError("--sps-table is for SGLang's DSpark alone: add --engine sglang --drafter dspark")
 
 
-def write_price_table(path: Path, best: Answer, *, max_batch: int | None, force: bool) -> WrittenTable:
+def write_price_table(path: Path, best: DrafterPlan, *, max_batch: int | None, force: bool) -> tuple[EngineConfig, str]:
+    """Write the file; returns the setting with the table's flag, and a message for the user."""
     pricer, depth = best.plan.pricer, best.plan.setting.max_depth
     ranks = pricer.scenario.layout.sequence_ranks
     largest = max_batch or max(min(pricer.largest_batch(depth), MAX_NUM_SEQS), 1)
@@ -42,4 +38,4 @@ def write_price_table(path: Path, best: Answer, *, max_batch: int | None, force:
     limits = (f"environment: {dspark.ENVIRONMENT}, else the table is ignored",) if text else ()
     notes = (*best.config.notes, f"price table: {dspark.fit_text(fit)}")
     config = replace(best.config, text=text, limits=limits, notes=notes)
-    return WrittenTable(answer=replace(best, config=config), message="\n".join(lines))
+    return config, "\n".join(lines)

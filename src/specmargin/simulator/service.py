@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from specmargin.acceptance.survival import Survival
-from specmargin.app.verbs_schema import PlanRequest
-from specmargin.catalog.lookup import find_device
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError, needs_extra
-from specmargin.formats import find_engine
-from specmargin.hardware.device import Device
 
 if TYPE_CHECKING:
     from specmargin.simulator.policies import PolicyChoice
@@ -94,7 +89,7 @@ def headline(of: Service) -> str:
     return text
 
 
-def service_payload(of: Service, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
+def service_values(of: Service, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
     """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
     low, high = (service_bound(of, decode_speedup, bound) for bound in decode_range)
     load = {name: value for name, value in asdict(of.load).items() if name != "requests"}  # a plan has none
@@ -109,29 +104,6 @@ def service_bound(of: Service, decode_speedup: float, bound: float) -> float:
     decoding = 1.0 - of.plain.prefill_share
     time = 1.0 / of.speedup + decoding * (1.0 / bound - 1.0 / decode_speedup)
     return 1.0 / max(time, 1e-9)
-
-
-def service_load(request: PlanRequest) -> ServiceLoad | None:
-    """None: the request names batch sizes instead."""
-    if request.isl is None or request.osl is None or (request.concurrency is None and request.qps is None):
-        return None
-    if request.concurrency is None and find_spec("numba") is None:
-        return None  # a rate can be planned without the simulator
-    return ServiceLoad(
-        input_tokens=request.isl,
-        output_tokens=request.osl,
-        users=request.concurrency,
-        requests_per_second=request.qps,
-        range_ratio=request.range_ratio,
-        prefix_hit=request.prefix_hit,
-        max_num_batched_tokens=request.max_num_batched_tokens
-        or batched_tokens(request.engine, find_device(request.gpu)),
-    )
-
-
-def batched_tokens(engine: str, device: Device) -> int:
-    """Tokens per step of a server with default options."""
-    return find_engine(engine).batched_tokens(device)
 
 
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:

@@ -1,17 +1,17 @@
-"""The complete answer of `plan` for one drafter: rows, contexts, request rate and the engine's configuration."""
+"""The plan of one drafter: rows, contexts, load, and the engine's configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 
 from specmargin.answers.request_schema import MAX_BATCH
 from specmargin.answers.scenarios import scenarios_of
-from specmargin.app.service import Service, service, service_load
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
+from specmargin.catalog.lookup import find_device
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
@@ -30,6 +30,8 @@ from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
+from specmargin.simulator.service import Service, ServiceLoad, service
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
@@ -37,7 +39,7 @@ DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DrafterPlan:
     request: PlanRequest
     choice: DraftChoice
     own_acceptance: bool  # given with the request, not bundled
@@ -73,11 +75,11 @@ class Answer:
         return sum(row.speedup for row in rows) / len(rows)
 
 
-def answers(request: PlanRequest) -> list[Answer]:
-    """One answer per requested drafter, the best first."""
+def drafter_plans(request: PlanRequest) -> list[DrafterPlan]:
+    """One per requested drafter, the best first."""
     if request.isl is not None and request.osl is not None:
         request = request.model_copy(update={"context": round(request.isl + request.osl / 2.0)})
-    by_drafter = [answer(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
+    by_drafter = [drafter_plan(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
     return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
 
 
@@ -93,7 +95,7 @@ def load_of(request: PlanRequest) -> Load | None:
     )
 
 
-def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
+def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> DrafterPlan:
     """The setting first; everything else is what that setting gives."""
     setting, load = setting_of(request, pricer), load_of(request)
     no_spec, speculating = None, None
@@ -108,7 +110,7 @@ def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
         speculating = settle(pricer, load, setting)
         batches = _batches(pricer, request, setting, no_spec, speculating)
     plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
-    return Answer(
+    return DrafterPlan(
         request=request,
         choice=choice,
         own_acceptance=request.acceptance is not None,
@@ -129,7 +131,7 @@ def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:
     return speedup_ranges(plan, errors, own_acceptance=request.acceptance is not None)
 
 
-def row_and_range(of: Answer, batch: int) -> tuple[PlanRow, SpeedupRange]:
+def row_and_range(of: DrafterPlan, batch: int) -> tuple[PlanRow, SpeedupRange]:
     """What the same setting gives at any batch, and how sure that is."""
     for row, sure in zip(of.plan.rows, of.ranges, strict=True):
         if row.batch == batch:
@@ -143,12 +145,30 @@ def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Servic
     return None if load is None else service(pricer, load, schedule)
 
 
-def compare(best: Answer, request: PlanRequest, what: str) -> Comparison | Unverified:
+def service_load(request: PlanRequest) -> ServiceLoad | None:
+    """None: the request names batch sizes instead."""
+    if request.isl is None or request.osl is None or (request.concurrency is None and request.qps is None):
+        return None
+    if request.concurrency is None and find_spec("numba") is None:
+        return None  # a rate can be planned without the simulator
+    return ServiceLoad(
+        input_tokens=request.isl,
+        output_tokens=request.osl,
+        users=request.concurrency,
+        requests_per_second=request.qps,
+        range_ratio=request.range_ratio,
+        prefix_hit=request.prefix_hit,
+        max_num_batched_tokens=request.max_num_batched_tokens
+        or find_engine(request.engine).batched_tokens(find_device(request.gpu)),
+    )
+
+
+def compare(best: DrafterPlan, request: PlanRequest, what: str) -> Comparison | Unverified:
     """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
     return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
 
 
-def _compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparison:
+def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
