@@ -353,6 +353,7 @@ class RequestOption:
     shown: Shown
     unused: bool
     many: bool  # takes several values
+    parsed: bool  # from text, into numbers
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -377,6 +378,7 @@ def request_options(kind: type[Request]) -> Iterator[RequestOption]:
             shown=shown,
             unused=name in kind.unused,
             many=not parsed and _is_list(field.annotation),
+            parsed=parsed,
         )
 
 
