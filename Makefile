@@ -18,14 +18,16 @@ fetched: $(VENV)/bin/python
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/fetch_sglang.py
 
+# Tests start many processes: without bytecode each of them would compile the whole package again.
+TESTS := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
 test: $(VENV)/.installed-dev fetched
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(TESTS)
 
 # After each edit, in about a minute: without browser, golden files, published data and what is marked slow.
 test-fast: $(VENV)/.installed-dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
-		tests/unit tests/properties tests/contracts
+	$(TESTS) -m 'not slow' tests/unit tests/properties tests/contracts
 
 # 200 states of the page, 400 of the static site, then every bundled model, GPU and engine (continues where it was
 # stopped). `make test` runs samples of all three.

@@ -12,7 +12,6 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.api.results import SimulateResult, SweepResult
     from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from specmargin.verbs.duel import DuelAnswer
     from specmargin.verbs.plan import PlanAnswer
     from specmargin.verbs.price import PriceAnswer
+    from specmargin.verbs.simulate import SimulateAnswer
+    from specmargin.verbs.sweep import SweepAnswer
 
 _MODULE_BY_NAME = {
     "Architecture": "architecture.types",
@@ -57,12 +58,12 @@ _MODULE_BY_NAME = {
     "RooflineForm": "modes",
     "RoutingProfile": "routing.profile",
     "Scenario": "decisions.scenario",
-    "SimulateResult": "api.results",
+    "SimulateAnswer": "verbs.simulate",
     "SpecmarginError": "errors",
     "Step": "step",
     "StepPrice": "prices.model",
     "Survival": "acceptance.survival",
-    "SweepResult": "api.results",
+    "SweepAnswer": "verbs.sweep",
     "UniformRouting": "routing.profile",
     "break_even_acceptance": "acceptance.survival",
     "coverage": "api.verbs",
@@ -103,12 +104,12 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "RooflineForm",
     "RoutingProfile",
     "Scenario",
-    "SimulateResult",
+    "SimulateAnswer",
     "SpecmarginError",
     "Step",
     "StepPrice",
     "Survival",
-    "SweepResult",
+    "SweepAnswer",
     "UniformRouting",
     "__version__",
     "break_even_acceptance",

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import run
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.prices.measured_schema import PriceFile

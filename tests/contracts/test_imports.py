@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import LONGEST, ROOT, SLOW
 
 SOURCE = ROOT / "src" / "specmargin"
 
@@ -28,7 +28,6 @@ ORDER = (
     "simulator",
     "figures",
     "answers",
-    "app",
     "validation",
     "verbs",
     "api",
@@ -59,7 +58,6 @@ NARROWER = {
         "formats",
         "simulator",
         "answers",
-        "app",
     },
     "figures": set(ORDER[: ORDER.index("figures")]) - {"catalog", "formats", "live", "simulator"} | {"validation"},
 }
@@ -195,3 +193,8 @@ def test_tests_of_the_package_do_not_import_the_laboratory() -> None:
 def test_files_stay_readable() -> None:
     long = [f"{f.relative_to(SOURCE)}: {n}" for f in _files() if (n := len(f.read_text().splitlines())) > 450]
     assert long == []
+
+
+def test_files_that_conftest_names_exist() -> None:
+    """A file that moved would lose its place in the order, or its mark."""
+    assert [name for name in (*LONGEST, *SLOW) if not (ROOT / "tests" / name).is_file()] == []

@@ -11,10 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
-from specmargin.app.verbs_schema import (
-    SimulateRequest,
-)
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.catalog.lookup import find_model
 from specmargin.explorer.request_schema import PageRequest
 from specmargin.hardware.schema import DeviceTable
@@ -28,6 +25,7 @@ from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.price import PriceRequest
+from specmargin.verbs.simulate import SimulateRequest
 from tests import command_line
 from tests.command_line import Ended
 

@@ -20,8 +20,8 @@ from specmargin.architecture.precision import precision_named
 from specmargin.cli import completion
 from specmargin.cli.main import VERBS
 from specmargin.cli.main import run as run_verb
-from specmargin.cli.sweep import EXAMPLE
 from specmargin.errors import ArchitectureError
+from specmargin.verbs.sweep import EXAMPLE
 from tests.conftest import ROOT
 
 MOE = "qwen3.6-35b-a3b"

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.live.stub_engine import ModelRunnerOutput, Request, configuration, specmargin_scheduler
 
-from specmargin.cli import watch_view
 from specmargin.live.narrator import Narrator
 from specmargin.live.overhead import Comparisons, Shape, _rank
 from specmargin.live.policy_schema import policy_text
 from specmargin.live.vllm.bare import BARE
+from specmargin.verbs.watch.plug_in import _overhead
 from tests.unit.live import DEPTH, policy_file
 
 SHAPE = Shape(4, 3, True)
@@ -117,8 +117,8 @@ def test_any_rounds_are_taken(rounds: list[tuple[float, Shape | None, int, bool 
 
 def test_watch_shows_it_once_there_is_an_interval() -> None:
     shown = {"overhead_ratio": 0.002, "overhead_ratio_low": -0.001, "overhead_ratio_high": 0.005}
-    assert watch_view._overhead(shown) == "rounds take +0.2% (-0.1% to +0.5%) with the plug-in"
-    assert watch_view._overhead({"overhead_comparisons_total": 3.0}) == ""
+    assert _overhead(shown) == "rounds take +0.2% (-0.1% to +0.5%) with the plug-in"
+    assert _overhead({"overhead_comparisons_total": 3.0}) == ""
 
 
 # --- in vLLM's scheduler ---

@@ -11,7 +11,7 @@ import altair as alt
 import pytest
 
 import specmargin
-from specmargin.api.results import Result
+from specmargin.answers.answer import Answer
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from tests.conftest import ROOT
@@ -39,7 +39,7 @@ policy = ["none", "fixed:2"]
 """
 _LOAD: dict[str, Any] = {"qps": 4, "requests": 8, "osl": 20, "isl": "1k", "policy": "fixed:2,none"}
 #: The same question in Python and on the command line.
-QUESTIONS: dict[str, tuple[Callable[[], Result], str]] = {
+QUESTIONS: dict[str, tuple[Callable[[], Answer[Any]], str]] = {
     "plan": (
         lambda: specmargin.plan(MOE, gpu="h200", gpus=2, batch=[1, 64], acceptance="0.7"),
         f"{MOE} --gpu h200 --gpus 2 --batch 1,64 --acceptance 0.7",
@@ -58,10 +58,10 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], str]] = {
         f"{MOE} --gpu h200 --prices datasheet --qps 4 --requests 8 --osl 20 --isl 1k --policy fixed:2,none",
     ),
 }
-_ANSWERS: dict[str, Result] = {}
+_ANSWERS: dict[str, Answer[Any]] = {}
 
 
-def answer(name: str) -> Result:
+def answer(name: str) -> Answer[Any]:
     """Each question is asked once."""
     if name not in _ANSWERS:
         _ANSWERS[name] = QUESTIONS[name][0]()

@@ -24,7 +24,6 @@ from specmargin.schema import StrictModel, first_complaint
 MAX_BATCH = 65_536
 MAX_DEPTH = 64
 MAX_CONTEXT = 1 << 24
-MAX_REQUESTS = 10_000_000  # of a simulation
 #: Why some verbs refuse a field.
 NO_ACCEPTANCE = "no price depends on acceptance"
 FULL_DRAFTS = "drafts of their full depth are priced here"

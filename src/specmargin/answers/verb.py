@@ -3,8 +3,8 @@
     @verb(DuelRequest, outputs=ChartOutputs)
     def duel(request: DuelRequest) -> DuelAnswer: ...
 
-A function that also takes `outputs` is given them; one that takes `progress` reports how far it is. The help page is
-the docstring of the function's module.
+A function that also takes `outputs` is given them; one that takes `progress` or `bars` reports how far it is. The help
+page is the docstring of the function's module.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ Item = TypeVar("Item")
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
+#: Gives the function that is told of a name how many there are of it and how many are done: one bar per name.
+Bars = Callable[[], AbstractContextManager[Callable[[str, int, int], None]]]
+
+
 def silent(_what: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda _: None)
+
+
+def no_bars() -> AbstractContextManager[Callable[[str, int, int], None]]:
+    return nullcontext(lambda *_: None)
 
 
 def tracked(progress: Progress, what: str, items: Sequence[Item]) -> Iterator[Item]:
@@ -53,7 +61,7 @@ class Verb(Generic[RequestKind, AnswerKind]):
 
     @property
     def services(self) -> frozenset[str]:
-        """What the function takes besides its request: `outputs`, `progress`."""
+        """What the function takes besides its request: `outputs`, `progress`, `bars`."""
         return frozenset(list(inspect.signature(self.function).parameters)[1:])
 
     def __call__(self, request: RequestKind, **services: Any) -> AnswerKind:

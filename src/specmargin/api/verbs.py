@@ -13,16 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from specmargin.answers.request_schema import read_request
-from specmargin.api.results import SimulateResult, SweepResult
-from specmargin.app.verbs_schema import SimulateRequest
-from specmargin.errors import needs_extra
-from specmargin.files import check_new
 
 if TYPE_CHECKING:
     from specmargin.verbs.coverage import CoverageAnswer, GroupingAnswer
     from specmargin.verbs.duel import DuelAnswer
     from specmargin.verbs.plan import PlanAnswer
     from specmargin.verbs.price import PriceAnswer
+    from specmargin.verbs.simulate import SimulateAnswer
+    from specmargin.verbs.sweep import SweepAnswer
 
 
 def plan(model: str, **options: Any) -> PlanAnswer:
@@ -56,28 +54,23 @@ def duel(model: str, **options: Any) -> DuelAnswer:
     return verb.ask(model=model, **options)
 
 
-def simulate(model: str, **options: Any) -> SimulateResult:
+def simulate(model: str, **options: Any) -> SimulateAnswer:
     """A workload served under one policy or several. Options are those of `specmargin simulate`."""
-    with needs_extra("simulate"):
-        from specmargin.app.simulating import simulated  # noqa: PLC0415
+    from specmargin.verbs.simulate import simulate as verb  # noqa: PLC0415
 
-    return SimulateResult(simulated(read_request(SimulateRequest, {"model": model, **options})))
+    return verb.ask(model=model, **options)
 
 
-def sweep(grid: str | Path | Mapping[str, Any], *, output: str | Path | None = None, workers: int = 1) -> SweepResult:
+def sweep(grid: str | Path | Mapping[str, Any], *, output: str | Path | None = None, workers: int = 1) -> SweepAnswer:
     """Every cell of a grid: a TOML file as `specmargin sweep` takes it, or the same as a dictionary.
 
     `output`: the file of finished cells, which are not run again; without it nothing is kept. With several `workers`, a
     script needs the usual `if __name__ == "__main__":`, because they are processes.
     """
-    with needs_extra("simulate"):
-        from specmargin.app.sweeping import cells_of, runner_of, swept  # noqa: PLC0415
+    from specmargin.verbs.sweep import SweepOutputs, SweepRequest, swept  # noqa: PLC0415
 
-    source = grid if isinstance(grid, Mapping) else Path(grid)
-    cells = cells_of(source)
-    folder = Path() if isinstance(source, Mapping) else source.parent
-    if output is not None:
-        check_new(Path(output), force=True)  # cells in it are kept
-        return SweepResult(swept(cells, Path(output), folder, runner_of(workers)))
+    given = dict(grid) if isinstance(grid, Mapping) else str(grid)
+    request = read_request(SweepRequest, {"grid": given, "workers": workers})
     with TemporaryDirectory() as temporary:
-        return SweepResult(swept(cells, Path(temporary) / "cells.jsonl", folder, runner_of(workers)))
+        cells = Path(temporary) / "cells.jsonl" if output is None else Path(output)
+        return swept(request, outputs=SweepOutputs(output=cells))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import typer
 
 from specmargin.errors import InputError
+from specmargin.verbs import find_verb, split_verb, verb_names
 
 VARIABLE = "_SPECMARGIN_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
@@ -56,16 +58,24 @@ def _candidates(verbs: Mapping[str, str], typed: list[str]) -> list[str]:
         return [*verbs, "--help", "--version", "--completion"]
     if typed[0] not in verbs:
         return []
-    command = typer.main.get_command(importlib.import_module(f"specmargin.cli.{typed[0]}").app)
-    inner = getattr(command, "commands", {})
-    if inner and (len(typed) == 1 or typed[1] not in inner):
-        return [*inner, "--help"]
-    command = inner[typed[1]] if inner else command
+    name, after = split_verb(typed)
+    parts = [known.split()[1] for known in verb_names() if known.startswith(f"{typed[0]} ")]
+    if parts and not name:
+        return [*parts, "--help"]
     if typed[-1] in _NAMES:
         return _NAMES[typed[-1]]()
-    options = [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
+    command = _command(name or typed[0])
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
     takes_model = any(parameter.name == "model" for parameter in command.params)
-    return (_models() if takes_model and len(typed) == 1 + bool(inner) else []) + [*options, "--help"]
+    return (_models() if takes_model and not after else []) + [*options, "--help"]
+
+
+def _command(name: str) -> Any:
+    if name in verb_names():
+        from specmargin.cli.verbs import command
+
+        return typer.main.get_command(command(find_verb(name)))
+    return typer.main.get_command(importlib.import_module(f"specmargin.cli.{name}").app)
 
 
 def _models() -> list[str]:

@@ -15,7 +15,7 @@ import typer
 
 from specmargin._version import __version__
 from specmargin.errors import InputError, nearest_names
-from specmargin.verbs import find_verb, verb_names
+from specmargin.verbs import find_verb, split_verb, verb_names
 
 # Matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6 s.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -89,10 +89,15 @@ _MAY_BE_EMPTY = ("--depths", "--long-batches")
 
 def run(verb: str, arguments: list[str]) -> int:
     _refuse_empty(verb, arguments)
-    if verb in verb_names():
+    name, rest = split_verb([verb, *arguments])
+    if name:
         from specmargin.cli.verbs import command
 
-        return _call(command(find_verb(verb)), arguments, f"specmargin {verb}")
+        return _call(command(find_verb(name)), rest, f"specmargin {name}")
+    if any(known.startswith(f"{verb} ") for known in verb_names()):
+        from specmargin.cli.verbs import group
+
+        return _call(group(verb, VERBS[verb]), arguments, f"specmargin {verb}")
     module = importlib.import_module(f"specmargin.cli.{verb}")
     return _call(module.app, arguments, f"specmargin {verb}")
 

@@ -20,7 +20,7 @@ import polars as pl
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import VERBS, run
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.board import FAULTS, Board
@@ -124,8 +124,10 @@ def _measure_gpu(folder: Path) -> Any:
 def _ladder(folder: Path) -> Any:
     """At small batches: the policies' look-ahead to 512 takes most of a minute."""
     small, few = partial(study_table, max_batch=8), partial(ladder, concurrencies=(1, 8), sequences=80)
-    page = "specmargin.app.acceptance_study"
-    with patch(f"{page}.study_table", small), patch(f"{page}.ladder", few):
+    with (
+        patch("specmargin.answers.ladder_prices.study_table", small),
+        patch("specmargin.policies.study.ladder.ladder", few),
+    ):
         return _answered(
             "profile",
             "acceptance",
