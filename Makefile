@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api readme docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -65,6 +65,10 @@ golden: $(VENV)/.installed-dev
 # The list of modules in docs/map.md, from their docstrings.
 map:
 	$(PYTHON) scripts/update_map.py
+
+# The verbs as Python functions, with an option per field of their requests.
+api: $(VENV)/.installed-dev
+	$(BIN)/python scripts/update_api.py
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
