@@ -12,6 +12,7 @@ a structured array, read and written in place. `requests["prompt_tokens"]` is th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Protocol, TypeVar, cast, get_type_hints, overload
 
 import numpy as np
@@ -35,6 +36,7 @@ class Rows(Protocol[Row_co]):
     def __getitem__(self, index: str) -> npt.NDArray[Any]: ...
 
 
+@cache
 def record_type(row: type) -> np.dtype[Any]:
     """The record type of a class whose annotations are int and float."""
     fields = [(name, _KINDS[kind]) for name, kind in get_type_hints(row).items()]

@@ -125,7 +125,7 @@ def test_flags_of_another_engine() -> None:
     ("options", "words"),
     [({"gpu": "h200", "bacth": 3}, "bacth"), ({}, "gpu"), ({"gpu": "h200", "depth": -1}, "depth")],
 )
-def test_a_bad_option_is_named(options: dict[str, object], words: str) -> None:
+def test_a_bad_option_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         specmargin.plan(MOE, **options)
 
