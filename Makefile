@@ -76,7 +76,7 @@ readme: $(VENV)/.installed-dev
 # The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
-	@echo "build/docs/index.html"
+	@echo "build/docs/index.html; with search: $(PYTHON) -m http.server -d build/docs"
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
