@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from lab.terminal import run
 from specmargin.acceptance.calibration import KNOTS, Logistic, hats, logit, sigmoid
 from specmargin.acceptance.compiled import CompiledCalibrator
 from specmargin.policies.kernel.prices import PriceTable
@@ -73,4 +74,4 @@ def plain(model: Logistic, table: PriceTable, rate: float, confidence: FloatArra
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)
