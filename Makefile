@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api readme docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -66,13 +66,17 @@ golden: $(VENV)/.installed-dev
 map:
 	$(PYTHON) scripts/update_map.py
 
+# The verbs as Python functions, with an option per field of their requests.
+api: $(VENV)/.installed-dev
+	$(BIN)/python scripts/update_api.py
+
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
 
 # The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
-	@echo "build/docs/index.html"
+	@echo "build/docs/index.html; with search: $(PYTHON) -m http.server -d build/docs"
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py

@@ -45,7 +45,7 @@ def record_type(row: type) -> np.dtype[Any]:
 
 def rows_of(row: type[Row], count: int = 1, **values: float) -> Rows[Row]:
     """`count` rows of zeros, with `values` in all of them."""
-    rows = np.zeros(count, dtype=record_type(row))
+    rows = np.zeros(count, dtype=record_type(cast(Any, row)))
     for name, value in values.items():
         rows[name] = value
     return cast("Rows[Row]", rows)

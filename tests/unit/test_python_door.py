@@ -106,7 +106,7 @@ def test_an_answer_says_how_it_was_made(name: str) -> None:
 def test_frames_plots_and_notebooks(name: str) -> None:
     result = answer(name)
     frame = result.to_frame()
-    assert frame.height == len(result.rows)  # type: ignore[attr-defined]
+    assert frame.height == len(result.rows)
     assert isinstance(result.plot(), alt.TopLevelMixin)
     shown = result._repr_html_()
     assert "<table>" in shown
@@ -125,7 +125,7 @@ def test_flags_of_another_engine() -> None:
     ("options", "words"),
     [({"gpu": "h200", "bacth": 3}, "bacth"), ({}, "gpu"), ({"gpu": "h200", "depth": -1}, "depth")],
 )
-def test_a_bad_option_is_named(options: dict[str, object], words: str) -> None:
+def test_a_bad_option_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         specmargin.plan(MOE, **options)
 

@@ -54,6 +54,7 @@ class Verb(Generic[RequestKind, AnswerKind]):
     outputs: type[Outputs]
     function: Callable[..., AnswerKind]
     waiting: str | None  # shown while the answer takes longer than two seconds
+    served: bool  # also over HTTP, by the server of the web page: it is answered within a second
 
     @property
     def help(self) -> str:
@@ -73,10 +74,14 @@ class Verb(Generic[RequestKind, AnswerKind]):
 
 
 def verb(
-    request: type[RequestKind], *, outputs: type[Outputs] = TableOutputs, waiting: str | None = None
+    request: type[RequestKind],
+    *,
+    outputs: type[Outputs] = TableOutputs,
+    waiting: str | None = None,
+    served: bool = False,
 ) -> Callable[[Callable[..., AnswerKind]], Verb[RequestKind, AnswerKind]]:
     def register(function: Callable[..., AnswerKind]) -> Verb[RequestKind, AnswerKind]:
         name = function.__name__.replace("_", " ")
-        return Verb(name=name, request=request, outputs=outputs, function=function, waiting=waiting)
+        return Verb(name=name, request=request, outputs=outputs, function=function, waiting=waiting, served=served)
 
     return register

@@ -42,10 +42,10 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
     return app
 
 
-def group(verb: str, text: str) -> typer.Typer:
-    """The page that lists the parts of a verb of two words; `split_verb` finds the part itself."""
+def group(verb: str) -> typer.Typer:
+    """The page that lists the verbs of two words that begin with this one; `split_verb` finds the verb itself."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-    app.callback(help=text)(lambda: None)
+    app.callback()(lambda: None)
     for name in verb_names():
         first, _, part = name.partition(" ")
         if first == verb:
