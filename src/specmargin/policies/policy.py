@@ -240,14 +240,15 @@ class Compiled:
         survival, lengths = as_float64(survival), as_int64(drafted)
         if not (survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self._max_batch):
             return decision._replace(verify_depths=drafted, ignored=1)
-        kind, accepted, reached, gain = decide.verify_by_handle(self._handle, decision.gated, survival, lengths)
+        kind, accepted, reached = decide.verify_by_handle(self._handle, decision.gated, survival, lengths)
         if kind != decide.GATED:
             return decision._replace(verify_depths=drafted, ignored=int(kind == decide.UNUSABLE))
         kernel = self._kernel
         depths = kernel.scratch.depths[:batch].copy()
         if not kernel.rules.learns:  # nothing will be compared with the outcome
             return Decision(decision.depth, decision.gated, depths)
-        expected = Expectation(depths, accepted, reached, kernel.scratch.unseen.copy(), gain)
+        scratch = kernel.scratch
+        expected = Expectation(depths, accepted, reached, scratch.unseen.copy(), scratch.no_drafts)
         return Decision(decision.depth, decision.gated, depths, expected)  # `_replace` takes a microsecond
 
 

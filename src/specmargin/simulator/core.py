@@ -98,7 +98,8 @@ def _finish(simulation: Simulation, expected: Expectation) -> None:
 
 @compiled
 def _no_expectation(simulation: Simulation) -> Expectation:
-    return Expectation(simulation.state.lengths[:0], 0.0, 0.0, simulation.kernel.scratch.nothing, 0.0, 0.0)
+    scratch = simulation.kernel.scratch
+    return Expectation(simulation.state.lengths[:0], 0.0, 0.0, scratch.nothing, scratch.no_drafts)
 
 
 @compiled
@@ -110,11 +111,12 @@ def _verify(simulation: Simulation) -> Expectation:
     if simulation.limits.by_python:
         _trim(state, state.lengths)
         return _no_expectation(simulation)
-    kind, accepted, reached, gain = choose_verify(kernel, True, state.survival[:held], state.lengths[:held])
+    kind, accepted, reached = choose_verify(kernel, True, state.survival[:held], state.lengths[:held])
     if kind != GATED:
         return _no_expectation(simulation)
     _trim(state, kernel.scratch.depths)
-    return Expectation(kernel.scratch.depths[:held], accepted, reached, kernel.scratch.unseen, gain, 0.0)
+    scratch = kernel.scratch
+    return Expectation(scratch.depths[:held], accepted, reached, scratch.unseen, scratch.no_drafts)
 
 
 @compiled
