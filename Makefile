@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme screenshots clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -41,7 +41,7 @@ test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 bench-live: $(LIVE)/.installed
-	$(LIVE)/bin/python benchmarks/live_swing.py
+	$(LIVE)/bin/python -m lab.live.swing
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -49,7 +49,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev
-	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	for part in prices routing policy driver overhead simulator explorer; do \
+		echo "== $$part"; $(BIN)/python -m lab.speed.$$part || exit 1; done
 
 # Records prices, decisions and public names again and prints what moved: see tests/golden/README.md.
 golden: $(VENV)/.installed-dev
@@ -62,13 +63,18 @@ map:
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
 
+# The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+	@echo "build/docs/index.html"
+
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/screenshots.py screenshots
 
 # Numba's cache does not see that a function called from another file has changed.
 clean-compiled:
-	find src tests benchmarks -name '*.nbi' -delete -o -name '*.nbc' -delete
+	find src tests lab -name '*.nbi' -delete -o -name '*.nbc' -delete
 
 clean:
 	rm -rf $(VENV) $(LIVE) .cache screenshots build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -83,6 +89,10 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@ $(VENV)/.installed
 
 $(LIVE)/.installed: pyproject.toml scripts/live_environment.py

@@ -1,4 +1,4 @@
-"""Update command output in the documentation: the first screen of the README, the tables of docs/design-space.md.
+"""Update command output in the documentation: the README's first screen, the tables of docs/results/design-space.md.
 
 Run it whenever a price changes: make readme
 """
@@ -21,7 +21,7 @@ _TABLE = re.compile(
 
 def main() -> None:
     _first_screen(ROOT / "README.md")
-    _design_tables(ROOT / "docs" / "design-space.md")
+    _design_tables(ROOT / "docs" / "results" / "design-space.md")
 
 
 def _output(arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/design-space.md is run: under each command that says BATCH stands a table of what it prints."""
+"""docs/results/design-space.md is run: under each command that says BATCH stands a table of what it prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from specmargin.cli.main import run
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "design-space.md").read_text()
+PAGE = (ROOT / "docs" / "results" / "design-space.md").read_text()
 TABLES = re.findall(
     r"^    specmargin design (.*BATCH)\n\n\| batch \| (.*) \|\n\|[- |]*\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE
 )

@@ -150,11 +150,11 @@ def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
     assert wrong == []
 
 
-def test_benchmarks_do_not_import_tests() -> None:
-    """What both use lies in benchmarks/live."""
+def test_the_laboratory_does_not_import_tests() -> None:
+    """What both use lies in lab/live."""
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
-        for file in sorted((ROOT / "benchmarks").rglob("*.py"))
+        for file in sorted((ROOT / "lab").rglob("*.py"))
         for module in _imports(file)
         if module.split(".")[0] == "tests"
     ]

@@ -1,4 +1,4 @@
-"""docs/live.md: its commands run in order, and its settings and metrics are those of the code."""
+"""The pages about live engines: their commands run in order, and their settings and metrics are those of the code."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ from tests.conftest import ROOT
 from tests.unit.test_live_capture import fill, writer
 from tests.unit.test_watch import metrics, serving
 
-PAGE = (ROOT / "docs" / "live.md").read_text()
+VLLM, SGLANG, WATCH = ((ROOT / "docs" / "guide" / f"{page}.md").read_text() for page in ("vllm", "sglang", "watch"))
+PLUGIN, METRICS_PAGE = ((ROOT / "docs" / "reference" / f"{page}.md").read_text() for page in ("plugin", "metrics"))
+PAGES = VLLM + SGLANG + WATCH + PLUGIN
 COMMANDS = [
     command.replace("\\\n", " ")
-    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for block in re.findall(r"```console\n(.*?)```", PAGES, re.DOTALL)
     for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE)
 ]
-OBJECTS = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+OBJECTS = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGES, re.DOTALL)]
 FLAGS = [word for command in COMMANDS for word in shlex.split(command) if word.startswith("{")]
 
 
-def test_the_page_has_its_parts() -> None:
-    assert [command.split()[0] for command in COMMANDS].count("specmargin") == 7
+def test_the_pages_have_their_parts() -> None:
+    assert [command.split()[0] for command in COMMANDS].count("specmargin") == 8
     assert sum("--additional-config" in command for command in COMMANDS) == 2
     assert len(OBJECTS) == 4
-    assert all(f"vLLM {version}.x" in PAGE for version in SUPPORTED)
-    assert f"SGLang {', '.join(SGLANG_SUPPORTED[:-1])} and {SGLANG_SUPPORTED[-1]}." in " ".join(PAGE.split())
+    assert all(f"vLLM {version}.x" in page for version in SUPPORTED for page in (VLLM, PLUGIN))
+    assert f"SGLang {', '.join(SGLANG_SUPPORTED[:-1])} and {SGLANG_SUPPORTED[-1]}." in " ".join(SGLANG.split())
     for step in range(1, 6):
-        assert f"\n## {step}. " in PAGE
+        assert f"\n## {step}. " in VLLM
 
 
 def _settings() -> list[Any]:
@@ -50,7 +52,7 @@ def _settings() -> list[Any]:
 
 
 def test_settings_on_the_page_are_understood() -> None:
-    parsed = [read_settings(values, "docs/live.md") for values in _settings()]
+    parsed = [read_settings(values, "the guide") for values in _settings()]
     assert {settings.mode for settings in parsed} == set(Mode)
 
 
@@ -63,14 +65,25 @@ def test_requests_on_the_page_are_understood() -> None:
         assert request.limit == body["vllm_xargs"].get(DEPTH_ARGUMENT, request.limit)
 
 
-def _rows(heading: str) -> dict[str, list[str]]:
-    table = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+def test_the_main_command_keeps_the_defaults_of_vllm_on_a_gpu() -> None:
+    """Async scheduling, the second model runner, graphs and the gate `auto` are what was measured."""
+    (served,) = [command for command in COMMANDS if '"adaptive"' in command and command.startswith("vllm serve")]
+    assert [word for word in shlex.split(served) if word.startswith("-")] == [
+        "--speculative-config",
+        "--additional-config",
+    ]
+    (settings,) = [values for values in _settings() if values.keys() == {"mode", "policy"}]
+    assert read_settings(settings, "the guide").gate == GateSettings()
+
+
+def _rows(page: str, heading: str) -> dict[str, list[str]]:
+    table = page.split(f"\n## {heading}\n")[1].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines() if line[:3] == "| `"]
     return {row[0].strip("`"): row[1:] for row in rows}
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
-    rows = _rows("Settings")
+    rows = _rows(PLUGIN, "Settings")
     whole = Settings().model_dump(mode="json")
     parts = {"gate": GateSettings(), "capture": CaptureSettings(folder=Path("x"))}
     expected = whole | {
@@ -85,7 +98,7 @@ def test_every_setting_is_listed_with_its_default() -> None:
 
 
 def test_every_setting_for_sglang_is_listed() -> None:
-    assert tuple(_rows("SGLang")) == SETTINGS
+    assert tuple(_rows(SGLANG, "Settings")) == SETTINGS
 
 
 def test_the_file_for_sglang_is_understood(tmp_path: Path) -> None:
@@ -99,7 +112,7 @@ def test_the_file_for_sglang_is_understood(tmp_path: Path) -> None:
 
 
 def test_every_metric_is_listed_with_the_description_in_the_code() -> None:
-    rows = _rows("Metrics")
+    rows = _rows(METRICS_PAGE, "On the server's `/metrics`")
     assert set(rows) == {f"specmargin_{m.name}" for m in METRICS} | {
         "specmargin_depth_chosen_total",
         "specmargin_faults_total",
@@ -109,8 +122,8 @@ def test_every_metric_is_listed_with_the_description_in_the_code() -> None:
 
 
 def test_every_argument_and_mode_is_listed() -> None:
-    assert set(_rows("Requests")) == {DEPTH_ARGUMENT, CLASS_ARGUMENT}
-    assert set(_rows("Modes")) == set(Mode)
+    assert set(_rows(PLUGIN, "Requests")) == {DEPTH_ARGUMENT, CLASS_ARGUMENT}
+    assert set(_rows(PLUGIN, "Modes")) == set(Mode)
 
 
 def _capture(folder: Path) -> None:

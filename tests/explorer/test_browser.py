@@ -376,7 +376,7 @@ def test_no_serious_accessibility_violation(
 
 @pytest.mark.parametrize("prices", ["laws", pytest.param("tables", marks=needs_tables)])
 def test_a_change_asks_once_and_redraws_once(open_page: Open, prices: str) -> None:
-    """How long that takes is measured by `benchmarks/bench_explorer.py`, on a quiet machine."""
+    """How long that takes is measured by `lab/speed/explorer.py`, on a quiet machine."""
     page = settled(ready(open_page(f"/?prices={prices}")))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/view?" in request.url else None)

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.live.measuring import ENVIRONMENT
-from benchmarks.live.models import Pair, find_pair
+from lab.live.measuring import ENVIRONMENT
+from lab.live.models import Pair, find_pair
 
 from tests.conftest import ROOT
 
@@ -55,7 +55,7 @@ def plain(run_engine: Callable[..., Result]) -> Result:
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that gates by confidence, at prices of this kind of engine. Its quality does not matter here."""
-    from benchmarks.live.policies import small_policy  # noqa: PLC0415 (compiled)
+    from lab.live.policies import small_policy  # noqa: PLC0415 (compiled)
 
     path = tmp_path_factory.mktemp("policy") / "test.policy.json"
     path.write_text(small_policy(DEPTH))

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from benchmarks.live.models import Pair
+from lab.live.models import Pair
 
 from specmargin.acceptance.bank import Rounds, read_bank
 from tests.live.conftest import Result, standard_batches

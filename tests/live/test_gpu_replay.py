@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu import replay
+from lab.gpu import replay
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed here")
 

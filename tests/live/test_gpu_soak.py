@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.gpu import soak
-from benchmarks.gpu.serving import count_budgets
+from lab.gpu import soak
+from lab.gpu.serving import count_budgets
 
 from tests.live.test_gate import DEPTH, _add, _admitted, _manager, _no_gpu  # noqa: F401 (a fixture)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu import gate_turns, replay, report, turns
+from lab.gpu import gate_turns, replay, report, turns
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed here")
 SPEED = {"vllm": 1.0, "vllm honest": 1.1, "specmargin": 1.2, "whole": 1.05}

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.live.cpu import cpu_dtype
-from benchmarks.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
-from benchmarks.live.models import Pair, reference_folder
+from lab.live.cpu import cpu_dtype
+from lab.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
+from lab.live.models import Pair, reference_folder
 
 from specmargin.measure.points import Kind, Point, Run, Surface
 from specmargin.measure.prompts import read_prompts

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from benchmarks.live.models import Pair
+from lab.live.models import Pair
 
 from tests.live.conftest import DEPTH, Result
 from tests.live.heads import make_eagle3, make_mtp_target

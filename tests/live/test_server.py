@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.live.models import Pair
+from lab.live.models import Pair
 
 from tests.live.conftest import Server
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live.models import Pair
+from lab.live.models import Pair
 
 from tests.live.conftest import Server
 

@@ -4,7 +4,7 @@
 https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding: at a high target batch a lower
 k/n and a higher ratio of routed to shared experts keep verification bandwidth-bound, so speculation keeps its speed-up;
 at a low one shared experts help, because all positions of a run read the same ones. The claims, as our issue puts them,
-are about speed-up. What they do to goodput is asserted beside them; docs/design-space.md has the numbers.
+are about speed-up. What they do to goodput is asserted beside them; docs/results/design-space.md has the numbers.
 
 Priced with a graph for every step: vLLM's limit of 512 positions would cut depth at high batches, whatever the experts.
 """

@@ -78,7 +78,7 @@ def test_ladder(rows: dict[tuple[int, str], LadderRow]) -> None:
 def test_the_page_shows_what_is_played(rows: dict[tuple[int, str], LadderRow], request: pytest.FixtureRequest) -> None:
     head = "autoregressive" if "passes" in request.node.name else "block"
     gains = " | ".join(f"{rows[concurrency, OURS].gain:+.1%}" for concurrency in LEAST)
-    assert f"| study prices, {head} head | {gains} |" in (ROOT / "docs" / "policies.md").read_text()
+    assert f"| study prices, {head} head | {gains} |" in (ROOT / "docs" / "results" / "policies.md").read_text()
 
 
 def test_no_peer_wins(rows: dict[tuple[int, str], LadderRow]) -> None:

@@ -2,7 +2,7 @@
 
 With captured rounds and their confidences the controller beats every fixed depth and no speculation, over the day and
 in every hour. Without the bank, rounds are drawn from the example's curves: then it commits the most, and that is all.
-The whole day, hour by hour, is in docs/simulator.md and in `benchmarks/bench_simulator.py`.
+The whole day, hour by hour, is in docs/results/simulator.md and in `lab/speed/simulator.py`.
 """
 
 from __future__ import annotations

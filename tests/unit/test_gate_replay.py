@@ -1,7 +1,7 @@
 """The whole loop of the gate in the workers, replayed on rounds that were measured on an H200.
 
 Driver, orders, budgets from confidences that are two steps old, the split by the newest ones, what comes back, and
-learning; only the engine is replaced: its seconds are fitted to `benchmarks/results/vllm-0.32-h200/gates.json`, and
+learning; only the engine is replaced: its seconds are fitted to `lab/results/vllm-0.32-h200/gates.json`, and
 drafts come from a synthetic bank.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu.replay import Bank, fitted, synthetic_bank
+from lab.gpu.replay import Bank, fitted, synthetic_bank
 
 from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
@@ -29,7 +29,7 @@ from specmargin.policies.kernel.budget import ranking_confidences
 from specmargin.step import FloatArray, IntArray
 from tests.command_line import run
 
-MEASURED = Path(__file__).parents[2] / "benchmarks/results/vllm-0.32-h200/gates.json"
+MEASURED = Path(__file__).parents[2] / "lab/results/vllm-0.32-h200/gates.json"
 ROOT = Path(__file__).parents[2] / "src/specmargin/catalog"
 DEPTH, GRAPHS = 5, [1, 2, 4, 8, *range(16, 513, 8)]
 NOISE = 0.01

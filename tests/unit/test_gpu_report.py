@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu import report
+from lab.gpu import report
 
-RESULTS = Path(__file__).parents[2] / "benchmarks/results/vllm-0.32-h200"
+RESULTS = Path(__file__).parents[2] / "lab/results/vllm-0.32-h200"
 
 
 def _phase(generator: np.random.Generator, blocks: int, speeds: dict[str, float]) -> report.Phase:
@@ -60,7 +60,7 @@ def test_runs_of_several_machines_count_together(tmp_path: Path) -> None:
 
 
 def test_the_gate_keeps_up_with_the_best_contestant_at_every_load() -> None:
-    """What docs/live.md says of the committed runs."""
+    """What docs/results says of the committed runs."""
     phases = report.read_gates(*sorted(RESULTS.glob("gates*.json")))
     for batch in (1, 4, 16, 64, 128, 256):
         chosen = [phase for phase in phases if phase.batch == batch]

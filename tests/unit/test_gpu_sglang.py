@@ -1,4 +1,4 @@
-"""Contestants of `benchmarks/gpu_sglang.py`, and its tables."""
+"""Contestants of `lab/gpu/sglang_swing.py`, and its tables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.gpu.report import phase_of
-from benchmarks.gpu.sglang_report import main
-from benchmarks.gpu_sglang import DEPTHS, TRAFFIC, Fixed, Seat, make
+from lab.gpu.report import phase_of
+from lab.gpu.sglang_report import main
+from lab.gpu.sglang_swing import DEPTHS, TRAFFIC, Fixed, Seat, make
 
 
 class Learner(Fixed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.live.cpu import cpu_dtype, dtype_of
+from lab.live.cpu import cpu_dtype, dtype_of
 
 # The features that Linux lists on an AWS Graviton2 and on a Graviton3.
 NEOVERSE_N1 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"

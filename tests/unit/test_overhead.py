@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.live.stub_engine import ModelRunnerOutput, Request, configuration, specmargin_scheduler
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.live.stub_engine import ModelRunnerOutput, Request, configuration, specmargin_scheduler
 
 from specmargin.cli import watch_view
 from specmargin.live.narrator import Narrator

@@ -37,7 +37,7 @@ def gate(verify_seconds: Any, estimator: OnlineEstimator | None = None) -> VllmA
 def test_its_curve_is_the_one_that_was_measured() -> None:
     """H200, Qwen3-30B-A3B, `max_num_seqs` 256: within 1.5% from 256 positions on. Below, the measured curve is a
     staircase (attention takes 32 requests at a time), 0 to 3.4 ms above these prices."""
-    curves = json.loads((ROOT / "benchmarks/results/vllm-0.32-h200/whole.json").read_text())["curves"]
+    curves = json.loads((ROOT / "lab/results/vllm-0.32-h200/whole.json").read_text())["curves"]
     positions, measured = np.array(curves["positions"], dtype=np.int64), np.array(curves["vllm"]) / 1e3
     _, scenario = scenario_of(ScenarioRequest(model="qwen3-30b-a3b", gpu="h200", prices="laws", drafter="eagle3"))
     priced = profiled_seconds(Pricer(scenario), max_batch=256, max_depth=5)[positions]

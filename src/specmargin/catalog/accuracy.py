@@ -1,4 +1,4 @@
-"""Errors of predicted speed-ups, by how prices are known (scripts/fit_ranges.py)."""
+"""Errors of predicted speed-ups, by how prices are known (lab/fits/ranges.py)."""
 
 from __future__ import annotations
 

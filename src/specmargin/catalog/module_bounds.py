@@ -1,4 +1,4 @@
-"""Bundled times of whole attention modules, by GPU (`scripts/pack_modules.py` writes them).
+"""Bundled times of whole attention modules, by GPU (`lab/fits/modules.py` writes them).
 
 `module_times.npz` has two entries per GPU: an index (JSON: engine, release, signature and axes of every module) and
 the logarithms of all times in steps of 0.5%, one module after another.

@@ -69,7 +69,7 @@ def assumed_routing() -> CurveRouting:
     """For a model without a capture: halfway between a captured model's curves, scaled to its experts, and uniform.
 
     Published speed-ups of four mixtures lie between both ends: the curves alone predict 8% too much, uniform routing 2%
-    too little, in the median (docs/speedups.md).
+    too little, in the median (docs/results/speedups.md).
     """
     detail = f"halfway between the routing of {SCALED}, scaled to this model's experts, and uniform: capture your own"
     return bundled_routing(SCALED).towards_uniform(_PRIOR_WEIGHT, name=ASSUMED, source=assumed(detail))

@@ -42,7 +42,7 @@ PolicyOption = Annotated[
     Path | None,
     typer.Option(
         "--policy",
-        help="Write the policy file of the live controller in vLLM or SGLang (docs/live.md).",
+        help="Write the policy file of the live controller in vLLM or SGLang (docs/guide/vllm.md).",
         rich_help_panel=o.OUTPUT,
     ),
 ]

@@ -83,7 +83,7 @@ def validate(
 
       specmargin validate served --plot out.png
 
-      specmargin validate speedups mine.csv        speed-ups that you measured (columns: docs/speedups.md)
+      specmargin validate speedups mine.csv        speed-ups that you measured (columns: docs/reference/files.md)
 
       specmargin validate mine.json laws           your own measurement against the bundled laws
     """

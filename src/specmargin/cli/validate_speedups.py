@@ -25,7 +25,7 @@ def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool,
         from specmargin.validation.round_terms import engine_fits
         from specmargin.validation.speedups import losses, predict, ranges, speedup_lines
     if len(files) != 1:
-        raise InputError("validate speedups needs one FILE.csv with measured speed-ups (columns: docs/speedups.md)")
+        raise InputError("validate speedups needs one FILE.csv with measured rows (columns: docs/reference/files.md)")
     if figure is not None:
         from specmargin.figures.files import check_target
 

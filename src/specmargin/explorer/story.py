@@ -222,8 +222,8 @@ def _policies(view: View) -> Paragraph:
         f"A fixed depth is a compromise: {share[0]:.0%} of rounds keep no draft token and {share[-1]:.0%} keep all "
         f"{depth}. An oracle that knows each outcome changes goodput by {oracle / best - 1:+.0%} at batch 1 over "
         f"the best fixed depth. Calibrated confidence predicts part of the outcome: on replayed banks, the gate of "
-        f"Specmargin reaches about half of the oracle's gain (docs/policies.md). Drop a bank of your own rounds on "
-        f"the page to see your gain."
+        f"Specmargin reaches about half of the oracle's gain (docs/results/policies.md). Drop a bank of your own "
+        f"rounds on the page to see your gain."
     )
     return Paragraph(id="policies", heading="Gain of adaptive policies", text=text, figure="histogram")
 

@@ -157,7 +157,7 @@ def _missing(url: str, *, configured: bool, vllm: bool) -> str:
     if vllm:
         return (
             f"{url}: this vLLM server runs without Specmargin; start it with --additional-config "
-            '\'{"specmargin": {"mode": "observe"}}\' (docs/live.md)'
+            '\'{"specmargin": {"mode": "observe"}}\' (docs/guide/vllm.md)'
         )
     return f"{url}: no vLLM or Specmargin metrics; give the address of a vLLM server"
 

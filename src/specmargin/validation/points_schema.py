@@ -65,7 +65,7 @@ def read_points(path: Path) -> list[Point]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV ({error})") from None
     if not rows:
-        raise InputError(f"{path}: has no rows; columns are described in docs/speedups.md")
+        raise InputError(f"{path}: has no rows; columns are described in docs/reference/files.md")
     points = []
     for line, row in enumerate(rows, start=2):
         try:

@@ -1,0 +1,1 @@
+"""Fits that write the catalog: laws, engine times, modules, routing curves, and errors of speed-ups."""

@@ -1,0 +1,396 @@
+"""Fit the compact price laws to the public kernel tables and write them to the catalog.
+
+    python -m lab.fits.laws            # needs: pip install 'specmargin[tables]' scipy
+    python -m lab.fits.laws --check    # fits again and reports what would change
+
+Every law carries its row count and its error on shapes that its fit did not see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+from rich.progress import track
+
+from lab import CATALOG
+from specmargin.architecture.types import LinearAttention
+from specmargin.catalog.lookup import bundled_device
+from specmargin.catalog.modules import measured_modules
+from specmargin.hardware.layout import Layout
+from specmargin.modes import RooflineForm
+from specmargin.prices.kernels import collectives, features, store
+from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.bounds import ModuleShape
+from specmargin.prices.kernels.fitting import Samples, fitted_law
+from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
+from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
+from specmargin.prices.kernels.model import SiliconPrices
+from specmargin.prices.kernels.modules import LAUNCH_BOUND, delta_net_shapes, measured_shapes, rows_of
+from specmargin.prices.kernels.terms import BYTES
+from specmargin.prices.roofline import Roofline
+from specmargin.prices.work import Work, module_work
+from specmargin.step import FloatArray, Step
+
+TARGET = CATALOG / "laws.json"
+MEMORY_BOUND = 256  # positions up to which errors are evaluated
+Entry = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the shipped laws instead of writing them")
+    parser.add_argument("--gpu", action="append", help="only this device (may be repeated)")
+    arguments = parser.parse_args()
+    entries: list[Entry] = []
+    kernels: dict[str, Any] = {}
+    pairs = [(gpu, engine) for gpu in arguments.gpu or store.SYSTEMS for engine in store.ENGINES]
+    for gpu, engine in track(pairs, description="fitting"):
+        entries += list(_entries(gpu, engine, kernels))
+    text = _text(entries, kernels)
+    if arguments.check:
+        print("unchanged" if TARGET.read_text() == text else "would change")
+    elif arguments.gpu is None:
+        TARGET.write_text(text)
+    for entry in entries:
+        print(_line(entry))
+
+
+def _line(entry: Entry) -> str:
+    evidence = entry["evidence"]
+    name = f"{entry['gpu']:13s}{entry['engine']:8s}{entry['operation']:11s}{entry['dtype']:17s}"
+    errors = f"{evidence['shapes']:4d} shapes {evidence['median_error']:7.1%} {evidence['p90_error']:7.1%}"
+    if "sizes" in entry:
+        return f"{name}{entry['variant']:41s} {errors}"
+    law = f"{entry['fixed_seconds'] * 1e6:6.1f} µs {entry['bytes_per_second'] / 1e12:6.2f} TB/s"
+    return f"{name}{entry['variant'][-40:]:41s} {errors} {law} {entry['operations_per_second'] / 1e12:8.0f} TFLOP/s"
+
+
+def _text(entries: list[Entry], kernels: dict[str, Any]) -> str:
+    """One law per line, for readable diffs."""
+    lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
+    shapes = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in kernels.items())
+    head = f'{{\n  "schema": "specmargin.laws/1",\n  "source": {json.dumps(store.release())},\n'
+    return f'{head}  "kernels": {{\n{shapes}\n  }},\n  "laws": [\n{lines}\n  ]\n}}\n'
+
+
+def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
+    gemms: dict[str, Law] = {}
+    for entry, law in _gemms(gpu, engine):
+        gemms[entry["dtype"]] = law
+        yield entry
+    yield from _experts(gpu, engine, kernels)
+    yield from _attention(gpu, engine)
+    yield from _prefill(gpu, engine)
+    yield from _modules(gpu, engine, gemms)
+    yield from _delta_net(gpu, engine)
+    yield from _all_reduce(gpu, engine)
+    yield from _all_to_all(gpu, engine)
+
+
+def _entry(gpu: str, engine: str, operation: str, dtype: str, variant: str, law: Law | Curve) -> Entry:
+    head = {"gpu": gpu, "engine": engine, "operation": operation, "dtype": dtype, "variant": variant}
+    return head | law.as_json()
+
+
+def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
+    """GEMMs of the engine; where its table is launch-bound, those of another engine on the same GPU."""
+    for dtype in BYTES:
+        for source in (engine, *(other for other in store.ENGINES if other != engine)):
+            table = store.load(store.SYSTEMS[gpu], "gemm", source, "gemm_perf")
+            rows = features.gemm_rows(table, dtype) if table is not None else None
+            if table is None or rows is None or rows.select(features.GEMM_SHAPE).unique().height < 20:
+                continue
+            m = rows["m"].to_numpy()
+            samples = Samples(
+                seconds=rows["seconds"].to_numpy(),
+                terms=features.gemm_terms_of(rows, dtype),
+                shape=features.shape_numbers(rows, features.GEMM_SHAPE),
+                weight=np.where(m <= 512, 1.0, 0.2),
+                **_plain(gpu),
+            )
+            note = "" if source == engine else f"measured with {source}"
+            law = fitted_law(samples, f"{source} {table.version}", judged=m <= MEMORY_BOUND, note=note)
+            yield _entry(gpu, engine, "gemm", dtype, "", law), law
+            break
+
+
+def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
+    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
+    for dtype in BYTES:
+        for plain in (False, True):
+            newest = _newest_experts(gpu, engine, dtype, bandwidth, plain=plain)
+            if newest is None:
+                continue
+            table, rows, note = newest
+            _record_kernels(kernels.setdefault(f"{gpu}/{engine}/{dtype}", {"shapes": {}}), rows)
+            for key, part in sorted(rows.partition_by(["kernel", "spread"], as_dict=True).items()):
+                kernel, spread = key
+                shape = features.shape_numbers(part, features.EXPERT_SHAPE)
+                if np.unique(shape).size < 4:
+                    continue
+                tokens = part["num_tokens"].to_numpy()
+                samples = Samples(
+                    seconds=part["seconds"].to_numpy(),
+                    terms=features.expert_terms_of(part, dtype),
+                    shape=shape,
+                    weight=np.where(tokens <= 512, 1.0, 0.3),
+                    crowding_limit=1.0 if _is_triton(str(kernel)) else 0.25,
+                    **_plain(gpu),
+                )
+                law = fitted_law(samples, f"{engine} {table.version}", judged=tokens <= MEMORY_BOUND, note=note)
+                variant = expert_variant(_short(str(kernel)), spread=bool(spread), plain=plain)
+                yield _entry(gpu, engine, "experts", dtype, variant, law)
+
+
+def _is_triton(kernel: str) -> bool:
+    """Triton falls back to an untuned configuration at many pairs per expert; other kernels do not."""
+    return "triton" in kernel or kernel.endswith("fused_moe")
+
+
+def _record_kernels(recorded: dict[str, Any], rows: pl.DataFrame) -> None:
+    """Record the kernel of each shape, and the most frequent one as default."""
+    by_shape = rows.select([*features.MODEL_SHAPE, "kernel"]).unique(maintain_order=True)
+    recorded["shapes"] |= {shape_key(*shape): _short(kernel) for *shape, kernel in by_shape.rows()}
+    recorded.setdefault("default", _short(rows["kernel"].mode().sort()[0]))
+
+
+def _newest_experts(
+    gpu: str, engine: str, dtype: str, bandwidth: float, *, plain: bool
+) -> tuple[store.Table, pl.DataFrame, str] | None:
+    """The newest version with at least ten shapes in this dtype; else with four (a format that one model has)."""
+    for min_shapes in (10, 4):
+        for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
+            table = store.table(path)
+            expert = features.expert_rows(table, dtype, bandwidth=bandwidth)
+            if expert is None:
+                continue
+            rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1)
+            rows = rows.filter(features.matrices_expression() == (2.0 if plain else 3.0))
+            if rows.select(features.EXPERT_SHAPE).unique().height >= min_shapes:
+                note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
+                return table, rows, note
+    return None
+
+
+def _short(kernel: str) -> str:
+    return kernel.removeprefix("vllm_").removeprefix("sglang_").removeprefix("moe_torch_flow_")
+
+
+def _attention(gpu: str, engine: str) -> Iterator[Entry]:
+    table = store.load(store.SYSTEMS[gpu], "attention", engine, "generation_attention_perf")
+    if table is None:
+        return
+    rows = features.attention_rows(table).with_columns(windowed=pl.col("window_size") > 0)
+    for key, part in sorted(rows.partition_by(["head_dim", "windowed", "kv_cache_dtype"], as_dict=True).items()):
+        dim, windowed, kv = key
+        if part.select(features.ATTENTION_SHAPE).unique().height < 4:
+            continue
+        batch, context = part["batch_size"].to_numpy(), part["context"].to_numpy()
+        samples = Samples(
+            seconds=part["seconds"].to_numpy(),
+            terms=features.attention_terms_of(part),
+            shape=features.shape_numbers(part, features.ATTENTION_SHAPE),
+            weight=np.where((batch <= 512) & (context >= 64), 1.0, 0.2),
+            **_plain(gpu),
+        )
+        judged = (batch <= MEMORY_BOUND) & (context >= 64)
+        law = fitted_law(samples, f"{engine} {table.version}", judged=judged)
+        variant = f"d{dim}{'-window' if windowed else ''}-{'fp8' if kv == 'fp8' else 'bf16'}"
+        yield _entry(gpu, engine, "attention", "bfloat16", variant, law)
+
+
+def _prefill(gpu: str, engine: str) -> Iterator[Entry]:
+    """Attention of whole prompts, for its compute rate."""
+    table = store.load(store.SYSTEMS[gpu], "attention", engine, "context_attention_perf")
+    if table is None:
+        return
+    rows = features.prefill_rows(table)
+    samples = Samples(
+        seconds=rows["seconds"].to_numpy(),
+        terms=features.prefill_terms_of(rows),
+        shape=features.shape_numbers(rows, ["num_heads", "num_key_value_heads", "head_dim"]),
+        weight=np.ones(rows.height),
+        **_plain(gpu),
+    )
+    law = fitted_law(samples, f"{engine} {table.version}", judged=np.ones(rows.height, dtype=bool))
+    yield _entry(gpu, engine, "prefill", "bfloat16", "", law)
+
+
+def _modules(gpu: str, engine: str, gemms: dict[str, Law]) -> Iterator[Entry]:
+    """MLA, DSA, CSA, HCA: time of a measured module beyond its GEMMs, which are priced separately."""
+    prices = _gemm_prices(gpu, engine, gemms)
+    for kind in MODULE_KINDS:
+        measured = next(measured for measured in measured_modules() if measured.table.kind == kind)
+        rows = rows_of(store.SYSTEMS[gpu], engine, measured.table)
+        if rows is None or rows.launch_bound:
+            continue
+        shapes = list(measured_shapes(store.SYSTEMS[gpu], engine, measured))
+        for kv in sorted({shape.kv.name for shape, _ in shapes}):
+            chosen = [(shape, part) for shape, part in shapes if shape.kv.name == kv]
+            parts = [
+                _module_samples(gpu, shape, part.rows, lambda work: prices.price([work])[0].seconds)
+                for shape, part in chosen
+                if part.rows["gemm_type"][0] in gemms
+            ]
+            if len(parts) >= 3:
+                law = _module_law(parts, rows.version)
+                yield _entry(gpu, engine, kind, "fp8" if kv == "fp8" else "bfloat16", "", law)
+
+
+def _delta_net(gpu: str, engine: str) -> Iterator[Entry]:
+    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
+    shapes = list(delta_net_shapes(store.SYSTEMS[gpu], engine, bandwidth=bandwidth))
+    parts = [_module_samples(gpu, shape, part.rows, lambda work: 0.0 * work.positions) for shape, part in shapes]
+    if len(parts) >= 3:
+        yield _entry(gpu, engine, "gdn", "fp32", "", _module_law(parts, shapes[0][1].version))
+
+
+def _gemm_prices(gpu: str, engine: str, gemms: dict[str, Law]) -> SiliconPrices:
+    """The GEMM laws just fitted, as the price model uses them."""
+    laws = {(engine, "gemm", dtype, ""): law for dtype, law in gemms.items()}
+    fallback = Roofline(device=bundled_device(gpu), form=RooflineForm.PER_COMPONENT)
+    book = LawBook(gpu=gpu, release="", laws=laws, curves={})
+    return SiliconPrices(name="laws", engine=engine, book=book, fallback=fallback)
+
+
+def _module_samples(
+    gpu: str, shape: ModuleShape, rows: pl.DataFrame, product_seconds: Callable[[Work], FloatArray]
+) -> Samples:
+    """Rows of one shape, with the time of their GEMMs as the offset."""
+    batch, context = (rows[name].to_numpy().astype(float) for name in ("batch_size", "context"))
+    step = Step.uniform(batch=batch, context=context)
+    *products, attention = module_work(shape.module, step, layout=Layout(gpus=shape.ranks), kv=shape.kv)
+    is_recurrent = isinstance(shape.module.attention, LinearAttention)
+    return Samples(
+        seconds=rows["seconds"].to_numpy(),
+        terms=Terms(
+            bytes=attention.bytes, operations=0.0 * batch if is_recurrent else attention.flops, units=step.sequences
+        ),
+        shape=np.zeros(batch.size, dtype=np.int64),
+        weight=np.where((batch <= 512) | is_recurrent, 1.0, 0.2),
+        offset=product_seconds(products[0] if products else attention),
+        bandwidth_limit=_limit(gpu),
+    )
+
+
+def _module_law(parts: list[Samples], version: str) -> Law:
+    """Fitted to the samples of several shapes."""
+
+    def column(read: Callable[[Samples], FloatArray]) -> FloatArray:
+        return np.concatenate([read(part) for part in parts])
+
+    samples = replace(
+        parts[0],
+        seconds=column(lambda part: part.seconds),
+        terms=Terms(
+            bytes=column(lambda part: part.terms.bytes),
+            operations=column(lambda part: part.terms.operations),
+            units=column(lambda part: part.terms.units),
+        ),
+        shape=np.repeat(np.arange(len(parts)), [part.seconds.size for part in parts]),
+        weight=column(lambda part: part.weight),
+        offset=column(lambda part: part.offset),
+    )
+    return fitted_law(samples, version, judged=samples.terms.units <= MEMORY_BOUND)
+
+
+def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:
+    table = store.load(store.SYSTEMS[gpu], "comm", engine, "custom_allreduce_perf")
+    if table is None:
+        return
+    rows = collectives.all_reduce_rows(table)
+    for key, part in sorted(rows.partition_by(["num_gpus"], as_dict=True).items()):
+        sizes, seconds = part["bytes"].to_numpy(), part["seconds"].to_numpy()
+        every_other = np.arange(0, sizes.size, 2)
+        no_errors = Evidence(
+            version=f"{engine} {table.version}", rows=sizes.size, shapes=1, median_error=0, p90_error=0
+        )
+        points = _monotonic(seconds[every_other])
+        curve = Curve(sizes=tuple(float(size) for size in sizes[every_other]), seconds_at=points, evidence=no_errors)
+        errors = np.abs(curve.seconds(sizes[1::2]) / seconds[1::2] - 1.0)  # on the held-out points
+        median, p90 = (round(float(np.quantile(errors, q)), 4) for q in (0.5, 0.9))
+        evidence = replace(no_errors, median_error=median, p90_error=p90)
+        yield _entry(gpu, engine, "all-reduce", "bfloat16", f"{key[0]}", replace(curve, evidence=evidence))
+
+
+def _all_to_all(gpu: str, engine: str) -> Iterator[Entry]:
+    """One point per octave, the median over shapes; errors are leave-one-shape-out.
+
+    Uses the engine's own measurements unless they were timed outside a CUDA graph; then those of another engine, whose
+    DeepEP kernels are the same.
+    """
+    tables = [(e, collectives.all_to_all_rows(store.SYSTEMS[gpu], e)) for e in store.ENGINES]
+    measured = [(e, *table) for e, table in tables if table is not None]
+    for ranks in sorted({ranks for _, _, rows in measured for ranks in rows["ranks"].unique()}):
+        parts = {(e, version): rows.filter(pl.col("ranks") == ranks) for e, version, rows in measured}
+        rows_by_source = {key: part for key, part in parts.items() if part.height > 0}
+        smallest_seconds = {key: _smallest_message_seconds(part) for key, part in rows_by_source.items()}
+        best = min(smallest_seconds, key=lambda key: smallest_seconds[key])
+        own = next((key for key in rows_by_source if key[0] == engine), best)
+        chosen = own if smallest_seconds[own] <= LAUNCH_BOUND * smallest_seconds[best] else best
+        note = "" if chosen[0] == engine else f"measured with {chosen[0]}"
+        yield _entry(
+            gpu,
+            engine,
+            "all-to-all",
+            "bfloat16",
+            f"{int(ranks)}",
+            _all_to_all_curve(chosen, rows_by_source[chosen], note),
+        )
+
+
+def _smallest_message_seconds(rows: pl.DataFrame) -> float:
+    """Median time of the smallest messages."""
+    return float(np.median(rows.sort("bytes")["seconds"].to_numpy()[:10]))
+
+
+def _all_to_all_curve(chosen: tuple[str, str], rows: pl.DataFrame, note: str) -> Curve:
+    sizes, seconds = rows["bytes"].to_numpy(), rows["seconds"].to_numpy()
+    shape = features.shape_numbers(rows, ["hidden_size", "topk", "num_experts"])
+    errors = []
+    for held_out in np.unique(shape):
+        seen, unseen = shape != held_out, shape == held_out
+        errors.append(np.abs(_octaves(sizes[seen], seconds[seen]).seconds(sizes[unseen]) / seconds[unseen] - 1.0))
+    median, p90 = (round(float(np.quantile(np.concatenate(errors), q)), 4) for q in (0.5, 0.9))
+    evidence = Evidence(
+        version=f"{chosen[0]} {chosen[1]}",
+        rows=sizes.size,
+        shapes=len(errors),
+        median_error=median,
+        p90_error=p90,
+        note=note,
+    )
+    return replace(_octaves(sizes, seconds), evidence=evidence)
+
+
+def _octaves(sizes: FloatArray, seconds: FloatArray) -> Curve:
+    octave_by_row = np.round(np.log2(sizes)).astype(int)
+    octaves = np.unique(octave_by_row)
+    medians = np.array([np.median(seconds[octave_by_row == octave]) for octave in octaves])
+    no_evidence = Evidence(version="", rows=0, shapes=0, median_error=0, p90_error=0)
+    return Curve(
+        sizes=tuple(float(2.0**octave) for octave in octaves), seconds_at=_monotonic(medians), evidence=no_evidence
+    )
+
+
+def _monotonic(seconds: FloatArray) -> tuple[float, ...]:
+    """Monotonic times: where an engine picks a slow algorithm, a size is priced like the next larger one."""
+    return tuple(float(f"{value:.3g}") for value in np.minimum.accumulate(seconds[::-1])[::-1])
+
+
+def _limit(gpu: str) -> float:
+    return 1.05 * bundled_device(gpu).bandwidth_bytes_per_second
+
+
+def _plain(gpu: str) -> dict[str, Any]:
+    return {"offset": np.zeros(()), "bandwidth_limit": _limit(gpu)}
+
+
+if __name__ == "__main__":
+    main()

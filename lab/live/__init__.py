@@ -1,0 +1,1 @@
+"""Shared by live benchmarks and live tests: models, measuring, and engines in separate processes."""

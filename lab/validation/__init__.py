@@ -1,0 +1,1 @@
+"""Predictions against measurements, on data that no fit has seen."""
