@@ -184,7 +184,7 @@ def make_servers(policy: Path, seed: int = 0, noise: float = NOISE) -> dict[str,
             max_depth=DEPTH,
             candidates=tuple(range(DEPTH + 1)),
             engine="0",
-            log=lambda _: None,
+            log=print,
             device_gate=gated,
             graph_positions=max(GRAPHS),
         )
@@ -201,6 +201,8 @@ def play_load(servers: dict[str, Server], batch: int, kind: int) -> dict[str, fl
         if server.driver is not None:
             server.play(batch, kind, 99, LEARNING_ROUNDS)
         speed[name] = float(np.mean([server.play(batch, kind, turn, ROUNDS) for turn in range(TURNS)]))
+        if server.driver is not None and server.driver.guard.faults:
+            raise RuntimeError(f"{name}: {dict(server.driver.guard.faults)}")
     best = max(value for name, value in speed.items() if name.startswith("depth"))
     return {name: value / best for name, value in speed.items()}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.compiling import StructType, compiled, compiled_entry, entry, fast_entry
+from specmargin.compiling import HandleBase, StructType, compiled, compiled_entry, define_handle, entry, fast_entry
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.step import FloatArray, IntArray
@@ -68,7 +68,7 @@ class _HandleType(StructType):
     pass
 
 
-class Handle(structref.StructRefProxy):
+class Handle(HandleBase):
     """The prices as compiled code holds them: passing their arrays would take longer than the decision."""
 
     if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Handle(structref.StructRefProxy):
         priced: Priced
 
 
-structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyped-call]
+define_handle(Handle, _HandleType, "priced")
 
 
 @entry

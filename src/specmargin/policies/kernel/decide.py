@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.compiling import StructType, compiled, entry
+from specmargin.compiling import HandleBase, StructType, compiled, define_handle, entry
 from specmargin.policies.kernel.depth import (
     best_depth,
     choose_plain_probe,
@@ -267,7 +267,7 @@ class _HandleType(StructType):
     pass
 
 
-class Handle(structref.StructRefProxy):
+class Handle(HandleBase):
     """A kernel held by compiled code. Passing its fifty arrays takes longer than a decision, several times longer in an
     engine whose forward pass has evicted the CPU caches; so they are passed once."""
 
@@ -278,7 +278,7 @@ class Handle(structref.StructRefProxy):
         kernel: Kernel
 
 
-structref.define_proxy(Handle, _HandleType, ["kernel"])  # type: ignore[no-untyped-call]
+define_handle(Handle, _HandleType, "kernel")
 
 
 @entry

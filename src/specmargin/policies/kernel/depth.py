@@ -207,7 +207,7 @@ def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
         verified = depth if whole else option.verified
         behind = options[current].log_goodput - (option.whole if whole else option.log_goodput)
         variance = _resolved_variance(kernel, batch, depth, verified, current)
-        due = _add_credit(kernel, depth, behind, variance, whole=whole)
+        due = _add_credit(kernel, depth, behind, variance, whole)
         if due >= most:
             chosen, most = depth, due
     if chosen >= 0:
@@ -221,14 +221,14 @@ def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) 
     every, step = max(kernel.rules.tuning[0].probe_every, 1), kernel.learned.marks[0].step
     if step % every != 0 or not is_allowed(kernel, batch, 0):
         return -1
-    if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, 0, current), whole=True) < 1.0:
+    if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, 0, current), True) < 1.0:
         return -1
     kernel.learned.credit[0] = 0.0
     return 0
 
 
 @compiled
-def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float, *, whole: bool) -> float:
+def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float, whole: bool) -> float:
     """Add what knowing this depth better could win until the next look; returns credit over the cost of a probe."""
     credit, learned = kernel.learned.credit, kernel.learned
     gain = expected_gain(behind, variance)
