@@ -1,9 +1,8 @@
-"""Fixtures shared by all tests, and where public data lies when it is there."""
+"""How the tests run: their order, which of them are slow, and functions compiled beforehand."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 from itertools import product
@@ -114,12 +113,3 @@ def _drop_stale_compiled() -> bool:
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(digest)
     return True
-
-
-@pytest.fixture(scope="session")
-def published() -> Path:
-    """The folder of published measurements; tests that need it are skipped, and say so, where it is absent."""
-    folder = Path(os.environ.get("SPECMARGIN_PUBLISHED", ROOT.parent / "shared" / "published"))
-    if not folder.is_dir():
-        pytest.skip(f"published data not found at {folder} (set SPECMARGIN_PUBLISHED)")
-    return folder

@@ -24,8 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import specmargin
+from specmargin.answers.scenarios import scenarios_of
 from specmargin.app.planning import Answer, answer
-from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import bundled_model, device_names, model_names
 from specmargin.cli import plan_view

@@ -12,7 +12,7 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.api.results import CoverageResult, DuelResult, PlanResult, PriceResult, SimulateResult, SweepResult
+    from specmargin.api.results import CoverageResult, PlanResult, PriceResult, SimulateResult, SweepResult
     from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from specmargin.prices.roofline import Roofline
     from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
+    from specmargin.verbs.duel import DuelAnswer
 
 _MODULE_BY_NAME = {
     "Architecture": "architecture.types",
     "CoverageResult": "api.results",
     "Device": "hardware.device",
-    "DuelResult": "api.results",
+    "DuelAnswer": "verbs.duel",
     "EngineTime": "prices.model",
     "ExpertPool": "architecture.types",
     "InputError": "errors",
@@ -83,7 +84,7 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Architecture",
     "CoverageResult",
     "Device",
-    "DuelResult",
+    "DuelAnswer",
     "EngineTime",
     "ExpertPool",
     "InputError",

@@ -9,3 +9,11 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return "0" if abs(seconds) < 1e-9 else f"{seconds * 1e9:.3g} ns"
+
+
+def amount(value: float, unit: str) -> str:
+    """Three significant digits with a decimal prefix: 1.2 GB."""
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

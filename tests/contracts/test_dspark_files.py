@@ -14,9 +14,9 @@ from scipy.optimize import nnls
 
 from specmargin.acceptance.bank import Rounds, read_bank
 from specmargin.acceptance.temperatures import calibration_error, fit_temperatures
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.scenarios import scenarios_of
 from specmargin.app.price_table import check_price_table
-from specmargin.app.request_schema import read_request
-from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
 from specmargin.decisions.additive import (

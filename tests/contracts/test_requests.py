@@ -13,12 +13,11 @@ from typing import Any, get_args
 
 import pytest
 
-from specmargin.app.request_schema import ScenarioRequest, request_options
+from specmargin.answers.request_schema import ScenarioRequest, request_options
 from specmargin.app.simulation_schema import SimulationFile
 from specmargin.app.verbs_schema import (
     CoverageRequest,
     DesignRequest,
-    DuelRequest,
     PlanRequest,
     PriceRequest,
     ReportRequest,
@@ -31,6 +30,7 @@ from specmargin.explorer.schema import Query
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
 from specmargin.simulator.policies import MAKERS
+from specmargin.verbs.duel import DuelRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {

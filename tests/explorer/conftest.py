@@ -161,12 +161,3 @@ def kept_page(_kept: tuple[Watched, Page]) -> Iterator[Page]:
     yield page
     assert page.url == address
     assert watched.faults == []
-
-
-@pytest.fixture(scope="session")
-def reference_bank() -> Path:
-    """A real bank of rounds; tests that need it are skipped, and say so, where it is absent."""
-    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    if not folder.is_dir():
-        pytest.skip(f"reference bank not found at {folder} (set SPECMARGIN_REFERENCE_MOE)")
-    return folder

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from specmargin.prices.kernels import store
+from tests.data import REFERENCE_BANK
 from tests.explorer.test_api import CONFIG, planned
 
 if TYPE_CHECKING:
@@ -251,9 +251,9 @@ def test_bad_files_are_refused_and_nothing_changes(kept_page: Page, name: str, t
     assert (sentence(page), drawn(page), page.url) == (words, picture, address)
 
 
-def test_a_bank_is_dropped_and_its_figures_appear(open_page: Open, reference_bank: Path) -> None:
+def test_a_bank_is_dropped_and_its_figures_appear(open_page: Open) -> None:
     page = ready(open_page("/?prices=laws"))
-    files = [str(reference_bank / name) for name in ("acceptance.parquet", "speculator.parquet")]
+    files = [str(REFERENCE_BANK / name) for name in ("acceptance.parquet", "speculator.parquet")]
     after(page, lambda: page.set_input_files("#file", files))
     for name in ("survival", "reliability", "joint"):
         page.locator(f"#figure-{name}").scroll_into_view_if_needed()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.plan_answer import plan_answer, plan_json
-from specmargin.app.scenarios import scenario_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.pricer import Pricer
 

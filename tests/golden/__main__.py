@@ -23,11 +23,11 @@ def main() -> None:
         return
     for table in _joined(computed):
         if table.name in moved:
-            files.write_table(table)
+            files.update_table(table, changes)
     for name, document in _documents(computed).items():
         if name in moved:
             files.write_document(name, document)
-    print(f"\n{_over_tolerance(changes)} Recorded in {', '.join(sorted(moved))}: review the diff of this output.")
+    print(f"\n{_over_tolerance(changes)} Recorded in {', '.join(sorted(moved))}: review their diff.")
 
 
 def _joined(computed: Iterable[Part]) -> Iterable[Table]:

@@ -6,7 +6,7 @@ A cell is described in the words of the command line, so that the files outlive 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -91,13 +91,14 @@ OTHERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One plan. `whole`: with everything that a plan says, not only its rows and its schedule."""
+    """One plan. `by_depth`: with its prices by depth. `whole`: with everything that a plan says."""
 
     model: str
     gpu: str
     engine: str
     prices: str
     options: str = ""
+    by_depth: bool = True
     whole: bool = False
 
     @property
@@ -117,7 +118,10 @@ def _matrix() -> Iterator[Cell]:
                     # and prices in turn.
                     turn = (model_index + gpu_index + 3 * engine_index + 4 * prices_index) % 12 == 0
                     whole = turn and (model_index + gpu_index // 2) % 2 == 0
-                    yield Cell(model=model, gpu=gpu, engine=engine, prices=prices, options=options, whole=whole)
+                    # Datasheet prices are the same for every engine: one of the four records them by depth, in turn.
+                    by_depth = prices != "datasheet" or (model_index + gpu_index + engine_index) % len(ENGINES) == 0
+                    cell = Cell(model=model, gpu=gpu, engine=engine, prices=prices, options=options)
+                    yield replace(cell, by_depth=by_depth, whole=whole)
 
 
 def _spread() -> Iterator[Cell]:

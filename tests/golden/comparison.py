@@ -13,11 +13,12 @@ import numpy.typing as npt
 import polars as pl
 
 TOLERANCE = 1e-3  # of a number
-NOISE = 1e-6  # of a number: machines differ in the last digits, and files hold seven of them
+NOISE = 1e-5  # of a number: files hold six digits of it, and machines may differ in the last one
 _NOTHING = 1e-9  # a nanosecond, or the rounding error of a hurdle: smaller numbers do not differ from zero
 _WORST_SHOWN = 3
 _LONGEST = 80  # characters of a value that is shown
 ROW = "row"  # the column of a change that is about a whole row
+EVERY_ROW = "every row"  # the row of a change that is about a whole column
 
 FloatArray = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -80,25 +81,25 @@ def compare_tables(
         *(_whole_row(name, keys, row, gone=True) for row in _without(old, new, keys)),
         *(_whole_row(name, keys, row, gone=False) for row in _without(new, old, keys)),
     ]
-    old, new = common_rows(old, new, keys)
+    old, new = _common_rows(old, new, keys)
     for column in old.columns:
         if column in keys:
             continue
         if column not in new.columns:
-            changes.append(Change(file=name, column=column, row="every row", before="a column", after=None))
+            changes.append(Change(file=name, column=column, row=EVERY_ROW, before="a column", after=None))
         elif _is_number(old.schema[column]):
             changes += _numbers_moved(before, column, old, new, tolerance, excuse)
         else:
             changes += _values_moved(name, keys, column, old, new, excuse)
     changes += [
-        Change(file=name, column=column, row="every row", before=None, after="a column")
+        Change(file=name, column=column, row=EVERY_ROW, before=None, after="a column")
         for column in new.columns
         if column not in old.columns
     ]
     return changes
 
 
-def common_rows(old: pl.DataFrame, new: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _common_rows(old: pl.DataFrame, new: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows that both have, in the same order."""
     return (
         old.join(new, on=keys, how="semi").sort(keys),
@@ -112,10 +113,10 @@ def _without(frame: pl.DataFrame, other: pl.DataFrame, keys: Sequence[str]) -> I
 
 def _whole_row(name: str, keys: Sequence[str], row: Row, *, gone: bool) -> Change:
     before, after = ("recorded", None) if gone else (None, "new")
-    return Change(file=name, column=ROW, row=_row_name(keys, row), before=before, after=after)
+    return Change(file=name, column=ROW, row=row_name(keys, row), before=before, after=after)
 
 
-def _row_name(keys: Sequence[str], row: Row) -> str:
+def row_name(keys: Sequence[str], row: Row) -> str:
     """`qwen3-8b h200 vllm laws batch 8`: texts as they are, numbers with their name."""
     parts = [str(row[key]) if isinstance(row[key], str) else f"{key} {row[key]}" for key in keys]
     return " ".join(part for part in parts if part)
@@ -132,7 +133,7 @@ def _values_moved(
         yield Change(
             file=name,
             column=column,
-            row=_row_name(keys, before),
+            row=row_name(keys, before),
             before=before[column],
             after=after[column],
             tie=excuse(column, before, after),
@@ -152,16 +153,16 @@ def _numbers_moved(
         differs = ~old[column].list.len().eq_missing(new[column].list.len())
         for before, after in _rows_where(differs, old, new):
             counts = [None if row[column] is None else f"{len(row[column])} numbers" for row in (before, after)]
-            yield Change(file=name, column=column, row=_row_name(keys, before), before=counts[0], after=counts[1])
+            yield Change(file=name, column=column, row=row_name(keys, before), before=counts[0], after=counts[1])
         old, new = old.filter(~differs), new.filter(~differs)
-    (rows, index, one), (_, _, other) = flattened(old[column]), flattened(new[column])
+    (rows, index, one), (_, _, other) = _flattened(old[column]), _flattened(new[column])
     relative = relative_change(one, other)
     for i in np.flatnonzero(~(np.abs(relative) <= tolerance)):  # also where a number is new or missing
         before, after = old.row(int(rows[i]), named=True), new.row(int(rows[i]), named=True)
         yield Change(
             file=name,
             column=column,
-            row=_row_name(keys, before),
+            row=row_name(keys, before),
             position=f" {axis} {index[i]}" if listed else "",
             before=_number(one[i]),
             after=_number(other[i]),
@@ -174,7 +175,7 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def flattened(column: pl.Series) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], FloatArray]:
+def _flattened(column: pl.Series) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], FloatArray]:
     """Row, position in the list and value of each number of a column. Missing values are NaN."""
     if not isinstance(column.dtype, pl.List):
         values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()

@@ -1,73 +1,88 @@
-"""Reading the recorded files, and writing them again without churn."""
+"""The recorded files: tables as CSV and documents as JSON, one line per row, so that a diff can be read.
+
+Numbers are rounded to six digits, two hundred times finer than the tests compare them. Lists are written with spaces,
+and a cell without a value is empty. A line break in a text is written as `\\n`.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from tests.golden.comparison import NOISE, ROW, Change, Table, common_rows, flattened, relative_change
+from tests.golden.comparison import EVERY_ROW, ROW, Change, Row, Table, row_name
 
 DATA = Path(__file__).parent / "data"
+_DIGITS = 6
 
 
 def table_path(name: str) -> Path:
-    return DATA / f"{name}.parquet"
+    return DATA / f"{name}.csv"
 
 
-def read_frame(name: str) -> pl.DataFrame:
-    return pl.read_parquet(table_path(name))
+def read_frame(name: str, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Its columns as the schema has them; a column that the schema does not have is text."""
+    raw = _read_raw(name)
+    return raw.select(_parsed(column, schema.get(column, pl.String())) for column in raw.columns)
 
 
-def write_table(table: Table) -> None:
-    """Over an earlier version; numbers that differ from it by noise alone stay as they were."""
-    frame = table.frame
-    if table_path(table.name).exists():
-        frame = _calmed(read_frame(table.name), frame, table.keys)
-    frame.write_parquet(table_path(table.name), compression="zstd", compression_level=19, statistics=False)
+def _read_raw(name: str) -> pl.DataFrame:
+    return pl.read_csv(table_path(name), infer_schema=False).fill_null("")
 
 
-def _calmed(old: pl.DataFrame, new: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
-    before, after = common_rows(old, new, keys)
-    for column in after.columns:
-        if column in keys or before.schema.get(column) != after.schema[column]:
-            continue
-        if after.schema[column].is_float():
-            after = after.with_columns(_calm(before[column], after[column]))
-        elif isinstance(after.schema[column], pl.List):
-            after = after.with_columns(_calm_list(before[column], after[column]))
-    added = new.join(old, on=keys, how="anti")
-    return pl.concat([after, added]).sort(keys)
+def _parsed(column: str, dtype: pl.DataType) -> pl.Expr:
+    text = pl.col(column)
+    if dtype == pl.String():
+        return text.str.replace_all("\\n", "\n", literal=True)
+    present = text.str.split(" ") if isinstance(dtype, pl.List) else text
+    return pl.when(text != "").then(present).cast(dtype).alias(column)
 
 
-def _calm(before: pl.Series, after: pl.Series) -> pl.Series:
-    one, other = flattened(before)[2], flattened(after)[2]
-    same = np.abs(relative_change(one, other)) <= NOISE
-    return after.zip_with(pl.Series(~same), before)
+def write_frame(name: str, frame: pl.DataFrame, *, exact: bool = False) -> None:
+    """`exact`: numbers are inputs and keep all their digits."""
+    with table_path(name).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(frame.columns)
+        writer.writerows([_text(value, exact) for value in row] for row in frame.iter_rows())
 
 
-def _calm_list(before: pl.Series, after: pl.Series) -> pl.Series:
-    """A list at a time: it is one row of a price grid."""
-    keep = before.list.len().eq_missing(after.list.len())
-    rows, _, one = flattened(before.filter(keep))
-    other = flattened(after.filter(keep))[2]
-    moved = np.zeros(int(keep.sum()), dtype=bool)
-    np.logical_or.at(moved, rows, ~(np.abs(relative_change(one, other)) <= NOISE))
-    same = np.zeros(len(after), dtype=bool)
-    same[np.flatnonzero(keep.to_numpy())] = ~moved
-    return after.zip_with(pl.Series(~same), before)
+def _text(value: Any, exact: bool) -> str:
+    match value:
+        case None:
+            return ""
+        case list():
+            return " ".join(_text(inner, exact) for inner in value)
+        case float() if not exact:
+            return f"{value:.{_DIGITS}g}"
+        case str():
+            return value.replace("\n", "\\n")
+        case _:
+            return str(value)
+
+
+def update_table(table: Table, changes: Sequence[Change]) -> None:
+    """Over the recorded version: of its rows, those that did not move stay as they are."""
+    moved = {change.row for change in changes if change.file == table.name and not change.tie}
+    recorded: dict[str, Row] = {}
+    if table_path(table.name).exists() and EVERY_ROW not in moved:
+        old = read_frame(table.name, table.frame.schema)
+        recorded = {row_name(table.keys, row): row for row in old.iter_rows(named=True)}
+    rows = []
+    for row in table.frame.iter_rows(named=True):
+        name = row_name(table.keys, row)
+        rows.append(row if name in moved else recorded.get(name, row))
+    write_frame(table.name, pl.DataFrame(rows, schema=table.frame.schema))
 
 
 def left_over(name: str, keys: Sequence[str], keys_now: Sequence[tuple[str, ...]]) -> list[Change]:
     """Recorded keys that are not computed any more."""
     if not table_path(name).exists():
         return []
-    recorded = pl.read_parquet(table_path(name), columns=list(keys)).unique().rows()
-    gone = sorted(set(recorded) - set(keys_now))
+    gone = sorted(set(_read_raw(name).select(keys).unique().rows()) - set(keys_now))
     return [
         Change(file=name, column=ROW, row=" ".join(part for part in key if part), before="recorded", after=None)
         for key in gone

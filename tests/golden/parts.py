@@ -49,7 +49,7 @@ class Part:
     def _recorded(self, table: Table) -> Table:
         if not files.table_path(table.name).exists():
             return replace(table, frame=table.frame.clear())
-        frame = files.read_frame(table.name)
+        frame = files.read_frame(table.name, table.frame.schema)
         if self.scope is not None:
             frame = frame.join(self.scope, on=self.scope.columns, how="semi")
         return replace(table, frame=frame)

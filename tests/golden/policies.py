@@ -18,9 +18,10 @@ DRAFTERS = {"passes": "mtp", "block": "dflash"}  # by the name of the policy
 SCHEMA: Mapping[str, pl.DataType] = {
     "policy": pl.String(),
     "field": pl.String(),
-    "values": pl.List(pl.Float32()),
+    "index": pl.Int64(),  # of the row of an array
+    "values": pl.List(pl.Float64()),
 }
-KEY = ("policy", "field")
+KEY = ("policy", "field", "index")
 
 
 def sample() -> npt.NDArray[np.float64]:
@@ -35,17 +36,18 @@ def policy_text(name: str) -> str:
 
 def policies_table() -> Table:
     rows = [
-        {"policy": name, "field": field, "values": values}
+        {"policy": name, "field": field, "index": index, "values": values}
         for name in DRAFTERS
-        for field, values in _numbers(json.loads(policy_text(name)), "")
+        for field, array in _arrays(json.loads(policy_text(name)), "")
+        for index, values in enumerate(array.tolist())
     ]
     return Table(name="policies", keys=KEY, frame=pl.DataFrame(rows, schema=dict(SCHEMA), orient="row").sort(KEY))
 
 
-def _numbers(value: Any, path: str) -> Iterator[tuple[str, list[float]]]:
-    """Every number and every array of numbers, flat."""
+def _arrays(value: Any, path: str) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """Every number and every array of numbers, in two dimensions."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _numbers(inner, f"{path}.{key}".lstrip("."))
+            yield from _arrays(inner, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list | int | float) and not isinstance(value, bool):
-        yield path, np.ravel(np.array(value, dtype=np.float64)).tolist()
+        yield path, np.atleast_2d(np.array(value, dtype=np.float64))

@@ -21,41 +21,41 @@ _NAMES = dict.fromkeys(KEY, pl.String())
 CELLS: Mapping[str, pl.DataType] = {
     **_NAMES,
     "outcome": pl.String(),
-    "gpus": pl.UInt8(),
+    "gpus": pl.Int64(),
     "drafter": pl.String(),
     "schedule": pl.String(),
     "config": pl.String(),
 }
 STEPS: Mapping[str, pl.DataType] = {
     **_NAMES,
-    "batch": pl.UInt16(),
-    "verify_seconds": pl.List(pl.Float32()),  # by depth, from 0 on
-    "draft_seconds": pl.List(pl.Float32()),
-    "plain_seconds": pl.Float32(),
-    "best_depth": pl.UInt8(),
-    "scheduled_depth": pl.UInt8(),
-    "speedup": pl.Float32(),
-    "hurdle": pl.Float32(),
-    "break_even": pl.Float32(),
-    "distinct_experts": pl.Float32(),
+    "batch": pl.Int64(),
+    "verify_us": pl.List(pl.Float64()),  # by depth, from 0 on
+    "draft_us": pl.List(pl.Float64()),
+    "plain_us": pl.Float64(),
+    "best_depth": pl.Int64(),
+    "scheduled_depth": pl.Int64(),
+    "speedup": pl.Float64(),
+    "hurdle": pl.Float64(),
+    "break_even": pl.Float64(),
+    "distinct_experts": pl.Float64(),
 }
 PLANS: Mapping[str, pl.DataType] = {
     **_NAMES,
     "schedule": pl.String(),
     "config": pl.String(),
-    "scheduled_speedup": pl.List(pl.Float32()),
+    "scheduled_speedup": pl.List(pl.Float64()),
     "pays_at_batches": pl.String(),
     "pays_without_graph_limit": pl.String(),
     "stops_at_context": pl.Int64(),
-    "switch_acceptance": pl.Float32(),
+    "switch_acceptance": pl.Float64(),
     "largest_batch": pl.Int64(),
     "plain_largest_batch": pl.Int64(),
-    "peak_tokens_per_second": pl.Float32(),
-    "plain_peak_tokens_per_second": pl.Float32(),
+    "peak_tokens_per_second": pl.Float64(),
+    "plain_peak_tokens_per_second": pl.Float64(),
 }
 SCHEMAS = {"cells": CELLS, "steps": STEPS, "plans": PLANS}
 KEYS = {"cells": KEY, "steps": (*KEY, "batch"), "plans": KEY}
-AXES = {"verify_seconds": "depth", "draft_seconds": "depth", "scheduled_speedup": "row"}
+AXES = {"verify_us": "depth", "draft_us": "depth", "scheduled_speedup": "row"}
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
 
@@ -68,7 +68,7 @@ def predict(cells: Sequence[Cell]) -> list[Table]:
 
 def as_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     frame = pl.DataFrame(rows, schema=dict(SCHEMAS[name]), orient="row").sort(KEYS[name])
-    return Table(name=name, keys=KEYS[name], frame=frame, axes=AXES)
+    return Table(name=name, keys=KEYS[name], frame=frame.with_columns(pl.col(pl.String).fill_null("")), axes=AXES)
 
 
 def _add(rows: Rows, cell: Cell) -> None:
@@ -78,7 +78,8 @@ def _add(rows: Rows, cell: Cell) -> None:
         rows["cells"].append(key | {"outcome": planned.kind})
         return
     rows["cells"].append(key | {"outcome": "priced"} | _values(planned, "cells"))
-    rows["steps"] += [key | _values(row, "steps") for row in planned.rows]
+    left_out = {} if cell.by_depth else dict.fromkeys(("verify_us", "draft_us"))
+    rows["steps"] += [key | _values(row, "steps") | left_out for row in planned.rows]
     if planned.whole is not None:
         rows["plans"].append(key | _values(planned.whole, "plans"))
 

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tests.golden.files import DATA, table_path
+from tests.golden.files import DATA, write_frame
 from tests.golden.policies import DRAFTERS, MAX_BATCH, MAX_DEPTH, policy_text
 from tests.golden.rounds import (
+    INPUTS,
     LEVELS,
     NO_SIGNAL,
     OUTCOMES,
@@ -46,25 +47,9 @@ def record() -> None:
         (DATA / f"{name}.policy.json").write_text(policy_text(name), encoding="utf-8")
     levels, accepted = _signals(np.random.default_rng(_SEED))
     rows = [row for player in PLAYERS for row in _played(player, levels, accepted)]
-    lists = pl.List(pl.UInt8())
-    signals = pl.DataFrame(
-        {"step": range(_STEPS), "survival": [step.ravel().tolist() for step in levels]},
-        schema={"step": pl.UInt16(), "survival": pl.List(pl.UInt16())},
-    )
-    outcomes = pl.DataFrame(
-        rows,
-        schema={
-            "controller": pl.String(),
-            "step": pl.UInt16(),
-            "drafted": lists,
-            "verified": lists,
-            "accepted": lists,
-            "seconds": pl.Float64(),
-        },
-        orient="row",
-    )
-    for name, frame in ((SIGNALS, signals), (OUTCOMES, outcomes)):
-        frame.write_parquet(table_path(name), compression="zstd", compression_level=19, statistics=False)
+    signals = [{"step": step, "survival": drawn.ravel().tolist()} for step, drawn in enumerate(levels)]
+    for name, recorded in ((SIGNALS, signals), (OUTCOMES, rows)):
+        write_frame(name, pl.DataFrame(recorded, schema=dict(INPUTS[name]), orient="row"), exact=True)
 
 
 def _batches(generator: np.random.Generator) -> IntArray:

@@ -17,7 +17,7 @@ import polars as pl
 
 from tests.golden.adapters.controllers import LiveController
 from tests.golden.comparison import Table
-from tests.golden.files import DATA, table_path
+from tests.golden.files import DATA, read_frame
 from tests.golden.policies import MAX_DEPTH
 
 FloatArray = npt.NDArray[np.float64]
@@ -60,25 +60,36 @@ PLAYERS = (
 
 DECISIONS: Mapping[str, pl.DataType] = {
     "controller": pl.String(),
-    "step": pl.UInt16(),
-    "draft_depth": pl.UInt8(),
-    "draft_lengths": pl.List(pl.UInt8()),  # by sequence, where single drafts may end early
-    "verify_depths": pl.List(pl.UInt8()),  # by sequence
+    "step": pl.Int64(),
+    "draft_depth": pl.Int64(),
+    "draft_lengths": pl.List(pl.Int64()),  # by sequence, where single drafts may end early
+    "verify_depths": pl.List(pl.Int64()),  # by sequence
 }
 LEARNED: Mapping[str, pl.DataType] = {
     "controller": pl.String(),
-    "step": pl.UInt16(),
-    "survival": pl.List(pl.Float32()),  # by depth
-    "goodput_of_1": pl.List(pl.Float32()),  # sequences, by depth
-    "goodput_of_8": pl.List(pl.Float32()),
-    "goodput_of_64": pl.List(pl.Float32()),
-    "ignored_signals": pl.UInt32(),
-    "ignored_outcomes": pl.UInt32(),
+    "step": pl.Int64(),
+    "survival": pl.List(pl.Float64()),  # by depth
+    "goodput_of_1": pl.List(pl.Float64()),  # sequences, by depth
+    "goodput_of_8": pl.List(pl.Float64()),
+    "goodput_of_64": pl.List(pl.Float64()),
+    "ignored_signals": pl.Int64(),
+    "ignored_outcomes": pl.Int64(),
 }
 KEY = ("controller", "step")
 SCHEMAS = {"decisions": DECISIONS, "learned": LEARNED}
 AXES = dict.fromkeys(("survival", "goodput_of_1", "goodput_of_8", "goodput_of_64"), "depth")
 SIGNALS, OUTCOMES = "rounds-signals", "rounds-outcomes"  # recorded files that nothing regenerates
+INPUTS: Mapping[str, Mapping[str, pl.DataType]] = {
+    SIGNALS: {"step": pl.Int64(), "survival": pl.List(pl.Int64())},
+    OUTCOMES: {
+        "controller": pl.String(),
+        "step": pl.Int64(),
+        "drafted": pl.List(pl.Int64()),  # by sequence, as the next two
+        "verified": pl.List(pl.Int64()),
+        "accepted": pl.List(pl.Int64()),
+        "seconds": pl.Float64(),
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +111,12 @@ def survivals(levels: IntArray) -> FloatArray:
 
 @cache
 def _signals() -> pl.DataFrame:
-    return pl.read_parquet(table_path(SIGNALS))
+    return read_frame(SIGNALS, INPUTS[SIGNALS])
 
 
 @cache
 def _outcomes() -> pl.DataFrame:
-    return pl.read_parquet(table_path(OUTCOMES))
+    return read_frame(OUTCOMES, INPUTS[OUTCOMES])
 
 
 def recorded_steps(player: str) -> Iterator[Step]:

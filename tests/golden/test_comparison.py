@@ -18,9 +18,9 @@ from tests.golden.surface import key_paths, without_words
 CELL = {"model": "qwen3-8b", "gpu": "h200", "engine": "vllm", "prices": "laws", "options": ""}
 STEP = CELL | {
     "batch": 8,
-    "verify_seconds": [1e-3, 2e-3, 3e-3],
-    "draft_seconds": [0.0, 1e-4, 2e-4],
-    "plain_seconds": 1e-3,
+    "verify_us": [1000.0, 2000.0, 3000.0],
+    "draft_us": [0.0, 100.0, 200.0],
+    "plain_us": 1000.0,
     "best_depth": 1,
     "scheduled_depth": 1,
     "speedup": 1.5,
@@ -50,12 +50,12 @@ def test_the_same_is_the_same() -> None:
 
 
 def test_a_number_that_moved_is_named_with_its_place() -> None:
-    after = steps({"verify_seconds": [1e-3, 2e-3, 3.03e-3]})
+    after = steps({"verify_us": [1000.0, 2000.0, 3030.0]})
     (change,) = changed(steps({}), after)
     assert change.relative == pytest.approx(0.01, rel=1e-3)
     text = summary([change])
-    assert "steps, verify_seconds: 1 row moved, by at most 1.000%, median 1.000%" in text
-    assert "qwen3-8b h200 vllm laws batch 8 depth 2: 0.003 → 0.00303 (+1.000%)" in text
+    assert "steps, verify_us: 1 row moved, by at most 1.000%, median 1.000%" in text
+    assert "qwen3-8b h200 vllm laws batch 8 depth 2: 3000 → 3030 (+1.000%)" in text
 
 
 @pytest.mark.parametrize(("factor", "caught"), [(1.0 + 0.5 * TOLERANCE, False), (1.0 + 2.0 * TOLERANCE, True)])
@@ -67,8 +67,8 @@ def test_numbers_that_come_and_go_are_caught() -> None:
     assert changed(steps({}), steps({"break_even": 0.5}))
     assert changed(steps({}), steps({"hurdle": None}))
     assert changed(steps({}), steps({"hurdle": float("nan")}))
-    assert changed(steps({}), steps({"draft_seconds": [0.0, 1e-4]}))
-    assert changed(steps({}), steps({"draft_seconds": [1e-7, 1e-4, 2e-4]}))
+    assert changed(steps({}), steps({"draft_us": [0.0, 100.0]}))
+    assert changed(steps({}), steps({"draft_us": [0.1, 100.0, 200.0]}))
     assert not changed(steps({"hurdle": 1e-17}), steps({"hurdle": 3e-17}))  # both are nothing
 
 
@@ -97,11 +97,11 @@ def test_a_depth_that_changed_is_caught_unless_it_is_a_tie() -> None:
 
 
 def test_what_is_said_of_the_best_depth_is_excused_with_it_only() -> None:
-    changes = changed(steps({}), steps({"best_depth": 2, "hurdle": 0.3, "plain_seconds": 2e-3}))
+    changes = changed(steps({}), steps({"best_depth": 2, "hurdle": 0.3, "plain_us": 2000.0}))
     assert {change.column: change.tie for change in changes} == {
         "best_depth": True,
         "hurdle": True,
-        "plain_seconds": False,
+        "plain_us": False,
     }
     assert [change.tie for change in changed(steps({}), steps({"hurdle": 0.3}))] == [False]
 
@@ -166,20 +166,54 @@ def test_schemas_keep_their_structure_and_lose_their_words() -> None:
 # --- writing ---
 
 
-def test_noise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that moved is written; one that did not stays as it was, to the bit."""
+def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "DATA", tmp_path)
-    files.write_table(steps({}, {"batch": 16}, {"batch": 32}))
-    noise = 1.0 + 0.3 * NOISE
-    calm = {"hurdle": 0.2 * noise, "verify_seconds": [1e-3 * noise, 2e-3 * noise, 3e-3 * noise]}
-    again = steps(calm, {"batch": 16, "speedup": 1.6} | calm, {"batch": 64})
-    before = files.read_frame("steps")
-    files.write_table(again)
-    after = files.read_frame("steps")
-    assert after["batch"].to_list() == [8, 16, 64]
-    assert after.row(0) == before.row(0)
-    assert after["speedup"].to_list() == pytest.approx([1.5, 1.6, 1.5])
-    assert after["hurdle"][1] == before["hurdle"][1]
+    config = '--config "a, b"\n  {1: 2}'
+    cell = CELL | {"outcome": "priced", "config": config}
+    for table in (steps({}, {"batch": 16, "verify_us": None}), predictions.as_table("cells", [cell])):
+        files.write_frame(table.name, table.frame)
+        assert files.read_frame(table.name, table.frame.schema).equals(table.frame)
+        assert len(files.table_path(table.name).read_text().splitlines()) == 1 + table.frame.height
+
+
+def test_numbers_are_rounded_finer_than_noise_and_inputs_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    exact = pl.DataFrame({"value": [1.000004999, 1234567.891, 9.99999499e-5, float("nan")]})
+    files.write_frame("rounded", exact)
+    assert files.table_path("rounded").read_text().split() == ["value", "1", "1.23457e+06", "9.99999e-05", "nan"]
+    rounded = files.read_frame("rounded", exact.schema)
+    assert compare_tables(_unkeyed(exact), _unkeyed(rounded), tolerance=NOISE) == []
+    files.write_frame("exact", exact, exact=True)
+    assert files.read_frame("exact", exact.schema).equals(exact)
+
+
+def _unkeyed(frame: pl.DataFrame) -> Table:
+    return Table(name="numbers", keys=("row",), frame=frame.with_row_index("row"))
+
+
+def test_rows_that_did_not_move_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    before = steps({}, {"batch": 16}, {"batch": 32}, {"batch": 128})
+    files.write_frame("steps", before.frame)
+    noise = {"verify_us": [1000.0, 2000.0 * (1.0 + 0.9 * NOISE), 3000.0]}
+    after = steps(noise, {"batch": 16, "speedup": 1.6}, {"batch": 64}, {"batch": 128, "best_depth": 2})
+    files.update_table(after, changed(before, after, NOISE))
+    recorded = files.read_frame("steps", predictions.STEPS)
+    assert recorded["batch"].to_list() == [8, 16, 64, 128]
+    assert recorded["speedup"].to_list() == [1.5, 1.6, 1.5, 1.5]
+    assert recorded.row(0) == before.frame.row(0)  # noise
+    assert recorded["best_depth"].to_list() == [1, 1, 1, 1]  # the last one is tied with 2
+
+
+def test_a_new_column_is_written_in_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    after = steps({}, {"batch": 16})
+    before = Table(name=after.name, keys=after.keys, frame=after.frame.drop("hurdle"))
+    files.write_frame("steps", before.frame)
+    files.update_table(after, changed(before, after))
+    assert files.read_frame("steps", predictions.STEPS).equals(after.frame)
 
 
 def test_a_document_that_lost_a_key_is_caught_and_one_of_several_parts_is_not(
@@ -194,7 +228,7 @@ def test_a_document_that_lost_a_key_is_caught_and_one_of_several_parts_is_not(
 
 def test_rows_that_nobody_asks_for_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "DATA", tmp_path)
-    files.write_table(predictions.as_table("cells", [CELL | {"outcome": "priced"}]))
+    files.write_frame("cells", predictions.as_table("cells", [CELL | {"outcome": "priced"}]).frame)
     assert files.left_over("cells", KEY, [tuple(CELL.values())]) == []
     (change,) = files.left_over("cells", KEY, [])
     assert str(change) == "qwen3-8b h200 vllm laws: recorded → nothing"

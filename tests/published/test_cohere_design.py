@@ -17,8 +17,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.architecture.variants import ExpertShape, shape_of
 from specmargin.decisions.design import DesignRow, design_row
 from specmargin.decisions.scenario import Scenario

@@ -8,9 +8,7 @@ head without its fusion layer (535,822,336 dense parameters), a DFlash head of 9
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +27,7 @@ from specmargin.prices.work import Scope
 from specmargin.routing.profile import UniformWithReplacement
 from specmargin.sources import published
 from specmargin.step import FloatArray
+from tests.data import read_published
 
 CONCURRENCY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 TOLERANCE = 0.04
@@ -187,10 +186,10 @@ def test_quoted_dflash_rows() -> None:
         np.testing.assert_allclose(goodput[:, depth], QUOTED["dflash", depth], rtol=TOLERANCE)
 
 
-def test_every_cell_of_the_published_grid(published: Path) -> None:
-    grid = json.loads((published / "drafter-grid.json").read_text())
+def test_every_cell_of_the_published_grid() -> None:
+    grid = read_published("drafter-grid.json")
     assert grid["conc"] == CONCURRENCY
-    acceptance = json.loads((published / "acceptance-by-dataset.json").read_text())
+    acceptance = read_published("acceptance-by-dataset.json")
     worst = 0.0
     for kind, deepest in (("mtp", 8), ("dflash", 16)):
         goodput = _goodput(kind, acceptance[kind]["datasets"]["speedbench/all"]["hist"], deepest)

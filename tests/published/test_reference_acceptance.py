@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,6 +15,7 @@ from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.policies.tables import study_table
 from specmargin.step import FloatArray
 from tests.conftest import ROOT
+from tests.data import REFERENCE_BANK
 
 HEADS = pytest.mark.parametrize("by_pass", [False, True], ids=["block", "passes"])
 LEAST = {1: 0.15, 2: 0.15, 4: 0.15, 8: 0.08, 16: 0.01, 32: 0.01, 64: 0.06, 128: 0.12, 256: 0.17, 512: 0.17}
@@ -25,10 +23,7 @@ LEAST = {1: 0.15, 2: 0.15, 4: 0.15, 8: 0.08, 16: 0.01, 32: 0.01, 64: 0.06, 128: 
 
 @pytest.fixture(scope="module")
 def rounds() -> Rounds:
-    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    if not folder.is_dir():
-        pytest.skip(f"no reference model at {folder.parent} (set SPECMARGIN_REFERENCE_MOE)")
-    return read_bank([folder])
+    return read_bank([REFERENCE_BANK])
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -20,7 +17,7 @@ from specmargin.routing.local import LocalRouting
 from specmargin.routing.placement import busiest_by_layer, rank_by_layer_expert
 from specmargin.routing.schema import RoutingFile, as_text, parse_routing
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
-from tests.conftest import ROOT
+from tests.data import REFERENCE_BANK
 from tests.synthetic_routing import synthesise
 
 POOL = ExpertPool(experts=64, experts_per_token=4)
@@ -29,25 +26,17 @@ CATEGORIES = ("cpp", "python", "prose")
 
 
 @pytest.fixture(scope="module")
-def bank() -> Path:
-    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    if not folder.is_dir():
-        pytest.skip(f"no reference model at {folder.parent} (set SPECMARGIN_REFERENCE_MOE)")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def file(bank: Path) -> RoutingFile:
-    counts = count(open_captures([str(bank)]), experts=64, longest_run=16)
+def file() -> RoutingFile:
+    counts = count(open_captures([str(REFERENCE_BANK)]), experts=64, longest_run=16)
     profile_file = build_profile(counts, name="reference", pool=POOL, provenance="reference-moe")
     return parse_routing(as_text(profile_file), "reference")  # as users have it: written and read back
 
 
 @pytest.fixture(scope="module")
-def rounds(bank: Path) -> dict[str, IntArray]:
+def rounds() -> dict[str, IntArray]:
     """(rounds, positions, layers, k) by category, straight from the array."""
-    experts = np.load(bank / "routing.npy").reshape(-1, RUN, LAYERS, 4).astype(np.int64)
-    category = pl.read_parquet(bank / "routing_meta.parquet")["category"].to_numpy()[::RUN]
+    experts = np.load(REFERENCE_BANK / "routing.npy").reshape(-1, RUN, LAYERS, 4).astype(np.int64)
+    category = pl.read_parquet(REFERENCE_BANK / "routing_meta.parquet")["category"].to_numpy()[::RUN]
     return {name: experts[category == name] for name in CATEGORIES}
 
 
@@ -164,8 +153,8 @@ def _depths(ids: IntArray) -> FloatArray:
     return np.array(curve)
 
 
-def test_grouping_saves_a_little_and_never_more_than_an_oracle(bank: Path) -> None:
-    lines = grouping_savings(open_captures([str(bank)]), experts=64)
+def test_grouping_saves_a_little_and_never_more_than_an_oracle() -> None:
+    lines = grouping_savings(open_captures([str(REFERENCE_BANK)]), experts=64)
     assert [line.batch for line in lines] == [2, 4, 8, 16]
     for line in lines:
         assert 0.0 < line.saving < line.oracle_saving < 0.25

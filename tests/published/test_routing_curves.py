@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import assumed
 from specmargin.step import FloatArray, Step
 from tests.command_line import payload
+from tests.data import read_published
 from tests.scenarios import pricer
 
 QWEN, FLASH = ExpertPool(experts=256, experts_per_token=8), ExpertPool(experts=256, experts_per_token=6)
@@ -27,15 +26,13 @@ RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 
 
 @pytest.fixture(scope="module")
-def curves(published: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((published / "width-vs-depth-per-layer.json").read_text())
-    return loaded
+def curves() -> dict[str, Any]:
+    return read_published("width-vs-depth-per-layer.json")
 
 
 @pytest.fixture(scope="module")
-def shares(published: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((published / "expert-popularity-per-layer.json").read_text())
-    return loaded
+def shares() -> dict[str, Any]:
+    return read_published("expert-popularity-per-layer.json")
 
 
 def _popularity(shares: dict[str, Any], key: str) -> FloatArray:
@@ -137,7 +134,7 @@ def test_bundled_profiles_follow_the_published_curves(curves: dict[str, Any], mo
 
 
 def test_effective_positions_of_qwen() -> None:
-    """m(2) ≈ 1.64, m(4) ≈ 2.8, m(8) ≈ 4.7, m(16) ≈ 7.9 (design.md, from the published curves)."""
+    """m(2) ≈ 1.64, m(4) ≈ 2.8, m(8) ≈ 4.7, m(16) ≈ 7.9 (from the published curves)."""
     profile = bundled_routing("qwen3.6-35b-a3b").local(QWEN)
     effective = profile.effective_positions(np.array([2.0, 4.0, 8.0, 16.0]))
     assert effective == pytest.approx([1.64, 2.8, 4.7, 7.9], rel=0.02)

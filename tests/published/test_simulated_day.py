@@ -7,12 +7,10 @@ The whole day, hour by hour, is in docs/results/simulator.md and in `lab/speed/s
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from specmargin.app.serving import serving_of
 from specmargin.app.simulation_schema import read_simulation
@@ -21,6 +19,7 @@ from specmargin.simulator.run import simulate, with_tables
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import RateSchedule
 from tests.conftest import ROOT
+from tests.data import REFERENCE_BANK
 
 SHORTER = 10.0
 OTHERS = ("none", "fixed:1", "fixed:2", "fixed:3", "fixed:4")
@@ -45,10 +44,7 @@ def _median_tpot_by_hour(result: Result) -> list[float]:
 
 
 def test_the_controller_follows_the_day_and_beats_every_fixed_depth() -> None:
-    bank = Path(os.environ.get("SPECMARGIN_REFERENCE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    if not bank.is_dir():
-        pytest.skip(f"no captured rounds at {bank} (set SPECMARGIN_REFERENCE)")
-    day = _day(bank)
+    day = _day(REFERENCE_BANK)
     controller = simulate(replace(day, policy="controller"))
     others = {name: simulate(replace(day, policy=name)) for name in OTHERS}
     assert controller.summary()["finished"] == controller.requests.count

@@ -6,9 +6,7 @@ rounds drawn from the published histogram, contexts grow from 1 to 1024, and goo
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.run import simulate, tables_of
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import ClosedLoop, FixedLength, Workload
+from tests.data import read_published
 from tests.published.test_drafter_grid import CONCURRENCY, grid_scenario
 
 TOLERANCE = 0.04
@@ -50,9 +49,9 @@ def _goodput(serving: Serving, users: int) -> float:
 
 
 @pytest.mark.parametrize(("kind", "deepest"), [("mtp", 8), ("dflash", 15)])
-def test_served_goodput_and_depths_are_the_published_ones(published: Path, kind: str, deepest: int) -> None:
-    cells: dict[str, Any] = json.loads((published / "drafter-grid.json").read_text())["drafters"][kind]
-    acceptance = json.loads((published / "acceptance-by-dataset.json").read_text())
+def test_served_goodput_and_depths_are_the_published_ones(kind: str, deepest: int) -> None:
+    cells: dict[str, Any] = read_published("drafter-grid.json")["drafters"][kind]
+    acceptance = read_published("acceptance-by-dataset.json")
     histogram = acceptance[kind]["datasets"]["speedbench/all"]["hist"]
     base = _serving(kind, histogram, deepest, 1)
     base = replace(base, tables=tables_of(base))

@@ -1,6 +1,6 @@
 """Speed-ups that others published (237 rows, eight sources), predicted with their own accept length.
 
-The file of published rows stays outside the project. No term is fitted to them: engine times come from served rows and
+No term is fitted to them: engine times come from served rows and
 from rounds that were measured on one H200, so every source is held out.
 """
 
@@ -22,15 +22,12 @@ from specmargin.validation.speedups import (
     source_median,
     speedup_lines,
 )
-from tests.conftest import ROOT
-
-FILE = ROOT.parent / "shared" / "published" / "speedups" / "points.csv"
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason="the published speed-ups are not there")
+from tests.data import SPEEDUPS
 
 
 @pytest.fixture(scope="module")
 def report() -> SpeedupReport:
-    return predict(read_points(FILE), FILE.parent)
+    return predict(read_points(SPEEDUPS), SPEEDUPS.parent)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from specmargin.app.simulation_schema import SimulationFile, SweepFile
 from specmargin.app.verbs_schema import (
     CoverageRequest,
     DesignRequest,
-    DuelRequest,
     PlanRequest,
     PriceRequest,
     ReportRequest,
@@ -28,6 +27,7 @@ from specmargin.live.settings_schema import Settings
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.schema import complaint
+from specmargin.verbs.duel import DuelRequest
 from tests import command_line
 from tests.command_line import Ended
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from specmargin.acceptance.survival import Survival, parse_acceptance
+from specmargin.answers.request_schema import read_request
 from specmargin.app.planning import Answer, answers
-from specmargin.app.request_schema import read_request
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.accuracy import price_errors
 from specmargin.sources import assumed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specmargin.app.request_schema import parse_numbers
+from specmargin.answers.request_schema import parse_numbers
 from specmargin.cli import render
 from specmargin.cli.main import VERBS
 from specmargin.modes import ENGINES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specmargin.app.command_line import command_line
+from specmargin.answers.command_line import command_line
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.cli.main import run
 from specmargin.modes import Parallel

@@ -13,8 +13,8 @@ from scipy.special import betainc
 from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.early_stop import CONCENTRATION, EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import parse_acceptance
+from specmargin.answers.request_schema import read_request
 from specmargin.app.planning import answers
-from specmargin.app.request_schema import read_request
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
 from specmargin.decisions.pricer import Pricer

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmargin.app.request_schema import read_request
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import find_prices

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.measure_schema import MeasureRequest
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import bundled_model, find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names

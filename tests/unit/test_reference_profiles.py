@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,12 @@ from specmargin.errors import AcceptanceError, RoutingError
 from specmargin.routing.profile import ModelRouting
 from specmargin.routing.schema import CategoryFile, decoded
 from specmargin.step import Step
-from tests.conftest import ROOT
+from tests.data import REFERENCE_BANK
 
 NAME = "reference-moe"
 TARGET = find_model(NAME)
 ROUNDS = {"cpp": 5_874, "prose": 1_734, "python": 9_256}
 CATALOG = files("specmargin.catalog")
-
-
-@pytest.fixture(scope="module")
-def bank() -> Path:
-    folder = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / NAME)) / "bank"
-    if not folder.is_dir():
-        pytest.skip(f"no reference model at {folder.parent} (set SPECMARGIN_REFERENCE_MOE)")
-    return folder
 
 
 def _bundled(kind: str) -> dict[str, Any]:
@@ -52,9 +43,9 @@ def _rebuilt(kind: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
     return values
 
 
-def test_acceptance_is_what_the_command_makes(bank: Path, tmp_path: Path) -> None:
+def test_acceptance_is_what_the_command_makes(tmp_path: Path) -> None:
     bundled = _bundled("acceptance")
-    rebuilt = _rebuilt("acceptance", tmp_path, [str(bank), "--source", bundled["source"]])
+    rebuilt = _rebuilt("acceptance", tmp_path, [str(REFERENCE_BANK), "--source", bundled["source"]])
     for category, values in bundled.pop("categories").items():
         other = rebuilt["categories"][category]
         assert values["rounds"] == other["rounds"]
@@ -68,9 +59,9 @@ def test_acceptance_is_what_the_command_makes(bank: Path, tmp_path: Path) -> Non
     assert bundled == {key: value for key, value in rebuilt.items() if key != "categories"}
 
 
-def test_routing_is_what_the_command_makes(bank: Path, tmp_path: Path) -> None:
+def test_routing_is_what_the_command_makes(tmp_path: Path) -> None:
     bundled = _bundled("routing")
-    rebuilt = _rebuilt("routing", tmp_path, [str(bank), "--model", NAME, "--source", bundled["provenance"]])
+    rebuilt = _rebuilt("routing", tmp_path, [str(REFERENCE_BANK), "--model", NAME, "--source", bundled["provenance"]])
     for name, values in bundled.pop("categories").items():
         one, other = CategoryFile(**values), CategoryFile(**rebuilt["categories"][name])
         assert (one.rounds, one.positions, one.requests) == (other.rounds, other.positions, other.requests)

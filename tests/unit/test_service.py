@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.payload import answer_text
 from specmargin.app.planning import answers
-from specmargin.app.request_schema import read_request
-from specmargin.app.scenarios import scenario_of
 from specmargin.app.service import service, service_load, service_payload
 from specmargin.app.serving import serving_of, simulation_of
 from specmargin.app.verbs_schema import PlanRequest, SimulateRequest

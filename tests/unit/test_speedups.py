@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specmargin.app.request_schema import read_request
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.service import ServiceLoad, service
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run

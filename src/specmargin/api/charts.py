@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import altair as alt
-
 from specmargin.app.covering import Coverage
-from specmargin.app.dueling import DuelAnswer, duel_rows
 from specmargin.app.ledger import Ledger
 from specmargin.app.plan_answer import PlanAnswer
 from specmargin.app.simulating import Simulated
@@ -18,7 +15,6 @@ from specmargin.figures.figure import Chart
 from specmargin.figures.payoff import plan_figure
 from specmargin.figures.simulation import Run, Words, day_figure, pareto_figure, policies_figure
 from specmargin.figures.step import step_figure
-from specmargin.figures.theme import LIGHT, config
 
 _SIMULATOR = "Specmargin's simulator (modelled)"
 _HOURS = 3  # shortest run whose figure compares policies by hour
@@ -43,15 +39,6 @@ def ledger_chart(ledger: Ledger) -> Chart:
 def coverage_chart(coverage: Coverage) -> Chart:
     profile = coverage.profile
     return coverage_figure(coverage.architecture.name, profile.name, coverage.rows, profile.source).chart()
-
-
-def duel_chart(answer: DuelAnswer) -> Chart:
-    """Goodput of both sides."""
-    bars = alt.Chart(alt.InlineData(values=duel_rows(answer)), width=460, height=90, title=answer.verdict).mark_bar()
-    chart = bars.encode(
-        x=alt.X("goodput_tokens_per_second:Q", title="tokens per second"), y=alt.Y("side:N", title="one more")
-    )
-    return themed(chart)
 
 
 def simulation_chart(answer: Simulated) -> Chart:
@@ -95,7 +82,3 @@ def _point(row: dict[str, Any]) -> dict[str, Any]:
         "goodput_tokens_per_second": row["goodput_tokens_per_second"],
         "tpot_seconds": row["tpot_seconds_p50"],
     }
-
-
-def themed(chart: Chart) -> Chart:
-    return chart.properties(config=alt.Config(**config(LIGHT)))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from specmargin.app.covering import Coverage
-    from specmargin.app.dueling import DuelAnswer
     from specmargin.app.ledger import Ledger
     from specmargin.app.plan_answer import PlanAnswer
     from specmargin.app.planning import Answer
@@ -189,40 +188,6 @@ class CoverageResult(Result):
         with needs_extra("figures"):
             from specmargin.api.charts import coverage_chart  # noqa: PLC0415
         return coverage_chart(self.coverage)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class DuelResult(Result):
-    """What `specmargin duel` answers: one more sequence against one more draft token."""
-
-    answer: DuelAnswer
-
-    @property
-    def verdict(self) -> str:
-        return self.answer.verdict
-
-    @property
-    def winner(self) -> str:
-        return self.answer.duel.winner
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        from specmargin.app.dueling import duel_rows  # noqa: PLC0415
-
-        return duel_rows(self.answer)
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.dueling import duel_json  # noqa: PLC0415
-
-        return duel_json(self.answer)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import duel_chart  # noqa: PLC0415
-        return duel_chart(self.answer)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

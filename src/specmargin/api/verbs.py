@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specmargin.api.results import CoverageResult, DuelResult, PlanResult, PriceResult, SimulateResult, SweepResult
-from specmargin.app.request_schema import read_request
-from specmargin.app.verbs_schema import CoverageRequest, DuelRequest, PlanRequest, PriceRequest, SimulateRequest
+from specmargin.answers.request_schema import read_request
+from specmargin.api.results import CoverageResult, PlanResult, PriceResult, SimulateResult, SweepResult
+from specmargin.app.verbs_schema import CoverageRequest, PlanRequest, PriceRequest, SimulateRequest
 from specmargin.errors import needs_extra
 from specmargin.files import check_new
+
+if TYPE_CHECKING:
+    from specmargin.verbs.duel import DuelAnswer
 
 
 def plan(model: str, **options: Any) -> PlanResult:
@@ -43,11 +46,11 @@ def coverage(model: str, **options: Any) -> CoverageResult:
     return CoverageResult(coverage_of(read_request(CoverageRequest, {"model": model, **options})))
 
 
-def duel(model: str, **options: Any) -> DuelResult:
+def duel(model: str, **options: Any) -> DuelAnswer:
     """One more sequence against one more draft token. Options are those of `specmargin duel`; `alpha` is required."""
-    from specmargin.app.dueling import duel_of  # noqa: PLC0415
+    from specmargin.verbs.duel import duel as verb  # noqa: PLC0415
 
-    return DuelResult(duel_of(read_request(DuelRequest, {"model": model, **options})))
+    return verb.ask(model=model, **options)
 
 
 def simulate(model: str, **options: Any) -> SimulateResult:

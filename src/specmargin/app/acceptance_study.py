@@ -23,8 +23,8 @@ from specmargin.acceptance.calibration import (
 )
 from specmargin.acceptance.estimate import SurvivalEstimate, accepted_histogram, joint_table, survival_estimate
 from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError
 from specmargin.modes import RooflineForm

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.app.scenarios import scenario_of
-from specmargin.app.stamp import stamped
+from specmargin.answers.scenarios import scenario_of
+from specmargin.answers.stamp import stamped
 from specmargin.app.verbs_schema import CoverageRequest
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.catalog.lookup import find_model

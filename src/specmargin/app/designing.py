@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.verbs_schema import DesignRequest
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import law_book

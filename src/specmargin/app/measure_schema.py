@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from specmargin.app.request_schema import Numbers, Request, Shown, parse_numbers
+from specmargin.answers.request_schema import Numbers, Request, Shown, parse_numbers
 from specmargin.measure.points import Surface
 
 

@@ -12,7 +12,6 @@ from specmargin.decisions.certainty import certainty_text
 from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
-from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
 from specmargin.sources import weakest
@@ -32,7 +31,7 @@ def payload(answers: list[Answer], engine: EngineFormat, price: float | None) ->
         "drafter": scenario.drafter.name,
         "context": scenario.context,
         "prices": scenario.prices.name,
-        "weights": weight_names(scenario),
+        "weights": scenario.weight_names,
         "kv_cache": scenario.kv_precision.name,
         "verdict": answer_text(best),
         "sources": {name: str(source) for name, source in sources.items()},
@@ -160,8 +159,3 @@ def _load_payload(load: Load, no_spec: Operating, speculating: Operating) -> dic
         "no_spec": side(no_spec),
         "speculating": side(speculating),
     }
-
-
-def weight_names(scenario: Scenario) -> str:
-    """Precisions of the weights, most bytes first: `nvfp4, bf16`."""
-    return ", ".join(scenario.architecture.weight_precisions)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.stamp import stamped
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answers, compare
-from specmargin.app.request_schema import read_request
-from specmargin.app.stamp import stamped
 from specmargin.app.unverified import unverified_json
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.compare import Comparison, Side

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specmargin.app.request_schema import MAX_BATCH
-from specmargin.app.scenarios import scenarios_of
+from specmargin.answers.request_schema import MAX_BATCH
+from specmargin.answers.scenarios import scenarios_of
 from specmargin.app.service import Service, service, service_load
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.accuracy import price_errors

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.acceptance.survival import Survival
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.simulation_schema import SimulationFile, parse_simulation
 from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.catalog.drafters import DraftChoice, find_acceptance

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specmargin.answers.stamp import stamped, used_options
 from specmargin.app.serving import serving_of, simulation_of
 from specmargin.app.simulation_schema import SimulationFile
-from specmargin.app.stamp import stamped, used_options
 from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.simulator.results import Result
 from specmargin.simulator.run import check, expected_requests, simulate, with_tables

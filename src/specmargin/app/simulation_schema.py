@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from specmargin.app.request_schema import ScenarioRequest, parse_number
+from specmargin.answers.request_schema import ScenarioRequest, parse_number
 from specmargin.errors import ScenarioError
 from specmargin.files import origin, read_toml
 from specmargin.schema import StrictModel, first_complaint

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specmargin.answers.stamp import stamped
 from specmargin.app.simulation_schema import SimulationFile, parse_sweep, read_sweep
-from specmargin.app.stamp import stamped
 from specmargin.errors import needs_extra
 from specmargin.simulator.sweep import LocalRunner, RayRunner, Runner, SweepCounts, make_cells, read_results, sweep
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from specmargin.app.request_schema import (
+from specmargin.answers.request_schema import (
     DRAFTS,
     LOAD,
     MAX_BATCH,
@@ -18,8 +18,6 @@ from specmargin.app.request_schema import (
     NUMBER,
     PRICES,
     QUESTION,
-    ContextField,
-    DrafterField,
     ScenarioRequest,
     Shown,
     listed,
@@ -172,21 +170,6 @@ class PriceRequest(ScenarioRequest):
 
     batch: BatchField = 1
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Draft tokens per sequence."), LOAD.as_("N")] = 0
-
-
-class DuelRequest(ScenarioRequest):
-    unused: ClassVar[Mapping[str, str]] = {
-        "acceptance": "--alpha is the acceptance of the one token in question",
-        "draft_p_min": "the one token in question is always drafted",
-        "off_ms": _NO_OFF_TIME,
-    }
-
-    alpha: Annotated[
-        float, Field(ge=0, le=1, description="Probability that the draft token is accepted."), QUESTION.as_("P")
-    ]
-    batch: Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences decoding already."), LOAD.as_("N")] = 1
-    drafter: DrafterField = "free"
-    context: ContextField = 0
 
 
 class DesignRequest(ScenarioRequest):

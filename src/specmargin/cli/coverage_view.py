@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from specmargin.answers.stamp import stamped
 from specmargin.app.covering import Coverage, expert_pool
-from specmargin.app.stamp import stamped
 from specmargin.app.verbs_schema import CoverageRequest
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.catalog.lookup import find_model

@@ -38,8 +38,8 @@ def design(
 
       specmargin design qwen3.6-35b-a3b --gpu h200 --batch 128 --hold total
     """
+    from specmargin.answers.stamp import stamped
     from specmargin.app.designing import explore_design
-    from specmargin.app.stamp import stamped
     from specmargin.cli import design_view, render
 
     o.check_table(output, force=force)

@@ -15,6 +15,7 @@ import typer
 
 from specmargin._version import __version__
 from specmargin.errors import InputError, nearest_names
+from specmargin.verbs import find_verb, verb_names
 
 # Matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6 s.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -88,6 +89,10 @@ _MAY_BE_EMPTY = ("--depths", "--long-batches")
 
 def run(verb: str, arguments: list[str]) -> int:
     _refuse_empty(verb, arguments)
+    if verb in verb_names():
+        from specmargin.cli.verbs import command
+
+        return _call(command(find_verb(verb)), arguments, f"specmargin {verb}")
     module = importlib.import_module(f"specmargin.cli.{verb}")
     return _call(module.app, arguments, f"specmargin {verb}")
 

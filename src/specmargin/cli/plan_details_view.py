@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 
 from specmargin.app.commands import check_json, serve_json
-from specmargin.app.payload import weight_names
 from specmargin.app.planning import Answer
 from specmargin.cli import render
 from specmargin.decisions.plan import Plan
@@ -68,7 +67,7 @@ def _show_bottlenecks(out: Console, plan: Plan) -> None:
     several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
     columns = ["batch", "plain ms", "accept length", "hurdle"]
     columns += [*(["experts/GPU"] if moe else []), *(["comm"] if several else [])]
-    title = f"weights {weight_names(scenario)}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices"
+    title = f"weights {scenario.weight_names}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices"
     shown = render.table(title, [*((name, "right") for name in columns), ("bottleneck", "left")])
     for row in plan.rows:
         shown.add_row(

@@ -98,7 +98,7 @@ def tracked(name: str, items: Sequence[Item]) -> Iterator[Item]:
 
 def json_out(payload: dict[str, Any]) -> None:
     if "version" not in payload:
-        from specmargin.app.stamp import stamped
+        from specmargin.answers.stamp import stamped
 
         payload = stamped(payload)
     print(json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False))

@@ -30,7 +30,7 @@ def report(
 
     Example: specmargin report qwen3.6-35b-a3b --gpu h200 -o report.html
     """
-    from specmargin.app.stamp import stamped
+    from specmargin.answers.stamp import stamped
     from specmargin.cli import render
     from specmargin.files import check_new, write_text
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from specmargin.app.request_schema import Request, RequestOption, read_request, request_options
+from specmargin.answers.request_schema import Request, RequestOption, read_request, request_options
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 

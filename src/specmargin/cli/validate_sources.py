@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.prices import KINDS, measured_file, measured_names
 from specmargin.cli import render
 from specmargin.decisions.scenario import Scenario

@@ -195,6 +195,11 @@ class Pricer:
         """Where each input comes from, and the price of each component of a step without drafts."""
         return self.scenario.input_sources | self._price_sources()
 
+    @property
+    def step_sources(self) -> dict[str, Source]:
+        """All but acceptance, on which the price of a step does not depend."""
+        return {name: source for name, source in self.sources.items() if name != "acceptance"}
+
     def _price_sources(self) -> dict[str, Source]:
         context, by_context = self.scenario.context, self._memo.price_sources_by_context
         if context not in by_context:

@@ -57,6 +57,11 @@ class Scenario:
         return self.kv or self.architecture.kv_precision
 
     @property
+    def weight_names(self) -> str:
+        """Precisions of the weights, most bytes first: `nvfp4, bf16`."""
+        return ", ".join(self.architecture.weight_precisions)
+
+    @property
     def input_sources(self) -> dict[str, Source]:
         """Where each input comes from; a pricer adds the sources of its prices."""
         sources = {

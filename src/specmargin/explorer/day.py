@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specmargin.app.request_schema import ScenarioRequest
+from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.caching import made_once
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import needs_extra

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from specmargin._version import __version__
-from specmargin.app.command_line import command_line
+from specmargin.answers.command_line import command_line
 from specmargin.explorer import story
 from specmargin.explorer.choices import next_tokens
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure

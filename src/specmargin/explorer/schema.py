@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, field_validator
 
-from specmargin.app.request_schema import MAX_CONTEXT, NUMBER, listing
+from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, listing
 from specmargin.app.verbs_schema import ReportRequest, TpotField
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import early_stop_of, scenario_of
 from specmargin.app.payload import payload
 from specmargin.app.planning import Answer, answer, row_and_range
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import early_stop_of, scenario_of
 from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import IdentityCache, made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance

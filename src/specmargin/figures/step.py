@@ -9,9 +9,8 @@ import altair as alt
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.words import setting, short
+from specmargin.figures.words import setting, step_source
 from specmargin.prices.model import ComponentPrice, StepPrice
-from specmargin.sources import weakest
 from specmargin.words import duration
 
 _VERIFY, _DRAFT = "verify step", "drafting"
@@ -32,12 +31,11 @@ def step_figure(
     rows += [_row(line, _DRAFT) for line in drafted if line.seconds > 0.0]
     rows.sort(key=lambda row: (row["part"] == _DRAFT, -row["milliseconds"]))
     drafting_text = "" if drafting is None else f" Drafting takes {duration(float(drafting.total_seconds))}."
-    inputs = [source for name, source in pricer.sources.items() if name != "acceptance"]  # no step depends on it
     return Figure(
         name="step",
         title=f"A step of {batch} sequences × {depth + 1} positions",
         takeaway=f"{setting(pricer.scenario)}. {verdict}{drafting_text}",
-        source=f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {short(weakest(inputs))}",
+        source=step_source(pricer),
         tables={"rows": rows},
         draw=_draw,
         shape=(tuple(row["name"] for row in rows), tuple(dict.fromkeys(row["part"] for row in rows))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.sources import Source, weakest
@@ -21,8 +23,16 @@ def machine(scenario: Scenario) -> str:
 
 def price_source(pricer: Pricer) -> str:
     """The prices, and the weakest source among their inputs."""
-    weak = short(weakest(pricer.sources.values()))
-    return f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {weak}"
+    return _priced(pricer, pricer.sources.values())
+
+
+def step_source(pricer: Pricer) -> str:
+    """The same for a figure that does not depend on acceptance."""
+    return _priced(pricer, pricer.step_sources.values())
+
+
+def _priced(pricer: Pricer, inputs: Iterable[Source]) -> str:
+    return f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {short(weakest(inputs))}"
 
 
 def routing_source(scenario: Scenario) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.app.payload import weight_names
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.grid import Grid, allowed_depths
@@ -360,7 +359,7 @@ class Grids:
             "gpus": self.cell.gpus,
             "engine": engine.name,
             "prices": scenario.prices.name,
-            "weights": weight_names(scenario),
+            "weights": scenario.weight_names,
             "kv_cache": scenario.kv_precision.name,
             "routing": scenario.routing.name if architecture.is_moe else None,
             "experts": architecture.pools[0].experts if architecture.pools else None,

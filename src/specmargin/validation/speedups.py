@@ -15,8 +15,8 @@ from typing import Any, assert_never
 import numpy as np
 from scipy.stats import spearmanr
 
-from specmargin.app.request_schema import ScenarioRequest, read_request
-from specmargin.app.scenarios import scenario_of
+from specmargin.answers.request_schema import ScenarioRequest, read_request
+from specmargin.answers.scenarios import scenario_of
 from specmargin.app.service import batched_tokens
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer

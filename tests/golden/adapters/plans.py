@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenarios_of
 from specmargin.app.planning import Answer, answer, engine_config
-from specmargin.app.request_schema import ScenarioRequest
-from specmargin.app.scenarios import scenarios_of
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.plan import deepest
@@ -57,9 +57,9 @@ class PlannedRow:
     """One batch size; by depth where it is a tuple."""
 
     batch: int
-    verify_seconds: tuple[float, ...]
-    draft_seconds: tuple[float, ...]
-    plain_seconds: float  # a step of an engine without speculation
+    verify_us: tuple[float, ...]  # microseconds
+    draft_us: tuple[float, ...]
+    plain_us: float  # a step of an engine without speculation
     best_depth: int
     scheduled_depth: int
     speedup: float
@@ -140,9 +140,9 @@ def _planned(cell: Cell) -> Planned:
         rows=tuple(
             PlannedRow(
                 batch=row.batch,
-                verify_seconds=tuple(grid.verify_seconds[i].tolist()),
-                draft_seconds=tuple(grid.draft_seconds[i].tolist()),
-                plain_seconds=float(grid.no_spec_seconds[i]),
+                verify_us=tuple((1e6 * grid.verify_seconds[i]).tolist()),
+                draft_us=tuple((1e6 * grid.draft_seconds[i]).tolist()),
+                plain_us=float(1e6 * grid.no_spec_seconds[i]),
                 best_depth=row.depth,
                 scheduled_depth=config.schedule.depth_at(row.batch),
                 speedup=row.speedup,

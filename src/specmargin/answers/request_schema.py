@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -34,6 +35,15 @@ class Shown:
     argument: bool = False  # positional, not an option
     metavar: str | None = None
     default: str | None = None  # text for a default that depends on other fields
+    options: tuple[str, ...] = ()  # instead of the field's own name
+    names: Callable[[], Iterable[str]] | None = None  # what a shell completes
+
+    def named(self, *options: str) -> Shown:
+        """The same, as options of these names."""
+        return replace(self, options=options)
+
+    def completed(self, names: Callable[[], Iterable[str]]) -> Shown:
+        return replace(self, names=names)
 
     def as_(self, metavar: str, default: str | None = None) -> Shown:
         """The same panel, with a metavar and a default text."""
@@ -321,6 +331,16 @@ class RequestOption:
     default: str | None  # None: none is shown
     shown: Shown
     unused: bool
+    many: bool  # takes several values
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return self.shown.options or (f"--{self.field.replace('_', '-')}",)
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return self.field.upper() if self.shown.argument else self.options[0]
 
 
 def request_options(kind: type[Request]) -> Iterator[RequestOption]:
@@ -335,12 +355,17 @@ def request_options(kind: type[Request]) -> Iterator[RequestOption]:
             default=shown.default or _default_text(field.default, required=field.is_required()),
             shown=shown,
             unused=name in kind.unused,
+            many=not parsed and _is_list(field.annotation),
         )
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(part) is tuple for part in (annotation, *get_args(annotation)))
 
 
 def _plain_type(annotation: Any) -> type:
     kind = next((part for part in get_args(annotation) if part is not NoneType), annotation)
-    plain = isinstance(kind, type) and (kind in (int, float, bool, str) or issubclass(kind, Enum))
+    plain = isinstance(kind, type) and (kind in (int, float, bool, str, Path) or issubclass(kind, Enum))
     return kind if plain else str
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
-from specmargin.app.request_schema import Request, RequestOption, request_options
+from specmargin.answers.request_schema import Request, RequestOption, request_options
 
 
 def command_line(verb: str, request: Request) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from specmargin._version import __version__
-from specmargin.app.payload import weight_names
-from specmargin.app.request_schema import Request
-from specmargin.app.scenarios import ENGINE_TIMES
+from specmargin.answers.request_schema import Request
+from specmargin.answers.scenarios import ENGINE_TIMES
 from specmargin.decisions.scenario import Scenario
 
 
@@ -41,7 +40,7 @@ def used_options(request: Request, scenario: Scenario | None) -> dict[str, Any]:
         "acceptance": str(scenario.survival.source),
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "context": scenario.context,
-        "weights": weight_names(scenario),
+        "weights": scenario.weight_names,
         "kv_cache": scenario.kv_precision.name,
         "prices": scenario.prices.name,
         "engine_time": str(engine_time.source),

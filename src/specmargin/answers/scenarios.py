@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
-from specmargin.app.request_schema import ScenarioRequest
+from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.architecture.precision import precision_named
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.drafters import (

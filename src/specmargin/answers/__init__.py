@@ -1,0 +1,1 @@
+"""What every verb shares: its request, its answer, and what an answer shows."""

@@ -1,0 +1,58 @@
+"""Where an answer goes: options of the command line that are not part of the question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from specmargin.answers.request_schema import Request, Shown
+from specmargin.files import check_new, check_table
+
+OUTPUT = Shown(panel="Output")
+FILE = OUTPUT.as_("FILE")
+ForceField = Annotated[bool, Field(description="Overwrite files that exist."), OUTPUT]
+
+
+class Outputs(Request):
+    """What every verb takes."""
+
+    force: ForceField = False
+    as_json: Annotated[
+        bool, Field(description="Machine-readable output (versioned schema)."), OUTPUT.named("--json")
+    ] = False
+
+    def check(self) -> None:
+        """Whether every file can be written, before any work is done."""
+        for path in self._paths():
+            check_new(path, force=self.force)
+
+    def _paths(self) -> list[Path]:
+        return [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Path)]
+
+
+class TableOutputs(Outputs):
+    """Of an answer with a table."""
+
+    output: Annotated[
+        Path | None, Field(description="Write the table to FILE.csv or FILE.parquet."), FILE.named("--output", "-o")
+    ] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.output is not None:
+            check_table(self.output, force=self.force)
+
+
+class ChartOutputs(TableOutputs):
+    """Of an answer with a table and a chart."""
+
+    plot: Annotated[Path | None, Field(description="Draw a chart: FILE.png, .svg, .html or .json."), FILE] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.plot is not None:
+            from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+
+            check_target(self.plot, force=self.force)

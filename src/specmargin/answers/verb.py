@@ -1,0 +1,65 @@
+"""A verb: a request, a function, an answer, and where the answer may go.
+
+    @verb(DuelRequest, outputs=ChartOutputs)
+    def duel(request: DuelRequest) -> DuelAnswer: ...
+
+A function that also takes `outputs` is given them; one that takes `progress` reports how far it is. The help page is
+the docstring of the function's module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from specmargin.answers.outputs_schema import Outputs, TableOutputs
+from specmargin.answers.request_schema import Request, read_request
+
+RequestKind = TypeVar("RequestKind", bound=Request)
+AnswerKind = TypeVar("AnswerKind")
+
+#: Called with what is counted and how many there are; gives the function that is told how many more are done.
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+def silent(_what: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda _: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb(Generic[RequestKind, AnswerKind]):
+    name: str
+    request: type[RequestKind]
+    outputs: type[Outputs]
+    function: Callable[..., AnswerKind]
+    waiting: str | None  # shown while the answer takes longer than two seconds
+
+    @property
+    def help(self) -> str:
+        return inspect.cleandoc(sys.modules[self.function.__module__].__doc__ or "")
+
+    @property
+    def services(self) -> frozenset[str]:
+        """What the function takes besides its request: `outputs`, `progress`."""
+        return frozenset(list(inspect.signature(self.function).parameters)[1:])
+
+    def __call__(self, request: RequestKind, **services: Any) -> AnswerKind:
+        return self.function(request, **{name: value for name, value in services.items() if name in self.services})
+
+    def ask(self, **options: Any) -> AnswerKind:
+        """From Python: the options of the command line, with underscores."""
+        return self(read_request(self.request, options))
+
+
+def verb(
+    request: type[RequestKind], *, outputs: type[Outputs] = TableOutputs, waiting: str | None = None
+) -> Callable[[Callable[..., AnswerKind]], Verb[RequestKind, AnswerKind]]:
+    def register(function: Callable[..., AnswerKind]) -> Verb[RequestKind, AnswerKind]:
+        name = function.__name__.replace("_", " ")
+        return Verb(name=name, request=request, outputs=outputs, function=function, waiting=waiting)
+
+    return register

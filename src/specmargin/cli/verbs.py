@@ -1,0 +1,100 @@
+"""The command of a verb: every field of its request and of its outputs is an option; the answer is shown or written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from specmargin.answers.answer import Answer
+from specmargin.answers.outputs_schema import Outputs
+from specmargin.answers.request_schema import Request, RequestOption, read_request, request_options
+from specmargin.answers.verb import Verb
+from specmargin.show import terminal
+
+RequestKind = TypeVar("RequestKind", bound=Request)
+
+
+def command(verb: Verb[Any, Any]) -> typer.Typer:
+    """A Typer application of one command."""
+    options = [*request_options(verb.request), *request_options(verb.outputs)]
+
+    def run(**given: Any) -> None:
+        request, outputs = _read(verb.request, given), _read(verb.outputs, given)
+        outputs.check()
+        with _waiting(verb):
+            answer = verb(request, outputs=outputs, progress=terminal.progress)
+        code = _show(answer, outputs)
+        if code:
+            raise typer.Exit(code)
+
+    # Keyword-only, so that options without a default may follow those with one.
+    parameters = [_parameter(option) for option in options]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=_page(verb.help))(run)
+    return app
+
+
+def _page(text: str) -> str:
+    """Paragraphs are wrapped to the terminal; lines of an indented block are kept as they are."""
+    blocks = text.split("\n\n")
+    return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part.replace("\n", " ") for part in blocks)
+
+
+def _waiting(verb: Verb[Any, Any]) -> AbstractContextManager[None]:
+    return nullcontext() if verb.waiting is None else terminal.waiting(verb.waiting)
+
+
+def _show(answer: Any, outputs: Outputs) -> int:
+    """Show one answer, or answers as they come (`watch`); some verbs have none (`explore`)."""
+    if answer is None:
+        return 0
+    if not isinstance(answer, Answer):
+        return terminal.show_live(answer, as_json=outputs.as_json)
+    answer = answer.written(outputs)
+    if outputs.as_json:
+        terminal.show_json(answer.to_dict())
+    else:
+        terminal.show(answer.explained() if getattr(outputs, "explain", False) else answer.blocks())
+    return int(answer.exit_code)
+
+
+def _read(kind: type[RequestKind], given: Mapping[str, Any]) -> RequestKind:
+    """The request for the options that were given; what was not given is a default."""
+    name = {option.field: option.name for option in request_options(kind)}
+    values = {field: given[field] for field in name if given[field] is not None}
+    return read_request(kind, values, option=lambda field: name.get(field, field))
+
+
+def _parameter(option: RequestOption) -> inspect.Parameter:
+    """The parameter from which Typer makes the option."""
+    shown = option.shown
+    if shown.argument:
+        info: Any = typer.Argument(
+            metavar=shown.metavar or option.field.upper(),
+            help=option.help,
+            autocompletion=shown.names,
+            show_default=False,
+        )
+    else:
+        info = typer.Option(
+            *option.options,
+            help=option.help,
+            metavar=shown.metavar,
+            show_default=option.default or False,
+            rich_help_panel=shown.panel,
+            hidden=option.unused,
+            autocompletion=shown.names,
+        )
+    # Numbers and paths are parsed by the request, so that its messages are the same for options, files and Python.
+    own: Any = list[str] if option.many else str if option.kind in (int, float, Path) else option.kind
+    kind: Any = own if option.required else own | None
+    default = inspect.Parameter.empty if option.required else None
+    annotation = Annotated[kind, info]
+    return inspect.Parameter(option.field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
