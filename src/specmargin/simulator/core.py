@@ -156,9 +156,9 @@ def gather_signals(simulation: Simulation, drafting: bool) -> int:
             state.lengths[count] = request.held
             for d in range(survival.shape[1]):
                 if sees_outcomes:
-                    survival[count, d] = 1.0 if d < rounds.accepted[request.round] else 0.0
+                    survival[count, d] = 1.0 if d < rounds.accepted[request.next_round] else 0.0
                 else:
-                    survival[count, d] = rounds.survival[request.round, d]
+                    survival[count, d] = rounds.survival[request.next_round, d]
             count += 1
     return count
 
