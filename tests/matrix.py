@@ -155,7 +155,7 @@ def fewest_gpus(model: str, gpu: str, parallel: str) -> int:
 def faults(result: Answer, engine: str) -> Iterator[str]:
     losing = () if result.plan.loss is None else result.plan.loss.ranges
     batches = {*_sampled(result.plan.paying), *_sampled(losing), *(row.batch for row in result.plan.rows)}
-    result.plan.pricer.grid(sorted(batches), result.plan.max_depth)  # priced together, kept by the pricer
+    result.plan.pricer.grid(sorted(batches), result.plan.setting.max_depth)  # priced together, kept by the pricer
     yield from _row_faults(result, engine)
     yield from _range_faults(result, engine)
     yield from _verdict_faults(result, engine)
@@ -171,7 +171,7 @@ def parsed_speedup(result: Answer, engine: str, batch: int) -> float:
     if not result.config.text:
         return 1.0
     depth = parsed_depth(result, engine, batch)
-    grid = result.plan.pricer.grid([batch], result.plan.max_depth)
+    grid = result.plan.pricer.grid([batch], result.plan.setting.max_depth)
     return float(grid.goodput[0, depth] / grid.no_spec_goodput[0])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.policy import Schedule
+from specmargin.policies.policy import ScheduledDepth
 from specmargin.policies.tables import drafting_line
 
 
@@ -26,7 +26,7 @@ def small_policy(depth: int) -> str:
     )
     confidence = np.random.default_rng(0).beta(1.2, 0.8, (512, depth))
     survival = 0.75 ** np.arange(1.0, depth + 1.0)
-    depths = Schedule.homogeneous(table, survival).depth_by_batch
+    depths = ScheduledDepth.homogeneous(table, survival).depth_by_batch
     file = make_policy(
         table=table,
         survival=survival,

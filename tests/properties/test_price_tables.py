@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmargin.catalog.routing_profiles import bundled_routing
-from specmargin.decisions.grid import allowed_depths, best_depths
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.setting import Setting
 from specmargin.hardware.layout import Layout
 from specmargin.live.policy_schema import TableFile
 from specmargin.modes import Parallel
-from specmargin.policies.policy import Schedule
+from specmargin.policies.policy import ScheduledDepth
 from specmargin.policies.tables import scenario_table
 from specmargin.prices.drafters import Drafter, HeadDrafter, OverlappedDrafter
 from specmargin.prices.model import EngineTime
@@ -54,16 +54,17 @@ def test_the_table_is_the_plans_grid(
         engine_time=time,
         layout=Layout(gpus=ranks, parallel=Parallel.DP_EP if ranks > 1 and model != "llama-3.1-8b" else Parallel.TP),
     )
-    setting = Pricer(replace(base, drafter=_overlapped(base.drafter)) if drafter == "overlapped" else base)
-    table = scenario_table(setting, max_batch=max_batch, max_depth=max_depth)
-    grid = setting.grid(np.arange(1, max_batch + 1), max_depth)
-    allowed = allowed_depths(grid, time.graph_limit)
+    pricer = Pricer(replace(base, drafter=_overlapped(base.drafter)) if drafter == "overlapped" else base)
+    setting = Setting(max_depth=max_depth, graph_limit=time.graph_limit)
+    table = scenario_table(pricer, setting, max_batch=max_batch)
+    grid = pricer.grid(np.arange(1, max_batch + 1), max_depth)
+    allowed = setting.allowed(grid)
     for i, batch in enumerate(range(1, max_batch + 1)):
         np.testing.assert_allclose(table.equal_seconds(batch), grid.verify_seconds[i], rtol=1e-9)
         np.testing.assert_allclose(table.round_seconds(batch), grid.round_seconds[i], rtol=1e-9)
         assert ((np.arange(max_depth + 1) <= table.graph_depth_by_batch[batch]) == allowed[i]).all()
-    scheduled = Schedule.homogeneous(table, setting.scenario.survival.up_to(max_depth)).depth_by_batch[1:]
-    index, best = np.arange(max_batch), best_depths(grid, time.graph_limit)
+    scheduled = ScheduledDepth.homogeneous(table, pricer.scenario.survival.up_to(max_depth)).depth_by_batch[1:]
+    index, best = np.arange(max_batch), setting.best_depths(grid)
     np.testing.assert_allclose(grid.goodput[index, scheduled], grid.goodput[index, best], rtol=1e-9)
     written = TableFile.of(table).table  # six digits
     for batch in range(1, max_batch + 1):

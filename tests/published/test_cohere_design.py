@@ -22,6 +22,7 @@ from specmargin.answers.scenarios import scenario_of
 from specmargin.architecture.variants import ExpertShape, shape_of
 from specmargin.decisions.design import DesignRow, design_row
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 
 SETTINGS = [
     (model, gpu, prices, routing)
@@ -45,7 +46,7 @@ def _with_every_graph(scenario: Scenario) -> Scenario:
 
 
 def _rows(scenario: Scenario, shapes: Sequence[ExpertShape], batch: int) -> list[DesignRow]:
-    return [design_row(scenario, shape, batch=batch, max_depth=MAX_DEPTH) for shape in shapes]
+    return [design_row(scenario, shape, Setting(max_depth=MAX_DEPTH), batch=batch) for shape in shapes]
 
 
 def _rises(values: Sequence[float]) -> bool:

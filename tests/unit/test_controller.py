@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from specmargin.catalog.engine_times import find_engine_time
+from specmargin.decisions.setting import Setting
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import Outcome
@@ -61,7 +62,8 @@ MEASURED = {
 @cache
 def measured_table(model: str, drafter: str) -> PriceTable:
     time = replace(find_engine_time(None, engine="vllm", prices="laws"), graph_limit=GRAPH_LIMIT)
-    return scenario_table(round_pricer(model, drafter, "laws", time), max_batch=256, max_depth=7)
+    setting = Setting(max_depth=7, graph_limit=GRAPH_LIMIT)
+    return scenario_table(round_pricer(model, drafter, "laws", time), setting, max_batch=256)
 
 
 def measured_surface(engine: Rounds, batch: int) -> tuple[Surface, tuple[int, ...]]:
@@ -120,7 +122,7 @@ def test_a_cliff_that_no_price_knows_is_found() -> None:
 def without_cliff(max_batch: int) -> FloatArray:
     time = replace(find_engine_time(None, engine="vllm", prices="laws"), graph_limit=None)
     pricer = round_pricer("qwen3-30b-a3b", "eagle3", "laws", time)
-    return scenario_table(pricer, max_batch=max_batch, max_depth=7).rest_seconds
+    return scenario_table(pricer, Setting(max_depth=7), max_batch=max_batch).rest_seconds
 
 
 # --- wrong prices ---

@@ -14,7 +14,8 @@ from specmargin.app.planning import answers
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.pricer import Pricer
-from specmargin.figures.curve import plan_curve
+from specmargin.decisions.setting import Setting
+from specmargin.figures.curve import curve
 from specmargin.figures.overlay import overlay_figures
 from specmargin.figures.payoff import pareto_figure, speedup_figure
 
@@ -41,7 +42,7 @@ def best_that_fits(pricer: Pricer, batch: int, graph_limit: int | None) -> float
 def test_the_best_depth_is_the_best_of_those_that_fit(engine: str, context: int) -> None:
     pricer = plan(engine=engine, context=context).pricer
     graph_limit = pricer.scenario.engine_time.graph_limit
-    drawn = speedup_figure(pricer, batch=1, graph_limit=graph_limit)
+    drawn = speedup_figure(pricer, Setting.of(pricer.scenario, max_depth=8), batch=1)
     rows = {row["batch"]: row["speedup"] for row in drawn.tables["best"]}
     shown = [size for size in (1, 4, 16, 64, 128, 192, 256, 384, 512) if size <= pricer.no_spec_largest_batch]
     for size in shown:
@@ -55,13 +56,13 @@ def test_thin_lines_and_the_pareto_front_end_where_memory_is_full() -> None:
     seen = plan(engine="sglang")
     pricer, limit = seen.pricer, seen.largest_batch
     assert 1 < limit < 512 <= seen.no_spec_largest_batch
-    drawn = speedup_figure(pricer, batch=1, graph_limit=seen.graph_limit, schedule=seen.schedule)
+    drawn = speedup_figure(pricer, seen.setting, batch=1)
     for row in drawn.tables["fixed"]:
         assert row["batch"] <= pricer.largest_batch(row["depth"])
     assert max(row["batch"] for row in drawn.tables["best"]) == limit
     (shaded,) = drawn.tables["limit"]
     assert (shaded["batch"], shaded["end"]) == (limit, 512)
-    front = pareto_figure(pricer, graph_limit=seen.graph_limit, schedule=seen.schedule)
+    front = pareto_figure(pricer, seen.setting)
     by_series = {row["series"]: row["batch"] for row in front.tables["points"]}  # the last of each
     assert by_series == {"no speculation": 512, "with mtp": limit}
 
@@ -69,10 +70,11 @@ def test_thin_lines_and_the_pareto_front_end_where_memory_is_full() -> None:
 def test_nothing_is_drawn_where_nothing_fits() -> None:
     pricer = plan(gpu="h100").pricer.with_context(262_144.0)
     assert pricer.largest_batch(1) == 0
-    drawn = speedup_figure(pricer, batch=1)
+    setting = Setting(max_depth=8)
+    drawn = speedup_figure(pricer, setting, batch=1)
     assert drawn.tables["best"] == [] == drawn.tables["fixed"]
     assert "no sequence fits" in drawn.takeaway
-    assert "no sequence fits" in pareto_figure(pricer).takeaway
+    assert "no sequence fits" in pareto_figure(pricer, setting).takeaway
 
 
 # --- several scenarios in one chart ---
@@ -104,6 +106,6 @@ def test_an_overlay_says_which_side_does_not_fit() -> None:
 
 
 def test_a_curve_reaches_the_memory_limit_exactly() -> None:
-    shown = plan_curve(plan())
+    shown = curve(plan().pricer, plan().setting)
     assert shown.batches[shown.shown[-1]] == shown.limit == plan().largest_batch
     assert np.isnan(shown.goodput[shown.shown[-1] + 1])

@@ -13,7 +13,7 @@ from specmargin.catalog.lookup import find_device, find_model
 from specmargin.decisions.paying import outcome
 from specmargin.decisions.plan import make_plan
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.decisions.verdict import verdict
 from specmargin.errors import ParallelismError, ScenarioError
 from specmargin.hardware.layout import Layout
@@ -28,20 +28,20 @@ ROWS = [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_the_plan_is_the_argmax_of_goodput() -> None:
-    setting = pricer(drafter="mtp")
-    plan = make_plan(setting, ROWS, max_depth=8)
+    priced = pricer(drafter="mtp")
+    plan = make_plan(priced, ROWS, Setting(max_depth=8))
     for row in plan.rows:
-        every = [setting.grid([row.batch], 8).goodput[0, depth] for depth in range(9)]
+        every = [priced.grid([row.batch], 8).goodput[0, depth] for depth in range(9)]
         assert row.goodput_tokens_per_second == max(every)
         assert row.depth == int(np.argmax(every))
         assert row.speedup == pytest.approx(max(every) / row.no_spec_tokens_per_second)
 
 
 def test_hurdle_is_marginal_price_times_goodput_and_splits_by_component() -> None:
-    setting = pricer(drafter="mtp")
-    row = make_plan(setting, [4], max_depth=8).rows[0]
-    step = Step.uniform(batch=4, depth=row.depth, context=setting.scenario.context)
-    now, more = setting.marginal(step)
+    priced = pricer(drafter="mtp")
+    row = make_plan(priced, [4], Setting(max_depth=8)).rows[0]
+    step = Step.uniform(batch=4, depth=row.depth, context=priced.scenario.context)
+    now, more = priced.marginal(step)
     marginal = float(more.total_seconds - now.total_seconds)
     assert row.hurdle == pytest.approx(marginal * row.goodput_tokens_per_second)
     assert sum(row.hurdle_by_component.values()) == pytest.approx(row.hurdle)
@@ -50,10 +50,10 @@ def test_hurdle_is_marginal_price_times_goodput_and_splits_by_component() -> Non
 @given(batch=st.integers(1, 64), alpha=st.floats(0.05, 0.95))
 def test_with_a_free_drafter_the_hurdle_says_whether_one_more_token_raises_goodput(batch: int, alpha: float) -> None:
     """The definition, checked: a token whose survival clears the hurdle raises goodput, one below lowers it."""
-    setting = pricer(drafter="free", acceptance=f"{alpha}")
+    priced = pricer(drafter="free", acceptance=f"{alpha}")
     depth = 1
-    step = Step.uniform(batch=batch, depth=depth, context=setting.scenario.context)
-    now, more = setting.marginal(step)
+    step = Step.uniform(batch=batch, depth=depth, context=priced.scenario.context)
+    now, more = priced.marginal(step)
     committed = batch * (1 + alpha)
     goodput = committed / float(now.total_seconds)
     hurdle = goodput * float(more.total_seconds - now.total_seconds)
@@ -63,24 +63,24 @@ def test_with_a_free_drafter_the_hurdle_says_whether_one_more_token_raises_goodp
 
 
 def test_graph_limit_is_never_stepped_over() -> None:
-    setting = pricer(drafter="mtp", memory_utilization=1.0)
+    priced = pricer(drafter="mtp", memory_utilization=1.0)
     batches = list(range(1, 600, 7))
-    plan = make_plan(setting, batches, max_depth=8, graph_limit=512)
+    plan = make_plan(priced, batches, Setting(max_depth=8, graph_limit=512))
     for row in plan.rows:
         assert row.depth == 0 or row.batch * (row.depth + 1) <= 512
-    free = make_plan(setting, batches, max_depth=8)
+    free = make_plan(priced, batches, Setting(max_depth=8))
     assert any(row.batch * (row.depth + 1) > 512 for row in free.rows)
 
 
 def test_graph_limit_counts_what_one_rank_sees() -> None:
     """Data parallelism spreads sequences: 1024 over 8 ranks are 128 each, and 128 × 4 positions have a graph."""
-    setting = pricer("deepseek-v3", drafter="mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
-    plan = make_plan(setting, [1024], max_depth=3, graph_limit=512)
+    priced = pricer("deepseek-v3", drafter="mtp", layout=Layout(gpus=8, parallel=Parallel.DP_EP))
+    plan = make_plan(priced, [1024], Setting(max_depth=3, graph_limit=512))
     assert plan.rows[0].depth > 0
 
 
 def test_no_speculation_pays_nothing_when_nothing_is_accepted() -> None:
-    plan = make_plan(pricer(drafter="mtp", acceptance="0"), ROWS, max_depth=8)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0"), ROWS, Setting(max_depth=8))
     assert not plan.pays
     assert all(row.depth == 0 and row.speedup == 1.0 for row in plan.rows)
     assert plan.stops_at_batch == 1
@@ -90,7 +90,7 @@ def test_no_speculation_pays_nothing_when_nothing_is_accepted() -> None:
 def test_off_may_lose_against_none() -> None:
     """An engine with speculation configured but off is not the same as one without it."""
     time = EngineTime(off_step_seconds=1e-4, source=assumed("test"))
-    plan = make_plan(pricer(drafter="mtp", acceptance="0", engine_time=time), [1], max_depth=4)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0", engine_time=time), [1], Setting(max_depth=4))
     assert plan.rows[0].depth == 0
     assert plan.rows[0].speedup < 1.0
     assert not plan.pays
@@ -98,19 +98,19 @@ def test_off_may_lose_against_none() -> None:
 
 def test_fixed_time_makes_depth_cheaper() -> None:
     """The lesson of every measurement: relative to a step with fixed time, drafts cost little."""
-    bare = make_plan(pricer(drafter="mtp"), [1], max_depth=8).rows[0]
+    bare = make_plan(pricer(drafter="mtp"), [1], Setting(max_depth=8)).rows[0]
     time = EngineTime(step_seconds=2.4e-3, layer_seconds=20e-6, source=assumed("test"))
-    real = make_plan(pricer(drafter="mtp", engine_time=time), [1], max_depth=8).rows[0]
+    real = make_plan(pricer(drafter="mtp", engine_time=time), [1], Setting(max_depth=8)).rows[0]
     assert real.depth > bare.depth
     assert real.speedup > bare.speedup
     assert sum(real.hurdle_by_component.values()) < sum(bare.hurdle_by_component.values())
 
 
 def test_where_it_stops_paying() -> None:
-    setting = pricer("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
-    ((first, last),) = outcome(setting, up_to=4096, max_depth=4, graph_limit=None, schedule=None).paying
+    priced = pricer("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
+    ((first, last),) = outcome(priced, Setting(max_depth=4), up_to=4096).paying
     assert first == 1
-    grid = setting.grid([last, last + 1, last + 50], 4)
+    grid = priced.grid([last, last + 1, last + 50], 4)
     gain = grid.goodput[:, 1:].max(axis=1) / grid.no_spec_goodput
     assert gain[0] > 1.0
     assert gain[1] <= 1.0
@@ -119,7 +119,7 @@ def test_where_it_stops_paying() -> None:
 
 def test_a_mixture_may_pay_in_two_ranges_and_the_verdict_says_so() -> None:
     """At low acceptance it pays alone, not at a few sequences, and again once the experts are all loaded anyway."""
-    plan = make_plan(pricer(drafter="mtp", acceptance="0.62"), [1, 4, 64], max_depth=8)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0.62"), [1, 4, 64], Setting(max_depth=8))
     assert len(plan.paying) > 1
     assert [row.depth > 0 for row in plan.rows] == [True, False, True]
     assert "at batch 1 and" in verdict(plan)
@@ -128,10 +128,10 @@ def test_a_mixture_may_pay_in_two_ranges_and_the_verdict_says_so() -> None:
 
 @given(batch=st.integers(1, 256), alpha=st.floats(0.01, 0.99))
 def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) -> None:
-    setting = pricer(drafter="mtp", acceptance=f"{alpha}")
-    plan = make_plan(setting, [batch], max_depth=6)
+    priced = pricer(drafter="mtp", acceptance=f"{alpha}")
+    plan = make_plan(priced, [batch], Setting(max_depth=6))
     switch = plan.switch_acceptance
-    gains = setting.grid([batch], 6).goodput[0, 1:].max() > setting.grid([batch], 6).no_spec_goodput[0]
+    gains = priced.grid([batch], 6).goodput[0, 1:].max() > priced.grid([batch], 6).no_spec_goodput[0]
     if switch is None:
         assert not gains
     elif abs(alpha - switch) > 1e-6:
@@ -140,11 +140,11 @@ def test_switch_acceptance_is_where_the_verdict_turns(batch: int, alpha: float) 
 
 def test_memory_that_drafts_take_is_part_of_the_verdict() -> None:
     """A state for every draft token: a hybrid model fits a fraction of the sequences, and may serve less when full."""
-    plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1, 16, 64], max_depth=8)
+    plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1, 16, 64], Setting(max_depth=8))
     assert plan.largest_batch < 0.5 * plan.no_spec_largest_batch
     assert plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second
     assert "peak throughput is higher without speculation" in verdict(plan)
-    shallow = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1], max_depth=8, schedule=Schedule.fixed(1, last=1))
+    shallow = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1], Setting.fixed(1))
     assert shallow.largest_batch > plan.largest_batch
 
 
@@ -161,8 +161,8 @@ def test_moe_and_dense_differ_in_shape() -> None:
     moe = pricer("qwen3-30b-a3b", "h200", "free", context=256, memory_utilization=1.0)
     dense = pricer("llama-3.1-8b", "h200", "free", context=256, memory_utilization=1.0)
 
-    def gains(setting: Pricer) -> FloatArray:
-        grid = setting.grid(batches, 3)
+    def gains(priced: Pricer) -> FloatArray:
+        grid = priced.grid(batches, 3)
         return grid.goodput[:, 3] / grid.no_spec_goodput
 
     assert int(np.argmax(gains(moe))) not in (0, len(batches) - 1)
@@ -170,28 +170,28 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
-    text = verdict(make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, max_depth=8, graph_limit=512))
+    text = verdict(make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, Setting(max_depth=8, graph_limit=512)))
     assert text.startswith("Speculate: qwen3.6-35b-a3b on h200 with mtp is ")
     assert "Below a per-token acceptance of" in text
 
 
 def test_rows_that_do_not_fit_are_marked() -> None:
-    plan = make_plan(pricer(drafter="mtp"), [1, 4096], max_depth=8)
+    plan = make_plan(pricer(drafter="mtp"), [1, 4096], Setting(max_depth=8))
     assert [row.fits for row in plan.rows] == [True, False]
-    nothing = make_plan(pricer(drafter="mtp"), [4096], max_depth=8)
+    nothing = make_plan(pricer(drafter="mtp"), [4096], Setting(max_depth=8))
     assert "No requested batch fits in memory" in verdict(nothing)
 
 
 def test_a_model_too_large_is_refused_with_advice() -> None:
-    setting = pricer("deepseek-v3", "h100", "free")
+    priced = pricer("deepseek-v3", "h100", "free")
     with pytest.raises(ParallelismError, match=r"does not fit: weights need \d+ GB on each of 1 .* try --gpus"):
-        make_plan(setting, [1], max_depth=2)
+        make_plan(priced, [1], Setting(max_depth=2))
 
 
 @pytest.mark.parametrize(("batches", "depth"), [([0], 4), ([1], -1), ([1], 65), ([1 << 20], 4)])
 def test_ranges_are_checked(batches: list[int], depth: int) -> None:
     with pytest.raises(ScenarioError, match="must lie in"):
-        make_plan(pricer(), batches, max_depth=depth)
+        make_plan(pricer(), batches, Setting(max_depth=depth))
 
 
 def test_scenarios_are_checked() -> None:

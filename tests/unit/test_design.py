@@ -13,6 +13,7 @@ from specmargin.catalog.lookup import find_model, model_names
 from specmargin.catalog.routing_profiles import assumed_routing
 from specmargin.decisions.design import STEP, TOLERANCE, Space, design_row, explore
 from specmargin.decisions.plan import make_plan
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ArchitectureError, ScenarioError
 from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
@@ -90,9 +91,9 @@ def test_equal_totals_tie_the_shared_share_to_k_over_n() -> None:
 
 
 def test_the_base_row_is_the_plan() -> None:
-    setting = pricer(drafter="mtp")
-    design = explore(setting, ACTIVE, batch=32, max_depth=8)
-    row = make_plan(setting, [32], max_depth=8).rows[0]
+    priced = pricer(drafter="mtp")
+    design = explore(priced, ACTIVE, Setting(max_depth=8), batch=32)
+    row = make_plan(priced, [32], Setting(max_depth=8)).rows[0]
     assert design.base.depth == row.depth
     assert design.base.speedup == pytest.approx(row.speedup)
     assert design.base.distinct_experts == row.distinct_experts
@@ -104,7 +105,7 @@ def test_the_base_row_is_the_plan() -> None:
 
 
 def test_what_does_not_fit_is_priced_and_said() -> None:
-    design = explore(pricer(), ACTIVE, batch=32, max_depth=4)
+    design = explore(pricer(), ACTIVE, Setting(max_depth=4), batch=32)
     too_large = [row for row in design.rows if not row.fits]
     assert {row.parameters > 55e9 for row in too_large} == {True}
     assert all(row.fits for row in design.fitting)
@@ -112,8 +113,8 @@ def test_what_does_not_fit_is_priced_and_said() -> None:
 
 
 def test_steps_without_a_graph_are_not_chosen() -> None:
-    setting = pricer().with_graph_limit(100).scenario
-    assert design_row(setting, QWEN, batch=32, max_depth=8).depth == 2
+    setting = Setting(max_depth=8, graph_limit=100)
+    assert design_row(pricer().scenario, QWEN, setting, batch=32).depth == 2
 
 
 def test_models_that_cannot_be_reshaped() -> None:
@@ -131,7 +132,7 @@ def test_the_routing_of_one_model_says_nothing_of_its_variants() -> None:
     curves = assumed_routing()
     own = ModelRouting(own=curves.local(find_model("qwen3.6-35b-a3b").pools[0]), others=curves)
     with pytest.raises(ScenarioError, match="knows the experts of one model"):
-        explore(pricer(routing=own), ACTIVE, batch=1, max_depth=4)
+        explore(pricer(routing=own), ACTIVE, Setting(max_depth=4), batch=1)
 
 
 def test_json() -> None:

@@ -10,6 +10,7 @@ import pytest
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, engine_time_names, find_engine_time
 from specmargin.catalog.lookup import bundled_model
 from specmargin.decisions.plan import make_plan
+from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.model import EngineTime
@@ -73,7 +74,9 @@ def test_prompts_beside_decoding_sequences_take_longest_to_launch() -> None:
 def test_a_plan_never_steps_over_the_limit_unasked() -> None:
     time = EngineTime(graph_limit=128, eager_layer_seconds=1e-6)
     plan = make_plan(
-        pricer("qwen3-30b-a3b", acceptance="0.95", engine_time=time), [32, 64], max_depth=8, graph_limit=128
+        pricer("qwen3-30b-a3b", acceptance="0.95", engine_time=time),
+        [32, 64],
+        Setting(max_depth=8, graph_limit=128),
     )
     assert [row.batch * (row.depth + 1) <= 128 for row in plan.rows] == [True, True]
 

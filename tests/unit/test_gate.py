@@ -130,13 +130,18 @@ def gated_controller(max_batch: int = 64, graph_positions: int | None = None) ->
     )
 
 
-def show(controller: Controller, acceptance: FloatArray, drafted: int = DEPTH) -> None:
-    """A step whose drafts have this acceptance by sequence and depth; its time is not known."""
-    batch = acceptance.shape[0]
+def show(
+    controller: Controller, acceptance: FloatArray, drafted: int = DEPTH, *, whole: bool = False, timed: bool = False
+) -> None:
+    """A step whose drafts have this acceptance by sequence and depth; none are accepted. `whole`: they are verified.
+    `timed`: at the price of the table."""
+    batch, table = acceptance.shape[0], controller.table
     lengths, nothing = np.full(batch, drafted), np.zeros(batch, dtype=np.int64)
-    back = Returned(nothing.astype(np.int32), acceptance.astype(np.float32))
-    decision = Decision(drafted, gated=True, expected=expectation(back, lengths, nothing, DEPTH))
-    outcome = Outcome(decision=decision, drafted=lengths, verified=nothing, accepted=nothing, seconds=math.nan)
+    verified = lengths if whole else nothing
+    back = Returned(verified.astype(np.int32), acceptance.astype(np.float32))
+    seconds = table.verify_seconds(verified) + table.draft_seconds[batch, drafted, 0] if timed else math.nan
+    decision = Decision(drafted, gated=True, expected=expectation(back, lengths, verified, DEPTH))
+    outcome = Outcome(decision=decision, drafted=lengths, verified=verified, accepted=nothing, seconds=float(seconds))
     assert controller.observe(outcome)
 
 
@@ -211,11 +216,11 @@ def test_whole_drafts_are_probed_where_they_fit_a_graph() -> None:
             deep = max(deep, decision.depth)
             if not decision.gated:
                 whole.append(decision.depth)
-            show(controller, acceptance, decision.depth)
+            show(controller, acceptance, decision.depth, timed=True)
         assert deep == DEPTH  # the gate keeps the step in its graph
         assert max(whole, default=0) <= deepest
         assert (len(whole) > 0) == (deepest == DEPTH)
-        assert len(whole) < 30
+        assert len(whole) < 40
 
 
 def expected_of(acceptance: FloatArray, held: int, verified: IntArray) -> Expectation | None:

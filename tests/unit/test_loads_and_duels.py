@@ -10,44 +10,45 @@ from hypothesis import strategies as st
 
 from specmargin.decisions.duel import duel
 from specmargin.decisions.load import Load, settle, settle_plain
+from specmargin.decisions.setting import Setting
 from specmargin.errors import AcceptanceError, ScenarioError
 from specmargin.step import Step
 from tests.scenarios import pricer
 
 
 def test_a_load_settles_where_littles_law_holds() -> None:
-    setting = pricer(drafter="mtp", context=1150)
+    priced = pricer(drafter="mtp", context=1150)
     load = Load(requests_per_second=4, input_tokens=1000, output_tokens=300)
-    point = settle(setting, load, max_depth=4, graph_limit=512)
+    point = settle(priced, load, Setting(max_depth=4, graph_limit=512))
     wanted = 4 * 300 * point.tpot_seconds
     assert point.batch - 1 <= wanted <= point.batch
     assert 0 < point.prefill_share < 1
 
 
 def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
-    setting = pricer(drafter="free", context=1150)
+    priced = pricer(drafter="free", context=1150)
     load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
-    plain = settle_plain(setting, load)
-    speculating = settle(setting, load, max_depth=4, graph_limit=None)
+    plain = settle_plain(priced, load)
+    speculating = settle(priced, load, Setting(max_depth=4))
     assert speculating.batch <= plain.batch
     assert speculating.tpot_seconds < plain.tpot_seconds
 
 
 def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
     """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
-    setting = pricer(drafter="mtp", acceptance="0.78", context=510)
+    priced = pricer(drafter="mtp", acceptance="0.78", context=510)
     load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
-    plain = settle_plain(setting, load)
-    speculating = settle(setting, load, max_depth=8, graph_limit=512)
-    assert plain.batch > setting.largest_batch(8)
-    assert speculating.batch <= setting.largest_batch(speculating.depth)
+    plain = settle_plain(priced, load)
+    speculating = settle(priced, load, Setting(max_depth=8, graph_limit=512))
+    assert plain.batch > priced.largest_batch(8)
+    assert speculating.batch <= priced.largest_batch(speculating.depth)
 
 
 def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
     """Prefill is not a verify step: nothing in it is rolled back, and only its last position is sampled."""
-    setting = pricer()
-    prompt = setting.verify(Step.prompts(tokens=8000))
-    run = setting.verify(Step.uniform(batch=1, depth=7999))
+    priced = pricer()
+    prompt = priced.verify(Step.prompts(tokens=8000))
+    run = priced.verify(Step.uniform(batch=1, depth=7999))
     for component in ("attention", "lm head", "sampling"):
         prefill, verify = (next(c for c in p.components if c.component == component) for p in (prompt, run))
         assert float(prefill.bytes + prefill.flops) < float(verify.bytes + verify.flops)
@@ -58,27 +59,27 @@ def test_a_prompt_wants_one_state_and_one_row_of_logits() -> None:
 
 
 def test_prompts_and_decoding_share_a_step() -> None:
-    setting = pricer(context=500)
+    priced = pricer(context=500)
     decode, prompt = Step.uniform(batch=8, context=500), Step.prompts(tokens=256)
     both = decode.joined(prompt)
     assert float(both.positions) == 8 + 256
     assert float(both.wanted_positions) == 8 + 1
-    together = setting.verify(both).total_seconds
-    assert setting.verify(decode).total_seconds < together
-    assert together < setting.verify(decode).total_seconds + setting.verify(prompt).total_seconds
+    together = priced.verify(both).total_seconds
+    assert priced.verify(decode).total_seconds < together
+    assert together < priced.verify(decode).total_seconds + priced.verify(prompt).total_seconds
 
 
 def test_targets_and_overload() -> None:
-    setting = pricer(drafter="mtp", context=1150)
+    priced = pricer(drafter="mtp", context=1150)
     met = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
-    assert settle(setting, met, max_depth=4, graph_limit=None).meets_target is True
+    assert settle(priced, met, Setting(max_depth=4)).meets_target is True
     missed = replace(met, tpot_target_seconds=1e-6)
-    assert settle(setting, missed, max_depth=4, graph_limit=None).meets_target is False
+    assert settle(priced, missed, Setting(max_depth=4)).meets_target is False
     with pytest.raises(ScenarioError, match="times the prefill"):
-        settle(setting, replace(met, requests_per_second=1e5), max_depth=4, graph_limit=None)
+        settle(priced, replace(met, requests_per_second=1e5), Setting(max_depth=4))
     with pytest.raises(ScenarioError, match="this hardware serves about"):
         slow = pricer("qwen3-30b-a3b", "dgx-spark", "free")
-        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), max_depth=2, graph_limit=None)
+        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), Setting(max_depth=2))
 
 
 @pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
@@ -101,12 +102,12 @@ def test_the_interview_question_under_uniform_routing() -> None:
 
 @given(alpha=st.floats(0, 1), batch=st.integers(1, 256), context=st.sampled_from([0, 1000, 100_000]))
 def test_the_turning_point_is_where_both_are_equal(alpha: float, batch: int, context: int) -> None:
-    setting = pricer("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
-    result = duel(setting, batch=batch, alpha=alpha)
+    priced = pricer("qwen3-30b-a3b", "h100", "free", context=min(context, 40_000))
+    result = duel(priced, batch=batch, alpha=alpha)
     if abs(alpha - result.turning_alpha) > 1e-12:  # nearer, both are equal and rounding decides
         assert (result.winner == "depth") == (alpha > result.turning_alpha)
     if 0 <= result.turning_alpha <= 1:
-        there = duel(setting, batch=batch, alpha=result.turning_alpha)
+        there = duel(priced, batch=batch, alpha=result.turning_alpha)
         assert there.depth.goodput_tokens_per_second == pytest.approx(there.width.goodput_tokens_per_second)
 
 

@@ -19,7 +19,6 @@ from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.times import Times
 from specmargin.policies.policy import Decision, Outcome, Policy, WholeDrafts
 from specmargin.policies.study.lookahead import look_ahead
-from specmargin.policies.tables import scenario_table
 from specmargin.simulator import run
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.policies import PolicyChoice, PolicyInputs
@@ -99,7 +98,7 @@ def played(
     faults: list[str] = []
 
     def find(name: str, inputs: PolicyInputs) -> PolicyChoice:
-        table = scenario_table(inputs.pricer, max_batch=inputs.max_batch, max_depth=inputs.max_depth)
+        table = inputs.table()
         ahead = look_ahead(table, inputs.sample()) if gated else None
         settings = ControllerSettings(candidates=candidates)
         own = Controller(table=table, prior_survival=inputs.bank.prior, look_ahead=ahead, settings=settings)

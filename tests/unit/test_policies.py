@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from specmargin.decisions.setting import Setting
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.policy import FixedDepth, OneWidthGate, RaggedGate, Schedule
+from specmargin.policies.policy import FixedDepth, OneWidthGate, RaggedGate, ScheduledDepth
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.study.replay import replay
 from specmargin.policies.tables import scenario_table, study_table
@@ -75,7 +76,7 @@ def test_selective_drafting_is_found_from_off() -> None:
     sure = np.tile(0.97 ** np.arange(1, 9), (50, 1))
     hopeless = np.tile(0.02 ** np.arange(1, 9), (50, 1))
     sample = np.concatenate([sure, hopeless])
-    assert Schedule.homogeneous(table, sample.mean(axis=0)).draft(16).depth == 0
+    assert ScheduledDepth.homogeneous(table, sample.mean(axis=0)).draft(16).depth == 0
     ahead = look_ahead(table, sample)
     assert ahead.depth(16) > 0
     controller = Controller(table=table, prior_survival=sample.mean(axis=0), look_ahead=ahead)
@@ -101,10 +102,8 @@ def test_gates_never_verify_what_was_not_drafted() -> None:
 
 def test_ragged_steps_stay_inside_their_graph() -> None:
     """128 sequences of depth 3 fill a graph of 512 positions: one token more costs what depth 4 costs."""
-    setting = pricer(
-        "qwen3-30b-a3b", drafter="eagle", engine_time=EngineTime(graph_limit=512, eager_layer_seconds=1e-3)
-    )
-    table = scenario_table(setting, max_batch=128, max_depth=4)
+    priced = pricer("qwen3-30b-a3b", drafter="eagle", engine_time=EngineTime(graph_limit=512, eager_layer_seconds=1e-3))
+    table = scenario_table(priced, Setting.of(priced.scenario, max_depth=4), max_batch=128)
     full = np.full(128, 3)
     over = full.copy()
     over[0] = 4

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmargin.decisions.grid import best_depths
 from specmargin.decisions.plan import make_plan
-from specmargin.decisions.schedule import DepthTable, Range, Schedule, depth_table, make_schedule
+from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ScheduleError
 from specmargin.prices.model import EngineTime
 from specmargin.sources import assumed
@@ -29,11 +29,12 @@ def table_of(speedups: FloatArray, fits: list[int] | None = None) -> DepthTable:
 
 
 def test_a_schedule_of_a_real_plan() -> None:
-    setting = pricer(drafter="mtp", memory_utilization=1.0)
-    table = depth_table(setting, max_batch=512, max_depth=8, graph_limit=512)
+    priced = pricer(drafter="mtp", memory_utilization=1.0)
+    setting = Setting(max_depth=8, graph_limit=512)
+    table = setting.depth_table(priced, max_batch=512)
     schedule = make_schedule(table, min_gain=0.02)
-    grid = setting.grid(np.arange(1, 513), 8)
-    best = grid.goodput[np.arange(512), best_depths(grid, 512)]
+    grid = priced.grid(np.arange(1, 513), 8)
+    best = grid.goodput[np.arange(512), setting.best_depths(grid)]
     for batch in range(1, 513):
         depth = schedule.depth_at(batch)
         assert depth == 0 or batch * (depth + 1) <= 512
@@ -94,14 +95,14 @@ def test_a_depth_that_the_format_prescribes_at_batch_1_is_kept() -> None:
 
 
 def test_rows_ranges_and_memory_are_those_of_the_schedule() -> None:
-    setting = pricer(drafter="mtp", acceptance="0.9")
+    priced = pricer(drafter="mtp", acceptance="0.9")
     schedule = Schedule(ranges=(Range(first=1, last=8, depth=3), Range(first=9, last=16, depth=0)))
-    plan = make_plan(setting, [1, 8, 9, 100], max_depth=8, schedule=schedule)
+    plan = make_plan(priced, [1, 8, 9, 100], Setting(max_depth=8, schedule=schedule))
     assert [row.depth for row in plan.rows] == [3, 3, 0, 0]
-    assert plan.largest_batch == setting.largest_batch(3)
+    assert plan.largest_batch == priced.largest_batch(3)
     assert plan.paying == ((1, 8),)
     for row in plan.rows:
-        grid = setting.grid([row.batch], 8)
+        grid = priced.grid([row.batch], 8)
         assert row.goodput_tokens_per_second == pytest.approx(grid.goodput[0, row.depth])
         best = max(1.0, grid.goodput[0, 1:].max() / grid.no_spec_goodput[0])
         assert (row.better_depth is not None) == (row.speedup < 0.98 * best)
@@ -112,15 +113,15 @@ def test_rows_ranges_and_memory_are_those_of_the_schedule() -> None:
 def test_without_drafts_nothing_is_configured() -> None:
     """No flags, no off time, and all of the memory."""
     time = EngineTime(off_step_seconds=1e-4, source=assumed("test"))
-    setting = pricer(drafter="mtp", engine_time=time)
-    plan = make_plan(setting, [1, 8], max_depth=8, schedule=Schedule.fixed(0, last=8))
+    priced = pricer(drafter="mtp", engine_time=time)
+    plan = make_plan(priced, [1, 8], Setting(max_depth=8, schedule=Schedule.fixed(0, last=8)))
     assert [(row.depth, row.speedup) for row in plan.rows] == [(0, 1.0), (0, 1.0)]
     assert (plan.paying, plan.loss) == ((), None)
-    assert plan.largest_batch == setting.no_spec_largest_batch
+    assert plan.largest_batch == priced.no_spec_largest_batch
 
 
 def test_hurdles_are_probabilities_or_words() -> None:
-    plan = make_plan(pricer(drafter="mtp", memory_utilization=1.0), [1, 64, 512], max_depth=8)
+    plan = make_plan(pricer(drafter="mtp", memory_utilization=1.0), [1, 64, 512], Setting(max_depth=8))
     for row in plan.rows:
         if row.hurdle is None:
             assert row.hurdle_note in ("never pays", "always pays")
@@ -131,7 +132,7 @@ def test_hurdles_are_probabilities_or_words() -> None:
 
 @given(batch=st.integers(1, 256), alpha=st.floats(0.05, 0.95))
 def test_break_even_as_a_length_is_the_same_point(batch: int, alpha: float) -> None:
-    row = make_plan(pricer(drafter="mtp", acceptance=f"{alpha}"), [batch], max_depth=6).rows[0]
+    row = make_plan(pricer(drafter="mtp", acceptance=f"{alpha}"), [batch], Setting(max_depth=6)).rows[0]
     even, depth = row.break_even_acceptance, row.break_even_depth
     if even is None:
         assert row.break_even_accept_length is None

@@ -11,6 +11,7 @@ from specmargin.acceptance.early_stop import assumed_stop
 from specmargin.cli.main import run
 from specmargin.decisions.duel import duel
 from specmargin.decisions.plan import make_plan
+from specmargin.decisions.setting import Setting
 from specmargin.decisions.unverified import LABEL, unverified, unverified_seconds
 from specmargin.errors import ScenarioError
 from tests.scenarios import pricer
@@ -22,7 +23,7 @@ DRAFTERS = ("mtp", "eagle", "dflash", "ssd", "model:qwen3-0.6b", "ngram", "free"
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("acceptance", ["0.4", "0.9", "1"])
 def test_no_plan_exceeds_the_bound(drafter: str, acceptance: str) -> None:
-    plan = make_plan(pricer(drafter=drafter, acceptance=acceptance), BATCHES, max_depth=6)
+    plan = make_plan(pricer(drafter=drafter, acceptance=acceptance), BATCHES, Setting(max_depth=6))
     for row in unverified(plan).rows:
         bound = row.bound
         assert row.planned_speedup <= max(row.free_speedup, 1.0) * (1 + 1e-9)
@@ -31,7 +32,7 @@ def test_no_plan_exceeds_the_bound(drafter: str, acceptance: str) -> None:
 
 
 def test_without_a_price_of_drafting_the_bound_is_one_token_per_position() -> None:
-    plan = make_plan(pricer(drafter="free", acceptance="0.9"), BATCHES, max_depth=4)
+    plan = make_plan(pricer(drafter="free", acceptance="0.9"), BATCHES, Setting(max_depth=4))
     for row in unverified(plan).rows:
         assert row.bound.speedup == pytest.approx(row.bound.depth + 1)
         assert row.bound.unverified_seconds == pytest.approx(row.bound.plain_seconds)
@@ -39,7 +40,7 @@ def test_without_a_price_of_drafting_the_bound_is_one_token_per_position() -> No
 
 def test_verification_is_the_verify_step_beyond_a_plain_one() -> None:
     priced = pricer(drafter="mtp", acceptance="0.9")
-    (row,) = unverified(make_plan(priced, [8], max_depth=4)).rows
+    (row,) = unverified(make_plan(priced, [8], Setting(max_depth=4))).rows
     grid = priced.grid([8], 4)
     depth = row.bound.depth
     assert depth == row.planned_depth > 0
@@ -55,16 +56,16 @@ def test_overlapped_drafting_takes_the_longer_part_and_repeats_nothing() -> None
 
 
 def test_a_plan_that_never_drafts_has_a_bound_at_depth_one() -> None:
-    (row,) = unverified(make_plan(pricer(drafter="mtp", acceptance="0"), [1], max_depth=4)).rows
+    (row,) = unverified(make_plan(pricer(drafter="mtp", acceptance="0"), [1], Setting(max_depth=4))).rows
     assert (row.planned_depth, row.bound.depth) == (0, 1)
     with pytest.raises(ScenarioError, match="--depth 1 or more"):
-        unverified(make_plan(pricer(), [1], max_depth=0))
+        unverified(make_plan(pricer(), [1], Setting(max_depth=0)))
 
 
 def test_drafts_that_stop_early_commit_what_they_drafted() -> None:
     priced = pricer(drafter="free", acceptance="0.8")
     stop = assumed_stop(priced.scenario.survival, 0.5)
-    (row,) = unverified(make_plan(priced.with_survival(priced.scenario.survival, stop), [1], max_depth=4)).rows
+    (row,) = unverified(make_plan(priced.with_survival(priced.scenario.survival, stop), [1], Setting(max_depth=4))).rows
     assert row.bound.speedup == pytest.approx(1 + stop.mean_drafted(row.bound.depth))
     assert row.planned_speedup <= row.free_speedup <= row.bound.speedup < row.bound.depth + 1
 

@@ -26,6 +26,7 @@ from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, Categor
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.setting import Setting
 from specmargin.errors import AcceptanceError
 from specmargin.modes import RooflineForm
 from specmargin.policies.kernel.prices import PriceTable
@@ -87,9 +88,9 @@ def price_table(prices: LadderPrices) -> tuple[PriceTable, FloatArray | None]:
     _, scenario = scenario_of(request)
     if prices is LadderPrices.POST:
         scenario = replace(scenario, scope=Scope(sampling=False, state_writes=False, draft_catch_up=False))
-    pricer = Pricer(scenario).with_graph_limit(None)
-    most = max(CONCURRENCIES)
-    return scenario_table(pricer, max_batch=most, max_depth=8), profiled_seconds(pricer, max_batch=most, max_depth=8)
+    pricer, most = Pricer(scenario).with_every_graph(), max(CONCURRENCIES)
+    table = scenario_table(pricer, Setting(max_depth=8), max_batch=most)
+    return table, profiled_seconds(pricer, max_batch=most, max_depth=8)
 
 
 def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[CalibrationLine]:

@@ -8,6 +8,7 @@ from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import law_book
 from specmargin.decisions.design import Design, Space, Wrapper, explore
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.setting import Setting
 from specmargin.modes import Hold
 
 # Few pairs have equal total parameters, so more are tried.
@@ -26,4 +27,5 @@ def explore_design(request: DesignRequest, *, progress: Wrapper) -> Design:
     _, scenario = scenario_of(request.model_copy(update={"prices": prices}))
     pricer = Pricer(scenario)
     pricer.check_memory()
-    return explore(pricer, space, batch=request.batch, max_depth=request.depth, progress=progress)
+    setting = Setting.of(scenario, max_depth=request.depth)
+    return explore(pricer, space, setting, batch=request.batch, progress=progress)

@@ -101,7 +101,7 @@ def _early_stop_payload(plan: Plan) -> dict[str, Any] | None:
     stop = plan.scenario.early_stop
     if stop is None:
         return None
-    return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.max_depth))}
+    return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.setting.max_depth))}
 
 
 def row_payload(row: PlanRow, price: float | None) -> dict[str, Any]:

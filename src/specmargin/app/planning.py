@@ -15,13 +15,14 @@ from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
-from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.load import Load, Operating, settle, settle_plain
-from specmargin.decisions.plan import HORIZON, Plan, check_range, deepest, make_plan
+from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.schedule import Schedule, depth_table
+from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
@@ -94,27 +95,19 @@ def load_of(request: PlanRequest) -> Load | None:
 
 def answer(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> Answer:
     """The setting first; everything else is what that setting gives."""
-    graph_limit = None if request.ignore_graph_limit else pricer.scenario.engine_time.graph_limit
-    depth = deepest(pricer.scenario, request.depth)
-    load = load_of(request)
+    setting, load = setting_of(request, pricer), load_of(request)
     no_spec, speculating = None, None
     if load is not None:
         no_spec = settle_plain(pricer, load)
-        speculating = settle(pricer, load, max_depth=depth, graph_limit=graph_limit)
-    batches = _batches(pricer, request, no_spec, speculating)
+        speculating = settle(pricer, load, setting)
+    batches = _batches(pricer, request, setting, no_spec, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
-    config = engine_config(choice, pricer, batches, request, graph_limit)
+    config = engine_config(choice, pricer, batches, request, setting)
+    setting = setting.with_schedule(config.schedule)
     if load is not None:
-        speculating = settle(pricer, load, max_depth=depth, graph_limit=graph_limit, schedule=config.schedule)
-        batches = _batches(pricer, request, no_spec, speculating)
-    plan = make_plan(
-        pricer,
-        batches,
-        max_depth=depth,
-        graph_limit=graph_limit,
-        schedule=config.schedule,
-        min_gain=request.min_gain,
-    )
+        speculating = settle(pricer, load, setting)
+        batches = _batches(pricer, request, setting, no_spec, speculating)
+    plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
     return Answer(
         request=request,
         choice=choice,
@@ -164,18 +157,21 @@ def _compare_prices(best: Answer, request: PlanRequest, prices: str) -> Comparis
     if other.prices.name == plan.scenario.prices.name:
         raise ScenarioError(f"--compare {prices}: the plan uses {prices} prices already; name another source")
     batches = [row.batch for row in plan.rows]
-    return compare_sources(
-        plan.pricer,
-        Pricer(other),
-        batches,
-        max_depth=plan.max_depth,
-        graph_limit=plan.graph_limit,
-        schedule=plan.schedule,
-    )
+    return compare_sources(plan.pricer, Pricer(other), batches, plan.setting)
+
+
+def setting_of(request: PlanRequest, pricer: Pricer) -> Setting:
+    """The depths to choose from."""
+    setting = Setting.of(pricer.scenario, max_depth=request.depth)
+    return setting.without_graph_limit() if request.ignore_graph_limit else setting
 
 
 def _batches(
-    pricer: Pricer, request: PlanRequest, no_spec: Operating | None, speculating: Operating | None
+    pricer: Pricer,
+    request: PlanRequest,
+    setting: Setting,
+    no_spec: Operating | None,
+    speculating: Operating | None,
 ) -> list[int]:
     if no_spec is not None and speculating is not None:
         return sorted({no_spec.batch, speculating.batch})
@@ -183,22 +179,21 @@ def _batches(
         return list(request.batch)
     fits = max(pricer.no_spec_largest_batch, 1)
     if request.concurrency is not None:
-        drafting = max(pricer.largest_batch(deepest(pricer.scenario, request.depth)), 1)
+        drafting = max(pricer.largest_batch(setting.max_depth), 1)
         return sorted({min(request.concurrency, drafting), min(request.concurrency, fits)})
     return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
 
 
 def engine_config(
-    choice: DraftChoice, pricer: Pricer, batches: list[int], request: PlanRequest, graph_limit: int | None
+    choice: DraftChoice, pricer: Pricer, batches: list[int], request: PlanRequest, setting: Setting
 ) -> EngineConfig:
-    """The setting for these batches, in the engine's format."""
-    depth, stop = deepest(pricer.scenario, request.depth), pricer.scenario.early_stop
-    grid = pricer.grid(batches, depth)
-    fits = pricer.largest_batch(int(best_depths(grid, graph_limit).max()))
+    """The schedule for these batches, in the engine's format, from the depths that the setting allows."""
+    grid, stop = pricer.grid(batches, setting.max_depth), pricer.scenario.early_stop
+    fits = pricer.largest_batch(setting.held_depth(grid))
     last = request.max_batch or max(MAX_NUM_SEQS, min(fits, HORIZON), *batches)
     form = find_engine(request.engine)
     schedule = ScheduleRequest(
-        table=depth_table(pricer, max_batch=last, max_depth=depth, graph_limit=graph_limit),
+        table=setting.depth_table(pricer, max_batch=last),
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
@@ -207,7 +202,7 @@ def engine_config(
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),
         p_min=None if stop is None else stop.p_min,
-        drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(depth),
+        drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(setting.max_depth),
         release=find_release(form, request.engine_version),
     )
     config = form.write(schedule)
@@ -218,8 +213,7 @@ def engine_config(
     if reach <= last:
         return config
     # Shallower drafts were configured than are best somewhere, so that more sequences fit.
-    table = depth_table(pricer, max_batch=reach, max_depth=depth, graph_limit=graph_limit)
-    return form.write(replace(schedule, table=table))
+    return form.write(replace(schedule, table=setting.depth_table(pricer, max_batch=reach)))
 
 
 def _hurdles(grid: Grid) -> tuple[float, ...]:

@@ -46,12 +46,10 @@ def _policy(
     best: Answer, calibrator: Logistic | None, sample: FloatArray | None, *, max_batch: int, plan_graphs: bool
 ) -> PolicyFile:
     pricer, scenario = best.plan.pricer, best.plan.scenario
-    depth = best.plan.max_depth
-    ignored = best.plan.graph_limit is None
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     return make_policy(
-        table=scenario_table(pricer, max_batch=max_batch, max_depth=depth, ignore_graph_limit=ignored),
-        survival=scenario.survival.up_to(depth),
+        table=scenario_table(pricer, best.plan.setting, max_batch=max_batch),
+        survival=scenario.survival.up_to(best.plan.setting.max_depth),
         schedule=schedule or [(1, max_batch, 0)],
         model=scenario.architecture.name,
         drafter=best.choice.kind,

@@ -27,7 +27,7 @@ def check_price_table(request: PlanRequest) -> None:
 
 
 def write_price_table(path: Path, best: Answer, *, max_batch: int | None, force: bool) -> WrittenTable:
-    pricer, depth = best.plan.pricer, best.plan.max_depth
+    pricer, depth = best.plan.pricer, best.plan.setting.max_depth
     ranks = pricer.scenario.layout.sequence_ranks
     largest = max_batch or max(min(pricer.largest_batch(depth), MAX_NUM_SEQS), 1)
     fit = fit_additive(pricer, max_batch=max(largest // ranks, 1), depth=depth)

@@ -192,9 +192,9 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
 def _choice(schedule: Schedule, max_batch: int) -> PolicyChoice:
     import numpy as np  # noqa: PLC0415
 
-    from specmargin.policies.policy import Schedule as SchedulePolicy  # noqa: PLC0415
+    from specmargin.policies.policy import ScheduledDepth  # noqa: PLC0415
     from specmargin.simulator.policies import PolicyChoice  # noqa: PLC0415
 
     depths = np.concatenate([[0], schedule.depths_at(np.arange(1, max_batch + 1))]).astype(np.int64)
-    policy = SchedulePolicy(name="setting", depth_by_batch=depths)
+    policy = ScheduledDepth(name="setting", depth_by_batch=depths)
     return PolicyChoice(name="setting", policy=policy, held_depth=schedule.max_depth)

@@ -117,7 +117,7 @@ def _better(row: PlanRow) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    if plan.schedule is not None and plan.schedule.max_depth == 0:
+    if not plan.setting.configured:
         return f"(parentheses: does not fit in memory; {plan.largest_batch:,} sequences fit)"
     return (
         f"(parentheses: does not fit in memory; {plan.largest_batch:,} sequences fit at depth {plan.held_depth}, "

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import configured, setting_depths
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.step import Step
 
 
@@ -52,35 +51,27 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
 
 
-def compare(
-    ours: Pricer,
-    other: Pricer,
-    batches: Sequence[int],
-    *,
-    max_depth: int,
-    graph_limit: int | None,
-    schedule: Schedule | None = None,
-) -> Comparison:
-    """Our `schedule`, or our best depths without one, against the best depths under the other prices."""
-    grids = [side.grid(batches, max_depth) for side in (ours, other)]
-    depths = [setting_depths(grids[0], graph_limit, schedule), best_depths(grids[1], graph_limit)]
+def compare(ours: Pricer, other: Pricer, batches: Sequence[int], setting: Setting) -> Comparison:
+    """The setting under our prices against the best depths under the other ones."""
+    grids = [side.grid(batches, setting.max_depth) for side in (ours, other)]
+    depths = [setting.depths(grids[0]), setting.best_depths(grids[1])]
     rows = []
     for i, batch in enumerate(batches):
         depth, other_depth = int(depths[0][i]), int(depths[1][i])
         rows.append(
             ComparedRow(
                 batch=batch,
-                ours=_side(grids[0], i, depth, other_depth, configured(schedule)),
-                other=_side(grids[1], i, other_depth, depth, configured(schedule)),
+                ours=_side(grids[0], i, depth, other_depth, setting.configured),
+                other=_side(grids[1], i, other_depth, depth, setting.configured),
                 differences=_differences(ours, other, batch, depth or other_depth),
             )
         )
     return Comparison(ours=ours.scenario, other=other.scenario, rows=tuple(rows))
 
 
-def _side(grid: Grid, i: int, depth: int, other_depth: int, is_configured: bool) -> Side:
+def _side(grid: Grid, i: int, depth: int, other_depth: int, configured: bool) -> Side:
     speedup = grid.goodput[i] / grid.no_spec_goodput[i]
-    if not is_configured:
+    if not configured:
         speedup[0] = 1.0
     return Side(
         depth=depth,

@@ -11,10 +11,10 @@ from itertools import product
 from typing import assert_never
 
 from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
-from specmargin.decisions.grid import best_depths
-from specmargin.decisions.plan import MAX_BATCH, MAX_DEPTH, check_range
+from specmargin.decisions.plan import MAX_BATCH, check_range
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ParallelismError, ScenarioError
 from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
@@ -140,10 +140,9 @@ class Design:
         return self.space.combinations - len(self.rows)
 
 
-def explore(pricer: Pricer, space: Space, *, batch: int, max_depth: int, progress: Wrapper = iter) -> Design:
-    """Price every variant of the space at one batch."""
+def explore(pricer: Pricer, space: Space, setting: Setting, *, batch: int, progress: Wrapper = iter) -> Design:
+    """Price every variant of the space at one batch, each at the best depth that the setting allows."""
     check_range("--batch", [batch], 1, MAX_BATCH)
-    check_range("--depth", [max_depth], 0, MAX_DEPTH)
     scenario = pricer.scenario
     if isinstance(scenario.routing, ModelRouting):
         raise ScenarioError(
@@ -157,13 +156,12 @@ def explore(pricer: Pricer, space: Space, *, batch: int, max_depth: int, progres
             f"no variant of these experts keeps {space.hold} parameters within {TOLERANCE:.0%} in steps of {STEP}; "
             "try other --experts and --experts-per-token"
         )
-    depth = min(max_depth, scenario.drafter.max_depth or max_depth)
-    rows = [design_row(scenario, shape, batch=batch, max_depth=depth) for shape in progress(shapes)]
+    rows = [design_row(scenario, shape, setting, batch=batch) for shape in progress(shapes)]
     return Design(
         scenario=scenario,
         space=space,
         batch=batch,
-        base=design_row(scenario, base, batch=batch, max_depth=depth),
+        base=design_row(scenario, base, setting, batch=batch),
         rows=tuple(sorted(rows, key=lambda row: -row.goodput_tokens_per_second)),
         sources=_sources(pricer),
     )
@@ -178,12 +176,12 @@ def _sources(pricer: Pricer) -> dict[str, Source]:
     }
 
 
-def design_row(scenario: Scenario, shape: ExpertShape, *, batch: int, max_depth: int) -> DesignRow:
+def design_row(scenario: Scenario, shape: ExpertShape, setting: Setting, *, batch: int) -> DesignRow:
     """The scenario's model with experts of this shape, whether or not it fits in memory."""
     architecture = reshaped(scenario.architecture, shape)
     variant = Pricer(replace(scenario, architecture=architecture))
-    grid = variant.grid([batch], max_depth)
-    depth = int(best_depths(grid, scenario.engine_time.graph_limit)[0])
+    grid = variant.grid([batch], setting.max_depth)
+    depth = int(setting.best_depths(grid)[0])
     distinct = variant.distinct_experts(Step.uniform(batch=batch, depth=depth, context=scenario.context))
     assert distinct is not None  # a reshaped model has experts
     return DesignRow(

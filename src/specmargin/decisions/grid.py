@@ -1,4 +1,4 @@
-"""Prices of every batch and depth, and the best depths under them."""
+"""Prices of every batch and depth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.step import BoolArray, FloatArray, IntArray
+from specmargin.step import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +42,3 @@ class Grid:
     def tpot_seconds(self) -> FloatArray:
         """Seconds between tokens of one sequence, by batch and depth."""
         return self.round_seconds / self.committed
-
-
-def allowed_depths(grid: Grid, graph_limit: int | None) -> BoolArray:
-    """True where the engine has a graph for batch × (depth + 1). Depth 0 is always allowed."""
-    positions = grid.positions_per_rank
-    within = np.ones(positions.shape, dtype=bool) if graph_limit is None else positions <= graph_limit
-    within[:, 0] = True
-    return np.asarray(within)
-
-
-def best_depths(grid: Grid, graph_limit: int | None = None) -> IntArray:
-    """argmax of goodput over the allowed depths, by batch."""
-    goodput = np.where(allowed_depths(grid, graph_limit), grid.goodput, -np.inf)
-    return np.asarray(goodput.argmax(axis=1))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specmargin.decisions.grid import Grid, best_depths
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import configured, fitting_batch
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ScenarioError
 from specmargin.step import IntArray
 
@@ -50,22 +49,17 @@ class Operating:
     meets_target: bool | None
 
 
-_PLAIN = Schedule.fixed(0, last=1)
-
-
-def settle(
-    pricer: Pricer, load: Load, *, max_depth: int, graph_limit: int | None, schedule: Schedule | None = None
-) -> Operating:
+def settle(pricer: Pricer, load: Load, setting: Setting) -> Operating:
     """The batch at which sequences finish as fast as they arrive (Little's law): B = rate · osl · TPOT(B).
 
     Prefill takes its share of the time first; the rest is for decoding. An engine reserves memory for the deepest draft
-    it is configured for: that of `schedule`, or, if None, every such depth is tried and the one with the lowest TPOT
+    it is configured for: that of the schedule. Without one, every such depth is tried and the one with the lowest TPOT
     wins (among those that meet the target, if there is one). Queueing is not modelled: at high load a real server holds
     more sequences for a while (the simulator models that).
     """
     share = _prefill_share(pricer, load)
-    held_depths = range(max_depth + 1) if schedule is None else [schedule.max_depth]
-    points = [_settle_at(pricer, load, share, depth, graph_limit, schedule) for depth in held_depths]
+    held_depths = range(setting.max_depth + 1) if setting.schedule is None else [setting.schedule.max_depth]
+    points = [_settle_at(pricer, load, share, replace(setting, max_depth=depth)) for depth in held_depths]
     stable = [point for point, _ in points if point is not None]
     if not stable:
         max_rate = max(rate for _, rate in points)
@@ -78,17 +72,15 @@ def settle(
 
 def settle_plain(pricer: Pricer, load: Load) -> Operating:
     """The same without speculation."""
-    return settle(pricer, load, max_depth=0, graph_limit=None, schedule=_PLAIN)
+    return settle(pricer, load, Setting.fixed(0))
 
 
-def _settle_at(
-    pricer: Pricer, load: Load, share: float, held_depth: int, graph_limit: int | None, schedule: Schedule | None
-) -> tuple[Operating | None, float]:
-    """The steady state in an engine configured for `held_depth`, and the requests per second that it could serve."""
-    largest = min(max(fitting_batch(pricer, held_depth, schedule), 1), _LARGEST_BATCH)
-    grid = pricer.grid(np.arange(1, largest + 1), held_depth, load.mean_context)
-    depths = _depths(grid, graph_limit, load, share) if schedule is None else schedule.depths_at(grid.batches)
-    tpot = grid.tpot_seconds[np.arange(largest), depths] if configured(schedule) else grid.no_spec_seconds
+def _settle_at(pricer: Pricer, load: Load, share: float, setting: Setting) -> tuple[Operating | None, float]:
+    """The steady state in an engine configured for `max_depth`, and the requests per second that it could serve."""
+    largest = min(max(setting.largest_batch(pricer, setting.max_depth), 1), _LARGEST_BATCH)
+    grid = pricer.grid(np.arange(1, largest + 1), setting.max_depth, load.mean_context)
+    depths = _depths(grid, setting, load, share)
+    tpot = grid.tpot_seconds[np.arange(largest), depths] if setting.configured else grid.no_spec_seconds
     needed_batch = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
     max_rate = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
     stable = np.flatnonzero(grid.batches >= needed_batch)
@@ -119,11 +111,10 @@ def _prefill_share(pricer: Pricer, load: Load) -> float:
     return share
 
 
-def _depths(grid: Grid, graph_limit: int | None, load: Load, share: float) -> IntArray:
-    """Best goodput; with a TPOT target, best goodput among the depths that meet it, else the fastest depth."""
-    depths = best_depths(grid, graph_limit)
-    if load.tpot_target_seconds is None:
-        return depths
+def _depths(grid: Grid, setting: Setting, load: Load, share: float) -> IntArray:
+    """The setting's; where it is free and there is a TPOT target, the best that meet it, else the fastest ones."""
+    if setting.schedule is not None or load.tpot_target_seconds is None:
+        return setting.depths(grid)
     tpot = grid.tpot_seconds / (1.0 - share)
     meets = tpot <= load.tpot_target_seconds
     best = np.where(meets, grid.goodput, -np.inf).argmax(axis=1)

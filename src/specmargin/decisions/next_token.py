@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import configured, setting_goodput
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.prices.work import Component
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
 
@@ -67,32 +66,24 @@ class NextToken:
         return float(self.seconds_by_kind[kind][i] / max(float(self.seconds[i]), 1e-30))
 
 
-def next_token(
-    pricer: Pricer,
-    batches: Sequence[int],
-    depths: IntArray,
-    *,
-    graph_limit: int | None,
-    schedule: Schedule | None,
-) -> NextToken:
-    """At each batch and its depth. `schedule`: whether the engine has speculation configured at all."""
+def next_token(pricer: Pricer, batches: Sequence[int], depths: IntArray, setting: Setting) -> NextToken:
+    """At each batch and its depth, which may be shallower than the setting's where that does not fit in memory."""
     deeper = int(depths.max()) + 1
     whole = pricer.grid(batches, deeper)  # with the engine's graphs: the goodput that the plan shows
-    same = pricer.with_graph_limit(None).grid(batches, deeper)
+    same = pricer.with_every_graph().grid(batches, deeper)
     rows = np.arange(len(batches))
-    before = np.where(configured(schedule), same.full_round_seconds[rows, depths], same.no_spec_seconds)
+    before = np.where(setting.configured, same.full_round_seconds[rows, depths], same.no_spec_seconds)
     added = (same.full_round_seconds[rows, depths + 1] - before) / whole.batches
-    by_kind = _verify_by_kind(pricer.with_graph_limit(None), whole.batches, depths)
+    by_kind = _verify_by_kind(pricer.with_every_graph(), whole.batches, depths)
     by_kind[DRAFTING] = added - np.sum(list(by_kind.values()), axis=0)
-    limit = np.inf if graph_limit is None else graph_limit
     return NextToken(
         batches=np.asarray(batches),
         depths=depths,
         seconds_by_kind=by_kind,
-        goodput=setting_goodput(whole, depths, schedule),
-        committed=np.where(configured(schedule), whole.committed[depths], 1.0),
+        goodput=setting.goodput_at(whole, depths),
+        committed=np.where(setting.configured, whole.committed[depths], 1.0),
         survival=pricer.scenario.survival.up_to(deeper)[depths],
-        has_graph=np.asarray(whole.positions_per_rank[rows, depths + 1] <= limit),
+        has_graph=setting.in_graphs(whole)[rows, depths + 1],
     )
 
 

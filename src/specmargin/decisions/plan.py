@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.acceptance.survival import break_even_acceptance
-from specmargin.decisions.grid import Grid, allowed_depths
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.paying import Loss, Ranges, outcome, stops_at_context
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import PlanRow, fitting_batch, plan_rows, setting_depths, setting_goodput
+from specmargin.decisions.rows import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ScenarioError
 
-MAX_DEPTH = 64
 MAX_BATCH = 65_536
 HORIZON = 8192  # the largest batch at which it is asked whether speculation pays
 
@@ -27,10 +26,8 @@ class Plan:
 
     pricer: Pricer
     rows: tuple[PlanRow, ...]
-    schedule: Schedule | None  # what the engine drafts; None: the best depth at every batch
+    setting: Setting
     min_gain: float  # smaller differences of goodput do not matter
-    max_depth: int
-    graph_limit: int | None  # positions of the largest CUDA graph; None: a graph for every step
     held_depth: int  # the deepest draft that the engine reserves memory for
     largest_batch: int  # sequences that fit, with memory for drafts of that depth
     no_spec_largest_batch: int  # sequences that fit without speculation
@@ -61,21 +58,12 @@ class Plan:
 
     def rows_at_context(self, context: float) -> tuple[PlanRow, ...]:
         """The same setting at another context."""
-        return self._rows(self.pricer.with_context(context), [row.batch for row in self.rows])
+        batches = [row.batch for row in self.rows]
+        return plan_rows(self.pricer.with_context(context), batches, self.setting, min_gain=self.min_gain)
 
     def row_at(self, batch: int) -> PlanRow:
         """The same setting at another batch."""
-        return self._rows(self.pricer, [batch])[0]
-
-    def _rows(self, pricer: Pricer, batches: Sequence[int]) -> tuple[PlanRow, ...]:
-        return plan_rows(
-            pricer,
-            batches,
-            max_depth=self.max_depth,
-            graph_limit=self.graph_limit,
-            schedule=self.schedule,
-            min_gain=self.min_gain,
-        )
+        return plan_rows(self.pricer, [batch], self.setting, min_gain=self.min_gain)[0]
 
     @property
     def best(self) -> PlanRow:
@@ -89,67 +77,44 @@ def check_range(name: str, values: Sequence[int], low: int, high: int) -> None:
             raise ScenarioError(f"{name} must lie in {low}..{high}, got {value}")
 
 
-def make_plan(
-    pricer: Pricer,
-    batches: Sequence[int],
-    *,
-    max_depth: int,
-    graph_limit: int | None = None,
-    schedule: Schedule | None = None,
-    min_gain: float = 0.02,
-) -> Plan:
-    """What the engine's `schedule` gives at each of `batches`.
-
-    None: the best depth at every batch, among depths the drafter and the engine's graphs allow.
-    """
+def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float = 0.02) -> Plan:
+    """What the setting gives at each of `batches`."""
     check_range("batch", batches, 1, MAX_BATCH)
-    check_range("depth", [max_depth], 0, MAX_DEPTH)
-    depth = deepest(pricer.scenario, max_depth)
-    grid = pricer.grid(batches, depth)
-    held = int(setting_depths(grid, graph_limit, None).max()) if schedule is None else schedule.max_depth
-    largest, no_spec_largest = fitting_batch(pricer, held, schedule), pricer.no_spec_largest_batch
+    grid = pricer.grid(batches, setting.max_depth)
+    held = setting.held_depth(grid)
+    largest, no_spec_largest = setting.largest_batch(pricer, held), pricer.no_spec_largest_batch
     horizon = min(max(largest, 1), HORIZON)
-    under = outcome(pricer, up_to=horizon, max_depth=depth, graph_limit=graph_limit, schedule=schedule)
-    graph_free = outcome(pricer.with_graph_limit(None), up_to=horizon, max_depth=depth, graph_limit=None, schedule=None)
+    under = outcome(pricer, setting, up_to=horizon)
+    graph_free = outcome(pricer.with_every_graph(), Setting(max_depth=setting.max_depth), up_to=horizon)
     return Plan(
         pricer=pricer,
-        rows=plan_rows(pricer, batches, max_depth=depth, graph_limit=graph_limit, schedule=schedule, min_gain=min_gain),
-        schedule=schedule,
+        rows=plan_rows(pricer, batches, setting, min_gain=min_gain),
+        setting=setting,
         min_gain=min_gain,
-        max_depth=depth,
-        graph_limit=graph_limit,
         held_depth=held,
         largest_batch=largest,
         no_spec_largest_batch=no_spec_largest,
-        peak_tokens_per_second=_peak(pricer, largest, depth, graph_limit, schedule),
-        no_spec_peak_tokens_per_second=_peak(pricer, no_spec_largest, 0, None, Schedule.fixed(0, last=1)),
+        peak_tokens_per_second=_peak(pricer, setting, largest),
+        no_spec_peak_tokens_per_second=_peak(pricer, Setting.fixed(0), no_spec_largest),
         paying=under.paying,
-        loss=under.loss if schedule is not None else None,
+        loss=under.loss if setting.schedule is not None else None,
         priced_up_to=horizon,
         graph_free_paying=graph_free.paying,
-        stops_at_context=stops_at_context(
-            pricer, int(batches[0]), max_depth=depth, graph_limit=graph_limit, schedule=schedule
-        ),
-        switch_acceptance=switch_acceptance(grid, graph_limit),
+        stops_at_context=stops_at_context(pricer, setting, int(batches[0])),
+        switch_acceptance=switch_acceptance(grid, setting),
     )
 
 
-def _peak(pricer: Pricer, largest: int, max_depth: int, graph_limit: int | None, schedule: Schedule | None) -> float:
+def _peak(pricer: Pricer, setting: Setting, largest: int) -> float:
     """The best goodput over batches 1..`largest`; goodput is smooth, so a few hundred of them are enough."""
     batches = np.unique(np.geomspace(1, max(min(largest, MAX_BATCH), 1), 200).round())
-    grid = pricer.grid(batches, max_depth)
-    return float(setting_goodput(grid, setting_depths(grid, graph_limit, schedule), schedule).max())
+    return float(setting.goodput(pricer.grid(batches, setting.max_depth)).max())
 
 
-def switch_acceptance(grid: Grid, graph_limit: int | None) -> float | None:
+def switch_acceptance(grid: Grid, setting: Setting) -> float | None:
     """At the grid's first batch: below this constant acceptance no allowed depth pays; None if none can."""
-    depths = np.flatnonzero(allowed_depths(grid, graph_limit)[0, 1:]) + 1
+    depths = np.flatnonzero(setting.allowed(grid)[0, 1:]) + 1
     if depths.size == 0:
         return None
     even = break_even_acceptance(grid.full_round_seconds[0, depths] / grid.no_spec_seconds[0], depths)
     return None if np.isnan(even).all() else float(np.nanmin(even))
-
-
-def deepest(scenario: Scenario, max_depth: int) -> int:
-    limit = scenario.drafter.max_depth
-    return max_depth if limit is None else min(max_depth, limit)

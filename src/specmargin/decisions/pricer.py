@@ -51,9 +51,13 @@ class Pricer:
         return self._sharing(replace(self.scenario, context=context))
 
     def with_graph_limit(self, graph_limit: int | None) -> Pricer:
-        """With other CUDA graphs; None: a graph for every step. Prices are cached without launches."""
+        """With other CUDA graphs. Prices are cached without launches."""
         engine_time = replace(self.scenario.engine_time, graph_limit=graph_limit)
         return self._sharing(replace(self.scenario, engine_time=engine_time))
+
+    def with_every_graph(self) -> Pricer:
+        """With a CUDA graph for every step."""
+        return self.with_graph_limit(None)
 
     def without_launches(self) -> Pricer:
         """With a CUDA graph for every step, and no step that waits for the host to launch its pieces."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.grid import best_depths
 from specmargin.decisions.plan import Plan
 from specmargin.routing.profile import UNIFORM
 
@@ -46,10 +45,10 @@ def routing_effect(plan: Plan) -> RoutingEffect | None:
     pricer, scenario = plan.pricer, plan.scenario
     if not scenario.architecture.is_moe or scenario.routing is UNIFORM:
         return None
-    batches = [row.batch for row in plan.rows]
-    profiled = pricer.grid(batches, plan.max_depth)
-    uniform = pricer.under_uniform_routing().grid(batches, plan.max_depth)
-    depths, uniform_depths = best_depths(profiled, plan.graph_limit), best_depths(uniform, plan.graph_limit)
+    batches, setting = [row.batch for row in plan.rows], plan.setting
+    profiled = pricer.grid(batches, setting.max_depth)
+    uniform = pricer.under_uniform_routing().grid(batches, setting.max_depth)
+    depths, uniform_depths = setting.best_depths(profiled), setting.best_depths(uniform)
     goodput = profiled.goodput[np.arange(len(batches)), depths]
     return RoutingEffect(
         rows=tuple(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.acceptance.survival import break_even_acceptance
-from specmargin.decisions.grid import Grid, allowed_depths, best_depths
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.prices.model import ComponentPrice, Resource, StepPrice
 from specmargin.prices.work import Component
-from specmargin.step import FloatArray, IntArray, Step
+from specmargin.step import FloatArray, Step
 
 NEVER_PAYS, ALWAYS_PAYS = "never pays", "always pays"
 _NANOSECOND = 1e-9
@@ -46,49 +46,18 @@ class PlanRow:
     fits: bool
 
 
-def configured(schedule: Schedule | None) -> bool:
-    """Whether the engine has speculation configured; None: it drafts the best depth at every batch."""
-    return schedule is None or schedule.max_depth > 0
-
-
-def fitting_batch(pricer: Pricer, held_depth: int, schedule: Schedule | None) -> int:
-    """Sequences that fit with memory for drafts of `held_depth`, or without speculation if none is configured."""
-    return pricer.largest_batch(held_depth) if configured(schedule) else pricer.no_spec_largest_batch
-
-
-def setting_depths(grid: Grid, graph_limit: int | None, schedule: Schedule | None) -> IntArray:
-    """The depth at each batch of the grid: the schedule's, or the best allowed one."""
-    return best_depths(grid, graph_limit) if schedule is None else schedule.depths_at(grid.batches)
-
-
-def setting_goodput(grid: Grid, depths: IntArray, schedule: Schedule | None) -> FloatArray:
-    """Tokens per second at these depths; those of an engine without speculation if none is configured."""
-    if not configured(schedule):
-        return grid.no_spec_goodput
-    return np.asarray(grid.goodput[np.arange(depths.size), depths])
-
-
-def plan_rows(
-    pricer: Pricer,
-    batches: Sequence[int],
-    *,
-    max_depth: int,
-    graph_limit: int | None,
-    schedule: Schedule | None,
-    min_gain: float,
-) -> tuple[PlanRow, ...]:
-    """One row per batch. `max_depth`: the deepest draft considered, at least as deep as the schedule's."""
-    grid = pricer.grid(batches, max_depth)
-    depths = setting_depths(grid, graph_limit, schedule)
-    held_depth = int(depths.max()) if schedule is None else schedule.max_depth
-    largest = fitting_batch(pricer, held_depth, schedule)
+def plan_rows(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float) -> tuple[PlanRow, ...]:
+    """One row per batch."""
+    grid = pricer.grid(batches, setting.max_depth)
+    depths = setting.depths(grid)
+    largest = setting.largest_batch(pricer, setting.held_depth(grid))
     step = Step.uniform(batch=grid.batches, depth=depths, context=pricer.scenario.context)
     now, more = pricer.marginal(step)
     marginal = marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks)
     distinct = pricer.distinct_experts(step)
     communication = np.broadcast_to(now.share(Component.COLLECTIVES), grid.batches.shape)
-    goodput = setting_goodput(grid, depths, schedule)
-    better = _better_depths(grid, graph_limit, goodput, min_gain)
+    goodput = setting.goodput(grid)
+    better = _better_depths(grid, setting, min_gain)
     even_depth = np.minimum(np.maximum(depths, 1), grid.depths.size - 1)
     ratio = grid.full_round_seconds[np.arange(depths.size), even_depth] / grid.no_spec_seconds
     even = break_even_acceptance(ratio, even_depth)
@@ -126,16 +95,14 @@ def plan_rows(
     return tuple(row(i) for i in range(grid.batches.size))
 
 
-def _better_depths(
-    grid: Grid, graph_limit: int | None, goodput: FloatArray, min_gain: float
-) -> list[tuple[int, float] | tuple[None, None]]:
-    """At each batch, the best allowed depth and its speed-up, if faster than `goodput` by more than `min_gain`.
+def _better_depths(grid: Grid, setting: Setting, min_gain: float) -> list[tuple[int, float] | tuple[None, None]]:
+    """At each batch, the best allowed depth and its speed-up, if faster than the setting by more than `min_gain`.
 
     Depth 0 stands for an engine without speculation.
     """
-    speedup = np.where(allowed_depths(grid, graph_limit), grid.goodput / grid.no_spec_goodput[:, np.newaxis], 0.0)
+    speedup = np.where(setting.allowed(grid), grid.goodput / grid.no_spec_goodput[:, np.newaxis], 0.0)
     speedup[:, 0] = 1.0
-    best = speedup.argmax(axis=1)
+    best, goodput = speedup.argmax(axis=1), setting.goodput(grid)
     found: list[tuple[int, float] | tuple[None, None]] = []
     for i, depth in enumerate(best.tolist()):
         gain = float(speedup[i, depth] * grid.no_spec_goodput[i] / goodput[i]) * (1.0 - min_gain)

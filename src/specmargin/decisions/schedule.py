@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.decisions.grid import Grid, allowed_depths
-from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.grid import Grid
 from specmargin.errors import ScheduleError
 from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray
 
@@ -70,11 +69,11 @@ class DepthTable:
     fits_by_depth: IntArray  # sequences that fit with memory for drafts of that depth
 
     @classmethod
-    def of(cls, grid: Grid, graph_limit: int | None, fits_by_depth: IntArray) -> DepthTable:
+    def of(cls, grid: Grid, allowed_by_batch_depth: BoolArray, fits_by_depth: IntArray) -> DepthTable:
         return cls(
             batches=grid.batches.astype(np.int64),
             speedup_by_batch_depth=grid.goodput / grid.no_spec_goodput[:, np.newaxis],
-            allowed_by_batch_depth=allowed_depths(grid, graph_limit),
+            allowed_by_batch_depth=allowed_by_batch_depth,
             fits_by_depth=fits_by_depth,
         )
 
@@ -116,11 +115,6 @@ def spread(largest: int) -> IntArray:
     count = int(np.ceil(64 * np.log(largest / ONE_BY_ONE)))
     larger = np.geomspace(ONE_BY_ONE + 1, largest, count + 1).round().astype(np.int64)
     return np.concatenate([small, np.unique(larger)])
-
-
-def depth_table(pricer: Pricer, *, max_batch: int, max_depth: int, graph_limit: int | None) -> DepthTable:
-    fits = np.array([pricer.largest_batch(depth) for depth in range(max_depth + 1)])
-    return DepthTable.of(pricer.grid(spread(max_batch), max_depth), graph_limit, fits)
 
 
 def make_schedule(

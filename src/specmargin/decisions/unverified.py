@@ -76,9 +76,9 @@ def unverified_seconds(drafter: Drafter, plain: FloatArray, draft: FloatArray) -
 
 def unverified(plan: Plan) -> Unverified:
     """The bound at every batch of a plan."""
-    if plan.max_depth == 0:
+    if plan.setting.max_depth == 0:
         raise ScenarioError("--compare unverified needs drafts: --depth 1 or more")
-    grid = plan.pricer.grid([row.batch for row in plan.rows], plan.max_depth)
+    grid = plan.pricer.grid([row.batch for row in plan.rows], plan.setting.max_depth)
     plain, stop = grid.no_spec_seconds, plan.scenario.early_stop
     bound = unverified_seconds(plan.scenario.drafter, plain[:, np.newaxis], grid.draft_seconds)
     rows = (

@@ -40,8 +40,8 @@ def _advice(plan: Plan, unsupported: str) -> str:
     if best.batch != first.batch:
         gain += f", up to {best.speedup:.2f}× at batch {best.batch}"
     capped = ""
-    if any(row.depth == plan.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
-        capped = f" ({plan.max_depth} is the maximum considered)"
+    if any(row.depth == plan.setting.max_depth for row in rows) and plan.scenario.drafter.max_depth is None:
+        capped = f" ({plan.setting.max_depth} is the maximum considered)"
     if unsupported:
         return f"Not yet: {unsupported}. {_subject(plan)} would be {gain} with drafts of {_depth_steps(plan, rows)}."
     return f"Speculate: {_subject(plan)} is {gain}; draft {_depth_steps(plan, rows)}{capped}."
@@ -64,10 +64,10 @@ def _sequences(count: int) -> str:
 
 def _depth_steps(plan: Plan, rows: list[PlanRow]) -> str:
     """`3 tokens up to batch 8, 2 up to 64, nothing beyond`, up to the largest batch that fits."""
-    if plan.schedule is None:
+    if plan.setting.schedule is None:
         steps = [(row.batch, row.depth) for row in rows]
     else:
-        ranges = [entry for entry in plan.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
+        ranges = [entry for entry in plan.setting.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
         steps = [(entry.last, entry.depth) for entry in ranges]
     steps = [step for i, step in enumerate(steps) if i + 1 == len(steps) or steps[i + 1][1] != step[1]]
     names = ["nothing" if depth == 0 else str(depth) for _, depth in steps]
@@ -94,10 +94,10 @@ def _paying(plan: Plan, unsupported: str) -> str:
 
 
 def _beyond_graphs(plan: Plan) -> str:
-    if plan.graph_limit is None or _last(plan.graph_free_paying) <= _last(plan.paying):
+    if plan.setting.graph_limit is None or _last(plan.graph_free_paying) <= _last(plan.paying):
         return ""
     beyond = _listed(plan.graph_free_paying, plan.priced_up_to, plan.largest_batch)
-    return f" (with CUDA graphs of more than {plan.graph_limit:,} positions it could pay {beyond})"
+    return f" (with CUDA graphs of more than {plan.setting.graph_limit:,} positions it could pay {beyond})"
 
 
 def _last(ranges: Ranges) -> int:
@@ -107,7 +107,7 @@ def _last(ranges: Ranges) -> int:
 def _losing(plan: Plan, loss: Loss) -> str:
     """`it loses at batch 300 to 600, where drafting is off (0.95× at batch 512)`."""
     edges = [batch for entry in loss.ranges for batch in entry]
-    off = plan.schedule is not None and not plan.schedule.depths_at(edges).any()
+    off = not plan.setting.depths_at(plan.pricer, edges).any()
     where = f"batch {_range_names(loss.ranges)}"
     return (
         f"it loses at {where}{', where drafting is off' if off else ''} "
@@ -145,7 +145,7 @@ def _memory(plan: Plan) -> list[str]:
 
 def _what_would_change(plan: Plan) -> str:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
-    if plan.max_depth == 0:
+    if plan.setting.max_depth == 0:
         return "No drafts were considered (--depth 0)."
     if plan.switch_acceptance is None:
         return f"At batch {row.batch} not even perfect drafts would pay."

@@ -12,7 +12,7 @@ from specmargin.errors import needs_extra
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure
 from specmargin.figures.simulation import Run, Words, day_figure, policies_figure
-from specmargin.figures.words import price_source, setting
+from specmargin.figures.words import described, price_source
 
 if TYPE_CHECKING:
     from specmargin.simulator.results import Result
@@ -78,7 +78,7 @@ def simulated_day(view: View) -> Figure:
         Words(
             title="A simulated day",
             takeaway=(
-                f"{setting(view.scenario)}: {planned.requests.count:,} requests of {_PROMPT} + {_OUTPUT} tokens; the "
+                f"{described(view.scenario)}: {planned.requests.count:,} requests of {_PROMPT} + {_OUTPUT} tokens; the "
                 f"peak ({most:.0f} sequences) is the highest load that the schedule serves without a queue. It drafts "
                 f"{max(depths):.0f} tokens at low load and {min(depths):.0f} at the peak. Median time between tokens "
                 f"{_medians(planned)}; without speculation {_medians(no_spec)}."
@@ -123,7 +123,7 @@ def policies(view: View) -> Figure:
         Words(
             title="Policies on the same simulated day",
             takeaway=(
-                f"{setting(view.scenario)}: shortest median time between tokens under {best['policy']} "
+                f"{described(view.scenario)}: shortest median time between tokens under {best['policy']} "
                 f"({best['tpot_p50_seconds'] * 1e3:.2f} ms). Rounds are drawn from the acceptance curve, without "
                 f"confidences; drop a bank to compare policies that use confidence."
             ),

@@ -11,7 +11,7 @@ from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
 from specmargin.decisions.design import Space, explore
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import InputError, nearest_names
 from specmargin.explorer import day
 from specmargin.explorer.view import View
@@ -56,34 +56,32 @@ def figure(name: str, view: View) -> Figure:
 
 
 def _speedup(view: View) -> Figure:
-    return payoff.speedup_figure(view.pricer, batch=view.batch, **view.setting)
+    return payoff.speedup_figure(view.pricer, view.setting, batch=view.batch)
 
 
 def _context(view: View) -> Figure:
-    return _by_setting(payoff.context_figure, view.pricer, **view.setting)
+    return _by_setting(payoff.context_figure, view.pricer, view.setting)
 
 
 def _pareto(view: View) -> Figure:
-    return _by_setting(payoff.pareto_figure, view.pricer, **view.setting)
+    return _by_setting(payoff.pareto_figure, view.pricer, view.setting)
 
 
 def _ledger(view: View) -> Figure:
-    return _by_setting(ledger.ledger_figure, view.pricer, **view.setting)
+    return _by_setting(ledger.ledger_figure, view.pricer, view.setting)
 
 
 @made_once(maxsize=24)
-def _by_setting(
-    draw: Callable[..., Figure], pricer: Pricer, *, max_depth: int, graph_limit: int | None, schedule: Schedule
-) -> Figure:
+def _by_setting(draw: Callable[[Pricer, Setting], Figure], pricer: Pricer, setting: Setting) -> Figure:
     """A figure that another marked batch leaves as it is: pricers are kept, and equal only to themselves."""
-    return draw(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
+    return draw(pricer, setting)
 
 
 def _crossover(view: View) -> Figure:
     if view.rivals is None:
         raise DoesNotApplyError("this model has no two drafters to compare")
     first, second = (view.with_drafter(kind).pricer for kind in view.rivals)
-    return crossover.crossover_figure(first, second, max_depth=view.max_depth, graph_limit=view.graph_limit)
+    return crossover.crossover_figure(first, second, max_depth=view.max_depth)
 
 
 # --- experts ---
@@ -267,7 +265,9 @@ def _ladder_rows(bank: _ById[Rounds], pricer: Pricer) -> list[LadderRow]:
     from specmargin.policies.study.ladder import ladder as replay_policies  # noqa: PLC0415
     from specmargin.policies.tables import scenario_table  # noqa: PLC0415
 
-    prices = scenario_table(pricer.with_graph_limit(None), max_batch=max(_CONCURRENCIES), max_depth=bank.value.depth)
+    prices = scenario_table(
+        pricer.with_every_graph(), Setting(max_depth=bank.value.depth), max_batch=max(_CONCURRENCIES)
+    )
     return list(
         replay_policies(Contest.of(bank.value, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES)
     )
@@ -288,7 +288,7 @@ def _design(view: View) -> Figure:
     space = Space(
         hold=Hold.ACTIVE, experts=[64, 128, 256, 512], experts_per_token=[2, 4, 8, 16], shared_shares=(0.0, 0.25, 0.5)
     )
-    return design.design_figure(explore(view.pricer, space, batch=view.batch, max_depth=view.max_depth))
+    return design.design_figure(explore(view.pricer, space, view.setting, batch=view.batch))
 
 
 @made_once(maxsize=1)

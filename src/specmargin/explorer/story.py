@@ -16,7 +16,6 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 from specmargin.decisions.amdahl import amdahl
-from specmargin.decisions.grid import best_depths
 from specmargin.decisions.scenario import Scenario
 from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.roofline import intensity
@@ -174,8 +173,8 @@ def _datasheet_comparison(view: View) -> str:
         return "These are datasheet prices: choose measured ones above to see the fixed time."
     _, other = pricer_of(view.request.scenario_only().model_copy(update={"prices": "datasheet"}))
     depth = view.plan["rows"][0]["depth"]
-    grid = other.grid([1], max(view.max_depth, depth, 1))
-    datasheet_depth = int(best_depths(grid, view.graph_limit)[0])
+    grid = other.grid([1], view.setting.max_depth)
+    datasheet_depth = int(view.setting.best_depths(grid)[0])
     gain = float(grid.goodput[0, datasheet_depth] / grid.no_spec_goodput[0])
     speedup = view.plan["rows"][0]["speedup"]
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from specmargin.decisions.next_token import NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import needs_extra
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
 
 _CACHED = 48
-
-
-class Setting(TypedDict):
-    max_depth: int
-    graph_limit: int | None
-    schedule: Schedule
 
 
 @dataclass(frozen=True)
@@ -86,18 +80,9 @@ class View:
         return find_engine(self.request.engine)
 
     @property
-    def graph_limit(self) -> int | None:
-        """Positions of the largest CUDA graph."""
-        return self.scenario.engine_time.graph_limit
-
-    @property
     def setting(self) -> Setting:
-        """What the printed flags give, for the figures."""
-        return {
-            "max_depth": self.max_depth,
-            "graph_limit": self.graph_limit,
-            "schedule": self.answer.config.schedule,
-        }
+        """That of the printed flags."""
+        return self.answer.plan.setting
 
     @property
     def answer(self) -> Answer:
@@ -121,13 +106,8 @@ class View:
     def next_tokens(self) -> NextToken:
         """The price of one more draft token by row of the plan, and at the marked batch (the last entry)."""
         rows = [*self.answer.plan.rows, self.row]
-        return next_token(
-            self.pricer,
-            [row.batch for row in rows],
-            np.array([row.depth for row in rows]),
-            graph_limit=self.graph_limit,
-            schedule=self.answer.config.schedule,
-        )
+        depths = np.array([row.depth for row in rows])
+        return next_token(self.pricer, [row.batch for row in rows], depths, self.setting)
 
     @property
     def local_routing(self) -> LocalRouting | None:

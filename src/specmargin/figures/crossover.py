@@ -5,10 +5,9 @@ from __future__ import annotations
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.grid import allowed_depths
-from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 from specmargin.figures.curve import MAP_BATCHES, fitting
 from specmargin.figures.figure import Figure, cell_texts, rounded, table
 from specmargin.figures.words import price_source
@@ -19,13 +18,14 @@ _FIRST, _SECOND = "▾", "▴"  # in front of the lead of each drafter
 _REACHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # ratios at the ends of the colour scale: the first that the data fit in
 
 
-def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph_limit: int | None = None) -> Figure:
+def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8) -> Figure:
     """Goodput of the second drafter over the first's, at the same batch and depth; each with its own acceptance."""
     batches = fitting(first, MAP_BATCHES)
-    deep = min(deepest(side.scenario, max_depth) for side in (first, second))
-    first_grid, second_grid = first.grid(batches, deep), second.grid(batches, deep)
+    deep = Setting.of(second.scenario, max_depth=max_depth).max_depth
+    setting = Setting.of(first.scenario, max_depth=deep)
+    first_grid, second_grid = first.grid(batches, setting.max_depth), second.grid(batches, setting.max_depth)
     ratio = second_grid.goodput / first_grid.goodput
-    allowed = allowed_depths(first_grid, graph_limit)
+    allowed = setting.allowed(first_grid)
     reach = next((r for r in _REACHES if _extent(ratio[:, 1:], allowed[:, 1:]) <= r), _REACHES[-1])
     names = (first.scenario.drafter.name, second.scenario.drafter.name)
     rows = [
@@ -38,7 +38,7 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph
             "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(reach)),
         }
         for i, batch in enumerate(batches)
-        for depth in range(1, deep + 1)
+        for depth in range(1, setting.max_depth + 1)
         if allowed[i, depth]
     ]
     kinds = dict.fromkeys(str(side.scenario.survival.source.kind) for side in (first, second))
@@ -50,7 +50,7 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8, graph
         source=f"{price_source(first)}; acceptance per drafter ({' and '.join(kinds)})",
         tables={"cells": rows},
         draw=_draw,
-        shape=(names, deep, reach),
+        shape=(names, setting.max_depth, reach),
     )
 
 

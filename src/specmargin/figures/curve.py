@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.grid import Grid, allowed_depths
-from specmargin.decisions.plan import Plan, deepest
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import configured, fitting_batch, setting_goodput
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.figures.figure import batch_axis, table, x_at, y_at
 from specmargin.step import BoolArray, FloatArray, IntArray
 
@@ -59,21 +57,14 @@ class Curve:
         return [int(i) for i in np.flatnonzero(self.fits)]
 
 
-def curve(
-    pricer: Pricer,
-    *,
-    max_depth: int,
-    graph_limit: int | None,
-    schedule: Schedule | None,
-    batches: Sequence[int] = BATCHES,
-) -> Curve:
+def curve(pricer: Pricer, setting: Setting, batches: Sequence[int] = BATCHES) -> Curve:
     """The schedule's depths; without one, the best depth of those that fit in memory at each batch."""
-    deep = deepest(pricer.scenario, max_depth)
-    room = np.array([pricer.largest_batch(depth) for depth in range(deep + 1)])
-    limit = int(room.max()) if schedule is None else fitting_batch(pricer, schedule.max_depth, schedule)
+    schedule = setting.schedule
+    room = np.array([pricer.largest_batch(depth) for depth in range(setting.max_depth + 1)])
+    limit = int(room.max()) if schedule is None else setting.largest_batch(pricer, schedule.max_depth)
     sizes = _with_limit(fitting(pricer, batches), limit)
-    grid = pricer.grid(sizes, deep)
-    by_depth = allowed_depths(grid, graph_limit) & (grid.batches[:, np.newaxis] <= room)
+    grid = pricer.grid(sizes, setting.max_depth)
+    by_depth = setting.allowed(grid) & (grid.batches[:, np.newaxis] <= room)
     if schedule is None:
         depths = np.asarray(np.where(by_depth, grid.goodput, -np.inf).argmax(axis=1))
         fits = np.asarray(by_depth.any(axis=1))
@@ -85,20 +76,9 @@ def curve(
         depths=depths,
         fits=fits,
         fits_by_depth=by_depth,
-        goodput=np.where(fits, setting_goodput(grid, depths, schedule), np.nan),
+        goodput=np.where(fits, setting.goodput_at(grid, depths), np.nan),
         limit=limit,
         no_spec_limit=pricer.no_spec_largest_batch,
-    )
-
-
-def plan_curve(plan: Plan, batches: Sequence[int] = BATCHES) -> Curve:
-    """What the flags of a plan give."""
-    return curve(
-        plan.pricer,
-        max_depth=plan.max_depth,
-        graph_limit=plan.graph_limit,
-        schedule=plan.schedule,
-        batches=batches,
     )
 
 
@@ -107,12 +87,13 @@ def _with_limit(batches: list[int], limit: int) -> list[int]:
     return sorted({*batches, limit}) if 0 < limit < batches[-1] else batches
 
 
-def limit_rows(shown: Curve, schedule: Schedule | None) -> list[dict[str, object]]:
+def limit_rows(shown: Curve, setting: Setting) -> list[dict[str, object]]:
     """The batches that do not fit, for `limit_marks`; none where everything drawn fits."""
     last = shown.batches[-1]
     if shown.limit >= last:
         return []
-    held = f"drafts of {schedule.max_depth} do" if schedule is not None and configured(schedule) else "this does"
+    depth = 0 if setting.schedule is None else setting.schedule.max_depth
+    held = f"drafts of {depth} do" if depth else "this does"
     where = f"beyond batch {shown.limit:,}" if shown.limit else "at any batch"
     return [{"batch": max(shown.limit, shown.batches[0]), "end": last, "text": [f"{held} not fit", where]}]
 

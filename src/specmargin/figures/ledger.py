@@ -10,27 +10,24 @@ import numpy as np
 from specmargin.decisions.next_token import DRAFTING, KINDS, NextToken, next_token
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.figures.curve import MAP_BATCHES, curve
 from specmargin.figures.figure import Figure, rounded, table, x_at, y_at
-from specmargin.figures.words import price_source, setting
+from specmargin.figures.words import described, price_source
 
 _TALLEST = 1.5  # survival never exceeds one: taller bars are cut here, and marked
 _TICK = 0.01  # height of a tick, relative to the axis
 
 
-def ledger_figure(
-    pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
-) -> Figure:
-    """The price of one more draft token per sequence at the schedule's depth of each batch that fits.
+def ledger_figure(pricer: Pricer, setting: Setting) -> Figure:
+    """The price of one more draft token per sequence at the setting's depth of each batch that fits.
 
-    In committed tokens, that is seconds times goodput: the survival that the token needs. Without a schedule, the
-    depths are the best ones.
+    In committed tokens, that is seconds times goodput: the survival that the token needs.
     """
-    shown = curve(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule, batches=MAP_BATCHES)
+    shown = curve(pricer, setting, MAP_BATCHES)
     drawn = [i for i in shown.shown if shown.batches[i] in MAP_BATCHES] or [0]
     batches = [shown.batches[i] for i in drawn]
-    price = next_token(pricer, batches, shown.depths[drawn], graph_limit=graph_limit, schedule=schedule)
+    price = next_token(pricer, batches, shown.depths[drawn], setting)
     sizes = price.batches.tolist()
     tallest = float(max(np.minimum(price.hurdle, _TALLEST).max(), price.survival.max()))
     return Figure(
@@ -100,8 +97,8 @@ def _takeaway(scenario: Scenario, price: NextToken) -> str:
 
     times = said(0) if price.batches.size == 1 else f"{said(0)}, {said(-1)}"
     return (
-        f"{setting(scenario)}: one more draft token per sequence takes {times}, drafting included. Bars: the survival "
-        f"that it needs, averaged over the batch; ticks: the survival that it has.{_beyond(price)}"
+        f"{described(scenario)}: one more draft token per sequence takes {times}, drafting included. Bars: the "
+        f"survival that it needs, averaged over the batch; ticks: the survival that it has.{_beyond(price)}"
         f"{'' if price.has_graph.all() else ' *: no CUDA graph for it.'}"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from specmargin.decisions.plan import Plan
-from specmargin.figures.curve import BATCHES, Curve, plan_curve
+from specmargin.figures.curve import BATCHES, Curve, curve
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
 from specmargin.figures.theme import DRAFTERS, drafter_colour
 from specmargin.figures.words import short
@@ -93,7 +93,7 @@ def _plain(curves: Sequence[Compared]) -> list[dict[str, Any]]:
 
 def _curves(sides: Sequence[Side], batch: int) -> list[Compared]:
     """The marked batch is a point of every curve."""
-    return [(label, plan, plan_curve(plan, sorted({*BATCHES, batch}))) for label, plan in sides]
+    return [(label, plan, curve(plan.pricer, plan.setting, sorted({*BATCHES, batch}))) for label, plan in sides]
 
 
 def _names(label: str, plan: Plan, slot: int) -> dict[str, str]:

@@ -8,15 +8,14 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from specmargin.decisions.plan import Plan, deepest
+from specmargin.decisions.plan import Plan
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import fitting_batch, setting_depths, setting_goodput
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
 from specmargin.figures.figure import Figure, batch_axis, cell_texts, end_labels, rounded, table, x_at, y_at
 from specmargin.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
-from specmargin.figures.words import machine, price_source, setting
+from specmargin.figures.words import described, machine, price_source
 from specmargin.step import FloatArray
 
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
@@ -25,19 +24,9 @@ CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
 # --- over batch ---
 
 
-def speedup_figure(
-    pricer: Pricer,
-    *,
-    batch: int,
-    max_depth: int = 8,
-    graph_limit: int | None = None,
-    schedule: Schedule | None = None,
-) -> Figure:
-    """Depth and speed-up by batch, with every fixed depth as a thin line and a mark at `batch`.
-
-    Without a schedule, the best depth at each batch.
-    """
-    shown = curve(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
+def speedup_figure(pricer: Pricer, setting: Setting, *, batch: int) -> Figure:
+    """Depth and speed-up by batch, with every fixed depth as a thin line and a mark at `batch`."""
+    shown = curve(pricer, setting)
     gains, best = shown.fixed_speedup, shown.speedup
     fixed = [
         {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
@@ -67,7 +56,7 @@ def speedup_figure(
             "even": [{"speedup": 1.0}],
             "here": [{"batch": batch}] if batch <= shown.batches[-1] else [],
             "heading": [{"text": "draft"}],
-            "limit": limit_rows(shown, schedule),
+            "limit": limit_rows(shown, setting),
         },
         draw=_draw_speedup,
     )
@@ -85,16 +74,16 @@ def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _speedup_takeaway(scenario: Scenario, shown: Curve, marked: int) -> str:
     if not shown.shown:
-        return f"{setting(scenario)}: no sequence fits in memory with drafts."
+        return f"{described(scenario)}: no sequence fits in memory with drafts."
     best, batches, depths = shown.speedup, shown.batches, shown.depths
     first, top, last = shown.shown[0], int(np.nanargmax(best)), shown.shown[-1]
     if best[top] <= 1.0:
-        return f"{setting(scenario)}: no depth pays at any batch."
+        return f"{described(scenario)}: no depth pays at any batch."
     ends = f"; at batch {batches[last]} {best[last]:.2f}×" if top != last else ""
     opening = f"{best[first]:.2f}× at batch {batches[first]} with drafts of {depths[first]}"
     most = "" if top == first else f", at most {best[top]:.2f}× at batch {batches[top]} (drafts of {depths[top]})"
     marks = f"Thin lines: one depth at every batch; vertical line: batch {marked:,}."
-    return f"{setting(scenario)}: {opening}{most}{ends}. {marks}"
+    return f"{described(scenario)}: {opening}{most}{ends}. {marks}"
 
 
 def _draw_speedup() -> alt.LayerChart:
@@ -128,26 +117,20 @@ def _draw_speedup() -> alt.LayerChart:
 
 def plan_figure(plan: Plan, *, by_context: bool) -> Figure:
     """The figure of a plan: by batch, and with several contexts by context."""
-    depth, limit, schedule = plan.max_depth, plan.graph_limit, plan.schedule
     if by_context:
-        return context_figure(plan.pricer, max_depth=depth, graph_limit=limit, schedule=schedule)
-    batch = plan.best.batch
-    return speedup_figure(plan.pricer, batch=batch, max_depth=depth, graph_limit=limit, schedule=schedule)
+        return context_figure(plan.pricer, plan.setting)
+    return speedup_figure(plan.pricer, plan.setting, batch=plan.best.batch)
 
 
-def context_figure(
-    pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
-) -> Figure:
+def context_figure(pricer: Pricer, setting: Setting) -> Figure:
     """Speed-up and depth by batch and context; empty where the sequences do not fit in memory."""
     longest = pricer.scenario.architecture.max_context or CONTEXTS[-1]
     contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
-    deep = deepest(pricer.scenario, max_depth)
     batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
     context_by_cell = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
-    grid = pricer.grid(batches, deep, context_by_cell)
-    chosen = setting_depths(grid, graph_limit, schedule)
-    gain = setting_goodput(grid, chosen, schedule) / grid.no_spec_goodput
-    largest = {tokens: _largest(pricer, tokens, schedule) for tokens in contexts}
+    grid = pricer.grid(batches, setting.max_depth, context_by_cell)
+    chosen, gain = setting.depths(grid), setting.goodput(grid) / grid.no_spec_goodput
+    largest = {tokens: _largest(pricer, tokens, setting) for tokens in contexts}
     fits = np.array([size <= largest[int(tokens)] for size, tokens in zip(batches, context_by_cell, strict=True)])
     low, high = _extent(gain[fits])
     rows = [
@@ -165,7 +148,7 @@ def context_figure(
     return Figure(
         name="context",
         title="Speed-up by batch and context",
-        takeaway=_context_takeaway(pricer.scenario, rows, "with the flags" if schedule else "at its best depth"),
+        takeaway=_context_takeaway(pricer.scenario, rows, setting),
         source=price_source(pricer),
         tables={"cells": rows, "ends": [{"speedup": low}, {"speedup": high}]},
         draw=_draw_context,
@@ -185,15 +168,16 @@ def _extent(gain: FloatArray) -> tuple[float, float]:
     return float(low), float(max(high, low + 0.4))
 
 
-def _largest(pricer: Pricer, tokens: int, schedule: Schedule | None) -> int:
-    there = pricer.with_context(float(tokens))
-    return there.no_spec_largest_batch if schedule is None else fitting_batch(there, schedule.max_depth, schedule)
+def _largest(pricer: Pricer, tokens: int, setting: Setting) -> int:
+    there, schedule = pricer.with_context(float(tokens)), setting.schedule
+    return there.no_spec_largest_batch if schedule is None else setting.largest_batch(there, schedule.max_depth)
 
 
-def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]], depth: str) -> str:
+def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]], setting: Setting) -> str:
     if not rows:
         return f"{machine(scenario)}: no sequence fits in memory."
     best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
+    depth = "at its best depth" if setting.schedule is None else "with the flags"
     return (
         f"{machine(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
         f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each {depth}. "
@@ -233,11 +217,9 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
 _SIZES = (1, 4, 16, 64, 256)  # batches that are written beside their points
 
 
-def pareto_figure(
-    pricer: Pricer, *, max_depth: int = 8, graph_limit: int | None = None, schedule: Schedule | None = None
-) -> Figure:
+def pareto_figure(pricer: Pricer, setting: Setting) -> Figure:
     """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
-    shown = curve(pricer, max_depth=max_depth, graph_limit=graph_limit, schedule=schedule)
+    shown = curve(pricer, setting)
     gpus, drafter = pricer.scenario.layout.gpus, pricer.scenario.drafter.name
     everything = list(range(len(shown.batches)))
     sides = {
@@ -276,12 +258,12 @@ def pareto_figure(
 def _pareto_takeaway(scenario: Scenario, shown: Curve) -> str:
     """At the middle one of the batches that fit: what users get without speculation, and the goodput at that speed."""
     if not shown.shown:
-        return f"{setting(scenario)}: no sequence fits in memory with drafts."
+        return f"{described(scenario)}: no sequence fits in memory with drafts."
     gpus, middle = scenario.layout.gpus, shown.shown[len(shown.shown) // 2]
     plain = shown.grid.no_spec_goodput[middle] / gpus
     wanted = 1.0 / shown.grid.no_spec_seconds[middle]  # tokens per second of one user
     speeds, goodput = 1.0 / shown.tpot_seconds[shown.shown], shown.goodput[shown.shown] / gpus
-    said = f"{setting(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {plain:,.0f} tokens/s"
+    said = f"{described(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {plain:,.0f} tokens/s"
     if wanted >= speeds.min():
         reached = f"{float(np.interp(-wanted, -speeds, goodput)):,.0f} with it"
     else:

@@ -9,7 +9,7 @@ import altair as alt
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.words import setting, step_source
+from specmargin.figures.words import described, step_source
 from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.words import duration
 
@@ -34,7 +34,7 @@ def step_figure(
     return Figure(
         name="step",
         title=f"A step of {batch} sequences × {depth + 1} positions",
-        takeaway=f"{setting(pricer.scenario)}. {verdict}{drafting_text}",
+        takeaway=f"{described(pricer.scenario)}. {verdict}{drafting_text}",
         source=step_source(pricer),
         tables={"rows": rows},
         draw=_draw,

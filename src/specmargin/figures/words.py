@@ -9,7 +9,7 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.sources import Source, weakest
 
 
-def setting(scenario: Scenario) -> str:
+def described(scenario: Scenario) -> str:
     """`qwen3.6-35b-a3b on 8 × h200, mtp, context 1,024`."""
     return f"{machine(scenario)}, context {scenario.context:,.0f}"
 

@@ -22,7 +22,7 @@ from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, LiveRequest, StepDone
 from specmargin.live.settings_schema import Mode
-from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, Schedule
+from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
 from specmargin.step import IntArray
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
@@ -56,7 +56,7 @@ class Driver:
     board: Board
     device_gate: bool = False  # drafts are gated in the engine's workers
     time_factors: Callable[[int], tuple[float, tuple[float, ...]]] | None = None  # learned, by batch: for that gate
-    classes: Mapping[str, Schedule] = field(default_factory=dict)
+    classes: Mapping[str, ScheduledDepth] = field(default_factory=dict)
     capture: BankWriter | None = None
     # Steps per learning update. A forward pass evicts this code from the CPU caches, and reloading it takes longer than
     # running it.

@@ -16,7 +16,7 @@ from specmargin.errors import EngineError
 from specmargin.files import read_text
 from specmargin.live.settings_schema import Count, Range, Ranges
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.policy import Schedule
+from specmargin.policies.policy import ScheduledDepth
 from specmargin.policies.study.lookahead import LookAhead
 from specmargin.schema import StrictModel, first_complaint
 
@@ -82,12 +82,12 @@ class LookAheadFile(StrictModel):
         )
 
 
-def schedule_of(ranges: list[Range], name: str = "schedule") -> Schedule:
+def schedule_of(ranges: list[Range], name: str = "schedule") -> ScheduledDepth:
     """`[[first, last, depth], …]` with vLLM's rules: gaps and the tail keep the depth of the previous range."""
     depths = np.zeros(max(last for _, last, _ in ranges) + 1, dtype=np.int64)
     for first, _, depth in sorted(ranges):
         depths[first:] = depth
-    return Schedule(name=name, depth_by_batch=depths)
+    return ScheduledDepth(name=name, depth_by_batch=depths)
 
 
 class PolicyFile(StrictModel):

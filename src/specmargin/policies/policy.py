@@ -136,14 +136,14 @@ class FixedDepth(WholeDrafts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule(WholeDrafts):
+class ScheduledDepth(WholeDrafts):
     """One depth per batch size, as engines take it. From mean survival and prices: the homogeneous policy."""
 
     name: str
     depth_by_batch: IntArray  # index 0 is not used
 
     @classmethod
-    def homogeneous(cls, table: PriceTable, mean_survival: FloatArray) -> Schedule:
+    def homogeneous(cls, table: PriceTable, mean_survival: FloatArray) -> ScheduledDepth:
         """Of the depths whose steps fit a CUDA graph."""
         committed = 1.0 + np.concatenate([[0.0], np.cumsum(mean_survival[: table.max_depth])])
         depths = [0]

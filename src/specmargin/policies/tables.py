@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from specmargin.decisions.grid import allowed_depths
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
@@ -58,20 +58,20 @@ def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> P
     )
 
 
-def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int, ignore_graph_limit: bool = False) -> PriceTable:
-    """The plan's own grid: every batch up to `max_batch`, at the scenario's context, and what fits a CUDA graph.
+def scenario_table(pricer: Pricer, setting: Setting, *, max_batch: int) -> PriceTable:
+    """The plan's own grid: every batch up to `max_batch`, at the scenario's context, and what the setting allows.
 
     Nothing is interpolated over batch, since prices jump at the graph limit. Depth 0 is speculation configured but off.
     """
     scenario = pricer.scenario
-    grid = pricer.grid(np.arange(1.0, max_batch + 1.0), max_depth)
+    grid = pricer.grid(np.arange(1.0, max_batch + 1.0), setting.max_depth)
     effective = effective_positions(scenario, grid.depths)
     # One entry per position: experts take a fixed time, and a coarser table is 10% off for a lone sequence.
     positions = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
     experts = expert_seconds(pricer, positions)
     # The rest is everything but the experts of independent positions, so that equal depths are priced exactly.
     rest = grid.verify_seconds - np.interp(grid.batches[:, np.newaxis] * effective, positions, experts)
-    within = allowed_depths(grid, None if ignore_graph_limit else scenario.engine_time.graph_limit)
+    deepest = setting.allowed(grid).sum(axis=1) - 1
     return PriceTable.of(
         rest_seconds=_with_no_sequences(rest),
         # What drafting adds to the round: less than it takes where it overlaps with verification.
@@ -79,7 +79,7 @@ def scenario_table(pricer: Pricer, *, max_batch: int, max_depth: int, ignore_gra
         expert_seconds=experts,
         effective_by_depth=effective,
         by_pass=not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None),
-        graph_depth_by_batch=np.concatenate([[max_depth], within.sum(axis=1) - 1]),
+        graph_depth_by_batch=np.concatenate([[setting.max_depth], deepest]),
     )
 
 

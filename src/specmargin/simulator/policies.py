@@ -11,13 +11,14 @@ import numpy as np
 
 from specmargin.caching import IdentityCache
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
 from specmargin.modes import POLICIES
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
-from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, Schedule
+from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, ScheduledDepth
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.tables import profiled_seconds, scenario_table
 from specmargin.simulator.rounds import RoundBank
@@ -49,7 +50,8 @@ class PolicyInputs:
 
     def table(self) -> PriceTable:
         key = (id(self.pricer), self.max_batch, self.max_depth)
-        make = partial(scenario_table, self.pricer, max_batch=self.max_batch, max_depth=self.max_depth)
+        setting = Setting.of(self.pricer.scenario, max_depth=self.max_depth)
+        make = partial(scenario_table, self.pricer, setting, max_batch=self.max_batch)
         return _PRICES.get(key, self.pricer, make)
 
     def look_ahead(self) -> LookAhead:
@@ -65,7 +67,7 @@ class PolicyInputs:
 
 
 def _schedule(inputs: PolicyInputs) -> Policy:
-    return Schedule.homogeneous(inputs.table(), inputs.bank.prior)
+    return ScheduledDepth.homogeneous(inputs.table(), inputs.bank.prior)
 
 
 def _gate(inputs: PolicyInputs) -> RaggedGate:

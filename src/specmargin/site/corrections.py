@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from specmargin.decisions.setting import Setting
 from specmargin.site.coding import quantised
 from specmargin.step import BoolArray, FloatArray, IntArray
 
@@ -24,9 +25,10 @@ _BATCHES = (*range(1, 9), *range(10, 17, 2), *range(20, 33, 4), 40, 48, 64, 80, 
 _BEYOND = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
 
-def knots(largest: float, graph_limit: int | None, depth: int) -> FloatArray:
+def knots(largest: float, setting: Setting) -> FloatArray:
     """Batches up to `largest`, with the last that has a CUDA graph at each depth and the one after it."""
-    edges = [] if graph_limit is None else [graph_limit // (each + 1) for each in range(depth + 1)]
+    limit = setting.graph_limit
+    edges = [] if limit is None else [limit // (depth + 1) for depth in range(setting.max_depth + 1)]
     after = [edge + 1 for edge in edges[:2]]  # deeper steps without a graph are not stored
     found = {float(batch) for batch in (*_BATCHES, *_BEYOND, *edges, *after) if 1 <= batch <= max(largest, 1.0)}
     return np.array(sorted(found | {largest}))

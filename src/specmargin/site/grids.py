@@ -19,11 +19,12 @@ from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.decisions.grid import Grid, allowed_depths
+from specmargin.decisions.grid import Grid
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import marginal_by_component
 from specmargin.decisions.schedule import ONE_BY_ONE, spread
+from specmargin.decisions.setting import Setting
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import find_engine
@@ -122,12 +123,12 @@ class Grids:
         return self.drafters[0][1]
 
     @property
-    def graph_limit(self) -> int | None:
-        return self.pricer.scenario.engine_time.graph_limit
+    def setting(self) -> Setting:
+        """What the engine can run, with a drafter of any depth."""
+        return Setting(max_depth=DEPTH, graph_limit=self.pricer.scenario.engine_time.graph_limit)
 
     def depth_of(self, pricer: Pricer) -> int:
-        limit = pricer.scenario.drafter.max_depth
-        return DEPTH if limit is None else min(DEPTH, limit)
+        return Setting.of(pricer.scenario, max_depth=DEPTH).max_depth
 
     # --- contexts and batches ---
 
@@ -158,7 +159,7 @@ class Grids:
     @cached_property
     def knots(self) -> FloatArray:
         """The few batches of coarse contexts."""
-        return knots(self.largest, self.graph_limit, DEPTH)
+        return knots(self.largest, self.setting)
 
     def _fitting(self, contexts: Sequence[int]) -> list[float]:
         longest = self.pricer.scenario.architecture.max_context or max(contexts)
@@ -188,7 +189,7 @@ class Grids:
 
     def stored(self, grid: Grid) -> BoolArray:
         """By batch and column of `_columns`: what the engine runs in a CUDA graph, and depth 1 for its break-even."""
-        kept = np.column_stack([np.ones(grid.batches.size, dtype=bool), allowed_depths(grid, self.graph_limit)])
+        kept = np.column_stack([np.ones(grid.batches.size, dtype=bool), self.setting.allowed(grid)])
         kept[:, 2] = True
         return kept
 
@@ -372,7 +373,7 @@ class Grids:
             "sampled_count": self.sampled.size,
             "knots": self.knots.tolist(),
             "depth": DEPTH,
-            "graph_limit": self.graph_limit,
+            "graph_limit": self.setting.graph_limit,
             "usable_bytes": self.pricer.memory.usable_bytes,
             "weight_bytes": self.pricer.memory.weight_bytes,
             "price_errors": [errors.low, errors.high],

@@ -15,10 +15,10 @@ from specmargin.answers.scenarios import scenarios_of
 from specmargin.app.planning import Answer, answer, engine_config
 from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.decisions.plan import deepest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import plan_rows
-from specmargin.decisions.schedule import Schedule, depth_table
+from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, InputError, ParallelismError
 from specmargin.modes import Parallel, Placement, RooflineForm
 from specmargin.step import ExpertCounter
@@ -116,21 +116,14 @@ def _kind(error: InputError) -> str:
 def _planned(cell: Cell) -> Planned:
     gpus, choice, pricer = _pricer_of(cell)
     scenario = pricer.scenario
-    graph_limit = scenario.engine_time.graph_limit
+    setting = Setting.of(scenario, max_depth=MAX_DEPTH)  # the best depth, whatever the engine can express
     largest = _WHOLE_BATCH if cell.whole else _LARGEST_BATCH
     # One pass over all batches; the pricer keeps what it has priced.
-    pricer.grid(sorted({*range(1, largest + 1), *BATCHES}), deepest(scenario, MAX_DEPTH))
-    rows = plan_rows(
-        pricer,
-        BATCHES,
-        max_depth=deepest(scenario, MAX_DEPTH),
-        graph_limit=graph_limit,
-        schedule=None,  # the best depth, whatever the engine can express
-        min_gain=0.0,
-    )
+    pricer.grid(sorted({*range(1, largest + 1), *BATCHES}), setting.max_depth)
+    rows = plan_rows(pricer, BATCHES, setting, min_gain=0.0)
     # `answer` also finds out where speculation stops to pay, which takes three times as long as this part of it.
-    config = engine_config(choice, pricer, list(BATCHES), _question(cell, _LARGEST_BATCH), graph_limit)
-    grid = pricer.grid(BATCHES, deepest(scenario, MAX_DEPTH))
+    config = engine_config(choice, pricer, list(BATCHES), _question(cell, _LARGEST_BATCH), setting)
+    grid = pricer.grid(BATCHES, setting.max_depth)
     whole = None
     if cell.whole:
         whole = _whole(answer(choice, pricer, _question(cell, _WHOLE_BATCH)))
@@ -167,12 +160,7 @@ def _question(cell: Cell, max_batch: int) -> PlanRequest:
 def goodput_by_batch_depth(cell: Cell) -> FloatArray:
     """From batch 1 on, relative to the best; −inf where a depth has no graph. Not recorded: it tells ties."""
     _, _, pricer = _pricer_of(cell)
-    return depth_table(
-        pricer,
-        max_batch=_WHOLE_BATCH,
-        max_depth=deepest(pricer.scenario, MAX_DEPTH),
-        graph_limit=pricer.scenario.engine_time.graph_limit,
-    ).relative
+    return Setting.of(pricer.scenario, max_depth=MAX_DEPTH).depth_table(pricer, max_batch=_WHOLE_BATCH).relative
 
 
 def _pricer_of(cell: Cell) -> tuple[int, DraftChoice, Pricer]:

@@ -17,7 +17,7 @@ from specmargin.errors import AcceptanceError
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, log_odds, profiled_by
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
-from specmargin.policies.policy import OneWidthGate, Oracle, Policy, RaggedGate, Schedule
+from specmargin.policies.policy import OneWidthGate, Oracle, Policy, RaggedGate, ScheduledDepth
 from specmargin.policies.study.lookahead import LookAhead, look_ahead
 from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.step import FloatArray, IntArray
@@ -114,7 +114,7 @@ def _contestants(
     ahead, raw_ahead = look_aheads
     mean = np.pad(product_limit(contest.learned), (0, table.max_depth))[: table.max_depth]
     counted = by_token_count(table)
-    yield "homogeneous", Schedule.homogeneous(table, mean), contest.calibrated
+    yield "homogeneous", ScheduledDepth.homogeneous(table, mean), contest.calibrated
     yield "one-width gate", OneWidthGate(table=table, look_ahead=ahead), contest.calibrated
     yield "ragged gate, raw", RaggedGate(table=table, look_ahead=raw_ahead), contest.raw
     yield OURS, RaggedGate(table=table, look_ahead=ahead), contest.calibrated
