@@ -30,8 +30,8 @@ LEARNED_EVERY = 150  # steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """A controller of the recording. `gate`: who knows confidences: the policy before it verifies, the engine's workers,
-    or nobody."""
+    """A controller of the recording. `gate`: who knows confidences: the policy before it verifies, the workers of an
+    engine, or nobody."""
 
     name: str
     policy: str

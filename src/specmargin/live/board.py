@@ -21,7 +21,6 @@ DEPTHS = 33  # 0..32; deeper drafts count as 32
 FAULTS = (
     "configuration",
     "request",
-    "confidence",
     "verify decision",
     "depth decision",
     "outcome",

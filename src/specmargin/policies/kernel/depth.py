@@ -86,16 +86,21 @@ def _weights(kernel: Kernel, batch: int, verified: int, drafted: int) -> tuple[f
 
 @compiled
 def _add_gains(kernel: Kernel, batch: int) -> None:
-    """Add what the workers' gate gains to every option; part of `fill_options`."""
+    """Every option as the workers' gate would verify it; part of `fill_options`."""
     gate, marks, options = kernel.learned.gate, kernel.learned.marks[0], kernel.options
-    looked = gate.looked[marks.state]
+    state, looked = marks.state, gate.looked[marks.state]
     if gate.sequences[gate.newest[0]] > 0 and (looked < 0 or marks.step >= looked + kernel.rules.tuning[0].probe_every):
         _look(kernel, batch, 1.0 if looked < 0 else NEW_LOOK)
+    if gate.looked[state] < 0:
+        return
     for depth in range(1, options.size):
+        if not kernel.rules.allowed[depth]:
+            continue
         option = options[depth]
-        if gate.gain[marks.state, depth] > 0.0:
-            option.log_goodput += gate.gain[marks.state, depth]
-            option.verified = int(gate.verified[marks.state, depth] + 0.5)
+        option.log_goodput = options[0].whole + gate.ahead[state, depth]
+        option.whole = option.log_goodput - gate.gain[state, depth]
+        if gate.gain[state, depth] > 0.0:
+            option.verified = int(gate.verified[state, depth] + 0.5)
             option.verify_weight, option.draft_weight = _weights(kernel, batch, option.verified, depth)
 
 
@@ -113,6 +118,8 @@ def _look(kernel: Kernel, batch: int, weight: float) -> None:
         lengths[:] = depth
         shape = StepShape(batch, 0, rules.table.draft_seconds[batch, depth, 0] * factors[0], batch * depth)
         budget, best, whole = choose_budget(kernel.priced, gate.survival, rounds, lengths, shape, factors[1:])
+        ahead = math.log(best / batch) - kernel.options[0].whole
+        gate.ahead[state, depth] += weight * (ahead - gate.ahead[state, depth])
         gate.gain[state, depth] += weight * (math.log(best / whole) - gate.gain[state, depth])
         gate.verified[state, depth] += weight * (budget / batch - gate.verified[state, depth])
 

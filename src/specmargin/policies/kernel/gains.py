@@ -3,7 +3,8 @@
 Such a gate verifies a total of tokens that is decided before the confidences are known (`kernel.budget`). The best
 depth of whole drafts is too shallow for it at large batches, where only the drafts that are worth it are verified. So
 the budget is taken for recent rounds as if they had been drafted to every depth, with learned acceptance in place of
-tokens that were not drafted; what it gains over whole drafts is a part of each depth's price.
+tokens that were not drafted; what it commits and takes is the price of each depth. Recent confidences know a change of
+traffic at once, where learned acceptance of deep tokens, which few rounds reach, follows slowly.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class GateGains(NamedTuple):
     drafts: FloatArray  # (rounds, sequences, depth): acceptance of each token if those before it are accepted
     sequences: IntArray  # by round; 0: none yet
     newest: IntArray  # (1,): round
+    ahead: FloatArray  # (states, 1 + depths): ln of goodput over that of plain decoding
     gain: FloatArray  # (states, 1 + depths): ln of goodput over that of whole drafts
     verified: FloatArray  # (states, 1 + depths): tokens per sequence that are verified
     looked: IntArray  # (states,): step of the last look; −1: none
@@ -43,6 +45,7 @@ class GateGains(NamedTuple):
             drafts=np.zeros(shape),
             sequences=np.zeros(RECENT, dtype=np.int64),
             newest=np.zeros(1, dtype=np.int64),
+            ahead=np.zeros((STATES, 1 + max_depth)),
             gain=np.zeros((STATES, 1 + max_depth)),
             verified=np.zeros((STATES, 1 + max_depth)),
             looked=np.full(STATES, -1),
