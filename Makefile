@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -47,6 +47,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Everything that shows how right the predictions are and needs no GPU; ends with the README's table of accuracy.
+lab: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m lab.validation
 
 bench: $(VENV)/.installed-dev
 	for part in prices routing policy driver overhead simulator explorer; do \

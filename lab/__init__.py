@@ -3,4 +3,5 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "lab" / "data"
 CATALOG = ROOT / "src" / "specmargin" / "catalog"

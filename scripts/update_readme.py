@@ -1,4 +1,4 @@
-"""Update command output in the documentation: the README's first screen, the tables of docs/results/design-space.md.
+"""Update command output: the first plan in README.md and docs/guide/plan.md, tables of docs/results/design-space.md.
 
 Run it whenever a price changes: make readme
 """
@@ -20,7 +20,9 @@ _TABLE = re.compile(
 
 
 def main() -> None:
-    _first_screen(ROOT / "README.md")
+    lines = _first_screen()
+    _replace(ROOT / "README.md", r"(```console\n\$ make plan\n).*?(\n```)", lines)
+    _replace(ROOT / "docs" / "guide" / "plan.md", r"(```text\n)Speculate: .*?(\n```)", lines)
     _design_tables(ROOT / "docs" / "results" / "design-space.md")
 
 
@@ -29,13 +31,16 @@ def _output(arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _first_screen(readme: Path) -> None:
+def _first_screen() -> str:
     command = re.search(r"^plan:.*\n\t\$\(BIN\)/specmargin (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     if command is None:
         sys.exit("the Makefile has no target `plan`")
-    lines = "\n".join(line.rstrip() for line in _output(command[1]).rstrip().splitlines())
-    block = re.compile(r"(```console\n\$ make plan\n).*?(\n```)", re.DOTALL)
-    readme.write_text(block.sub(lambda match: match[1] + lines + match[2], readme.read_text(), count=1))
+    return "\n".join(line.rstrip() for line in _output(command[1]).rstrip().splitlines())
+
+
+def _replace(page: Path, pattern: str, lines: str) -> None:
+    block = re.compile(pattern, re.DOTALL)
+    page.write_text(block.sub(lambda match: match[1] + lines + match[2], page.read_text(), count=1))
 
 
 def _design_tables(page: Path) -> None:

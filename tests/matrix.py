@@ -25,8 +25,6 @@ from pathlib import Path
 
 import specmargin
 from specmargin.answers.scenarios import scenarios_of
-from specmargin.app.planning import Answer, answer
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import bundled_model, device_names, model_names
 from specmargin.cli import plan_view
 from specmargin.decisions.pricer import Pricer
@@ -36,6 +34,8 @@ from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import Parallel
 from specmargin.step import ExpertCounter
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests import engine_readers
 from tests.engine_readers import READERS
 
@@ -115,7 +115,7 @@ def check(cell: Cell) -> Result:
     try:
         ((choice, scenario),) = scenarios_of(request)
         pricer = _pricer(scenario, (cell.model, gpus, cell.parallel))
-        result = answer(choice, pricer, request)
+        result = drafter_plan(choice, pricer, request)
     except InputError as error:
         return Result(state=f"refused: {error}")
     return Result(state="planned", rows=len(result.plan.rows), faults=tuple(faults(result, cell.engine)))
@@ -152,7 +152,7 @@ def fewest_gpus(model: str, gpu: str, parallel: str) -> int:
 # --- what must hold ---
 
 
-def faults(result: Answer, engine: str) -> Iterator[str]:
+def faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     losing = () if result.plan.loss is None else result.plan.loss.ranges
     batches = {*_sampled(result.plan.paying), *_sampled(losing), *(row.batch for row in result.plan.rows)}
     result.plan.pricer.grid(sorted(batches), result.plan.setting.max_depth)  # priced together, kept by the pricer
@@ -162,12 +162,12 @@ def faults(result: Answer, engine: str) -> Iterator[str]:
     yield from _output_faults(result, engine)
 
 
-def parsed_depth(result: Answer, engine: str, batch: int) -> int:
+def parsed_depth(result: DrafterPlan, engine: str, batch: int) -> int:
     """The depth that the engine would draft, from the printed text alone."""
     return READERS[engine](result.config, batch) if result.config.text else 0
 
 
-def parsed_speedup(result: Answer, engine: str, batch: int) -> float:
+def parsed_speedup(result: DrafterPlan, engine: str, batch: int) -> float:
     if not result.config.text:
         return 1.0
     depth = parsed_depth(result, engine, batch)
@@ -175,7 +175,7 @@ def parsed_speedup(result: Answer, engine: str, batch: int) -> float:
     return float(grid.goodput[0, depth] / grid.no_spec_goodput[0])
 
 
-def _row_faults(result: Answer, engine: str) -> Iterator[str]:
+def _row_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan = result.plan
     for row in plan.rows:
         depth, speedup = parsed_depth(result, engine, row.batch), parsed_speedup(result, engine, row.batch)
@@ -194,7 +194,7 @@ def _row_faults(result: Answer, engine: str) -> Iterator[str]:
         yield "the table by context disagrees on what fits"
 
 
-def _range_faults(result: Answer, engine: str) -> Iterator[str]:
+def _range_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan = result.plan
     losing = () if plan.loss is None else plan.loss.ranges
     inside = [(batch, side) for ranges, side in ((plan.paying, 1), (losing, -1)) for batch in _sampled(ranges)]
@@ -216,7 +216,7 @@ def _within(batch: int, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(first <= batch <= last for first, last in ranges)
 
 
-def _verdict_faults(result: Answer, engine: str) -> Iterator[str]:
+def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan, text = result.plan, verdict(result.plan)
     fitting = [row for row in plan.rows if row.fits]
     if text.startswith("Speculate") != bool(result.config.text and plan.pays and fitting):
@@ -232,7 +232,7 @@ def _verdict_faults(result: Answer, engine: str) -> Iterator[str]:
         yield f"more than three sentences: {text}"
 
 
-def _output_faults(result: Answer, engine: str) -> Iterator[str]:
+def _output_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     captured = io.StringIO()
     with contextlib.redirect_stdout(captured):
         plan_view.show([result], find_engine(engine), None, None, explain=False)

@@ -20,13 +20,13 @@ from typing import Any
 from rich.progress import track
 
 from lab import CATALOG
+from lab.validation.rounds.measured import TERMS, Rounds, fitted_engine_time, measured_rounds
+from lab.validation.rounds.prompts import with_eager_floors
+from lab.validation.served.engine_time import EngineFit, engine_fits
+from lab.validation.served.rows import served_rows
+from lab.validation.served.tpot import predict
+from lab.validation.steps import MeasuredTime, measured_engine_time, piecewise_engine_time
 from specmargin.prices.model import EngineTime
-from specmargin.validation.engine_time import EngineFit, engine_fits
-from specmargin.validation.prompts import with_eager_floors
-from specmargin.validation.rounds import TERMS, Rounds, fitted_engine_time, measured_rounds
-from specmargin.validation.served import served_rows
-from specmargin.validation.steps import MeasuredTime, measured_engine_time, piecewise_engine_time
-from specmargin.validation.tpot import predict
 
 TARGET = CATALOG / "engine_times.json"
 
@@ -64,7 +64,7 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
         f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.verify_token_seconds)} per draft "
         f"token, {_micro(time.draft_pass_seconds)} per draft pass; while disabled {_micro(time.off_step_seconds)} per "
         f"step and {_micro(time.off_sequence_seconds)} per sequence; fitted to {count} rounds of "
-        f"{models} {'model' if models == 1 else 'models'} on an H200 (specmargin validate rounds); "
+        f"{models} {'model' if models == 1 else 'models'} on an H200 (python -m lab.validation.rounds); "
         f"without a CUDA graph a step takes at least {_floors(time)}"
     )
     values = {term: _rounded(getattr(time, term)) for term in TERMS}

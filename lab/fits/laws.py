@@ -19,19 +19,21 @@ import polars as pl
 from rich.progress import track
 
 from lab import CATALOG
+from lab.fits.fitting import fitted_law
+from lab.tables.collectives import all_reduce_rows, all_to_all_rows
+from lab.tables.features import gemm_terms_of, prefill_rows, prefill_terms_of, shape_numbers
+from lab.tables.modules import LAUNCH_BOUND, delta_net_shapes, measured_modules, measured_shapes, rows_of
 from specmargin.architecture.types import LinearAttention
 from specmargin.catalog.lookup import bundled_device
-from specmargin.catalog.modules import measured_modules
 from specmargin.hardware.layout import Layout
 from specmargin.modes import RooflineForm
-from specmargin.prices.kernels import collectives, features, store
+from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.bounds import ModuleShape
-from specmargin.prices.kernels.fitting import Samples, fitted_law
+from specmargin.prices.kernels.fitting import Samples
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
 from specmargin.prices.kernels.model import SiliconPrices
-from specmargin.prices.kernels.modules import LAUNCH_BOUND, delta_net_shapes, measured_shapes, rows_of
 from specmargin.prices.kernels.terms import BYTES
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Work, module_work
@@ -109,8 +111,8 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
             m = rows["m"].to_numpy()
             samples = Samples(
                 seconds=rows["seconds"].to_numpy(),
-                terms=features.gemm_terms_of(rows, dtype),
-                shape=features.shape_numbers(rows, features.GEMM_SHAPE),
+                terms=gemm_terms_of(rows, dtype),
+                shape=shape_numbers(rows, features.GEMM_SHAPE),
                 weight=np.where(m <= 512, 1.0, 0.2),
                 **_plain(gpu),
             )
@@ -131,7 +133,7 @@ def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
             _record_kernels(kernels.setdefault(f"{gpu}/{engine}/{dtype}", {"shapes": {}}), rows)
             for key, part in sorted(rows.partition_by(["kernel", "spread"], as_dict=True).items()):
                 kernel, spread = key
-                shape = features.shape_numbers(part, features.EXPERT_SHAPE)
+                shape = shape_numbers(part, features.EXPERT_SHAPE)
                 if np.unique(shape).size < 4:
                     continue
                 tokens = part["num_tokens"].to_numpy()
@@ -195,7 +197,7 @@ def _attention(gpu: str, engine: str) -> Iterator[Entry]:
         samples = Samples(
             seconds=part["seconds"].to_numpy(),
             terms=features.attention_terms_of(part),
-            shape=features.shape_numbers(part, features.ATTENTION_SHAPE),
+            shape=shape_numbers(part, features.ATTENTION_SHAPE),
             weight=np.where((batch <= 512) & (context >= 64), 1.0, 0.2),
             **_plain(gpu),
         )
@@ -210,11 +212,11 @@ def _prefill(gpu: str, engine: str) -> Iterator[Entry]:
     table = store.load(store.SYSTEMS[gpu], "attention", engine, "context_attention_perf")
     if table is None:
         return
-    rows = features.prefill_rows(table)
+    rows = prefill_rows(table)
     samples = Samples(
         seconds=rows["seconds"].to_numpy(),
-        terms=features.prefill_terms_of(rows),
-        shape=features.shape_numbers(rows, ["num_heads", "num_key_value_heads", "head_dim"]),
+        terms=prefill_terms_of(rows),
+        shape=shape_numbers(rows, ["num_heads", "num_key_value_heads", "head_dim"]),
         weight=np.ones(rows.height),
         **_plain(gpu),
     )
@@ -304,7 +306,7 @@ def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:
     table = store.load(store.SYSTEMS[gpu], "comm", engine, "custom_allreduce_perf")
     if table is None:
         return
-    rows = collectives.all_reduce_rows(table)
+    rows = all_reduce_rows(table)
     for key, part in sorted(rows.partition_by(["num_gpus"], as_dict=True).items()):
         sizes, seconds = part["bytes"].to_numpy(), part["seconds"].to_numpy()
         every_other = np.arange(0, sizes.size, 2)
@@ -325,7 +327,7 @@ def _all_to_all(gpu: str, engine: str) -> Iterator[Entry]:
     Uses the engine's own measurements unless they were timed outside a CUDA graph; then those of another engine, whose
     DeepEP kernels are the same.
     """
-    tables = [(e, collectives.all_to_all_rows(store.SYSTEMS[gpu], e)) for e in store.ENGINES]
+    tables = [(e, all_to_all_rows(store.SYSTEMS[gpu], e)) for e in store.ENGINES]
     measured = [(e, *table) for e, table in tables if table is not None]
     for ranks in sorted({ranks for _, _, rows in measured for ranks in rows["ranks"].unique()}):
         parts = {(e, version): rows.filter(pl.col("ranks") == ranks) for e, version, rows in measured}
@@ -352,7 +354,7 @@ def _smallest_message_seconds(rows: pl.DataFrame) -> float:
 
 def _all_to_all_curve(chosen: tuple[str, str], rows: pl.DataFrame, note: str) -> Curve:
     sizes, seconds = rows["bytes"].to_numpy(), rows["seconds"].to_numpy()
-    shape = features.shape_numbers(rows, ["hidden_size", "topk", "num_experts"])
+    shape = shape_numbers(rows, ["hidden_size", "topk", "num_experts"])
     errors = []
     for held_out in np.unique(shape):
         seen, unseen = shape != held_out, shape == held_out

@@ -13,8 +13,8 @@ import numpy as np
 from rich.progress import track
 
 from lab import CATALOG
+from lab.tables.modules import measured_times
 from specmargin.catalog.module_bounds import FILE, packed
-from specmargin.catalog.modules import measured_times
 from specmargin.prices.kernels import store
 
 TARGET = CATALOG / FILE

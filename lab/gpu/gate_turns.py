@@ -1,4 +1,4 @@
-"""Turns of gates inside one vLLM with adaptive verification, on replayed rounds, for `gpu_swing.py gates`."""
+"""Turns of gates inside one vLLM with adaptive verification, on replayed rounds, for `lab.gpu.swing gates`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables and the figure of `gpu_swing.py`, from its JSON: ratios to the best, intervals, overhead.
+"""The tables and the figure of `lab.gpu.swing`, from its JSON: ratios to the best, intervals, overhead.
 
     python -m lab.gpu.report FOLDER [FIGURE.png]     FOLDER: with swing.json, plain.json, whole.json, gates*.json
 

@@ -1,4 +1,4 @@
-"""The tables of `gpu_sglang.py`, from its JSON: tokens per second, ratios with intervals, overhead.
+"""The tables of `lab.gpu.sglang_swing`, from its JSON: tokens per second, ratios with intervals, overhead.
 
     python -m lab.gpu.sglang_report FOLDER     FOLDER: with swing.json, and plain.json if that engine ran
 

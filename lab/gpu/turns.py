@@ -1,4 +1,4 @@
-"""Turns of policies inside one vLLM on a GPU: fixed depths, the plan's table and the controller, for `gpu_swing.py`."""
+"""Turns of policies in one vLLM on a GPU: fixed depths, the plan's table, the controller; for `lab.gpu.swing`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 python -m lab.speed.overhead
 
-The last column compares it with a round of Qwen3-30B-A3B on an H200 (vLLM 0.32, `catalog/measurements`).
+The last column compares it with a round of Qwen3-30B-A3B on an H200 (vLLM 0.32, `lab/data/measurements`).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def round_seconds(batch: int, drafted: int, verified: int) -> float:
 
 def plan_policy(path: Path) -> None:
     """The policy of the H200 runs (docs/live.md), with the calibrated confidences of the reference MoE."""
-    head = CATALOG / "measurements/eagle3-qwen3-30b-a3b.json"
+    head = ROOT / "lab/data/measurements/eagle3-qwen3-30b-a3b.json"
     acceptance = CATALOG / "acceptance/reference-moe.acceptance.json"
     where = ["--gpu", "h200", "--engine", "vllm", "--routing", "uniform", "--context", "512", "--max-batch", "256"]
     draft = ["--drafter", f"eagle:{head}", "--depth", str(DEPTH), "--acceptance", str(acceptance)]

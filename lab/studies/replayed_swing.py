@@ -1,4 +1,4 @@
-"""The load swing of `live_swing.py` replayed in half a minute: the driver is real, the engine is a price table.
+"""The load swing of `lab.live.swing` replayed in half a minute: the driver is real, the engine is a price table.
 
     python -m lab.studies.replayed_swing swing.policy.json --jumps 0.2
 

@@ -12,7 +12,7 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.api.results import CoverageResult, PlanResult, PriceResult, SimulateResult, SweepResult
+    from specmargin.api.results import SimulateResult, SweepResult
     from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from specmargin.prices.roofline import Roofline
     from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
+    from specmargin.verbs.coverage import CoverageAnswer
     from specmargin.verbs.duel import DuelAnswer
+    from specmargin.verbs.plan import PlanAnswer
+    from specmargin.verbs.price import PriceAnswer
 
 _MODULE_BY_NAME = {
     "Architecture": "architecture.types",
-    "CoverageResult": "api.results",
+    "CoverageAnswer": "verbs.coverage",
     "Device": "hardware.device",
     "DuelAnswer": "verbs.duel",
     "EngineTime": "prices.model",
@@ -45,10 +48,10 @@ _MODULE_BY_NAME = {
     "Layout": "hardware.layout",
     "Parallel": "modes",
     "Plan": "decisions.plan",
-    "PlanResult": "api.results",
+    "PlanAnswer": "verbs.plan",
     "PlanRow": "decisions.rows",
     "PriceModel": "prices.model",
-    "PriceResult": "api.results",
+    "PriceAnswer": "verbs.price",
     "Pricer": "decisions.pricer",
     "Roofline": "prices.roofline",
     "RooflineForm": "modes",
@@ -82,7 +85,7 @@ _MODULE_BY_NAME = {
 
 __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Architecture",
-    "CoverageResult",
+    "CoverageAnswer",
     "Device",
     "DuelAnswer",
     "EngineTime",
@@ -91,10 +94,10 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Layout",
     "Parallel",
     "Plan",
-    "PlanResult",
+    "PlanAnswer",
     "PlanRow",
+    "PriceAnswer",
     "PriceModel",
-    "PriceResult",
     "Pricer",
     "Roofline",
     "RooflineForm",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+UNVERIFIED = "upper bound, lossy: output changes; never recommended"  # the label of decoding without verification
+
 
 def duration(seconds: float) -> str:
     """Three significant digits in the largest unit that gives at least 1."""

@@ -16,8 +16,6 @@ from specmargin.acceptance.bank import Rounds, read_bank
 from specmargin.acceptance.temperatures import calibration_error, fit_temperatures
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenarios_of
-from specmargin.app.price_table import check_price_table
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
 from specmargin.decisions.additive import (
     AdditiveFit,
@@ -32,6 +30,8 @@ from specmargin.formats.dspark import calibration_text, fit_text, price_table_te
 from specmargin.hardware.layout import Layout
 from specmargin.modes import Parallel
 from specmargin.step import FloatArray, Step
+from specmargin.verbs.plan.price_table import check_price_table
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.scenarios import pricer
 from tests.sglang_source import load
 

@@ -56,6 +56,8 @@ NARROWER = {
         "prices",
         "measure",
         "decisions",
+        "formats",
+        "simulator",
         "answers",
         "app",
     },
@@ -68,6 +70,7 @@ NOUNS = {
     "errors",
     "files",
     "modes",
+    "phrases",
     "records",
     "schema",
     "sources",
@@ -156,6 +159,16 @@ def test_engines_and_heavy_packages_stay_where_they_belong() -> None:
     assert wrong == []
 
 
+def test_the_package_does_not_import_the_laboratory() -> None:
+    wrong = [
+        f"{file.relative_to(SOURCE)} imports {module}"
+        for file in _files()
+        for module in _imports(file)
+        if module.split(".")[0] in ("lab", "tests", "scripts")
+    ]
+    assert wrong == []
+
+
 def test_the_laboratory_does_not_import_tests() -> None:
     """What both use lies in lab/live."""
     wrong = [
@@ -164,6 +177,18 @@ def test_the_laboratory_does_not_import_tests() -> None:
         for module in _imports(file)
         if module.split(".")[0] == "tests"
     ]
+    assert wrong == []
+
+
+def test_tests_of_the_package_do_not_import_the_laboratory() -> None:
+    """But for the stand-in of an engine that live tests and benchmarks share, in lab/live."""
+    of_the_laboratory = ("lab/", "published/", "live/")  # evidence, and engines that only the live environment has
+    wrong = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        path = file.relative_to(ROOT / "tests").as_posix()
+        modules = {module for module in _imports(file) if module.split(".")[0] == "lab"}
+        if not path.startswith(of_the_laboratory):
+            wrong += [f"{path} imports {module}" for module in modules if not module.startswith("lab.live")]
     assert wrong == []
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from specmargin.app.planning import Answer, answers
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import device_names, model_names
 from specmargin.formats import ENGINES
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plans
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.conftest import ROOT
 from tests.matrix import check, faults, sample
 
@@ -45,13 +45,13 @@ def test_results_are_kept_over_changes_that_no_plan_depends_on() -> None:
 
 
 def test_the_check_can_fail() -> None:
-    (result,) = answers(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", batch=(1, 64)))
+    (result,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", batch=(1, 64)))
     assert list(faults(result, "vllm")) == []
     for broken in _broken(result):
         assert list(faults(broken, "vllm"))
 
 
-def _broken(result: Answer) -> list[Answer]:
+def _broken(result: DrafterPlan) -> list[DrafterPlan]:
     plan, row = result.plan, result.plan.rows[0]
     rows = [replace(row, depth=row.depth + 1), replace(row, speedup=1.1 * row.speedup), replace(row, hurdle=1.2)]
     flags = replace(result.config, text=result.config.text.replace(f", {row.depth}]", f", {row.depth - 1}]"))

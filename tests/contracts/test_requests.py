@@ -16,21 +16,21 @@ import pytest
 from specmargin.answers.request_schema import ScenarioRequest, request_options
 from specmargin.app.simulation_schema import SimulationFile
 from specmargin.app.verbs_schema import (
-    CoverageRequest,
-    DesignRequest,
-    PlanRequest,
-    PriceRequest,
-    ReportRequest,
     SimulateRequest,
 )
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.explorer.schema import Query
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
 from specmargin.simulator.policies import MAKERS
+from specmargin.verbs.coverage import CoverageRequest
+from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.price import PriceRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {
@@ -40,7 +40,7 @@ REQUESTS: dict[str, type[ScenarioRequest]] = {
     "design": DesignRequest,
     "coverage": CoverageRequest,
     "simulate": SimulateRequest,
-    "report": ReportRequest,
+    "report": PageRequest,
 }
 # A question for each verb that every option has something to say about; `report` and the page draw what `plan` says.
 ASKED = {
@@ -192,7 +192,7 @@ def test_every_policy_is_registered() -> None:
 
 def test_the_page_checks_every_text_field() -> None:
     """A text may name a file, and the page must not read files by name: `Query` limits and checks each of them."""
-    texts = [name for name, field in ReportRequest.model_fields.items() if {str, Path} & _parts(field.annotation)]
+    texts = [name for name, field in PageRequest.model_fields.items() if {str, Path} & _parts(field.annotation)]
     assert texts
     validated = {
         name for entry in Query.__pydantic_decorators__.field_validators.values() for name in entry.info.fields

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import sys
@@ -19,8 +18,8 @@ from threading import Thread
 from typing import Any
 
 from specmargin.site.building import Outcome, Selection, build_cell, drafters_of
-from specmargin.site.coding import unpacked
 from specmargin.site.pages import write_pages
+from tests.cell_files import header_of
 from tests.explorer.test_site import ACCEPTANCES, Quiet, answered, made, planned, priced
 
 CELLS, STATES_PER_CELL = 80, 5
@@ -48,7 +47,7 @@ def cells(folder: Path, draw: random.Random) -> Iterator[Outcome]:
 
 
 def states(cell: Outcome, folder: Path, draw: random.Random) -> Iterator[dict[str, Any]]:
-    longest = json.loads(unpacked((folder / str(cell.path)).read_bytes())[0])["longest"]
+    longest = header_of((folder / str(cell.path)).read_bytes())["longest"]
     for _ in range(STATES_PER_CELL):
         yield {
             "model": cell.model,

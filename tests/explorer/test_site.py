@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.plan_answer import plan_answer, plan_json
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.pricer import Pricer
+from specmargin.verbs.plan import plan
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -143,7 +143,7 @@ def scenarios() -> list[dict[str, Any]]:
 
 def planned(scenario: dict[str, Any], gpus: int) -> dict[str, Any]:
     given = {name: value for name, value in scenario.items() if name != "batch" and value not in ("", None)}
-    return plan_json(plan_answer(PlanRequest(**given, gpus=gpus)))
+    return plan(PlanRequest(**given, gpus=gpus)).to_dict()
 
 
 def made(page: Page, states: list[dict[str, Any]]) -> list[dict[str, Any]]:

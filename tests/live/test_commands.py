@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
-from specmargin.app.commands import check_json, serve_json
-from specmargin.app.planning import answers, row_and_range
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.formats import ENGINES
+from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 pytest.importorskip("vllm")
 
@@ -23,7 +23,7 @@ def test_vllm_takes_the_commands(gpus: int, parallel: str, load: dict[str, objec
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
     fields = {"model": "qwen3-30b-a3b", "gpu": "h200", "prices": "laws", "gpus": gpus, "parallel": parallel, **load}
-    answer = answers(PlanRequest.model_validate(fields))[0]
+    answer = drafter_plans(PlanRequest.model_validate(fields))[0]
     command = shlex.split(serve_json(answer, ENGINES["vllm"])["command"])
     assert command[:2] == ["vllm", "serve"]
     served = make_arg_parser(FlexibleArgumentParser()).parse_args(command[2:])

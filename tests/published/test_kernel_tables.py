@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lab.validation.kernels import KernelLine, kernel_lines, reason_of_miss
+from lab.validation.skew import skewed_load
 
 from specmargin.prices.kernels import features
 from specmargin.prices.kernels.features import expert_load
-from specmargin.validation.kernels import KernelLine, kernel_lines, reason_of_miss
-from specmargin.validation.skew import skewed_load
 
 
 @pytest.fixture(scope="module")

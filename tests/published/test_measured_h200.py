@@ -1,9 +1,8 @@
-"""The measurements on an H200 in the catalog, with their conditions: results computed from their rows."""
+"""The measurements on an H200, with their conditions: results computed from their rows."""
 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from specmargin.measure.gpu.laws import KernelReport, expert_times, kernel_repor
 from specmargin.measure.gpu.shapes import shapes_of
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.validation.sources import measured_rows
+from tests.conftest import ROOT
 
 MOE, DENSE = "vllm-0.26-h200-qwen3-30b-a3b", "vllm-0.26-h200-qwen3-4b"
 
@@ -26,8 +26,8 @@ def _file(name: str) -> PriceFile:
     return file
 
 
-def _bundled(name: str) -> dict[str, Any]:
-    text = (files("specmargin.catalog") / "measurements" / f"{name}.json").read_text(encoding="utf-8")
+def _recorded(name: str) -> dict[str, Any]:
+    text = (ROOT / "lab" / "data" / "measurements" / f"{name}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
     return values
 
@@ -80,11 +80,11 @@ def test_the_earlier_measurement_agrees_up_to_the_host() -> None:
         if row.prompt == 512 and row.graph == "full"
     }
     pairs = []
-    for row in _bundled("vllm-h200-qwen3-30b-a3b")["rows"]:
+    for row in _recorded("vllm-h200-qwen3-30b-a3b")["rows"]:
         key = row["batch"], row["draft_depth"], "strangers" if row["draft_depth"] else "none"
         if key in fresh:
             pairs.append((row["batch"], row["step_ms"], fresh[key]))
-    for row in _bundled("vllm-h200-qwen3-30b-a3b-alike")["rows"]:
+    for row in _recorded("vllm-h200-qwen3-30b-a3b-alike")["rows"]:
         for kind in ("strangers", "alike"):
             pairs.append((row["batch"], row[f"{kind}_ms"], fresh[row["batch"], row["draft_depth"], kind]))
     batch, before, now = (np.array(column) for column in zip(*pairs, strict=True))
@@ -125,7 +125,7 @@ def test_batch_and_depth_cost_more_for_an_moe_than_for_a_dense_model() -> None:
 
 @pytest.fixture(scope="module")
 def kernels() -> KernelReport:
-    values = _bundled("kernels-h200")
+    values = _recorded("kernels-h200")
     records = [{"record": "gpu", **values["conditions"]}, *({"record": "row", **row} for row in values["rows"])]
     return kernel_report(records, shapes_of(find_model("qwen3-30b-a3b")), "h200")
 
@@ -159,7 +159,7 @@ def test_queries_are_nearly_free_for_grouped_attention_and_not_for_latent(kernel
 
 
 def test_the_shipped_laws_are_those_of_the_rows(kernels: KernelReport) -> None:
-    shipped = {law["operation"]: law for law in _bundled("kernels-h200")["laws"]}
+    shipped = {law["operation"]: law for law in _recorded("kernels-h200")["laws"]}
     for law in kernels.file["laws"]:
         assert law["bytes_per_second"] == pytest.approx(shipped[law["operation"]]["bytes_per_second"], rel=0.02)
 
@@ -168,5 +168,5 @@ def test_shapes_and_reports_need_enough_rows() -> None:
     shapes = shapes_of(find_model("qwen3-30b-a3b"))
     assert shapes.experts is not None
     assert expert_times([], shapes.experts).growth == {}
-    rows = [row for row in _bundled("kernels-h200")["rows"] if row["operation"] in ("copy", "product")]
+    rows = [row for row in _recorded("kernels-h200")["rows"] if row["operation"] in ("copy", "product")]
     assert turnings(rows, shapes) == []

@@ -1,21 +1,21 @@
-"""Whole rounds of vLLM 0.32 on an H200 (`catalog/measurements/vllm-0.32-h200-rounds.json`), drafting included."""
+"""Whole rounds of vLLM 0.32 on an H200 (`lab/data/measurements/vllm-0.32-h200-rounds.json`), drafting included."""
 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 
 import numpy as np
 import pytest
+from lab.validation.rounds import measured as rounds
 
+from lab import DATA
 from specmargin.catalog.lookup import bundled_model
 from specmargin.prices.model import EngineTime
 from specmargin.routing.profile import UNIFORM
 from specmargin.step import Step
-from specmargin.validation import rounds
 
 LINES = {(line.source, line.rounds): line for line in rounds.round_lines()}
-DOCUMENT = json.loads((files("specmargin.catalog") / "measurements" / "vllm-0.32-h200-rounds.json").read_text())
+DOCUMENT = json.loads((DATA / "measurements" / "vllm-0.32-h200-rounds.json").read_text())
 
 
 @pytest.mark.parametrize(("source", "median", "worst"), [("tables", 0.025, 0.15), ("laws", 0.035, 0.17)])

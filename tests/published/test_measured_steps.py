@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from specmargin.validation.steps import StepLine, measured_steps, step_lines
+from lab.validation.steps import StepLine, measured_steps, step_lines
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specmargin.validation.scaling import scaling_lines
+from lab.validation.scaled import scaling_lines
 
 LINES = list(scaling_lines())
 

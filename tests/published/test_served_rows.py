@@ -6,12 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from lab.validation.served.errors import ServedReport, peer_report, served_report
+from lab.validation.served.peer import stratified
+from lab.validation.served.rows import ServedRow, architecture_of, served_rows
+from lab.validation.served.tpot import Wrapper
 
 from specmargin.hardware.layout import Layout
-from specmargin.validation.peer import stratified
-from specmargin.validation.report import ServedReport, peer_report, served_report
-from specmargin.validation.served import ServedRow, architecture_of, served_rows
-from specmargin.validation.tpot import Wrapper
 from tests.conftest import ROOT
 
 

@@ -9,11 +9,12 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from lab.validation.rounds.measured import held_out_rounds, round_lines
+from lab.validation.steps import step_lines
+
 from specmargin.explorer.gallery import figure
 from specmargin.explorer.view import View
 from specmargin.prices.kernels import store
-from specmargin.validation.rounds import held_out_rounds, round_lines
-from specmargin.validation.steps import step_lines
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not store.available(), reason="needs the measured tables")

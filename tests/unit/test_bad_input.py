@@ -13,21 +13,21 @@ from pydantic import BaseModel, ValidationError
 from specmargin.acceptance.schema import AcceptanceFile
 from specmargin.app.simulation_schema import SimulationFile, SweepFile
 from specmargin.app.verbs_schema import (
-    CoverageRequest,
-    DesignRequest,
-    PlanRequest,
-    PriceRequest,
-    ReportRequest,
     SimulateRequest,
 )
 from specmargin.catalog.lookup import find_model
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.live.settings_schema import Settings
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.schema import complaint
+from specmargin.verbs.coverage import CoverageRequest
+from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.price import PriceRequest
 from tests import command_line
 from tests.command_line import Ended
 
@@ -285,7 +285,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     PolicyFile,
     PriceFile,
     PriceRequest,
-    ReportRequest,
+    PageRequest,
     RoutingFile,
     Settings,
     SimulateRequest,

@@ -11,16 +11,16 @@ import pytest
 
 from specmargin.acceptance.survival import Survival, parse_acceptance
 from specmargin.answers.request_schema import read_request
-from specmargin.app.planning import Answer, answers
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.accuracy import price_errors
 from specmargin.sources import assumed
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plans
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.command_line import run
 
 
-def planned(model: str, gpu: str = "h200", **options: Any) -> Answer:
+def planned(model: str, gpu: str = "h200", **options: Any) -> DrafterPlan:
     request = {"model": model, "gpu": gpu, "prices": "laws", "batch": "1,16,64", **options}
-    return answers(read_request(PlanRequest, request))[0]
+    return drafter_plans(read_request(PlanRequest, request))[0]
 
 
 def test_every_row_with_drafts_has_a_range_around_its_speedup() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from specmargin.answers.command_line import command_line
-from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.cli.main import run
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.modes import Parallel
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from specmargin.modes import Parallel
     ],
 )
 def test_only_what_differs_from_the_default_is_written(changes: dict[str, Any], expected: str) -> None:
-    request = ReportRequest(**{"model": "m", "gpu": "h200", **changes})
+    request = PageRequest(**{"model": "m", "gpu": "h200", **changes})
     assert sorted(shlex.split(command_line("report", request))) == sorted(shlex.split(expected))
 
 

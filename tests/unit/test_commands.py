@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from specmargin.app.commands import check_json, serve_json, served_model
-from specmargin.app.planning import answers, row_and_range
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.formats import ENGINES
 from specmargin.formats.commands import COMMANDS
+from specmargin.verbs.plan.commands import check_json, serve_json, served_model
+from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.conftest import ROOT
 
 SGLANG = ROOT / ".cache" / "sglang-0.5.23" / "sglang"
@@ -29,7 +29,7 @@ DECLARED = {
 
 def planned(**changes: object):  # type: ignore[no-untyped-def]
     fields = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}
-    return answers(PlanRequest.model_validate(fields))[0]
+    return drafter_plans(PlanRequest.model_validate(fields))[0]
 
 
 def commands(answer, engine: str, batch: int = 16) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[no-untyped-def]

@@ -10,20 +10,20 @@ import pytest
 
 pytest.importorskip("altair")
 
-from specmargin.app.planning import answers
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.figures.curve import curve
 from specmargin.figures.overlay import overlay_figures
 from specmargin.figures.payoff import pareto_figure, speedup_figure
+from specmargin.verbs.plan.drafter_plan import drafter_plans
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 
 @lru_cache(maxsize=16)
 def plan(**changes: Any) -> Plan:
     request = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", "drafter": "mtp"} | changes
-    return answers(PlanRequest(**request))[0].plan
+    return drafter_plans(PlanRequest(**request))[0].plan
 
 
 def best_that_fits(pricer: Pricer, batch: int, graph_limit: int | None) -> float | None:

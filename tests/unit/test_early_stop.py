@@ -14,11 +14,11 @@ from specmargin.acceptance.bank import Rounds
 from specmargin.acceptance.early_stop import CONCENTRATION, EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.answers.request_schema import read_request
-from specmargin.app.planning import answers
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError, ScenarioError
+from specmargin.verbs.plan.drafter_plan import drafter_plans
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.scenarios import pricer
 
 CURVE = parse_acceptance("0.78,0.58,0.44,0.36")
@@ -154,7 +154,7 @@ _ASKED = {"model": "qwen3.6-27b", "gpu": "rtx-5090", "weights": "q4_k", "engine"
 
 
 def _plan(**changes: Any) -> Any:
-    return answers(read_request(PlanRequest, _ASKED | changes))[0]
+    return drafter_plans(read_request(PlanRequest, _ASKED | changes))[0]
 
 
 def test_the_flags_hold_the_threshold_that_was_priced() -> None:
@@ -192,7 +192,7 @@ def test_a_scenario_file_cannot_simulate_it(tmp_path: Path) -> None:
 
 
 def test_all_drafters_are_ranked_and_look_up_drafts_do_not_stop() -> None:
-    ranked = answers(read_request(PlanRequest, _ASKED | {"drafter": "all", "draft_p_min": 0.5}))
+    ranked = drafter_plans(read_request(PlanRequest, _ASKED | {"drafter": "all", "draft_p_min": 0.5}))
     stops = {entry.choice.kind: entry.plan.scenario.early_stop for entry in ranked}
     assert stops.pop("ngram") is None
     assert stops and all(stop is not None and stop.p_min == 0.5 for stop in stops.values())

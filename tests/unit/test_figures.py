@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("altair")
 
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.app.verbs_schema import ReportRequest
 from specmargin.explorer.choices import marked_row
 from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.explorer.story import paragraphs
 from specmargin.explorer.view import View
 from specmargin.figures.figure import Figure, end_labels
@@ -30,7 +30,7 @@ from tests.scenarios import scenario
 
 
 def view(**changes: Any) -> View:
-    return View(request=ReportRequest(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}))
+    return View(request=PageRequest(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}))
 
 
 NEED_A_BANK = ("reliability", "joint", "ladder")

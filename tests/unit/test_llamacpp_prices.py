@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import find_prices
 from specmargin.decisions.pricer import Pricer
 from specmargin.modes import RooflineForm
 from specmargin.prices.llamacpp import STEP_FACTORS, LlamaCppPrices, integer_ratio, step_factor
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 
 def test_factors_are_those_of_the_published_rates() -> None:

@@ -82,6 +82,16 @@ def test_targets_and_overload() -> None:
         settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), Setting(max_depth=2))
 
 
+@pytest.mark.parametrize("target_seconds", [None, 1.0, 1e-6])
+def test_a_load_settles_at_a_depth_that_has_a_graph(target_seconds: float | None) -> None:
+    """A target that no depth meets asks for the fastest one, and perfect drafts make the deepest the fastest."""
+    priced = pricer(drafter="free", acceptance="1", context=1150)
+    load = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=target_seconds)
+    assert settle(priced, load, Setting(max_depth=8)).depth == 8
+    point = settle(priced, load, Setting(max_depth=8, graph_limit=6))
+    assert 0 < point.batch * (point.depth + 1) <= 6
+
+
 @pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
 def test_bad_loads(change: dict[str, float]) -> None:
     values = {"requests_per_second": 1.0, "input_tokens": 10, "output_tokens": 10, **change}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import find_prices
 from specmargin.decisions.pricer import Pricer
@@ -20,6 +19,7 @@ from specmargin.prices.model import StepPrice
 from specmargin.prices.rdna import RdnaPrices
 from specmargin.prices.work import Component
 from specmargin.step import Step
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 
 def pricer(gpu: str = "strix-halo", weights: str | None = "int4-g128", engine: str = "vllm") -> Pricer:

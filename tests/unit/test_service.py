@@ -10,17 +10,18 @@ import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.payload import answer_text
-from specmargin.app.planning import answers
-from specmargin.app.service import service, service_load, service_payload
 from specmargin.app.serving import serving_of, simulation_of
-from specmargin.app.verbs_schema import PlanRequest, SimulateRequest
+from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
 from specmargin.simulator.run import simulate
+from specmargin.simulator.service import service, service_values
 from specmargin.simulator.steady import steady_state
 from specmargin.simulator.workload import UniformLength
+from specmargin.verbs.plan.drafter_plan import drafter_plans, service_load
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.plan.values import answer_text
 from tests.command_line import run
 
 MODELS = (
@@ -36,7 +37,7 @@ USERS = (1, 16, 64, 256)
 
 def planned(model: str, gpu: str, gpus: int, parallel: str, **load: object):  # type: ignore[no-untyped-def]
     request = {"model": model, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "depth": 4, **load}
-    return answers(read_request(PlanRequest, request))[0]
+    return drafter_plans(read_request(PlanRequest, request))[0]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
@@ -150,7 +151,7 @@ def test_a_benchmark_is_judged_with_its_ramp_and_its_drain() -> None:
     assert once.plain.tokens_per_second < served.plain.tokens_per_second
     assert once.plain.ttft_seconds > 3.0 * served.plain.ttft_seconds
     assert often.plain.tokens_per_second == pytest.approx(served.plain.tokens_per_second, rel=0.03)
-    assert "requests" not in service_payload(served, 1.5, (1.4, 1.6))
+    assert "requests" not in service_values(served, 1.5, (1.4, 1.6))
 
 
 def test_a_prefix_cache_shortens_the_first_token_and_helps_speculation() -> None:

@@ -10,12 +10,11 @@ import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.service import ServiceLoad, service
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.cli.main import run
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
+from specmargin.simulator.service import ServiceLoad, service
 from specmargin.validation.points_schema import Point, read_points
 from specmargin.validation.speedups import (
     PredictedPoint,
@@ -26,6 +25,7 @@ from specmargin.validation.speedups import (
     speedup_lines,
 )
 from specmargin.validation.whole_requests import Loop, lengths_of
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
 

@@ -12,8 +12,9 @@ from specmargin.cli.main import run
 from specmargin.decisions.duel import duel
 from specmargin.decisions.plan import make_plan
 from specmargin.decisions.setting import Setting
-from specmargin.decisions.unverified import LABEL, unverified, unverified_seconds
+from specmargin.decisions.unverified import unverified, unverified_seconds
 from specmargin.errors import ScenarioError
+from specmargin.words import UNVERIFIED
 from tests.scenarios import pricer
 
 BATCHES = (1, 8, 64)
@@ -90,9 +91,9 @@ _ASKED = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws"]
 )
 def test_every_verb_labels_the_bound(verb: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(verb, [*_ASKED, *options]) == 0
-    assert LABEL in " ".join(capsys.readouterr().out.split())
+    assert UNVERIFIED in " ".join(capsys.readouterr().out.split())
     assert run(verb, [*_ASKED, *options, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unverified"]["label"] == LABEL
+    assert json.loads(capsys.readouterr().out)["unverified"]["label"] == UNVERIFIED
 
 
 def test_price_without_drafts_has_no_bound(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from specmargin.answers.blocks import Block
 from specmargin.answers.outputs_schema import ChartOutputs, Outputs, TableOutputs
 from specmargin.answers.request_schema import Request
-from specmargin.answers.stamp import stamped
-from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, needs_extra
 from specmargin.files import write_table
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from specmargin.decisions.scenario import Scenario
     from specmargin.figures.figure import Chart
 
 RequestKind = TypeVar("RequestKind", bound=Request)
@@ -68,11 +67,18 @@ class Answer(ABC, Generic[RequestKind]):
         """Whose resolved options the JSON gives."""
         return None
 
+    def resolved(self) -> dict[str, Any]:
+        """Options whose value was chosen by the verb, and not by the scenario."""
+        return {}
+
     # --- what follows from it ---
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return stamped({"schema": self.schema} | self.values(), self.request, self.scenario)
+        from specmargin.answers.stamp import stamped  # noqa: PLC0415 (NumPy, which a help page does not need)
+
+        values = stamped({"schema": self.schema} | self.values(), self.request, self.scenario)
+        return values | {"options": values["options"] | self.resolved()}
 
     def to_frame(self) -> pl.DataFrame:
         """The rows as a Polars table, without values that are tables of their own; needs `specmargin[notebook]`."""

@@ -24,6 +24,11 @@ from specmargin.schema import StrictModel, first_complaint
 MAX_BATCH = 65_536
 MAX_DEPTH = 64
 MAX_CONTEXT = 1 << 24
+MAX_REQUESTS = 10_000_000  # of a simulation
+#: Why some verbs refuse a field.
+NO_ACCEPTANCE = "no price depends on acceptance"
+FULL_DRAFTS = "drafts of their full depth are priced here"
+NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
 _MOST_DIGITS = 4000  # of a number that Python reads
 
 
@@ -135,6 +140,11 @@ ContextField = Annotated[
     NUMBER,
     LOAD.as_("TOKENS"),
 ]
+
+DepthField = Annotated[
+    int, Field(ge=0, le=MAX_DEPTH, description="Maximum draft depth to consider."), QUESTION.as_("N")
+]
+BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
 
 
 class Request(StrictModel):

@@ -20,6 +20,7 @@ from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.formats import find_engine
@@ -87,6 +88,13 @@ def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
     if request.drafter == ALL_DRAFTERS:
         raise CatalogError("--drafter all is for `plan`; name one drafter here")
     return scenarios_of(request)[0]
+
+
+def pricer_of(request: ScenarioRequest) -> Pricer:
+    """Its prices; an error where the model does not fit in memory."""
+    pricer = Pricer(scenario_of(request)[1])
+    pricer.check_memory()
+    return pricer
 
 
 def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survival) -> EarlyStop | None:

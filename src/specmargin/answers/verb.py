@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,6 +21,7 @@ from specmargin.answers.request_schema import Request, read_request
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 AnswerKind = TypeVar("AnswerKind")
+Item = TypeVar("Item")
 
 #: Called with what is counted and how many there are; gives the function that is told how many more are done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -28,6 +29,14 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 def silent(_what: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda _: None)
+
+
+def tracked(progress: Progress, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Iterate over the items under a progress bar."""
+    with progress(what, len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from specmargin.app.covering import Coverage
-from specmargin.app.ledger import Ledger
-from specmargin.app.plan_answer import PlanAnswer
 from specmargin.app.simulating import Simulated
 from specmargin.app.sweeping import Swept
 from specmargin.errors import InputError
-from specmargin.figures.experts import coverage_figure
 from specmargin.figures.figure import Chart
-from specmargin.figures.payoff import plan_figure
 from specmargin.figures.simulation import Run, Words, day_figure, pareto_figure, policies_figure
-from specmargin.figures.step import step_figure
 
 _SIMULATOR = "Specmargin's simulator (modelled)"
 _HOURS = 3  # shortest run whose figure compares policies by hour
-
-
-def plan_chart(answer: PlanAnswer) -> Chart:
-    return plan_figure(answer.best.plan, by_context=bool(answer.best.by_context)).chart()
-
-
-def ledger_chart(ledger: Ledger) -> Chart:
-    request = ledger.request
-    return step_figure(
-        ledger.pricer,
-        batch=request.batch,
-        depth=request.depth,
-        components=ledger.components,
-        drafting=ledger.drafting,
-        verdict=ledger.verdict,
-    ).chart()
-
-
-def coverage_chart(coverage: Coverage) -> Chart:
-    profile = coverage.profile
-    return coverage_figure(coverage.architecture.name, profile.name, coverage.rows, profile.source).chart()
 
 
 def simulation_chart(answer: Simulated) -> Chart:

@@ -15,14 +15,8 @@ from specmargin.errors import needs_extra
 if TYPE_CHECKING:
     import polars as pl
 
-    from specmargin.app.covering import Coverage
-    from specmargin.app.ledger import Ledger
-    from specmargin.app.plan_answer import PlanAnswer
-    from specmargin.app.planning import Answer
     from specmargin.app.simulating import Simulated
     from specmargin.app.sweeping import Swept
-    from specmargin.app.verbs_schema import PlanRequest
-    from specmargin.decisions.rows import PlanRow
     from specmargin.figures.figure import Chart
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 12, 8  # of a notebook's table
@@ -83,111 +77,6 @@ def _cell(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class PlanResult(Result):
-    """What `specmargin plan` answers."""
-
-    answer: PlanAnswer
-
-    @property
-    def verdict(self) -> str:
-        from specmargin.app.payload import answer_text  # noqa: PLC0415
-
-        return answer_text(self.answer.best)
-
-    @property
-    def request(self) -> PlanRequest:
-        return self.answer.request
-
-    @property
-    def answers(self) -> tuple[Answer, ...]:
-        """One per drafter, the best first."""
-        return self.answer.ranked
-
-    @property
-    def rows(self) -> tuple[PlanRow, ...]:
-        """One per batch size, for the best drafter."""
-        return self.answer.best.plan.rows
-
-    def flags(self, engine: str | None = None) -> str:
-        """The setting to paste: of the engine that was priced, or of another one, which is then priced itself."""
-        from specmargin.app.plan_answer import flags_for  # noqa: PLC0415
-
-        return flags_for(self.answer, engine or self.answer.request.engine)
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.plan_answer import plan_json  # noqa: PLC0415
-
-        return plan_json(self.answer)
-
-    def _table(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.to_dict()["rows"]
-        return rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import plan_chart  # noqa: PLC0415
-        return plan_chart(self.answer)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class PriceResult(Result):
-    """What `specmargin price` answers: the ledger of one step."""
-
-    ledger: Ledger
-
-    @property
-    def verdict(self) -> str:
-        return self.ledger.verdict
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One per component of the verify step."""
-        rows: list[dict[str, Any]] = self.to_dict()["components"]
-        return rows
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.ledger import ledger_json  # noqa: PLC0415
-
-        return ledger_json(self.ledger)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import ledger_chart  # noqa: PLC0415
-        return ledger_chart(self.ledger)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class CoverageResult(Result):
-    """What `specmargin coverage` answers: distinct experts by number of positions."""
-
-    coverage: Coverage
-
-    @property
-    def verdict(self) -> str:
-        return self.coverage.verdict
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return self.coverage.rows
-
-    def to_dict(self) -> dict[str, Any]:
-        from specmargin.app.covering import coverage_json  # noqa: PLC0415
-
-        return coverage_json(self.coverage)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def plot(self) -> Chart:
-        with needs_extra("figures"):
-            from specmargin.api.charts import coverage_chart  # noqa: PLC0415
-        return coverage_chart(self.coverage)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

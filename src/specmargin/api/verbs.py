@@ -13,37 +13,40 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from specmargin.answers.request_schema import read_request
-from specmargin.api.results import CoverageResult, PlanResult, PriceResult, SimulateResult, SweepResult
-from specmargin.app.verbs_schema import CoverageRequest, PlanRequest, PriceRequest, SimulateRequest
+from specmargin.api.results import SimulateResult, SweepResult
+from specmargin.app.verbs_schema import SimulateRequest
 from specmargin.errors import needs_extra
 from specmargin.files import check_new
 
 if TYPE_CHECKING:
+    from specmargin.verbs.coverage import CoverageAnswer, GroupingAnswer
     from specmargin.verbs.duel import DuelAnswer
+    from specmargin.verbs.plan import PlanAnswer
+    from specmargin.verbs.price import PriceAnswer
 
 
-def plan(model: str, **options: Any) -> PlanResult:
+def plan(model: str, **options: Any) -> PlanAnswer:
     """Whether speculation pays, the draft depth per batch size, and the engine configuration.
 
     Options are those of `specmargin plan`, with underscores: `gpu="h200", gpus=8, acceptance="0.8"`.
     """
-    from specmargin.app.plan_answer import plan_answer  # noqa: PLC0415
+    from specmargin.verbs.plan import plan as verb  # noqa: PLC0415
 
-    return PlanResult(plan_answer(read_request(PlanRequest, {"model": model, **options})))
+    return verb.ask(model=model, **options)
 
 
-def price(model: str, **options: Any) -> PriceResult:
+def price(model: str, **options: Any) -> PriceAnswer:
     """The ledger of one step: seconds, bytes and FLOPs by component. Options are those of `specmargin price`."""
-    from specmargin.app.ledger import ledger_of  # noqa: PLC0415
+    from specmargin.verbs.price import price as verb  # noqa: PLC0415
 
-    return PriceResult(ledger_of(read_request(PriceRequest, {"model": model, **options})))
+    return verb.ask(model=model, **options)
 
 
-def coverage(model: str, **options: Any) -> CoverageResult:
+def coverage(model: str, **options: Any) -> CoverageAnswer | GroupingAnswer:
     """Distinct experts by number of positions. Options are those of `specmargin coverage`."""
-    from specmargin.app.covering import coverage_of  # noqa: PLC0415
+    from specmargin.verbs.coverage import coverage as verb  # noqa: PLC0415
 
-    return CoverageResult(coverage_of(read_request(CoverageRequest, {"model": model, **options})))
+    return verb.ask(model=model, **options)
 
 
 def duel(model: str, **options: Any) -> DuelAnswer:

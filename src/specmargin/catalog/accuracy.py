@@ -11,8 +11,8 @@ from specmargin.prices.accuracy import PriceErrors
 
 _CLASSES = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datasheet": "datasheet"}
 # Rounds of a model predicted with terms measured on others: medians of 1.2 to 5.3%, 1.9 times the largest holds 80%
-# (`specmargin validate rounds`).
-_OWN = PriceErrors(low=-0.10, high=0.10, source="measured rounds of other models (specmargin validate rounds)")
+# (`python -m lab.validation.rounds`).
+_OWN = PriceErrors(low=-0.10, high=0.10, source="measured rounds of other models (python -m lab.validation.rounds)")
 
 
 @cache

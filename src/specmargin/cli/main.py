@@ -32,7 +32,7 @@ VERBS = {
     "sweep": "Simulate a grid of models, GPUs, policies and loads on all cores or a Ray cluster; resumable.",
     "watch": "Monitor a running vLLM with the plug-in in the terminal, or write a Grafana dashboard.",
     "measure": "Measure prices on your own machine: engine steps (vllm) or GPU kernels (gpu).",
-    "validate": "Compare predictions with measurements, and with AIConfigurator.",
+    "validate": "Compare your own measurements with predictions.",
     "explore": "Open the web page: move the controls and see where speculation pays.",
     "report": "Write verdict, explanation and figures to one HTML file.",
     "site": "Write the page as a static site for chosen models, GPUs and engines.",

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from specmargin.app.verbs_schema import ReportRequest
 from specmargin.cli import options as o
 from specmargin.cli.requests import command
 from specmargin.errors import InputError, needs_extra
+from specmargin.explorer.request_schema import PageRequest
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@command(app, ReportRequest)
+@command(app, PageRequest)
 def report(
-    request: ReportRequest,
+    request: PageRequest,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the page: FILE.html.", rich_help_panel=o.OUTPUT)
     ],

@@ -53,11 +53,10 @@ def compare_sources(
 
 
 def _check_source(name: str) -> None:
-    """Refuse misspelt parts, which would otherwise be read as price sources."""
+    """Refuse misspelt names before the work."""
     bundled = [*KINDS, *measured_names()]
     if name.partition(":")[0] not in bundled and not Path(name.partition(":")[0]).exists():
-        parts = "kernels, steps, rounds, scaled, served, speedups"
-        raise InputError(f"validate: {name!r} is neither a part ({parts}) nor prices ({', '.join(bundled)}, or a FILE)")
+        raise InputError(f"validate: {name!r} is not a price source ({', '.join(bundled)}, or a FILE), nor speedups")
 
 
 def _scenario(model: str, gpu: str, prices: str) -> Scenario:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from specmargin.cli import render, round_terms_view
+from specmargin.cli import render
 from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ _SHOWN_ROWS = 20
 
 
 def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool, json: bool) -> None:
-    with needs_extra("validate"):
+    with needs_extra("simulate"):
         from specmargin.validation.points_schema import read_points
-        from specmargin.validation.round_terms import engine_fits
         from specmargin.validation.speedups import losses, predict, ranges, speedup_lines
     if len(files) != 1:
         raise InputError("validate speedups needs one FILE.csv with measured rows (columns: docs/reference/files.md)")
@@ -36,19 +35,18 @@ def validate_speedups(files: Sequence[str], *, figure: Path | None, force: bool,
         report = predict(points, path.parent, advance)
     if not report.predicted:
         raise InputError(f"{path}: no row could be predicted; the first: {next(iter(report.refused.values()))}")
-    lines, spread, fits = speedup_lines(report), ranges(report), engine_fits(report)
+    lines, spread = speedup_lines(report), ranges(report)
     if figure is not None:
         from specmargin.figures.files import save
         from specmargin.figures.validation import speedups_figure
 
         save(speedups_figure(report).chart(), figure)
     if json:
-        render.json_out(_payload(report, lines, spread) | {"own_terms": round_terms_view.payload(fits)})
+        render.json_out(_payload(report, lines, spread))
     else:
         out = render.console()
         _show(out, report, lines, losses(report))
         _show_ranges(out, report, spread)
-        round_terms_view.show(out, fits)
         if figure is not None:
             print(f"Wrote {figure}")
 

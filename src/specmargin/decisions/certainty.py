@@ -14,11 +14,19 @@ from dataclasses import dataclass
 from specmargin.acceptance.survival import Survival
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.scenario import Scenario
+from specmargin.phrases import say
 from specmargin.prices.accuracy import PriceErrors
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
+PHRASES = {
+    "certainty": (
+        "80% range at batch {row_batch}: {low:.2f} to {high:.2f}×[; the largest unknown is {unknown} (to narrow it: "
+        "{narrow})].",
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +60,7 @@ class SpeedupRange:
 def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> tuple[SpeedupRange, ...]:
     """The range of each row of the plan."""
     uniform: list[float | None] = [None] * len(plan.rows)
-    borrowed = plan.scenario.routing.source.kind is SourceKind.ASSUMED and plan.scenario.routing is not UNIFORM
-    if plan.scenario.architecture.is_moe and borrowed:
+    if borrowed_routing(plan.scenario):
         depth = max(row.depth for row in plan.rows)
         grid = plan.pricer.under_uniform_routing().grid([row.batch for row in plan.rows], depth)
         uniform = [float(grid.goodput[i, row.depth] / grid.no_spec_goodput[i]) for i, row in enumerate(plan.rows)]
@@ -63,15 +70,23 @@ def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> 
     )
 
 
+def borrowed_routing(scenario: Scenario) -> bool:
+    """Whether the model has experts, and a routing that was measured on another."""
+    borrowed = scenario.routing.source.kind is SourceKind.ASSUMED and scenario.routing is not UNIFORM
+    return scenario.architecture.is_moe and borrowed
+
+
 def _range(
     plan: Plan, row: PlanRow, errors: PriceErrors, uniform_speedup: float | None, *, own_acceptance: bool
 ) -> SpeedupRange:
     """A row without drafts has no range: nothing is predicted but plain decoding."""
     if row.depth == 0:
         return SpeedupRange(low=row.speedup, high=row.speedup, inputs=())
-    inputs = [_prices(plan, errors), _acceptance(plan.scenario.survival, row.depth, own=own_acceptance)]
+    survival = plan.scenario.survival
+    inputs = [prices_range(plan.scenario, errors), acceptance_range(survival, row.depth, own=own_acceptance)]
     if plan.scenario.architecture.is_moe:
-        inputs.append(_routing(plan, row, uniform_speedup))
+        factor = None if uniform_speedup is None else abs(math.log(uniform_speedup / row.speedup))
+        inputs.append(routing_range(plan.scenario, factor))
     below = math.hypot(*(math.log(entry.low) for entry in inputs))
     above = math.hypot(*(math.log(entry.high) for entry in inputs))
     return SpeedupRange(low=row.speedup * math.exp(-below), high=row.speedup * math.exp(above), inputs=tuple(inputs))
@@ -85,8 +100,8 @@ _PRICE_ORIGINS = {
 }
 
 
-def _prices(plan: Plan, errors: PriceErrors) -> InputRange:
-    origin = _PRICE_ORIGINS.get(plan.scenario.prices.name, "yours")
+def prices_range(scenario: Scenario, errors: PriceErrors) -> InputRange:
+    origin = _PRICE_ORIGINS.get(scenario.prices.name, "yours")
     return InputRange(
         name=PRICES,
         origin=origin,
@@ -97,7 +112,7 @@ def _prices(plan: Plan, errors: PriceErrors) -> InputRange:
     )
 
 
-def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
+def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange:
     committed = 1.0 + float(survival.up_to(depth).sum())
     low, high = (
         (1.0 + float(survival.shifted(shift, depth).by_depth.sum())) / committed for shift in survival.shift_range
@@ -113,12 +128,14 @@ def _acceptance(survival: Survival, depth: int, *, own: bool) -> InputRange:
     return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 
 
-def _routing(plan: Plan, row: PlanRow, uniform_speedup: float | None) -> InputRange:
-    """Assumed routing lies halfway between uniform routing and another model's, so both are equally far."""
-    if uniform_speedup is None:
-        origin = "uniform" if plan.scenario.routing is UNIFORM else "captured"
+def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
+    """Assumed routing lies halfway between uniform routing and another model's, so both are equally far.
+
+    `factor`: how far, as a logarithm; None where routing is not assumed.
+    """
+    if factor is None:
+        origin = "uniform" if scenario.routing is UNIFORM else "captured"
         return InputRange(name=ROUTING, origin=origin, phrase="routing", low=1.0, high=1.0, narrow="")
-    factor = abs(math.log(uniform_speedup / row.speedup))
     return InputRange(
         name=ROUTING,
         origin="borrowed",
@@ -130,14 +147,9 @@ def _routing(plan: Plan, row: PlanRow, uniform_speedup: float | None) -> InputRa
 
 
 def certainty_text(of: SpeedupRange, batch: int) -> str:
-    """`80% range at batch 1: 1.6 to 2.3×; the largest unknown is acceptance, borrowed from … (to narrow it: …)`."""
-    text = f"80% range at batch {batch}: {of.low:.2f} to {of.high:.2f}×"
     unknown = of.largest_unknown
-    return (
-        f"{text}."
-        if unknown is None
-        else f"{text}; the largest unknown is {unknown.phrase} (to narrow it: {unknown.narrow})."
-    )
+    known = {} if unknown is None else {"unknown": unknown.phrase, "narrow": unknown.narrow}
+    return say("certainty", PHRASES, {"row_batch": batch, "low": of.low, "high": of.high} | known) or ""
 
 
 def inputs_text(of: SpeedupRange) -> str:

@@ -112,10 +112,10 @@ def _prefill_share(pricer: Pricer, load: Load) -> float:
 
 
 def _depths(grid: Grid, setting: Setting, load: Load, share: float) -> IntArray:
-    """The setting's; where it is free and there is a TPOT target, the best that meet it, else the fastest ones."""
+    """Those of the setting. Where it may choose, with a TPOT target: the best that meets it, else the fastest."""
     if setting.schedule is not None or load.tpot_target_seconds is None:
         return setting.depths(grid)
-    tpot = grid.tpot_seconds / (1.0 - share)
+    tpot = np.where(setting.allowed(grid), grid.tpot_seconds / (1.0 - share), np.inf)
     meets = tpot <= load.tpot_target_seconds
     best = np.where(meets, grid.goodput, -np.inf).argmax(axis=1)
     return np.asarray(np.where(meets.any(axis=1), best, tpot.argmin(axis=1)))

@@ -12,6 +12,7 @@ from specmargin.decisions.setting import Setting
 from specmargin.step import ArrayLike, BoolArray, FloatArray
 
 Ranges = tuple[tuple[int, int], ...]  # first and last batch of each
+SEARCHED_CONTEXTS = 2.0 ** np.arange(7, 21, 0.5)  # for the one at which a setting stops paying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def stops_at_context(pricer: Pricer, setting: Setting, batch: int) -> int | None
     longest = pricer.scenario.architecture.max_context or 1_048_576
     if setting.max_depth == 0:
         return None
-    contexts = np.unique(np.minimum(2.0 ** np.arange(7, 21, 0.5), longest))
+    contexts = np.unique(np.minimum(SEARCHED_CONTEXTS, longest))
     pays = speedup_by_batch(pricer, setting, np.full(contexts.shape, float(batch)), contexts) > 1.0
     if pays[-1] or not pays.any():
         return None

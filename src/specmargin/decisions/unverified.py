@@ -9,7 +9,7 @@ step, all but their logits, so that a real system without verification gains lit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.errors import ScenarioError
 from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.step import FloatArray
-
-LABEL = "upper bound, lossy: output changes; never recommended"
+from specmargin.words import UNVERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +97,34 @@ def unverified(plan: Plan) -> Unverified:
         for i, (row, depth) in enumerate((row, max(row.depth, 1)) for row in plan.rows)
     )
     return Unverified(rows=tuple(rows))
+
+
+# --- as JSON ---
+
+
+def round_json(bound: UnverifiedRound) -> dict[str, Any]:
+    return {
+        "label": UNVERIFIED,
+        "depth": bound.depth,
+        "drafted": bound.drafted,
+        "speedup": bound.speedup,
+        "round_seconds": bound.unverified_seconds,
+        "verification_seconds": bound.verification_seconds,
+        "verification_share": bound.verification_share,
+    }
+
+
+def unverified_json(unverified: Unverified) -> dict[str, Any]:
+    return {
+        "label": UNVERIFIED,
+        "rows": [
+            {
+                "batch": row.batch,
+                "planned_depth": row.planned_depth,
+                "planned_speedup": row.planned_speedup,
+                "free_verification_speedup": row.free_speedup,
+            }
+            | {name: value for name, value in round_json(row.bound).items() if name != "label"}
+            for row in unverified.rows
+        ],
+    }

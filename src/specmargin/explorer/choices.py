@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from specmargin.app.commands import check_json
-from specmargin.app.payload import row_payload
 from specmargin.architecture.types import Architecture
 from specmargin.caching import made_once
 from specmargin.catalog.drafters import acceptance_names, available_drafters
@@ -23,6 +21,8 @@ from specmargin.figures.theme import THEMES, config
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.prices.kernels import store
+from specmargin.verbs.plan.commands import check_json
+from specmargin.verbs.plan.values import row_values
 
 #: What this provider of answers can do; `fields`: those with a control, None for all.
 CAN = {"uploads": True, "report": True, "json": True, "files": True, "story": True, "compare": True, "fields": None}
@@ -82,7 +82,7 @@ def marked_row(view: View) -> dict[str, Any]:
     """The plan at the marked batch, with the keys of its rows, and the model's limits for the controls."""
     scenario, (row, sure) = view.scenario, view.row_and_range
     architecture = scenario.architecture
-    return row_payload(row, view.request.gpu_hour_price) | {
+    return row_values(row, view.request.gpu_hour_price) | {
         "speedup_low": sure.low,
         "speedup_high": sure.high,
         "check": check_json(view.answer, view.engine, row, sure),

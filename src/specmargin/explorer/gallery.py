@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specmargin.architecture.types import ExpertPool
 from specmargin.caching import made_once
+from specmargin.catalog.held_out_rounds import held_out_rounds
 from specmargin.decisions.design import Space, explore
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
@@ -19,7 +20,6 @@ from specmargin.figures import acceptance, crossover, design, experts, ladder, l
 from specmargin.figures.figure import Figure
 from specmargin.figures.words import acceptance_source
 from specmargin.modes import Hold
-from specmargin.prices.kernels import store
 from specmargin.routing.tabulated import coverage_rows
 from specmargin.step import FloatArray
 
@@ -291,15 +291,9 @@ def _design(view: View) -> Figure:
     return design.design_figure(explore(view.pricer, space, view.setting, batch=view.batch))
 
 
-@made_once(maxsize=1)
 def _rounds() -> Figure:
     """Independent of the controls: it validates the prices."""
-    from specmargin.validation.rounds import conditions, held_out_rounds  # noqa: PLC0415 (SciPy, an extra)
-
-    kinds = ("tables", "laws") if store.available() else ("laws",)
-    return validation.rounds_figure(
-        {kind: list(held_out_rounds(kind)) for kind in kinds}, conditions().partition(";")[0]
-    )
+    return validation.rounds_figure(held_out_rounds())
 
 
 GALLERY: dict[str, Entry] = {

@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, Field, field_validator
 
 from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, listing
-from specmargin.app.verbs_schema import ReportRequest, TpotField
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names
 from specmargin.catalog.engine_times import engine_time_names
@@ -17,11 +16,13 @@ from specmargin.catalog.lookup import device_names, find_device, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, nearest_names
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.explorer.uploads import Kind
 from specmargin.explorer.words import title
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import DRAFTERS
 from specmargin.schema import first_complaint
+from specmargin.verbs.plan.request_schema import TpotField
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
 _CURVE = re.compile(r"((length|accepted):)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
@@ -43,7 +44,7 @@ def _nullable(**schema: Any) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
 
 
-class Query(ReportRequest):
+class Query(PageRequest):
     """One scenario, as the page's address has it: every field of a request, its names checked."""
 
     model: Annotated[

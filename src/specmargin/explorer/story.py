@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.app.payload import answer_text
 from specmargin.architecture.types import (
     Attention,
     CompressedAttention,
@@ -21,6 +20,7 @@ from specmargin.explorer.view import View, pricer_of
 from specmargin.figures.roofline import intensity
 from specmargin.prices.work import Component
 from specmargin.step import Step
+from specmargin.verbs.plan.values import answer_text
 
 TITLE = "Why MoE changes speculation"
 LEAD = (

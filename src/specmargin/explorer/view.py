@@ -10,9 +10,6 @@ import numpy as np
 
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import early_stop_of, scenario_of
-from specmargin.app.payload import payload
-from specmargin.app.planning import Answer, answer, row_and_range
-from specmargin.app.verbs_schema import PlanRequest, ReportRequest
 from specmargin.caching import IdentityCache, made_once
 from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
 from specmargin.decisions.certainty import SpeedupRange
@@ -22,6 +19,7 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.errors import needs_extra
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.explorer.schema import UPLOAD, Query
 from specmargin.explorer.uploads import Kind, Upload, Uploads
 from specmargin.formats import find_engine
@@ -29,6 +27,10 @@ from specmargin.formats.base import EngineFormat
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import expert_counter, remembering
 from specmargin.step import ExpertCounter
+from specmargin.verbs.plan import PlanAnswer
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, row_and_range
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.plan.values import plan_values
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -40,7 +42,7 @@ _CACHED = 48
 class View:
     """One scenario, evaluated lazily."""
 
-    request: ReportRequest
+    request: PageRequest
     layer: int | None = None
     bank: Upload | None = None
     routing_file: Upload | None = None
@@ -85,13 +87,13 @@ class View:
         return self.answer.plan.setting
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> DrafterPlan:
         return _answer(self.plan_request)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
         """What `specmargin plan --json` prints for the same scenario."""
-        return payload([self.answer], self.engine, self.request.gpu_hour_price)
+        return {"schema": PlanAnswer.schema} | plan_values([self.answer], self.engine, self.request.gpu_hour_price)
 
     @cached_property
     def row_and_range(self) -> tuple[PlanRow, SpeedupRange]:
@@ -149,8 +151,8 @@ def view_of(query: Query, uploads: Uploads) -> View:
     routing_file, routing = _uploaded(query.routing, "routing", uploads)
     _, model = _uploaded(query.model, "config", uploads)
     files = {"model": model or query.model, "acceptance": acceptance, "routing": routing}
-    fields = {name: getattr(query, name) for name in ReportRequest.model_fields} | files
-    request = ReportRequest.model_construct(**fields)  # validated by `Query` already
+    fields = {name: getattr(query, name) for name in PageRequest.model_fields} | files
+    request = PageRequest.model_construct(**fields)  # validated by `Query` already
     return View(request=request, layer=query.layer, bank=bank, routing_file=routing_file)
 
 
@@ -194,9 +196,9 @@ def pricer_of(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
 
 
 @made_once(maxsize=_CACHED)
-def _answer(request: PlanRequest) -> Answer:
+def _answer(request: PlanRequest) -> DrafterPlan:
     choice, pricer = pricer_of(request.scenario_only())
-    return answer(choice, pricer, request)
+    return drafter_plan(choice, pricer, request)
 
 
 @made_once(maxsize=4)

@@ -2,144 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 
 from specmargin.figures.figure import Figure, rounded, table
-from specmargin.step import FloatArray
+from specmargin.prices.accuracy import HeldOutRounds
 
 if TYPE_CHECKING:
-    from specmargin.validation.report import ServedReport
-    from specmargin.validation.rounds import Rounds
     from specmargin.validation.speedups import SpeedupReport
 
-_ENGINES = ("vllm", "sglang", "trtllm")
-_SIDE = 250
-_TICKS = [0.3, 1, 3, 10, 30, 100, 300]  # milliseconds
 _BEYOND = ((1.0, ()), (1.25, (4, 3)), (0.8, (4, 3)))
 
 
-def predicted_against_measured(report: ServedReport) -> Figure:
-    """Time per token in milliseconds, one panel per source; exact predictions lie on the diagonal."""
-    sources = list(report.predicted_seconds)
-    values = [value for source in sources for value in (report.measured_seconds, report.predicted_seconds[source])]
-    low, high = min(v.min() for v in values) * 1e3 * 0.9, max(v.max() for v in values) * 1e3 * 1.1
-    rows = [row for source in sources for row in _rows(report, source)]
-    errors = {source: _median([row for row in rows if row["prices"] == source]) for source in sources}
-    error_text = ", ".join(f"{source} {error:.0%}" for source, error in errors.items())
-    return Figure(
-        name="served",
-        title="Served MoE rows: time between tokens, predicted against measured",
-        takeaway=(
-            f"Median error: {error_text}. Tables and laws use an engine time fitted without the row's model on its "
-            f"GPU. Solid line: exact; dashed: 25% off."
-        ),
-        source=f"third-party served measurements ({len(rows) // len(sources):,} rows); specmargin validate served",
-        tables={"rows": rows} | _lines(low, high),
-        draw=_draw_served,
-        shape=(
-            tuple((source, f"{source}: median error {errors[source]:.0%}") for source in sources),
-            rounded(low),
-            rounded(high),
-        ),
-    )
-
-
-def _median(rows: Sequence[dict[str, Any]]) -> float:
+def median_error(rows: Sequence[dict[str, Any]]) -> float:
     return float(np.median([abs(row["predicted"] / row["measured"] - 1.0) for row in rows]))
 
 
-def _lines(low: float, high: float) -> dict[str, list[dict[str, Any]]]:
+def error_lines(low: float, high: float) -> dict[str, list[dict[str, Any]]]:
     return {
         f"line{i}": [{"measured": rounded(x), "predicted": rounded(x * factor)} for x in (low, high)]
         for i, (factor, _) in enumerate(_BEYOND)
     }
 
 
-def _draw_served(panels: tuple[tuple[str, str], ...], low: float, high: float) -> alt.HConcatChart:
-    return alt.HConcatChart(hconcat=[_panel(source, title, low, high) for source, title in panels])
-
-
-def _panel(source: str, title: str, low: float, high: float) -> alt.LayerChart:
-    x, y = _axes("ms/token", low, high)
-    points = (
-        table("rows")
-        .transform_filter(f"datum.prices === '{source}'")
-        .mark_point(size=14, opacity=0.45)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color("engine:N", scale=alt.Scale(domain=list(_ENGINES)), title="engine"),
-            tooltip=[
-                alt.Tooltip("model:N"),
-                alt.Tooltip("gpu:N"),
-                alt.Tooltip("engine:N"),
-                alt.Tooltip("measured:Q"),
-                alt.Tooltip("predicted:Q"),
-            ],
-        )
-    )
-    heading = alt.TitleParams(title, fontSize=12, fontWeight="normal", offset=8)
-    return alt.LayerChart(layer=[*_diagonals(x, y), points], width=_SIDE, height=_SIDE, title=heading)
-
-
-def _axes(unit: str, low: float, high: float, ticks: Sequence[float] = _TICKS) -> tuple[alt.X, alt.Y]:
+def axes(unit: str, low: float, high: float, ticks: Sequence[float]) -> tuple[alt.X, alt.Y]:
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     axis = alt.Axis(values=list(ticks))
     x = alt.X("measured:Q", scale=scale, axis=axis, title=f"measured, {unit}")
     return x, alt.Y("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}")
 
 
-def _diagonals(x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def diagonals(x: alt.X, y: alt.Y) -> list[alt.Chart]:
     return [
         table(f"line{i}").mark_line(style="reference", strokeDash=list(dash), clip=True).encode(x=x, y=y)
         for i, (_, dash) in enumerate(_BEYOND)
     ]
 
 
-def _rows(report: ServedReport, source: str) -> list[dict[str, Any]]:
-    predicted = report.predicted_seconds[source]
-    return [
-        {
-            "model": row.model,
-            "gpu": row.device,
-            "engine": row.engine,
-            "prices": source,
-            "measured": round(float(row.tpot_seconds) * 1e3, 3),
-            "predicted": round(float(predicted[index]) * 1e3, 3),
-        }
-        for index, row in enumerate(report.rows)
-        if row.is_moe
-    ]
-
-
 # --- whole rounds ---
 
 
-def rounds_figure(predicted: Mapping[str, Sequence[tuple[Rounds, FloatArray]]], conditions: str) -> Figure:
+def rounds_figure(held_out: HeldOutRounds) -> Figure:
     """Rounds of a real engine against predictions that were not fitted to their model, by price source."""
     rows: list[dict[str, Any]] = [
         {
-            "measured": rounded(rounds.seconds[i] * 1e3),
-            "predicted": rounded(seconds[i] * 1e3),
-            "prices": name,
-            "model": rounds.model,
-            "batch": int(rounds.batch[i]),
-            "depth": int(max(rounds.depth[i], 0)),
+            "measured": rounded(row.measured_seconds * 1e3),
+            "predicted": rounded(row.predicted_seconds * 1e3),
+            "prices": row.prices,
+            "model": row.model,
+            "batch": row.batch,
+            "depth": row.depth,
         }
-        for name, engines in predicted.items()
-        for rounds, seconds in engines
-        for i in np.flatnonzero(rounds.captured)
+        for row in held_out.rounds
     ]
+    sources = tuple(dict.fromkeys(row["prices"] for row in rows))
     values = [row[side] for row in rows for side in ("measured", "predicted")]
     low, high = min(values) * 0.85, max(values) * 1.15
     models = dict.fromkeys(row["model"] for row in rows)
-    errors = {name: _median([row for row in rows if row["prices"] == name]) for name in predicted}
-    worst = max(abs(row["predicted"] / row["measured"] - 1.0) for row in rows if row["prices"] == next(iter(predicted)))
-    count = sum(row["prices"] == next(iter(predicted)) for row in rows)
+    errors = {name: median_error([row for row in rows if row["prices"] == name]) for name in sources}
+    worst = max(abs(row["predicted"] / row["measured"] - 1.0) for row in rows if row["prices"] == sources[0])
+    count = sum(row["prices"] == sources[0] for row in rows)
     return Figure(
         name="validation",
         title="Predicted against measured, whole rounds",
@@ -149,15 +74,15 @@ def rounds_figure(predicted: Mapping[str, Sequence[tuple[Rounds, FloatArray]]], 
             f"{', '.join(f'{name} {error:.1%}' for name, error in errors.items())} (worst {worst:.0%}). The engine "
             f"time of each model is fitted to the others. Solid line: exact; dashed: 25% off."
         ),
-        source=f"Specmargin measurement, {conditions}; specmargin validate rounds",
-        tables={"rows": rows} | _lines(low, high),
+        source=f"Specmargin measurement, {held_out.engine}; python -m lab.validation.rounds",
+        tables={"rows": rows} | error_lines(low, high),
         draw=_draw_rounds,
-        shape=(tuple(predicted), rounded(low), rounded(high)),
+        shape=(sources, rounded(low), rounded(high)),
     )
 
 
 def _draw_rounds(names: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
-    x, y = _axes("ms/round", low, high, (1, 2, 3, 5, 10, 20, 30, 50, 100))
+    x, y = axes("ms/round", low, high, (1, 2, 3, 5, 10, 20, 30, 50, 100))
     legend = alt.Legend(title=None, orient="top-left")
     colour = alt.Color("prices:N", scale=alt.Scale(domain=list(names)), legend=legend)
     shape = alt.Shape(
@@ -172,7 +97,7 @@ def _draw_rounds(names: tuple[str, ...], low: float, high: float) -> alt.LayerCh
         alt.Tooltip("predicted:Q"),
     ]
     points = table("rows").mark_point(size=32, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
-    return alt.LayerChart(layer=[*_diagonals(x, y), points])
+    return alt.LayerChart(layer=[*diagonals(x, y), points])
 
 
 # --- published speed-ups ---
@@ -195,13 +120,13 @@ def speedups_figure(report: SpeedupReport) -> Figure:
     ]
     values = [row[side] for row in rows for side in ("measured", "predicted")]
     low, high = min(values) * 0.9, max(values) * 1.1
-    error = _median(rows)
+    error = median_error(rows)
     return Figure(
         name="speedups",
         title="Speed-up of speculation: predicted against measured",
         takeaway=f"Median error {error:.1%} on {len(rows)} measurements. Solid line: exact; dashed: 25% off.",
         source="specmargin validate speedups",
-        tables={"rows": rows} | _lines(low, high),
+        tables={"rows": rows} | error_lines(low, high),
         draw=_draw_speedups,
         shape=(tuple(sorted({row["source"] for row in rows})), rounded(low), rounded(high)),
     )
@@ -231,4 +156,4 @@ def _draw_speedups(sources: tuple[str, ...], low: float, high: float) -> alt.Lay
             ],
         )
     )
-    return alt.LayerChart(layer=[*_diagonals(x, y), points], width=420, height=420)
+    return alt.LayerChart(layer=[*diagonals(x, y), points], width=420, height=420)

@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
 from specmargin.formats.releases import Release, Releases
+from specmargin.formats.rules import DepthRule, choose, extended, pays
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
@@ -30,11 +29,6 @@ class ScheduleRequest:
     p_min: float | None = None  # the confidence at which drafts stop, as priced
     drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
     release: Release | None = None  # the engine's; None: the newest whose rules are known
-
-    @property
-    def planned(self) -> DepthTable:
-        """The table at the plan's batches."""
-        return self.table.at(self.batches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +62,20 @@ class EngineFormat:
     name: str
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
-    write: Callable[[ScheduleRequest], EngineConfig]
+    rule: Callable[[ScheduleRequest], DepthRule]  # which schedules it can run
+    express: Callable[[ScheduleRequest, Schedule], EngineConfig]  # one of them, in its words
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
+
+    def write(self, request: ScheduleRequest) -> EngineConfig:
+        """The best schedule that the engine can run; no setting where none pays."""
+        rule = self.rule(request)
+        chosen = choose(rule, request.table, request.batches, request.min_gain)
+        empty = empty_config(request, chosen.schedule)
+        return empty or replace(self.express(request, extended(chosen.schedule, rule)), limits=chosen.limits)
 
 
 def find_release(form: EngineFormat, text: str | None) -> Release | None:
@@ -85,37 +87,9 @@ def find_release(form: EngineFormat, text: str | None) -> Release | None:
     return form.releases.find(text)
 
 
-def fixed_schedule(request: ScheduleRequest) -> Schedule:
-    """The one depth that is best on average over the plan's batches, among depths that lose at none of them.
-
-    If every depth loses somewhere, the best on average. Steps beyond the largest CUDA graph count at their price.
-    """
-    speedup = request.planned.speedup_by_batch_depth.copy()
-    speedup[:, 0] = 1.0  # speculation left out
-    never_loses = np.asarray((speedup >= 1.0).all(axis=0))
-    mean = np.log(speedup).mean(axis=0)
-    candidates = never_loses if never_loses[1:].any() else np.ones_like(never_loses)
-    depth = int(np.where(candidates, mean, -np.inf).argmax())
-    return Schedule.fixed(depth, last=request.table.largest)
-
-
-def pays(request: ScheduleRequest, schedule: Schedule) -> bool:
-    """Whether the schedule beats plain decoding at one of the plan's batches."""
-    planned, depths = request.planned, schedule.depths_at(request.batches)
-    drafting = depths > 0
-    return bool((planned.speedup_by_batch_depth[np.arange(depths.size), depths][drafting] > 1.0).any())
-
-
-def always_drafting(table: DepthTable) -> DepthTable:
-    """Without depth 0, for an engine that cannot go there."""
-    allowed = table.allowed_by_batch_depth.copy()
-    allowed[:, 0] &= ~allowed[:, 1:].any(axis=1)
-    return replace(table, allowed_by_batch_depth=allowed)
-
-
 def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig | None:
     """A configuration without a setting, if there is none to write: nothing pays, or no engine supports it."""
-    if not pays(request, schedule):
+    if not pays(request.table, request.batches, schedule):
         several = "" if len(request.batches) == 1 else ", at least not at one depth for all these batches"
         note = f"speculation does not pay here{several}: leave it out of the configuration"
         return EngineConfig(text="", schedule=Schedule.fixed(0, last=request.table.largest), notes=(note,))

@@ -10,15 +10,9 @@ from __future__ import annotations
 
 import shlex
 
-from specmargin.formats.base import (
-    EngineConfig,
-    EngineFormat,
-    ScheduleRequest,
-    drafter_method,
-    drafter_model,
-    empty_config,
-    fixed_schedule,
-)
+from specmargin.decisions.schedule import Schedule
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
+from specmargin.formats.rules import DepthRule
 
 _TYPES = {
     "mtp": "draft-mtp",
@@ -30,11 +24,10 @@ _TYPES = {
 }
 
 
-def write(request: ScheduleRequest) -> EngineConfig:
-    schedule = fixed_schedule(request)
-    empty = empty_config(request, schedule)
-    if empty is not None:
-        return empty
+_RULE = DepthRule(one_depth="one depth for all batches: llama.cpp has no other setting")
+
+
+def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     notes = []
     method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
     if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
@@ -48,13 +41,14 @@ def write(request: ScheduleRequest) -> EngineConfig:
             threshold = f"--spec-draft-p-min {request.p_min:g}"
             notes.append(f"{request.drafted_by_depth[depth]:.1f} of at most {depth} tokens per draft")
         text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
-    return EngineConfig(
-        text=text,
-        schedule=schedule,
-        needs="llama.cpp of August 2026 or later",
-        limits=("one depth for all batches: llama.cpp has no other setting",),
-        notes=tuple(notes),
-    )
+    return EngineConfig(text=text, schedule=schedule, needs="llama.cpp of August 2026 or later", notes=tuple(notes))
 
 
-FORMAT = EngineFormat(name="llamacpp", title="llama.cpp", graph_limit=lambda _: None, write=write, stops_early=True)
+FORMAT = EngineFormat(
+    name="llamacpp",
+    title="llama.cpp",
+    graph_limit=lambda _: None,
+    rule=lambda _: _RULE,
+    express=express,
+    stops_early=True,
+)

@@ -17,19 +17,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
-from specmargin.decisions.schedule import Range, Schedule, make_schedule
+from specmargin.decisions.schedule import Range, Schedule
 from specmargin.errors import ScheduleError
-from specmargin.formats.base import (
-    EngineConfig,
-    EngineFormat,
-    ScheduleRequest,
-    always_drafting,
-    drafter_method,
-    drafter_model,
-    empty_config,
-    fixed_schedule,
-)
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
 from specmargin.formats.releases import Releases, release
+from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
 
 _ALGORITHMS = {
@@ -56,35 +48,37 @@ def graph_batch_sizes(largest: int) -> list[int]:
     return sizes if largest in sizes else [*sizes, largest]
 
 
-def write(request: ScheduleRequest) -> EngineConfig:
+def rule(request: ScheduleRequest) -> DepthRule:
     if request.drafter_kind == "dspark":
-        return _write_dspark(request)
+        return DepthRule(whole_block="whole blocks at every batch; with --sps-table, SGLang verifies less of them")
+    if not _adaptive(request):
+        return DepthRule(one_depth="one depth for all batches: only EAGLE and MTP adapt, without DP attention")
     stops = request.release is None or request.release >= release(_STOPS)
-    table = request.table if stops else always_drafting(request.table)
-    sizes = graph_batch_sizes(min(table.largest, _LARGEST_GRAPH))
-    adaptive = request.drafter_kind in _ADAPTIVE and request.parallel is not Parallel.DP_EP
-    if adaptive:
-        beyond = table.batches[table.batches > sizes[-1]].tolist()  # not padded
-        schedule = make_schedule(table, min_gain=request.min_gain, boundaries=[*sizes, *beyond])
-    else:
-        schedule = fixed_schedule(request)
-    empty = empty_config(request, schedule)
-    if empty is not None:
-        return empty
+    return DepthRule(never_off=None if stops else "", ends=tuple(_sizes(request)))
+
+
+def _adaptive(request: ScheduleRequest) -> bool:
+    return request.drafter_kind in _ADAPTIVE and request.parallel is not Parallel.DP_EP
+
+
+def _sizes(request: ScheduleRequest) -> list[int]:
+    return graph_batch_sizes(min(request.table.largest, _LARGEST_GRAPH))
+
+
+def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
+    if request.drafter_kind == "dspark":
+        return _express_dspark(request, schedule)
     flags = _flags(request, schedule.max_depth)
     if len(schedule.ranges) == 1:
-        limit = "one depth for all batches: only EAGLE and MTP adapt, without DP attention"
         needs = RELEASES.needs(request.release, RELEASES.first, what="such drafts")
-        return EngineConfig(
-            text=flags, schedule=schedule, needs=needs, adapts=adaptive, limits=() if adaptive else (limit,)
-        )
+        return EngineConfig(text=flags, schedule=schedule, needs=needs, adapts=_adaptive(request))
     since = _STOPS if schedule.stops else RELEASES.first
     return EngineConfig(
         text=f"{flags} {_ADAPTIVE_FLAGS}",
         schedule=schedule,
         needs=RELEASES.needs(request.release, since, what="steps of 0"),
         file_name=ADAPTIVE_FILE,
-        file_text=json.dumps(_slots(schedule, sizes)),
+        file_text=json.dumps(_slots(schedule, _sizes(request))),
         adapts=True,
     )
 
@@ -100,19 +94,14 @@ def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfi
     return replace(config, text=text, file_name=config.file_name or ADAPTIVE_FILE, file_text=file_text)
 
 
-def _write_dspark(request: ScheduleRequest) -> EngineConfig:
+def _express_dspark(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     """The whole block, which the head was trained to draft."""
-    schedule = Schedule.fixed(request.table.speedup_by_batch_depth.shape[1] - 1, last=request.table.largest)
-    empty = empty_config(request, schedule)
-    if empty is not None:
-        return empty
     block = schedule.max_depth
     window = f"--speculative-dspark-block-size {block} --speculative-num-draft-tokens {block + 1}"
     return EngineConfig(
         text=f"{_algorithm(request)} {window}",
         schedule=schedule,
         needs=RELEASES.needs(request.release, _DSPARK, what="DSpark drafts"),
-        limits=("whole blocks at every batch; with --sps-table, SGLang verifies less of them",),
         notes=("DP attention needs --enable-dp-lm-head",) if request.parallel is Parallel.DP_EP else (),
     )
 
@@ -143,7 +132,8 @@ FORMAT = EngineFormat(
     name="sglang",
     title="SGLang",
     graph_limit=lambda _: None,
-    write=write,
+    rule=rule,
+    express=express,
     with_policy=with_policy,
     releases=RELEASES,
 )

@@ -19,23 +19,11 @@ Under attention DP each rank looks up its own number of requests, which differ: 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
-import numpy as np
-
-from specmargin.decisions.plan import MAX_BATCH
-from specmargin.decisions.schedule import Range, Schedule, make_schedule
-from specmargin.formats.base import (
-    EngineConfig,
-    EngineFormat,
-    ScheduleRequest,
-    always_drafting,
-    drafter_method,
-    drafter_model,
-    empty_config,
-    fixed_schedule,
-)
+from specmargin.decisions.schedule import Schedule
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
 from specmargin.formats.releases import Releases, release
+from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
 
 _TYPES = {
@@ -52,42 +40,36 @@ RELEASES = Releases(title="TensorRT-LLM", first="1.2.0", last="1.4")
 _UPPER_BOUNDS = "1.3.0rc8"
 _LATER = "1.3.0rc9"  # at the earliest: PR 12262 is younger than rc8
 _DSPARK = "1.3.0rc20"  # at the earliest: PR 15808 is younger than rc19
-STATELESS = ("ngram",)  # nothing is lost where these do not draft
+_STATELESS = ("ngram",)  # nothing is lost where these do not draft
 _LOWER_BOUND_KINDS = ("ngram", "model")
 _UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
-NEAREST = "batch 1 must have the deepest draft"
-STARVED = "never depth 0: TensorRT-LLM PR 16888"
+_NEAREST = "batch 1 must have the deepest draft"
+_STARVED = "never depth 0: TensorRT-LLM PR 16888"
 
 
-def write(request: ScheduleRequest) -> EngineConfig:
-    upper = request.release is None or request.release >= release(_UPPER_BOUNDS)
-    limit = _one_depth(request, upper=upper)
-    best = fixed_schedule(request) if limit else make_schedule(request.table, min_gain=request.min_gain)
-    warm = not limit and upper and request.drafter_kind not in STATELESS
-    if warm:
-        request = replace(request, table=always_drafting(request.table))
-        kept = make_schedule(request.table, min_gain=request.min_gain)
-    else:
-        kept = best
-    schedule = kept if limit else _expressible(request, kept)
-    empty = empty_config(request, schedule)
-    if empty is not None:
-        return empty
-    if not limit and upper:
-        schedule = _to_the_end(schedule) if warm else _ending_off(schedule)
-    limits = [limit] if limit else [STARVED] if warm and best.stops else []
-    if not limit and schedule.ranges[0].depth != kept.max_depth:
-        limits.append(NEAREST)
-    return EngineConfig(
-        text=_yaml(request, schedule, _entries(schedule, upper=upper) if not limit else ""),
-        schedule=schedule,
-        needs=_needs(request),
-        limits=tuple(limits),
-    )
+def rule(request: ScheduleRequest) -> DepthRule:
+    one_depth = _one_depth(request)
+    if one_depth:
+        return DepthRule(one_depth=one_depth)
+    if not _upper(request):
+        return DepthRule(deepest_first=_NEAREST)
+    if request.drafter_kind in _STATELESS:
+        return DepthRule(deepest_first=_NEAREST, beyond="stops")
+    return DepthRule(deepest_first=_NEAREST, never_off=_STARVED, beyond="keeps")
 
 
-def _one_depth(request: ScheduleRequest, *, upper: bool) -> str:
+def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
+    return EngineConfig(text=_yaml(request, schedule), schedule=schedule, needs=_needs(request))
+
+
+def _upper(request: ScheduleRequest) -> bool:
+    """Whether keys are upper bounds."""
+    return request.release is None or request.release >= release(_UPPER_BOUNDS)
+
+
+def _one_depth(request: ScheduleRequest) -> str:
     """Why there is one depth for all batches; "" where there is a schedule."""
+    upper = _upper(request)
     if request.parallel is Parallel.DP_EP:
         return "one depth for all batches: under attention DP each rank has its own batch"
     if upper and request.drafter_kind == "dspark":
@@ -109,8 +91,9 @@ def _needs(request: ScheduleRequest) -> str:
     return f"{RELEASES.needs(None, _LATER, what='schedule')}, with PR 12262"
 
 
-def _yaml(request: ScheduleRequest, schedule: Schedule, entries: str) -> str:
+def _yaml(request: ScheduleRequest, schedule: Schedule) -> str:
     model = drafter_model(request)
+    entries = "" if _one_depth(request) else _entries(schedule, upper=_upper(request))
     lines = [
         "speculative_config:",
         f"  decoding_type: {drafter_method(request, _TYPES, 'TensorRT-LLM')}",
@@ -129,36 +112,11 @@ def _entries(schedule: Schedule, *, upper: bool) -> str:
     return ", ".join(f"{entry.last}: {entry.depth}" for entry in ranges)
 
 
-def _to_the_end(schedule: Schedule) -> Schedule:
-    """The last depth at every batch, so that the engine has no batch beyond the last key."""
-    return Schedule(ranges=(*schedule.ranges[:-1], replace(schedule.ranges[-1], last=MAX_BATCH)))
-
-
-def _ending_off(schedule: Schedule) -> Schedule:
-    """The schedule as the engine reads it: beyond its last key it does not draft."""
-    last = schedule.ranges[-1]
-    if last.depth == 0 or last.last >= MAX_BATCH:
-        return schedule
-    return Schedule(ranges=(*schedule.ranges, Range(first=last.last + 1, last=MAX_BATCH, depth=0)))
-
-
-def _expressible(request: ScheduleRequest, best: Schedule) -> Schedule:
-    """Among schedules that start at their deepest, the fastest at the plan's batches that is below off at none."""
-    if best.ranges[0].depth == best.max_depth:
-        return best
-    table = request.table
-    candidates = [
-        make_schedule(table.limited(deepest), min_gain=request.min_gain, first_depth=deepest)
-        for deepest in range(best.max_depth + 1)
-        if deepest or request.table.allowed_by_batch_depth[:, 0].any()
-    ]
-    return max(candidates, key=lambda schedule: _merit(request, schedule))
-
-
-def _merit(request: ScheduleRequest, schedule: Schedule) -> tuple[bool, float]:
-    speedup, depths = request.planned.speedup_by_batch_depth, schedule.depths_at(request.batches)
-    chosen = speedup[np.arange(depths.size), depths]
-    return bool((chosen >= speedup[:, 0]).all()), float(np.log(chosen).mean())
-
-
-FORMAT = EngineFormat(name="trtllm", title="TensorRT-LLM", graph_limit=lambda _: None, write=write, releases=RELEASES)
+FORMAT = EngineFormat(
+    name="trtllm",
+    title="TensorRT-LLM",
+    graph_limit=lambda _: None,
+    rule=rule,
+    express=express,
+    releases=RELEASES,
+)

@@ -11,17 +11,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from specmargin.decisions.schedule import make_schedule
-from specmargin.formats.base import (
-    EngineConfig,
-    EngineFormat,
-    ScheduleRequest,
-    drafter_method,
-    drafter_model,
-    empty_config,
-    fixed_schedule,
-)
+from specmargin.decisions.schedule import Schedule
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
 from specmargin.formats.releases import Releases
+from specmargin.formats.rules import DepthRule
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
@@ -53,20 +46,18 @@ def batched_tokens(device: Device) -> int:
     return 8192 if device.memory_bytes >= 70 * _GIB and device.name != "a100" else 2048
 
 
-def write(request: ScheduleRequest) -> EngineConfig:
-    notes, limits = [], []
+def rule(request: ScheduleRequest) -> DepthRule:
     if request.parallel is Parallel.DP_EP:
-        schedule = fixed_schedule(request)
-        limits.append("one depth for all batches: vLLM ignores others under data parallelism")
-    else:
-        schedule = make_schedule(request.table, min_gain=request.min_gain)
-    empty = empty_config(request, schedule)
-    if empty is not None:
-        return empty
+        return DepthRule(one_depth="one depth for all batches: vLLM ignores others under data parallelism")
+    return DepthRule()
+
+
+def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     settings: dict[str, Any] = {"method": drafter_method(request, _METHODS, "vLLM")}
     if drafter_model(request):
         settings["model"] = drafter_model(request)
     settings["num_speculative_tokens"] = schedule.max_depth
+    notes = []
     if len(schedule.ranges) > 1:
         settings["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.depth] for r in schedule.ranges]
         notes.append("full CUDA graphs for these depths need model runner V2")
@@ -74,14 +65,15 @@ def write(request: ScheduleRequest) -> EngineConfig:
     needs = RELEASES.needs(
         request.release, _SINCE.get(request.drafter_kind, RELEASES.first), what=f"{request.drafter_kind} drafts"
     )
-    return EngineConfig(text=text, schedule=schedule, needs=needs, limits=tuple(limits), notes=tuple(notes))
+    return EngineConfig(text=text, schedule=schedule, needs=needs, notes=tuple(notes))
 
 
 FORMAT = EngineFormat(
     name="vllm",
     title="vLLM",
     graph_limit=graph_limit,
-    write=write,
+    rule=rule,
+    express=express,
     batched_tokens=batched_tokens,
     releases=RELEASES,
 )

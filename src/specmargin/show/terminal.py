@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from rich.console import Console
 from rich.markup import escape
@@ -54,7 +54,7 @@ def drawn(table: Table) -> RichTable:
     )
     for index, column in enumerate(table.columns):
         # The first column has names, which are copied.
-        side = "right" if column.right else "left"
+        side: Literal["left", "right"] = "right" if column.right else "left"
         shown.add_column(escape(column.name), justify=side, header_style="dim", no_wrap=index == 0)
     for index, row in enumerate(table.rows):
         shown.add_row(*row, style="dim" if index in table.dim else "")

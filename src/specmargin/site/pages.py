@@ -11,21 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from specmargin._version import __version__
-from specmargin.app.plan_answer import plan_answer
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
+from specmargin.decisions import certainty, verdict
+from specmargin.decisions.paying import SEARCHED_CONTEXTS
+from specmargin.decisions.plan import HORIZON, MAX_BATCH
+from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
 from specmargin.errors import InputError
 from specmargin.explorer import choices, story
 from specmargin.explorer.server import vega_bundle
 from specmargin.files import write_bytes
 from specmargin.formats import find_engine
+from specmargin.site.axes import shared
 from specmargin.site.building import Outcome, Selection, drafters_of
 from specmargin.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.site.figures import FIGURES, structures
-from specmargin.site.grids import DEPTH, shared
+from specmargin.site.grids import DEPTH
 from specmargin.site.story_page import story_files
 from specmargin.site.templates import templates
+from specmargin.verbs.plan import plan
+from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, MAX_NUM_SEQS
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 #: Fields with a control: what the grids cover. The number of GPUs is that of the grid.
 FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
@@ -67,7 +73,7 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[Outcome],
 def _rows(cell: Outcome, drafter: str) -> list[list[float]]:
     """Batch, depth and speed-up of the plan at its defaults, where it fits."""
     request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine, drafter=drafter)
-    rows = plan_answer(request).best.plan.rows
+    rows = plan(request).best.plan.rows
     return [[row.batch, row.depth, round(row.speedup, 3)] for row in rows if row.fits]
 
 
@@ -114,6 +120,23 @@ def site_data(selection: Selection, outcomes: Sequence[Outcome], models: Sequenc
         "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
         "structures": structures(),
         "axes": shared(),
+        "limits": _limits(),
+        "phrases": {**verdict.PHRASES, **certainty.PHRASES},
+    }
+
+
+def _limits() -> dict[str, Any]:
+    """Numbers and words of the planner, so that the browser has none of its own."""
+    return {
+        "batches": DEFAULT_BATCHES,
+        "min_gain": PlanRequest.model_fields["min_gain"].default,
+        "max_num_seqs": MAX_NUM_SEQS,
+        "horizon": HORIZON,
+        "max_batch": MAX_BATCH,
+        "contexts": SEARCHED_CONTEXTS.tolist(),
+        "much_less": verdict.MUCH_LESS,
+        "never_pays": NEVER_PAYS,
+        "always_pays": ALWAYS_PAYS,
     }
 
 

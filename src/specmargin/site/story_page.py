@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from specmargin.app.verbs_schema import ReportRequest
 from specmargin.explorer import story
 from specmargin.explorer.gallery import DoesNotApplyError, figure
+from specmargin.explorer.request_schema import PageRequest
 from specmargin.explorer.view import View
 from specmargin.figures.svg import drawers
 from specmargin.figures.theme import DARK, LIGHT
@@ -20,7 +20,7 @@ _SIZES = {"wide": (700, 380), "narrow": (470, 350)}  # pixels; a phone shows the
 
 def story_files(page: str, cell: Outcome) -> dict[str, bytes]:
     """By path in the folder of the story: the page, and each figure in both themes. `page`: the explorer's."""
-    request = ReportRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine)
+    request = PageRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine)
     view = View(request=request)
     files: dict[str, bytes] = {}
     sections: list[str] = []

@@ -1,1 +1,1 @@
-"""Predictions against published measurements, and against those of AIConfigurator."""
+"""Users' own measurements against predictions. That of bundled prices on public measurements is in `lab/validation`."""

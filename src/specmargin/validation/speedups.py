@@ -17,10 +17,10 @@ from scipy.stats import spearmanr
 
 from specmargin.answers.request_schema import ScenarioRequest, read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.service import batched_tokens
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ParallelismError, ScenarioError, SpecmarginError
+from specmargin.formats import find_engine
 from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
 from specmargin.step import BoolArray, FloatArray, Step
 from specmargin.validation.points_schema import Point
@@ -116,7 +116,7 @@ def _loop(pricer: Pricer, point: Point) -> Loop | None:
     if lengths is None:
         return None
     try:
-        return closed_loop(pricer, point, lengths, batched_tokens(point.engine, pricer.scenario.device))
+        return closed_loop(pricer, point, lengths, find_engine(point.engine).batched_tokens(pricer.scenario.device))
     except (ParallelismError, ScenarioError):
         return None
 
@@ -308,7 +308,7 @@ def _ranks(predicted: FloatArray) -> bool:
 # --- ranges ---
 
 #: 80% of the error of verify over plain steps that a datasheet adds to that of scaled laws, as a logarithm. The medians
-#: over nine GPUs are 8.1% and 3.2% (`specmargin validate scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
+#: over nine GPUs are 8.1% and 3.2% (`python -m lab.validation.scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
 DATASHEET_EXTRA = 0.14
 
 

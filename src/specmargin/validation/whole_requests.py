@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.app.service import Service, ServiceLoad, service
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError
+from specmargin.simulator.service import Service, ServiceLoad, service
 from specmargin.validation.points_schema import Point
 
 # Prompts of a load generator whose lengths are stated: the default of `vllm bench serve` and of sglang.bench_serving.

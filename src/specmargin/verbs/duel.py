@@ -18,16 +18,13 @@ from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right, sourced
 from specmargin.answers.outputs_schema import ChartOutputs
 from specmargin.answers.request_schema import LOAD, MAX_BATCH, QUESTION, ContextField, DrafterField, ScenarioRequest
-from specmargin.answers.scenarios import scenario_of
 from specmargin.answers.verb import verb
-from specmargin.decisions import duel as decisions
-from specmargin.decisions.duel import Duel, Side
-from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.unverified import LABEL
-from specmargin.words import duration
+from specmargin.words import UNVERIFIED, duration
 
 if TYPE_CHECKING:
+    from specmargin.decisions.duel import Duel, Side
+    from specmargin.decisions.pricer import Pricer
+    from specmargin.decisions.scenario import Scenario
     from specmargin.figures.figure import Chart
 
 
@@ -48,10 +45,11 @@ class DuelRequest(ScenarioRequest):
 
 @verb(DuelRequest, outputs=ChartOutputs)
 def duel(request: DuelRequest) -> DuelAnswer:
-    _, scenario = scenario_of(request)
-    pricer = Pricer(scenario)
-    pricer.check_memory()
-    result = decisions.duel(pricer, batch=request.batch, alpha=request.alpha)
+    from specmargin.answers.scenarios import pricer_of
+    from specmargin.decisions.duel import duel
+
+    pricer = pricer_of(request)
+    result = duel(pricer, batch=request.batch, alpha=request.alpha)
     return DuelAnswer(request=request, pricer=pricer, duel=result)
 
 
@@ -98,7 +96,7 @@ class DuelAnswer(Answer[DuelRequest]):
             "routing": scenario.routing.name if scenario.architecture.is_moe else None,
             "width": _side(duel.width),
             "depth": _side(duel.depth),
-            "unverified": {"label": LABEL, **_side(duel.unverified)},
+            "unverified": {"label": UNVERIFIED, **_side(duel.unverified)},
             "winner": duel.winner,
             "turning_alpha": duel.turning_alpha,
             "sources": {name: str(source) for name, source in self.pricer.step_sources.items()},
@@ -116,14 +114,14 @@ class DuelAnswer(Answer[DuelRequest]):
             columns=[*left("one more"), *right("tok/s", "distinct experts", "step")],
             rows=[[name, *_cells(side)] for name, side in sides.items()],
         )
-        yield dim(f"* {LABEL}")
+        yield dim(f"* {UNVERIFIED}")
         yield GAP
         yield from sourced(self.pricer.step_sources)
 
     def chart(self) -> Chart:
         """Goodput of both sides."""
-        from specmargin.figures.duel import duel_figure  # noqa: PLC0415 (an extra)
-        from specmargin.figures.words import step_source  # noqa: PLC0415
+        from specmargin.figures.duel import duel_figure
+        from specmargin.figures.words import step_source
 
         return duel_figure(self.table(), verdict=self.verdict, source=step_source(self.pricer)).chart()
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenarios_of
-from specmargin.app.planning import Answer, answer, engine_config
-from specmargin.app.verbs_schema import PlanRequest
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import plan_rows
@@ -22,6 +20,8 @@ from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, InputError, ParallelismError
 from specmargin.modes import Parallel, Placement, RooflineForm
 from specmargin.step import ExpertCounter
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, engine_config
+from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.golden.cells import BATCHES, MAX_DEPTH, Cell
 
 FloatArray = npt.NDArray[np.float64]
@@ -126,7 +126,7 @@ def _planned(cell: Cell) -> Planned:
     grid = pricer.grid(BATCHES, setting.max_depth)
     whole = None
     if cell.whole:
-        whole = _whole(answer(choice, pricer, _question(cell, _WHOLE_BATCH)))
+        whole = _whole(drafter_plan(choice, pricer, _question(cell, _WHOLE_BATCH)))
     return Planned(
         gpus=gpus,
         drafter=scenario.drafter.name,
@@ -204,7 +204,7 @@ def _fewest_gpus(model: str, gpu: str, options: str) -> int:
     return _GPUS[-1]
 
 
-def _whole(answer: Answer) -> WholePlan:
+def _whole(answer: DrafterPlan) -> WholePlan:
     plan = answer.plan
     return WholePlan(
         schedule=_ranges(answer.config.schedule),

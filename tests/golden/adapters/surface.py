@@ -31,7 +31,6 @@ from specmargin.policies.tables import study_table
 from specmargin.prices.kernels import store
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
-from specmargin.validation.served import served_rows
 from tests.conftest import ROOT
 from tests.unit.test_banks import bank as rounds_bank
 from tests.unit.test_engine_metrics import SGLANG
@@ -92,12 +91,12 @@ def _watch(_: Path) -> Any:
         return _answered("watch", url)
 
 
-def _measured(folder: Path, kind: str, model: str, name: str, *, head: Callable[[Any], dict[str, Any]]) -> Any:
-    """Rows that are bundled, fitted again: what `measure` does after the engine or the GPU has answered."""
-    bundled = json.loads((files("specmargin.catalog") / "measurements" / name).read_text(encoding="utf-8"))
-    with (folder / "x.rows.jsonl").open("w", encoding="utf-8") as file:
-        for record in (head(bundled["conditions"]), *({"record": "row", **row} for row in bundled["rows"])):
-            file.write(json.dumps(record) + "\n")
+def _measured(folder: Path, kind: str, model: str, file: Path, *, head: Callable[[Any], dict[str, Any]]) -> Any:
+    """Rows that were recorded, fitted again: what `measure` does after the engine or the GPU has answered."""
+    recorded = json.loads(file.read_text(encoding="utf-8"))
+    with (folder / "x.rows.jsonl").open("w", encoding="utf-8") as written:
+        for record in (head(recorded["conditions"]), *({"record": "row", **row} for row in recorded["rows"])):
+            written.write(json.dumps(record) + "\n")
     with patch("specmargin.measure.records.Records.check"):  # the rows have no header of this measurement
         return _answered("measure", kind, model, "-o", str(folder / "x.json"), "--fit-only")
 
@@ -106,21 +105,20 @@ def _measure_vllm(folder: Path) -> Any:
     unknown_facts = dict.fromkeys(("vllm", "torch", "python", "attention", "weights", "dtype", "host", "date"), "-")
     unknown_facts |= dict.fromkeys(("gpu", "driver", "cuda"), "-")
     more = {"graph_mode": "full_and_piecewise", "capture_sizes": [1, 512], "async_scheduling": False}
-    name = "vllm-0.26-h200-qwen3-4b.prices.json"
+    file = ROOT / "src/specmargin/catalog/measurements/vllm-0.26-h200-qwen3-4b.prices.json"
     with patch("specmargin.measure.fit._RESAMPLES", 3):
         return _measured(
             folder,
             "vllm",
             "qwen3-4b",
-            name,
+            file,
             head=lambda _: {"record": "engine", "run": "none", **unknown_facts, **more},
         )
 
 
 def _measure_gpu(folder: Path) -> Any:
-    return _measured(
-        folder, "gpu", "qwen3-30b-a3b", "kernels-h200.json", head=lambda header: {"record": "gpu", **header}
-    )
+    file = ROOT / "lab/data/measurements/kernels-h200.json"
+    return _measured(folder, "gpu", "qwen3-30b-a3b", file, head=lambda header: {"record": "gpu", **header})
 
 
 def _ladder(folder: Path) -> Any:
@@ -138,18 +136,6 @@ def _ladder(folder: Path) -> Any:
             "--splits",
             "1",
         )
-
-
-def _validate_served(_: Path) -> Any:
-    """On a few of the rows: all of them take most of a minute."""
-    few = served_rows()[::300]
-    with patch("specmargin.validation.served.served_rows", lambda: few):
-        return _answered("validate", "served")
-
-
-def _validate_kernels(_: Path) -> Any:
-    with patch("specmargin.validation.kernels.GPUS", ("a100",)):
-        return _answered("validate", "kernels")
 
 
 _MOE = ("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws")
@@ -186,9 +172,6 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "profile acceptance --metrics": _metrics,
     "measure vllm": _measure_vllm,
     "measure gpu": _measure_gpu,
-    "validate steps": _of("validate", "steps"),
-    "validate kernels": _validate_kernels,
-    "validate served": _validate_served,
     "validate PRICES PRICES": _of("validate", "vllm-0.26-h200-qwen3-4b", "laws"),
     "models": _of("models"),
     "gpus": _of("gpus"),

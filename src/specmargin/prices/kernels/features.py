@@ -1,6 +1,6 @@
 """From rows of a measured table to the features of a law: one function per operation.
 
-The fit of the laws and the interpolation of the tables both use these functions.
+The interpolation of the tables and the fit of the laws (`lab/fits/laws.py`) both use these functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.store import Table
-from specmargin.prices.kernels.terms import BYTES, attention_terms, expert_terms, gemm_terms
+from specmargin.prices.kernels.terms import BYTES, attention_terms, expert_terms
 from specmargin.step import FloatArray, IntArray
 
 MODEL_SHAPE = ["hidden_size", "inter_size", "topk", "num_experts"]
@@ -22,7 +22,7 @@ EXPERT_SHAPE = [*MODEL_SHAPE, "moe_tp_size", "moe_ep_size"]
 PLAIN_EXPERTS = {(2688, 1856), (1024, 2688), (2048, 5120), (4096, 2688), (8192, 5120)}
 
 _GROUPS = 8  # of experts, in DeepSeek's routing; a position chooses from the best half of them
-_FASTEST = 1.03  # times the datasheet's bandwidth: beyond that, a row did not read what it claims to
+FASTEST = 1.03  # times the datasheet's bandwidth: beyond that, a row did not read what it claims to
 
 
 def _balanced_choice(positions: int, experts: int, topk: int) -> IntArray:
@@ -107,7 +107,7 @@ def _counted(rows: pl.DataFrame, *, by_groups: bool) -> pl.DataFrame:
 
 
 def _too_fast(seconds_per_parameter: float) -> pl.Expr:
-    return pl.col("distinct") * pl.col("parameters") * seconds_per_parameter > _FASTEST * pl.col("seconds")
+    return pl.col("distinct") * pl.col("parameters") * seconds_per_parameter > FASTEST * pl.col("seconds")
 
 
 def _routes_by_groups(seconds_per_parameter: float) -> pl.Expr:
@@ -130,12 +130,12 @@ def matrices_expression() -> pl.Expr:
 
 def expert_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
     return expert_terms(
-        distinct=_column(rows, "distinct"),
-        pairs=_column(rows, "pairs"),
-        positions=_column(rows, "num_tokens"),
-        parameters=_column(rows, "parameters"),
-        residents=_column(rows, "num_experts") / _column(rows, "moe_ep_size"),
-        hidden=_column(rows, "hidden_size"),
+        distinct=column(rows, "distinct"),
+        pairs=column(rows, "pairs"),
+        positions=column(rows, "num_tokens"),
+        parameters=column(rows, "parameters"),
+        residents=column(rows, "num_experts") / column(rows, "moe_ep_size"),
+        hidden=column(rows, "hidden_size"),
         dtype=dtype,
     )
 
@@ -155,10 +155,6 @@ def gemm_rows(table: Table, dtype: str) -> pl.DataFrame | None:
     return rows.group_by(["m", "n", "k"]).agg(pl.col("seconds").min()).sort(["n", "k", "m"])
 
 
-def gemm_terms_of(rows: pl.DataFrame, dtype: str) -> Terms:
-    return gemm_terms(_column(rows, "m"), _column(rows, "n"), _column(rows, "k"), dtype)
-
-
 # --- attention: one query per sequence, by heads of one rank ---
 
 ATTENTION_SHAPE = ["num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype"]
@@ -167,7 +163,7 @@ AttentionShape = tuple[int, int, int, int, str]  # values of ATTENTION_SHAPE
 
 def attention_rows(table: Table, shape: AttentionShape | None = None) -> pl.DataFrame:
     """Decode rows, of one shape or of all; context is isl + step tokens. Older tables have no window."""
-    rows = _defaulted(table.rows, "window_size", 0)
+    rows = defaulted(table.rows, "window_size", 0)
     if shape is not None:
         rows = rows.filter(*(pl.col(name) == value for name, value in zip(ATTENTION_SHAPE, shape, strict=True)))
     rows = rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
@@ -179,10 +175,10 @@ def attention_rows(table: Table, shape: AttentionShape | None = None) -> pl.Data
 
 
 def attention_terms_of(rows: pl.DataFrame) -> Terms:
-    batch, context, window = (_column(rows, n) for n in ("batch_size", "context", "window_size"))
+    batch, context, window = (column(rows, n) for n in ("batch_size", "context", "window_size"))
     attended = np.where(window > 0, np.minimum(context + 1.0, window), context + 1.0)
     kv_bytes = np.where(rows["kv_cache_dtype"].to_numpy() == "fp8", 1.0, 2.0)
-    heads, kv_heads, dim = (_column(rows, n) for n in ("num_heads", "num_key_value_heads", "head_dim"))
+    heads, kv_heads, dim = (column(rows, n) for n in ("num_heads", "num_key_value_heads", "head_dim"))
     return attention_terms(
         sequences=batch,
         tokens=batch * attended,
@@ -195,72 +191,9 @@ def attention_terms_of(rows: pl.DataFrame) -> Terms:
     )
 
 
-def prefill_rows(table: Table) -> pl.DataFrame:
-    """Whole prompts without a prefix, in bf16, long enough that attention computes rather than reads."""
-    rows = (
-        _defaulted(_defaulted(table.rows, "window_size", 0), "step", 0)
-        .filter((pl.col("step") == 0) & (pl.col("window_size") == 0) & (pl.col("kv_cache_dtype") == "bfloat16"))
-        .filter(pl.col("isl") >= 64)
-    )
-    keys = ["num_heads", "num_key_value_heads", "head_dim", "batch_size", "isl"]
-    return rows.group_by(keys).agg(pl.col("seconds").min()).sort(keys)
-
-
-def prefill_terms_of(rows: pl.DataFrame) -> Terms:
-    batch, isl, heads = (_column(rows, n) for n in ("batch_size", "isl", "num_heads"))
-    kv_heads, dim = _column(rows, "num_key_value_heads"), _column(rows, "head_dim")
-    pairs = batch * isl * (isl + 1.0) / 2.0
-    return Terms(bytes=batch * isl * (2.0 * kv_heads + 2.0 * heads) * dim * 2.0, operations=pairs * heads * 4.0 * dim)
-
-
-# --- whole attention modules (MLA, DSA, CSA, HCA), of which the fit subtracts the GEMMs ---
-
-
-def module_rows(table: Table, table_models: tuple[str, ...]) -> pl.DataFrame:
-    """`table_models`: ends of the model's names. Older tables have one model and do not name it."""
-    keys = ["num_heads", "kv_cache_dtype", "gemm_type", "batch_size", "context"]
-    rows = table.rows
-    if "model" in rows.columns:
-        rows = rows.filter(pl.any_horizontal(pl.col("model").str.ends_with(name) for name in table_models))
-    rows = rows.with_columns(context=(pl.col("isl") + pl.col("step") - 1).cast(pl.Float64))
-    return rows.group_by(keys).agg(pl.col("seconds").min()).sort(keys)
-
-
-# --- GatedDeltaNet: the recurrent update and the convolution before it ---
-
-
-DELTA_NET_TAPS = 3  # entries that the convolution keeps per channel: a kernel of 4
-
-
-def delta_net_rows(table: Table, *, bandwidth: float) -> pl.DataFrame:
-    """Without rows that move their states faster than memory: small batches whose states stayed in L2 between repeats.
-
-    In a served step the weights of the other layers evict them. Half of the rows on an L40S are of this kind.
-    """
-    keys = ["num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim", "batch_size"]
-    decode = table.rows.filter((pl.col("phase") == "generation") & (pl.col("seq_len") == 1))
-    kernels = decode.group_by([*keys, "kernel_source"]).agg(pl.col("seconds").min())
-    return (
-        kernels.group_by(keys)
-        .agg(pl.col("seconds").sum(), pl.len().alias("kernels"))
-        .filter(pl.col("kernels") >= 2)
-        .filter(2.0 * _state_bytes() <= _FASTEST * bandwidth * pl.col("seconds"))
-        .sort(keys)
-    )
-
-
-def _state_bytes() -> pl.Expr:
-    """fp32 states of all sequences."""
-    return 4.0 * pl.col("batch_size") * pl.col("num_v_heads") * pl.col("head_k_dim") * pl.col("head_v_dim")
-
-
-def shape_numbers(rows: pl.DataFrame, columns: list[str]) -> IntArray:
-    return rows.select(pl.struct(columns).rank("dense").cast(pl.Int64)).to_series().to_numpy()
-
-
-def _defaulted(rows: pl.DataFrame, name: str, value: int) -> pl.DataFrame:
+def defaulted(rows: pl.DataFrame, name: str, value: int) -> pl.DataFrame:
     return rows if name in rows.columns else rows.with_columns(pl.lit(value).alias(name))
 
 
-def _column(rows: pl.DataFrame, name: str) -> FloatArray:
+def column(rows: pl.DataFrame, name: str) -> FloatArray:
     return rows[name].to_numpy().astype(np.float64)

@@ -1,4 +1,4 @@
-"""Fitting laws to measured rows, and their errors on held-out shapes."""
+"""Fitting laws to measured rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 from specmargin.prices.kernels.law import Evidence, Law, Terms
 from specmargin.step import BoolArray, FloatArray, IntArray
 
-_NAMES = (
+NAMES = (
     "fixed_seconds",
     "bytes_per_second",
     "operations_per_second",
@@ -61,50 +61,18 @@ def fit(samples: Samples, evidence: Evidence) -> Law:
     root = np.sqrt(samples.weight)
 
     def law(logs: FloatArray) -> Law:
-        values = np.zeros(len(_NAMES))
+        values = np.zeros(len(NAMES))
         values[present] = _START[present] * np.exp(logs)
         if not present[2]:
             values[2] = _NEVER
-        return Law(**dict(zip(_NAMES, (float(v) for v in values), strict=True)), evidence=evidence)
+        return Law(**dict(zip(NAMES, (float(v) for v in values), strict=True)), evidence=evidence)
 
     def residuals(logs: FloatArray) -> FloatArray:
         return np.asarray(root * np.log((law(logs).seconds(samples.terms) + samples.offset) / samples.seconds))
 
-    upper = np.full(len(_NAMES), 9.0)
+    upper = np.full(len(NAMES), 9.0)
     upper[1] = np.log(samples.bandwidth_limit / _START[1])
     upper[-1] = np.log(samples.crowding_limit / _START[-1])
     start = np.minimum(np.zeros(int(present.sum())), upper[present] - 0.1)
     result = least_squares(residuals, start, bounds=(-14.0, upper[present]), loss="soft_l1", f_scale=0.05)
     return law(result.x)
-
-
-def held_out_errors(samples: Samples, folds: int = 5, seed: int = 0) -> FloatArray:
-    """Relative error of every row under a fit without its shape."""
-    shapes, index = np.unique(samples.shape, return_inverse=True)
-    fold_of_shape = np.random.default_rng(seed).permutation(shapes.size) % folds
-    fold = fold_of_shape[index]
-    no_evidence = Evidence(version="", rows=0, shapes=0, median_error=0.0, p90_error=0.0)
-    errors = np.full(samples.seconds.size, np.nan)
-    for held_out in range(min(folds, shapes.size)):
-        test = fold == held_out
-        law = fit(samples.where(~test), no_evidence)
-        part = samples.where(test)
-        errors[test] = (law.seconds(part.terms) + part.offset) / part.seconds - 1.0
-    return errors
-
-
-def fitted_law(samples: Samples, version: str, *, judged: BoolArray, note: str = "") -> Law:
-    """A law with its evidence; errors are over the `judged` rows (the memory-bound ones)."""
-    shapes = int(np.unique(samples.shape).size)
-    errors = np.abs(held_out_errors(samples))[judged] if shapes > 1 else np.array([np.nan])
-    evidence = Evidence(
-        version=version,
-        rows=int(samples.seconds.size),
-        shapes=shapes,
-        median_error=round(float(np.median(errors)), 4),
-        p90_error=round(float(np.quantile(errors, 0.9)), 4),
-        note=note,
-    )
-    law = fit(samples, evidence)
-    rounded = {name: float(f"{getattr(law, name):.4g}") for name in _NAMES}
-    return Law(**rounded, evidence=evidence)

@@ -1,8 +1,7 @@
-"""Which measurements price which part of a model: names shared by the fitting script and the price models."""
+"""Which measurements price which part of a model: names shared by the fits and the price models."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from specmargin.architecture.types import (
@@ -30,38 +29,7 @@ DTYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTable:
-    """A whole attention module as it was measured: its kind, operation folder, file, and whose shapes it has."""
-
-    kind: str
-    operation: str
-    file: str
-    model: str  # the bundled model
-    table_models: tuple[str, ...]  # ends of its names in the tables
-
-
-def _sparse(kind: str, file: str, model: str, *table_models: str) -> ModuleTable:
-    return ModuleTable(kind=kind, operation="sparse_attention", file=file, model=model, table_models=table_models)
-
-
-# Laws are fitted to the first model of each kind; the others are only looked up and validated.
-MODULES = (
-    ModuleTable(
-        kind="mla",
-        operation="mla",
-        file="mla_generation_module_perf",
-        model="deepseek-v3",
-        table_models=("DeepSeek-V3",),
-    ),
-    _sparse("dsa", "dsa_generation_module_perf", "deepseek-v3.2", "DeepSeek-V3.2"),
-    _sparse("dsa", "dsa_generation_module_perf", "glm-5", "GLM-5", "GLM-5-FP8"),
-    _sparse("csa", "dsv4_csa_generation_module_perf", "deepseek-v4-flash", "V4-Flash-FP8"),
-    _sparse("csa", "dsv4_csa_generation_module_perf", "deepseek-v4-pro", "V4-Pro", "V4-Pro-FP8"),
-    _sparse("hca", "dsv4_hca_generation_module_perf", "deepseek-v4-flash", "V4-Flash-FP8"),
-    _sparse("hca", "dsv4_hca_generation_module_perf", "deepseek-v4-pro", "V4-Pro", "V4-Pro-FP8"),
-)
-MODULE_KINDS = tuple(dict.fromkeys(module.kind for module in MODULES))
+MODULE_KINDS = ("mla", "dsa", "csa", "hca")  # attention that was measured as a whole module
 
 
 def attention_kind(attention: Attention) -> str:

@@ -2,7 +2,8 @@
 
 import { overlays } from "./overlays.js";
 import { readCell } from "./cell.js";
-import { makePlan, parseAcceptance, Unreadable } from "./plan.js";
+import { makePlan } from "./plan.js";
+import { parseAcceptance, Unreadable } from "./survival.js";
 
 const ROOT = new URL("../", import.meta.url);
 const cells = new Map(); // by path: promises
@@ -70,8 +71,8 @@ function settings(cell, state) {
 
 async function answered(state, label) {
   try {
-    const cell = await cellOf(state), { formats } = await opened();
-    return { label, ...makePlan(cell, formats[cell.engine], settings(cell, state)) };
+    const cell = await cellOf(state);
+    return { label, ...makePlan(cell, await opened(), settings(cell, state)) };
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     return { label, refused: error.message, field: error.field, gpus: error.gpus };

@@ -1,16 +1,15 @@
-// Schedules: the port of decisions/schedule.py and of how each format chooses one. Tested against `plan --json`.
-
-const MAX_BATCH = 65536;
+// Schedules, [[first batch, last batch, depth], …]: the arithmetic of decisions/schedule.py, and the choice among those that a
+// rule of formats/rules.py allows. Tested against `plan --json`.
 
 const argbest = (values, better) => values.reduce((best, value, i) => (better(value, values[best]) ? i : best), 0);
 export const argmax = (values) => argbest(values, (a, b) => a > b);
 const argmin = (values) => argbest(values, (a, b) => a < b);
-const range = (count) => [...Array(count).keys()];
+export const range = (count) => [...Array(count).keys()];
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-export const fixed = (depth, last) => [{ first: 1, last, depth }];
-export const maxDepth = (schedule) => Math.max(...schedule.map((entry) => entry.depth));
-const stops = (schedule) => schedule.some((entry) => entry.depth === 0);
-export const depthAt = (schedule, batch) => (schedule.find((entry) => batch <= entry.last) ?? schedule[schedule.length - 1]).depth;
+export const maxDepth = (schedule) => Math.max(...schedule.map(([, , depth]) => depth));
+export const depthAt = (schedule, batch) => (schedule.find(([, last]) => batch <= last) ?? schedule[schedule.length - 1])[2];
+const stops = (schedule) => schedule.some(([, , depth]) => depth === 0);
 
 // Batch sizes to price up to `largest`: every one to 512, then some at growing distances.
 export function spread(largest) {
@@ -22,39 +21,30 @@ export function spread(largest) {
 }
 
 // table: { batches, speedup[i][depth], allowed[i][depth], fits[depth] }
-export function makeSchedule(table, minGain, { boundaries = null, firstDepth = null } = {}) {
-  const last = lastRows(table, boundaries);
-  const loss = lossBySegment(table, last, minGain);
+function makeSchedule(table, minGain, ends = [], firstDepth = null) {
+  const { batches } = table, open = ends[ends.length - 1] ?? 0, closed = new Set(ends), last = batches.length - 1;
+  const rows = range(batches.length).filter((row) => batches[row] > open || closed.has(batches[row]) || row === last);
+  const loss = lossBySegment(table, rows, minGain);
   if (firstDepth !== null) loss[0] = loss[0].map((_, depth) => (depth === firstDepth ? 0 : Infinity));
-  const depths = roomiest(loss, table.fits, minGain), schedule = [];
-  depths.forEach((depth, segment) => {
-    const end = table.batches[last[segment]], before = schedule[schedule.length - 1];
-    if (before && before.depth === depth) before.last = end;
-    else schedule.push({ first: before ? before.last + 1 : 1, last: end, depth });
+  const schedule = [];
+  roomiest(loss, table.fits, minGain).forEach((depth, segment) => {
+    const end = batches[rows[segment]], before = schedule[schedule.length - 1];
+    if (before?.[2] === depth) before[1] = end; else schedule.push([before ? before[1] + 1 : 1, end, depth]);
   });
   return schedule;
 }
 
-function lastRows(table, boundaries) {
-  const rows = range(table.batches.length);
-  if (!boundaries) return rows;
-  const ends = new Set(boundaries);
-  return rows.filter((row) => ends.has(table.batches[row]) || row === rows.length - 1);
-}
-
-function lossBySegment(table, last, minGain) {
-  const weights = table.batches.map((batch, i) => (batch - (i ? table.batches[i - 1] : 0)) / batch);
-  const whole = weights.reduce((sum, weight) => sum + weight, 0);
+// By segment, which ends with one of `rows`, and depth: the share of goodput lost; infinite where it is too much.
+function lossBySegment({ batches, speedup, allowed }, rows, minGain) {
+  const weights = batches.map((batch, i) => (batch - (i ? batches[i - 1] : 0)) / batch), whole = weights.reduce((sum, weight) => sum + weight, 0);
   let row = 0;
-  return last.map((end) => {
-    const depths = table.speedup[row].length, good = Array(depths).fill(true), loss = Array(depths).fill(0);
+  return rows.map((end) => {
+    const good = speedup[row].map(() => true), loss = speedup[row].map(() => 0);
     for (; row <= end; row += 1) {
-      const allowed = table.speedup[row].map((value, depth) => (table.allowed[row][depth] ? value : -Infinity));
-      const best = Math.max(...allowed);
-      allowed.forEach((value, depth) => {
-        const relative = value / best;
-        if (!(relative >= 1 - minGain)) good[depth] = false;
-        loss[depth] += (weights[row] / whole) * Math.min(1 - relative, 1e9);
+      const values = speedup[row].map((value, depth) => (allowed[row][depth] ? value : -Infinity)), best = Math.max(...values);
+      values.forEach((value, depth) => {
+        if (!(value / best >= 1 - minGain)) good[depth] = false;
+        loss[depth] += (weights[row] / whole) * Math.min(1 - value / best, 1e9);
       });
     }
     const least = Math.min(...loss), some = good.includes(true);
@@ -74,54 +64,57 @@ function roomiest(loss, fits, minGain) {
 }
 
 function cheapest(loss) {
-  const segments = loss.length, depths = loss[0].length, before = [];
-  const change = (from, to) => (from === to ? 0 : 2 * segments + (to > from ? 1 : 0));
+  const before = [], change = (from, to) => (from === to ? 0 : 2 * loss.length + (to > from ? 1 : 0));
   let total = loss[0];
-  for (let segment = 1; segment < segments; segment += 1) {
-    const reached = range(depths).map((to) => {
-      const ways = total.map((value, from) => value + change(from, to)), best = argmin(ways);
-      return [best, ways[best]];
-    });
-    before.push(reached.map(([from]) => from));
-    total = reached.map(([, value], depth) => value + loss[segment][depth]);
+  for (const lost of loss.slice(1)) {
+    const ways = lost.map((_, to) => total.map((value, from) => value + change(from, to))), from = ways.map(argmin);
+    before.push(from);
+    total = lost.map((value, to) => value + ways[to][from[to]]);
   }
   const path = [argmin(total)], changes = Math.floor(Math.min(...total));
-  for (let segment = segments - 2; segment >= 0; segment -= 1) path.push(before[segment][path[path.length - 1]]);
-  return [path.reverse(), changes];
+  for (const from of before.reverse()) path.unshift(from[path[0]]);
+  return [path, changes];
 }
 
-// --- what the formats choose ---
+// --- the choice ---
 
-const rowsAt = (table, batches) => batches.map((batch) => {
-  const row = table.batches.findIndex((each) => each >= batch);
-  return table.speedup[row < 0 ? table.batches.length - 1 : row];
+const rowsAt = ({ batches: known, speedup }, batches) => batches.map((batch) => {
+  const row = known.findIndex((each) => each >= batch);
+  return speedup[row < 0 ? known.length - 1 : row];
 });
-
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-
-function fixedSchedule(table, batches) {
-  const rows = rowsAt(table, batches).map((row) => [1, ...row.slice(1)]);
-  const depths = range(rows[0].length), never = depths.map((depth) => rows.every((row) => row[depth] >= 1));
-  const any = never.slice(1).includes(true);
-  const merit = depths.map((depth) => (!any || never[depth] ? mean(rows.map((row) => Math.log(row[depth]))) : -Infinity));
-  return fixed(argmax(merit), table.batches[table.batches.length - 1]);
-}
 
 const alwaysDrafting = (table) => ({ ...table, allowed: table.allowed.map(([off, ...rest]) => [off && !rest.includes(true), ...rest]) });
 
-const limited = (table, depth) => ({
-  batches: table.batches, fits: table.fits.slice(0, depth + 1),
-  speedup: table.speedup.map((row) => row.slice(0, depth + 1)), allowed: table.allowed.map((row) => row.slice(0, depth + 1)),
-});
+// The best schedule under the rule, and the limits that cost something.
+export function choose(rule, table, batches, minGain) {
+  if (rule.one_depth !== null) return { schedule: fixedSchedule(table, batches), limits: [rule.one_depth] };
+  const limits = [];
+  let best = makeSchedule(table, minGain, rule.ends);
+  if (rule.never_off !== null) {
+    if (stops(best)) limits.push(rule.never_off);
+    table = alwaysDrafting(table);
+    best = makeSchedule(table, minGain, rule.ends);
+  }
+  const schedule = rule.deepest_first === null ? best : deepestFirst(table, batches, best, minGain);
+  if (rule.deepest_first !== null && schedule[0][2] !== maxDepth(best)) limits.push(rule.deepest_first);
+  return { schedule, limits };
+}
 
-// TensorRT-LLM: batch 1 must have the deepest draft.
-function expressible(table, batches, best, minGain) {
-  const deepest = maxDepth(best);
-  if (best[0].depth === deepest) return best;
-  const mayStop = table.allowed.some((row) => row[0]);
-  const candidates = range(deepest + 1).filter((depth) => depth || mayStop)
-    .map((depth) => makeSchedule(limited(table, depth), minGain, { firstDepth: depth }));
-  const rows = rowsAt(table, batches);
+function fixedSchedule(table, batches) {
+  const rows = rowsAt(table, batches).map((row) => [1, ...row.slice(1)]), depths = range(rows[0].length);
+  const neverLoses = depths.map((depth) => rows.every((row) => row[depth] >= 1)), some = neverLoses.slice(1).includes(true);
+  const merit = depths.map((depth) => (!some || neverLoses[depth] ? mean(rows.map((row) => Math.log(row[depth]))) : -Infinity));
+  return [[1, table.batches[table.batches.length - 1], argmax(merit)]];
+}
+
+function deepestFirst(table, batches, best, minGain) {
+  if (best[0][2] === maxDepth(best)) return best;
+  const limited = (depth) => ({
+    batches: table.batches, fits: table.fits.slice(0, depth + 1),
+    speedup: table.speedup.map((row) => row.slice(0, depth + 1)), allowed: table.allowed.map((row) => row.slice(0, depth + 1)),
+  });
+  const depths = range(maxDepth(best) + 1).filter((depth) => depth || table.allowed.some((row) => row[0]));
+  const candidates = depths.map((depth) => makeSchedule(limited(depth), minGain, [], depth)), rows = rowsAt(table, batches);
   const merits = candidates.map((schedule) => {
     const chosen = rows.map((row, i) => row[depthAt(schedule, batches[i])]);
     return [chosen.every((value, i) => value >= rows[i][0]), mean(chosen.map(Math.log))];
@@ -129,55 +122,12 @@ function expressible(table, batches, best, minGain) {
   return candidates[argbest(merits, (a, b) => a[0] > b[0] || (a[0] === b[0] && a[1] > b[1]))];
 }
 
-const pays = (table, batches, schedule) => rowsAt(table, batches)
+export const pays = (table, batches, schedule) => rowsAt(table, batches)
   .some((row, i) => depthAt(schedule, batches[i]) > 0 && row[depthAt(schedule, batches[i])] > 1);
 
-// The engine's setting: { schedule, text, file, needs, notes }. `format`: as site/templates.py wrote it.
-export function configuration(format, table, batches, minGain, hurdles) {
-  const end = table.batches[table.batches.length - 1], notes = [];
-  let schedule, best, kept;
-  if (format.style === "fixed") schedule = fixedSchedule(table, batches);
-  else if (format.style === "ranges") {
-    const beyond = format.sizes ? table.batches.filter((batch) => batch > format.sizes[format.sizes.length - 1]) : [];
-    schedule = makeSchedule(table, minGain, { boundaries: format.sizes && [...format.sizes, ...beyond] });
-  } else {
-    best = makeSchedule(table, minGain);
-    const warm = format.warm ? alwaysDrafting(table) : table;
-    kept = format.warm ? makeSchedule(warm, minGain) : best;
-    schedule = expressible(warm, batches, kept, minGain);
-  }
-  if (!pays(table, batches, schedule)) {
-    return { schedule: fixed(0, end), text: "", file: null, needs: "", notes: batches.length === 1 ? format.off_one : format.off_many };
-  }
-  if (format.style === "descending") {
-    if (format.warm && stops(best)) notes.push(format.starved);
-    if (schedule[0].depth !== maxDepth(kept)) notes.push(format.nearest);
-    schedule = format.warm ? toTheEnd(schedule) : endingOff(schedule);
-    const plain = { ...format.many, notes };
-    return { schedule, ...filled(plain, schedule, format, hurdles) };
-  }
-  const form = schedule.length === 1 ? format.one : stops(schedule) ? format.stops : format.many;
-  return { schedule, ...filled(form, schedule, format, hurdles) };
-}
-
-const toTheEnd = (schedule) => schedule.map((entry, i) => (i === schedule.length - 1 ? { ...entry, last: MAX_BATCH } : entry));
-
-function endingOff(schedule) {
-  const last = schedule[schedule.length - 1];
-  return last.depth === 0 || last.last >= MAX_BATCH ? schedule : [...schedule, { first: last.last + 1, last: MAX_BATCH, depth: 0 }];
-}
-
-function filled(form, schedule, format, hurdles) {
-  const depth = maxDepth(schedule);
-  const ending = schedule[schedule.length - 1].depth === 0 ? schedule.slice(0, -1) : schedule;
-  const key = (entry) => format.sizes?.find((size) => size >= entry.first) ?? entry.first;
-  const values = {
-    ranges: `[${schedule.map((entry) => `[${entry.first}, ${entry.last}, ${entry.depth}]`).join(", ")}]`,
-    entries: ending.map((entry) => `${entry.last}: ${entry.depth}`).join(", "),
-    slots: `{${schedule.map((entry) => `"${key(entry)}": {"candidate_steps": [${entry.depth}]}`).join(", ")}}`,
-    depth, "depth+1": depth + 1,
-    p_min: Math.min(Math.max(hurdles[depth - 1] ?? 0, 0), 0.99).toFixed(2),
-  };
-  const fill = (text) => text && text.replace(/\{(ranges|entries|slots|depth\+1|depth|p_min)\}/g, (_, name) => values[name]);
-  return { text: fill(form.text), file: fill(form.file), needs: form.needs, notes: form.notes };
+// The schedule as the engine reads it, up to any batch.
+export function extended(schedule, { beyond }, maxBatch) {
+  const [first, last, depth] = schedule[schedule.length - 1];
+  if (beyond === "keeps") return [...schedule.slice(0, -1), [first, maxBatch, depth]];
+  return beyond === "stops" && depth > 0 && last < maxBatch ? [...schedule, [last + 1, maxBatch, 0]] : schedule;
 }

@@ -1,0 +1,1 @@
+"""Rows of the public kernel tables that only fits and validation read."""

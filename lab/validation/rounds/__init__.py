@@ -1,0 +1,1 @@
+"""Whole rounds and steps with prompts of a real engine, on a real GPU."""

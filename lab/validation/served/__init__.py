@@ -1,0 +1,1 @@
+"""Time between tokens of served models, as third parties measured it."""

@@ -1,0 +1,108 @@
+"""Which schedules an engine can run, as data, and the best of them: the static site chooses by the same rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from specmargin.decisions.plan import MAX_BATCH
+from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthRule:
+    """What limits an engine's schedules. Texts tell the user where a limit costs something; None: no such limit."""
+
+    whole_block: str | None = None  # always the deepest draft
+    one_depth: str | None = None  # the same depth at all batches
+    never_off: str | None = None  # never depth 0
+    deepest_first: str | None = None  # no batch has a deeper draft than batch 1
+    ends: tuple[int, ...] = ()  # the depth changes only after these batches, and after any beyond the last of them
+    beyond: Literal["", "keeps", "stops"] = ""  # what is written for batches beyond the table; "": nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    schedule: Schedule
+    limits: tuple[str, ...]  # what the engine cannot express
+
+
+def choose(rule: DepthRule, table: DepthTable, batches: tuple[int, ...], min_gain: float) -> Chosen:
+    """The best schedule under the rule. `batches`: those of the plan, by which schedules are compared."""
+    if rule.whole_block is not None:
+        deepest = table.speedup_by_batch_depth.shape[1] - 1
+        return Chosen(schedule=Schedule.fixed(deepest, last=table.largest), limits=(rule.whole_block,))
+    if rule.one_depth is not None:
+        return Chosen(schedule=fixed_schedule(table, batches), limits=(rule.one_depth,))
+    beyond_ends = table.batches[table.batches > rule.ends[-1]].tolist() if rule.ends else []
+    ends = [*rule.ends, *beyond_ends] if rule.ends else None
+    best = make_schedule(table, min_gain=min_gain, boundaries=ends)
+    limits = []
+    if rule.never_off is not None:
+        limits += [rule.never_off] if best.stops else []
+        table = always_drafting(table)
+        best = make_schedule(table, min_gain=min_gain, boundaries=ends)
+    schedule = best
+    if rule.deepest_first is not None:
+        schedule = _deepest_first(table, batches, best, min_gain)
+        limits += [rule.deepest_first] if schedule.ranges[0].depth != best.max_depth else []
+    return Chosen(schedule=schedule, limits=tuple(limit for limit in limits if limit))
+
+
+def fixed_schedule(table: DepthTable, batches: tuple[int, ...]) -> Schedule:
+    """The one depth that is best on average over the plan's batches, among depths that lose at none of them.
+
+    If every depth loses somewhere, the best on average. Steps beyond the largest CUDA graph count at their price.
+    """
+    speedup = table.at(batches).speedup_by_batch_depth.copy()
+    speedup[:, 0] = 1.0  # speculation left out
+    never_loses = np.asarray((speedup >= 1.0).all(axis=0))
+    mean = np.log(speedup).mean(axis=0)
+    candidates = never_loses if never_loses[1:].any() else np.ones_like(never_loses)
+    depth = int(np.where(candidates, mean, -np.inf).argmax())
+    return Schedule.fixed(depth, last=table.largest)
+
+
+def always_drafting(table: DepthTable) -> DepthTable:
+    """Without depth 0, for an engine that cannot go there."""
+    allowed = table.allowed_by_batch_depth.copy()
+    allowed[:, 0] &= ~allowed[:, 1:].any(axis=1)
+    return replace(table, allowed_by_batch_depth=allowed)
+
+
+def pays(table: DepthTable, batches: tuple[int, ...], schedule: Schedule) -> bool:
+    """Whether the schedule beats plain decoding at one of the plan's batches."""
+    depths = schedule.depths_at(batches)
+    drafting = depths > 0
+    speedup = table.at(batches).speedup_by_batch_depth[np.arange(depths.size), depths]
+    return bool((speedup[drafting] > 1.0).any())
+
+
+def _deepest_first(table: DepthTable, batches: tuple[int, ...], best: Schedule, min_gain: float) -> Schedule:
+    """Among schedules that start at their deepest, the fastest at the plan's batches that is below off at none."""
+    if best.ranges[0].depth == best.max_depth:
+        return best
+    candidates = [
+        make_schedule(table.limited(deepest), min_gain=min_gain, first_depth=deepest)
+        for deepest in range(best.max_depth + 1)
+        if deepest or table.allowed_by_batch_depth[:, 0].any()
+    ]
+    speedup = table.at(batches).speedup_by_batch_depth
+
+    def merit(schedule: Schedule) -> tuple[bool, float]:
+        chosen = speedup[np.arange(len(batches)), schedule.depths_at(batches)]
+        return bool((chosen >= speedup[:, 0]).all()), float(np.log(chosen).mean())
+
+    return max(candidates, key=merit)
+
+
+def extended(schedule: Schedule, rule: DepthRule) -> Schedule:
+    """The schedule as the engine reads it, up to any batch."""
+    last = schedule.ranges[-1]
+    if rule.beyond == "keeps":
+        return Schedule(ranges=(*schedule.ranges[:-1], replace(last, last=MAX_BATCH)))
+    if rule.beyond == "stops" and last.depth > 0 and last.last < MAX_BATCH:
+        return Schedule(ranges=(*schedule.ranges, Range(first=last.last + 1, last=MAX_BATCH, depth=0)))
+    return schedule

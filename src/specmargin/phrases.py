@@ -1,0 +1,73 @@
+"""Sentences as data: templates with slots, filled here and, for the static site, in the browser.
+
+`{name}` and `{name:.2f}` stand for a value or for another phrase; `{name!}` stands for nothing, but needs a value. A
+value is absent if it is None or False. A part in brackets is left out where a value of it is absent, and of several
+templates the first is used that has all its values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Values = Mapping[str, Any]
+Phrases = Mapping[str, Sequence[str]]  # templates by name
+
+_SLOT = re.compile(r"\{([a-z_]+)(!|:[^}]*)?\}")
+_OPTIONAL = re.compile(r"\[([^\]]*)\]")
+_CUT = "…"
+
+
+def say(name: str, phrases: Phrases, values: Values) -> str | None:
+    """The phrase; None where no template of it has all its values."""
+    texts = (_filled(template, phrases, values) for template in phrases[name])
+    return next((text for text in texts if text is not None), None)
+
+
+def listed(each: str, items: Sequence[Values], phrases: Phrases, *, between: str, most: int) -> str:
+    """One phrase per item; of more than `most`, the first two and the last.
+
+    Beside its values, an item knows whether it is the `first`, the `end`, the `only` one, and part of a list that was
+    `cut`.
+    """
+    count = len(items)
+    places = [
+        {"first": i == 0, "end": i == count - 1, "only": count == 1, "cut": count > most} | dict(item)
+        for i, item in enumerate(items)
+    ]
+    parts = [say(each, phrases, place) or "" for place in places]
+    return between.join(parts if count <= most else [*parts[:2], _CUT, parts[-1]])
+
+
+def fill(template: str, values: Values) -> str:
+    """A template of which every value is there; brackets are just brackets."""
+    text = _plain(template, {}, values)
+    if text is None:
+        raise ValueError(f"a value of {template!r} is missing among {sorted(values)}")
+    return text
+
+
+def _filled(template: str, phrases: Phrases, values: Values) -> str | None:
+    required, optional = _OPTIONAL.split(template)[::2], _OPTIONAL.findall(template)
+    texts = [_plain(part, phrases, values) for part in required]
+    if None in texts:
+        return None
+    extras = [_plain(part, phrases, values) or "" for part in optional]
+    return "".join(str(text) + extra for text, extra in zip(texts, [*extras, ""], strict=True))
+
+
+def _plain(part: str, phrases: Phrases, values: Values) -> str | None:
+    found = {name: _value(name, phrases, values) for name, _ in _SLOT.findall(part)}
+    if any(value is None or value is False for value in found.values()):
+        return None
+
+    def shown(slot: re.Match[str]) -> str:
+        name, form = slot.groups(default="")
+        return "" if form == "!" else format(found[name], form[1:])
+
+    return _SLOT.sub(shown, part)
+
+
+def _value(name: str, phrases: Phrases, values: Values) -> Any:
+    return say(name, phrases, values) if name in phrases else values.get(name)

@@ -1,0 +1,172 @@
+"""What a service delivers under a stated load: whole requests, prefill and queues included, by the simulator.
+
+Speculation speeds up decoding alone. Requests also wait for prompts, their own and those of others, so the service
+gains less than a decoding step does; with long inputs and short outputs it gains next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from specmargin.acceptance.survival import Survival
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
+from specmargin.errors import ScenarioError, needs_extra
+
+if TYPE_CHECKING:
+    from specmargin.simulator.policies import PolicyChoice
+    from specmargin.simulator.serving import Serving
+    from specmargin.simulator.steady import Steady
+
+_GENERATIONS = 16  # requests per user; the first quarter is left out, and the last ones
+_LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
+# Lengths that vary need more requests: the speed-ups of four seeds differ by up to 2% with 2,048 requests, by up to 11%
+# with 16 per user. The limit of steps (about 2 µs each) is for few users with long outputs, who need fewer requests.
+_VARIED_REQUESTS, _VARIED_STEPS = 2048, 200_000
+_MUCH_PREFILL = 0.4  # share of the time from which on the headline mentions it
+_MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLoad:
+    """Requests of one kind: `users` that send their next when the last one ends, or a Poisson rate."""
+
+    input_tokens: int
+    output_tokens: int
+    users: int | None = None
+    requests_per_second: float | None = None
+    range_ratio: float = 0.0  # lengths are uniform within this fraction of their means; 0: all equal
+    prefix_hit: float = 0.0
+    max_num_batched_tokens: int = 8192
+    requests: int | None = None  # of a benchmark, which is judged as a whole; None: a service in steady state
+
+    def __post_init__(self) -> None:
+        if (self.users is None) == (self.requests_per_second is None):
+            raise ScenarioError("a load is a number of concurrent users or a request rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The same load without speculation and under the plan's setting."""
+
+    load: ServiceLoad
+    gpus: int
+    plain: Steady
+    speculating: Steady
+
+    @property
+    def speedup(self) -> float:
+        """Of output tokens per second; with a request rate, of the time between tokens."""
+        if self.load.users is not None:
+            return self.speculating.tokens_per_second / self.plain.tokens_per_second
+        if not self.plain.tpot_seconds or not self.speculating.tpot_seconds:  # requests of one token have none
+            return 1.0
+        return self.plain.tpot_seconds / self.speculating.tpot_seconds
+
+
+def headline(of: Service) -> str:
+    """What the service gains, in one or two sentences."""
+    load, gain = of.load, of.speedup
+    spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
+    tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
+    if load.users is not None:
+        subject = f"With {load.users:,} concurrent requests of {tokens}"
+        change = (
+            f"{of.plain.tokens_per_second:,.0f} to {of.speculating.tokens_per_second:,.0f} output tokens per second"
+        )
+    else:
+        subject = f"At {load.requests_per_second:g} requests per second, each of {tokens}"
+        before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (of.plain, of.speculating))
+        change = f"{before:.1f} to {after:.1f} ms per token"
+    text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×)."
+    if gain < 1.0:
+        text += " Leave speculation off for this load."
+    share = of.plain.prefill_share
+    if share > _MUCH_PREFILL:
+        text += f" Prefill takes {share:.0%} of the time without speculation, and drafting does not shorten it."
+    return text
+
+
+def service_values(of: Service, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
+    """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
+    low, high = (service_bound(of, decode_speedup, bound) for bound in decode_range)
+    load = {name: value for name, value in asdict(of.load).items() if name != "requests"}  # a plan has none
+    values: dict[str, Any] = {"speedup": of.speedup, "speedup_low": low, "speedup_high": high, **load}
+    for name, steady in (("plain", of.plain), ("speculating", of.speculating)):
+        values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / of.gpus}
+    return values
+
+
+def service_bound(of: Service, decode_speedup: float, bound: float) -> float:
+    """The service's speed-up if decode steps gained `bound` instead: by Amdahl's law, prefill stays as it is."""
+    decoding = 1.0 - of.plain.prefill_share
+    time = 1.0 / of.speedup + decoding * (1.0 / bound - 1.0 / decode_speedup)
+    return 1.0 / max(time, 1e-9)
+
+
+def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
+    """Simulate the load twice. `schedule` is what the engine drafts."""
+    with needs_extra("simulate"):
+        from specmargin.simulator.run import simulate, with_tables  # noqa: PLC0415 (Numba is an extra)
+        from specmargin.simulator.steady import steady_state, whole_run  # noqa: PLC0415
+
+    serving = _serving(pricer, load, depth=schedule.max_depth, seed=seed)
+    serving = with_tables(serving)
+    run, judged = partial(simulate, serving), steady_state if load.requests is None else whole_run
+    plain = judged(run())
+    drafting = schedule.max_depth > 0
+    speculating = judged(run(choice=_choice(schedule, serving.engine.max_num_seqs))) if drafting else plain
+    return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
+
+
+def _requests(load: ServiceLoad) -> int:
+    """Of a closed loop in steady state."""
+    users = load.users or 1
+    least = max(_GENERATIONS * users, _LEAST_REQUESTS)
+    if load.range_ratio == 0.0:
+        return least
+    return max(least, min(_VARIED_REQUESTS, _VARIED_STEPS * users // load.output_tokens))
+
+
+def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Serving:
+    from specmargin.simulator.engine import EngineSettings  # noqa: PLC0415
+    from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415
+    from specmargin.simulator.serving import Serving  # noqa: PLC0415
+    from specmargin.simulator.workload import ClosedLoop, Poisson, Workload, length_around  # noqa: PLC0415
+
+    survival: Survival = pricer.scenario.survival
+    if load.users is not None:
+        arrivals: ClosedLoop | Poisson = ClosedLoop(users=load.users, requests=load.requests or _requests(load))
+    else:
+        assert load.requests_per_second is not None
+        arrivals = Poisson(requests_per_second=load.requests_per_second, requests=_LEAST_ARRIVALS)
+    return Serving(
+        pricer=pricer,
+        workload=Workload(
+            arrivals=arrivals,
+            prompt=length_around(load.input_tokens, load.range_ratio),
+            output=length_around(load.output_tokens, load.range_ratio),
+        ),
+        bank=drawn_rounds({"all": survival}, max(depth, 1), seed=seed),
+        policy="none",
+        engine=EngineSettings(
+            max_num_seqs=max(_MIN_SEQS, load.users or 0),
+            max_num_batched_tokens=load.max_num_batched_tokens,
+            prefix_hit=load.prefix_hit,
+        ),
+        max_depth=max(depth, 1),
+        seed=seed,
+    )
+
+
+def _choice(schedule: Schedule, max_batch: int) -> PolicyChoice:
+    import numpy as np  # noqa: PLC0415
+
+    from specmargin.policies.policy import ScheduledDepth  # noqa: PLC0415
+    from specmargin.simulator.policies import PolicyChoice  # noqa: PLC0415
+
+    depths = np.concatenate([[0], schedule.depths_at(np.arange(1, max_batch + 1))]).astype(np.int64)
+    policy = ScheduledDepth(name="setting", depth_by_batch=depths)
+    return PolicyChoice(name="setting", policy=policy, held_depth=schedule.max_depth)

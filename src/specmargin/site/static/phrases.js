@@ -1,0 +1,34 @@
+// Sentences from templates: `phrases.py` in the browser. Python writes the templates, so that each exists once.
+
+const SLOT = /\{([a-z_]+)(!|:[^}]*)?\}/g, OPTIONAL = /\[([^\]]*)\]/;
+const absent = (value) => value === null || value === undefined || value === false;
+
+// Python's `format(value, form)` for the forms ",", ".2f", ",.0f" and "g".
+function formatted(value, form) {
+  if (typeof value === "string") return value;
+  const digits = /\.(\d)f/.exec(form)?.[1];
+  const precision = digits === undefined ? { maximumFractionDigits: 6 } : { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return value.toLocaleString("en", { ...precision, useGrouping: form.includes(","), roundingMode: "halfEven" });
+}
+
+// A template with its values; null where one is absent.
+export function fill(template, values, valueOf = (name) => values[name]) {
+  const slots = [...template.matchAll(SLOT)].map(([, name, form]) => [valueOf(name), form ?? ""]);
+  if (slots.some(([value]) => absent(value))) return null;
+  return template.replace(SLOT, () => { const [value, form] = slots.shift(); return form === "!" ? "" : formatted(value, form); });
+}
+
+export function say(name, phrases, values) {
+  const valueOf = (slot) => (slot in phrases ? say(slot, phrases, values) : values[slot]);
+  for (const template of phrases[name]) {
+    const parts = template.split(OPTIONAL).map((part) => fill(part, values, valueOf)); // every second one is optional
+    if (parts.every((part, i) => i % 2 || part !== null)) return parts.join("");
+  }
+  return null;
+}
+
+export function listed(each, items, phrases, between, most) {
+  const count = items.length;
+  const parts = items.map((item, i) => say(each, phrases, { first: i === 0, end: i === count - 1, only: count === 1, cut: count > most, ...item }));
+  return (count > most ? [...parts.slice(0, 2), "…", parts[count - 1]] : parts).join(between);
+}

@@ -1,0 +1,203 @@
+"""Whether speculation pays, the draft depth per batch size, and the engine configuration.
+
+Prints a verdict, one row per batch size, and the flags for the engine.
+
+Examples:
+
+  specmargin plan qwen3.6-35b-a3b --gpu h200
+
+  specmargin plan deepseek-v3 --gpu h200 --gpus 8 --parallel ep --acceptance 0.82
+
+  specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import Field
+
+from specmargin.answers.answer import Answer
+from specmargin.answers.blocks import Block, Line
+from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Outputs
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.verb import verb
+from specmargin.errors import needs_extra
+from specmargin.files import check_new, is_table, write_table, write_text
+from specmargin.verbs.plan.request_schema import PlanRequest
+
+if TYPE_CHECKING:
+    from specmargin.decisions.compare import Comparison
+    from specmargin.decisions.rows import PlanRow
+    from specmargin.decisions.scenario import Scenario
+    from specmargin.decisions.unverified import Unverified
+    from specmargin.figures.figure import Chart
+    from specmargin.formats.base import EngineConfig
+    from specmargin.verbs.plan.drafter_plan import DrafterPlan
+
+
+class PlanOutputs(ChartOutputs):
+    output: Annotated[
+        Path | None,
+        Field(description="Write the engine configuration to this file, or the table to FILE.csv."),
+        FILE.named("--output", "-o"),
+    ] = None
+    policy: Annotated[
+        Path | None,
+        Field(description="Write the policy file of the live controller in vLLM or SGLang (docs/guide/vllm.md)."),
+        FILE,
+    ] = None
+    sps_table: Annotated[
+        Path | None,
+        Field(description="Write the price table of SGLang's DSpark (--engine sglang --drafter dspark)."),
+        FILE,
+    ] = None
+    explain: Annotated[
+        bool,
+        Field(description="Also print bottlenecks, experts, break-even lengths, notes and all sources."),
+        OUTPUT,
+    ] = False
+
+    def check(self) -> None:
+        if self.output is not None and not is_table(self.output):  # the engine's configuration, of any name
+            check_new(self.output, force=self.force)
+            return self.model_copy(update={"output": None}).check()
+        return super().check()
+
+
+@verb(PlanRequest, outputs=PlanOutputs, waiting="planning; a load is simulated, which first compiles the simulator")
+def plan(request: PlanRequest, outputs: PlanOutputs | None = None) -> PlanAnswer:
+    from specmargin.verbs.plan.drafter_plan import compare, drafter_plans
+    from specmargin.verbs.plan.price_table import check_price_table
+
+    if outputs is not None and outputs.sps_table is not None:
+        check_price_table(request)
+    ranked = tuple(drafter_plans(request))
+    compared = None if request.compare is None else compare(ranked[0], request, request.compare)
+    return PlanAnswer(request=request, ranked=ranked, compared=compared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanAnswer(Answer[PlanRequest]):
+    ranked: tuple[DrafterPlan, ...]  # one per drafter, the best first
+    compared: Comparison | Unverified | None  # with what `compare` names
+    messages: tuple[str, ...] = ()  # about files that were written
+
+    schema: ClassVar[str] = "specmargin.plan/2"
+
+    @property
+    def best(self) -> DrafterPlan:
+        return self.ranked[0]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.best.plan.scenario
+
+    @property
+    def verdict(self) -> str:
+        from specmargin.verbs.plan.values import answer_text
+
+        return answer_text(self.best)
+
+    @property
+    def rows(self) -> Sequence[PlanRow]:
+        """One per batch size, for the best drafter."""
+        return self.best.plan.rows
+
+    def flags(self, engine: str | None = None) -> str:
+        """The setting to paste: of the engine that was priced, or of another one, which is then priced itself."""
+        if engine is None or engine == self.request.engine:
+            return self.best.config.text
+        options = self.request.model_dump(exclude_unset=True) | {"engine": engine, "engine_version": None}
+        return plan(read_request(PlanRequest, options)).best.config.text
+
+    def table(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.values()["rows"]
+        return rows
+
+    def values(self) -> dict[str, Any]:
+        from specmargin.formats import find_engine
+        from specmargin.verbs.plan.comparison import compared_values
+        from specmargin.verbs.plan.values import plan_values
+
+        values = plan_values(self.ranked, find_engine(self.request.engine), self.request.gpu_hour_price)
+        return values if self.compared is None else values | compared_values(self.compared)
+
+    def resolved(self) -> dict[str, Any]:
+        return {"batch": [row.batch for row in self.rows], "context": self.scenario.context}
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self._shown(explain=False)
+
+    def explained(self) -> Iterator[Block]:
+        yield from self._shown(explain=True)
+
+    def _shown(self, *, explain: bool) -> Iterator[Block]:
+        from specmargin.verbs.plan.text import plan_blocks
+
+        yield from plan_blocks(self.ranked, self.compared, explain=explain)
+        for message in self.messages:
+            yield Line(f"Wrote {message}.")
+
+    def chart(self) -> Chart:
+        from specmargin.figures.payoff import plan_figure
+
+        return plan_figure(self.best.plan, by_context=bool(self.best.by_context)).chart()
+
+    # --- files ---
+
+    def written(self, outputs: Outputs) -> Self:
+        if not isinstance(outputs, PlanOutputs):
+            return self
+        answer = self._with_output(outputs)
+        if outputs.plot is not None:
+            from specmargin.figures.files import save
+
+            save(self.plot(), outputs.plot)
+        return answer._with_policy(outputs)._with_price_table(outputs)
+
+    def _with_output(self, outputs: PlanOutputs) -> Self:
+        """Rows as CSV, or the engine's configuration; flags that are shown then name the file that was written."""
+        path, config = outputs.output, self.best.config
+        if path is None:
+            return self
+        if is_table(path):
+            write_table(path, self.table(), force=outputs.force)
+            return self
+        write_text(path, config.file_text or f"{config.text}\n", force=outputs.force)
+        return self._with_config(config.with_file(str(path)))
+
+    def _with_policy(self, outputs: PlanOutputs) -> Self:
+        if outputs.policy is None:
+            return self
+        with needs_extra("live"):
+            from specmargin.verbs.plan.policy_file import write_policy
+        from specmargin.formats import find_engine
+        from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS
+
+        config, message = write_policy(
+            outputs.policy,
+            self.best,
+            self.request.acceptance,
+            engine=find_engine(self.request.engine),
+            max_batch=self.request.max_batch or MAX_NUM_SEQS,
+            force=outputs.force,
+        )
+        return self._with_config(config, message)
+
+    def _with_price_table(self, outputs: PlanOutputs) -> Self:
+        if outputs.sps_table is None:
+            return self
+        from specmargin.verbs.plan.price_table import write_price_table
+
+        config, message = write_price_table(
+            outputs.sps_table, self.best, max_batch=self.request.max_batch, force=outputs.force
+        )
+        return self._with_config(config, message)
+
+    def _with_config(self, config: EngineConfig, *messages: str) -> Self:
+        ranked = (replace(self.best, config=config), *self.ranked[1:])
+        return replace(self, ranked=ranked, messages=(*self.messages, *messages))

@@ -1,0 +1,95 @@
+"""From an answer to the commands that serve it and check it, and their JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specmargin.catalog.ids import listed_variants
+from specmargin.catalog.lookup import hub_id, model_names
+from specmargin.decisions.certainty import SpeedupRange
+from specmargin.decisions.rows import PlanRow
+from specmargin.formats.base import EngineFormat
+from specmargin.formats.commands import COMMANDS, Benchmark, Launch
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
+
+OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
+_LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
+
+
+def serve_json(answer: DrafterPlan, engine: EngineFormat) -> dict[str, Any]:
+    """The command that starts the server."""
+    request, layout = answer.request, answer.plan.scenario.layout
+    model, quantize = served_model(request.model, request.weights, engine.name)
+    command = COMMANDS[engine.name].serve(
+        Launch(
+            model=model,
+            gpus=layout.gpus,
+            parallel=layout.parallel,
+            config=answer.config,
+            memory_utilization=request.memory_utilization,
+            kv_cache=request.kv_cache,
+            quantize=quantize,
+            sequences=answer.headline_row.batch,
+            context=round(answer.plan.scenario.context) + OUTPUT_TOKENS,
+        )
+    )
+    return {
+        "command": command.text,
+        "file_name": command.file_name,
+        "file_text": command.file_text,
+        "notes": list(command.notes),
+    }
+
+
+def check_json(answer: DrafterPlan, engine: EngineFormat, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
+    """The benchmark for one row, or for the load, and what it should show."""
+    request, service = answer.request, answer.service
+    context = round(answer.plan.scenario.context)
+    load = Benchmark(
+        model=served_model(request.model, request.weights, engine.name)[0],
+        input_tokens=request.isl if service is not None and request.isl else max(context - OUTPUT_TOKENS // 2, 1),
+        output_tokens=request.osl if service is not None and request.osl else OUTPUT_TOKENS,
+        concurrency=(request.concurrency or row.batch) if service is not None else row.batch,
+        requests_per_second=None if service is None else request.qps,
+    )
+    plain, drafting = row.no_spec_tpot_seconds, row.tpot_seconds
+    if service is not None and service.plain.tpot_seconds and service.speculating.tpot_seconds:
+        plain, drafting = service.plain.tpot_seconds, service.speculating.tpot_seconds
+    commands = COMMANDS[engine.name]
+    per_second = commands.metric.endswith("t/s")
+    values = [1.0 / value if per_second else value * 1e3 for value in (drafting, plain)]
+    return {
+        "command": commands.check(load),
+        "metric": commands.metric,
+        "predicted": values[0],
+        "predicted_without_speculation": values[1],
+        "ratio": plain / drafting,
+        "ratio_low": plain / drafting * sure.low / row.speedup,
+        "ratio_high": plain / drafting * sure.high / row.speedup,
+        "note": commands.lengths_note if service is not None and service.load.range_ratio > 0.0 else None,
+    }
+
+
+def served_model(model: str, weights: str | None, engine: str) -> tuple[str, str | None]:
+    """What the engine loads, and the precision to which it quantizes that."""
+    known = model.lower() in model_names()
+    name = hub_id(model.lower()) if known else _folder(model)
+    if weights is None or engine == "llamacpp":
+        return name, None
+    variants = listed_variants().values()
+    listed = [each.id for each in variants if known and each.model == model.lower() and each.weights == weights]
+    if listed:
+        return listed[0], None
+    if weights in _LOADED_AS and engine in ("vllm", "sglang"):
+        return name, _LOADED_AS[weights]
+    return f"<{name} in {weights}>", None
+
+
+def _folder(model: str) -> str:
+    """Of a model on this machine; absolute paths are shortened to their last part."""
+    path = Path(model)
+    if not path.exists():
+        return model
+    folder = path.parent if path.is_file() else path
+    return folder.name if folder.is_absolute() else str(folder)

@@ -1,0 +1,128 @@
+"""What `plan --compare` adds: two sources of prices side by side, or the unverified bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
+from specmargin.decisions.compare import ComparedRow, Comparison, Side
+from specmargin.decisions.unverified import Unverified, UnverifiedRow, unverified_json
+from specmargin.words import UNVERIFIED, duration
+
+_NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
+
+
+def compared_blocks(compared: Comparison | Unverified) -> Iterator[Block]:
+    yield from _unverified(compared) if isinstance(compared, Unverified) else _prices(compared)
+    yield GAP
+
+
+def _prices(comparison: Comparison) -> Iterator[Block]:
+    prices, other = comparison.ours.prices.name, comparison.other.prices.name
+    yield bold(f"draft and speed-up by {prices} and {other} prices")
+    yield Table(
+        columns=[*right("batch", prices, "loss", other, "loss"), *left(f"drafting adds: {prices} ({other})")],
+        rows=[
+            [
+                str(row.batch),
+                f"{row.ours.depth} {row.ours.speedup:.2f}×",
+                _regret(row.ours),
+                f"{row.other.depth} {row.other.speedup:.2f}×",
+                _regret(row.other),
+                _largest_difference(row),
+            ]
+            for row in comparison.rows
+        ],
+    )
+    yield dim(_summary(comparison))
+
+
+def _regret(side: Side) -> str:
+    return "0" if side.regret < 0.005 else f"{side.regret:.0%}"
+
+
+def _largest_difference(row: ComparedRow) -> str:
+    """The component whose added time, relative to a plain step, differs most between the two prices."""
+    if row.ours.depth == row.other.depth == 0:
+        return "–"
+    largest = row.differences[0]
+    return f"{largest.component} {largest.added:+.0%} ({largest.other_added:+.0%})"
+
+
+def _summary(comparison: Comparison) -> str:
+    other = comparison.other.prices.name
+    worst = max(comparison.rows, key=lambda row: row.ours.regret)
+    if worst.ours.regret < _NEGLIGIBLE:
+        return f"following {other} prices would cost under {_NEGLIGIBLE:.0%} of goodput at each of these batches"
+    return (
+        f"following {other} prices would cost up to {worst.ours.regret:.0%} of goodput (batch {worst.batch}); "
+        "loss: fraction of goodput lost with the other column's draft"
+    )
+
+
+def _unverified(unverified: Unverified) -> Iterator[Block]:
+    yield Table(
+        title=f"Unverified decoding ({UNVERIFIED})",
+        columns=right(
+            "batch", "draft", "plan", "free verification", "unverified bound", "verification", "share of round"
+        ),
+        rows=[_unverified_cells(row) for row in unverified.rows],
+    )
+    yield dim(
+        "bound: every draft token is committed for the price of drafting and one plain step. It leaves out that the "
+        "target needs the KV of these tokens, which takes nearly as long as verifying them. Free verification: the "
+        "same round, but only the tokens that the target accepts; verification: time of the verify step beyond a "
+        "plain step"
+    )
+
+
+def _unverified_cells(row: UnverifiedRow) -> list[str]:
+    bound = row.bound
+    return [
+        str(row.batch),
+        str(bound.depth) if row.planned_depth else f"0 (bound: {bound.depth})",
+        f"{row.planned_speedup:.2f}×",
+        f"{row.free_speedup:.2f}×",
+        f"{bound.speedup:.2f}×",
+        duration(bound.verification_seconds),
+        f"{bound.verification_share:.0%}",
+    ]
+
+
+# --- as JSON ---
+
+
+def compared_values(compared: Comparison | Unverified) -> dict[str, Any]:
+    """The key that `compare` adds."""
+    if isinstance(compared, Unverified):
+        return {"unverified": unverified_json(compared)}
+    return {"comparison": _comparison_json(compared)}
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "prices": comparison.ours.prices.name,
+        "other_prices": comparison.other.prices.name,
+        "rows": [
+            {
+                "batch": row.batch,
+                "ours": _side(row.ours),
+                "other": _side(row.other),
+                "differences": [
+                    {"name": d.component, "added": d.added, "other_added": d.other_added} for d in row.differences
+                ],
+            }
+            for row in comparison.rows
+        ],
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "depth": side.depth,
+        "speedup": side.speedup,
+        "verify_seconds": side.verify_seconds,
+        "speedup_of_the_other_depth": side.speedup_of_the_other,
+        "regret": side.regret,
+    }

@@ -1,0 +1,92 @@
+"""`plan --explain`: bottlenecks by batch, how to read the table, the effect of routing, and every source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, dim, left, right, sourced
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow
+from specmargin.formats import find_engine
+from specmargin.prices.model import Resource
+from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
+
+_LEGEND = (
+    "draft: draft tokens per sequence and step with these flags",
+    "better: a depth that would be faster by more than --min-gain; none: no speculation",
+    "tok/s: tokens per second over all sequences with these flags; plain: without speculation",
+    "ms/token: time between tokens of one sequence",
+    "break-even: per-token acceptance at which this depth breaks even",
+    "accept length: break-even in tokens per round, including the bonus token, as engines report it",
+    "hurdle: survival at which verifying one more draft token pays, drafting excluded; survival: probability that a "
+    "draft token and all before it are accepted; never pays: not even a token that is certain to be accepted",
+    "experts/GPU: distinct experts per layer that a step reads on the busiest GPU",
+    "comm: share of the step spent in communication between GPUs",
+    "bottleneck: component, and its limiting resource, that one more position waits for",
+)
+
+
+def details(best: DrafterPlan) -> Iterator[Block]:
+    for note in best.config.notes:
+        yield dim(note)
+    yield from _commands(best)
+    yield _bottlenecks(best.plan)
+    yield GAP
+    for line in _LEGEND:
+        yield dim(line)
+    yield GAP
+    effect = best.routing_effect
+    if effect is not None:
+        yield Line(str(effect))
+        yield GAP
+    yield from sourced(best.plan.pricer.sources)
+
+
+def _commands(best: DrafterPlan) -> Iterator[Block]:
+    """The whole command, and the benchmark that checks the first row that fits, or the load."""
+    row, engine = best.headline_row, find_engine(best.request.engine)
+    serve = serve_json(best, engine)
+    check = check_json(best, engine, row, best.ranges[best.plan.rows.index(row)])
+    yield bold("start the server:")
+    yield Verbatim(serve["command"])
+    if serve["file_text"] and serve["file_name"] != best.config.file_name:
+        yield Verbatim(f"{serve['file_name']}:\n{serve['file_text']}".removesuffix("\n"))
+    yield bold("check the prediction on it:")
+    yield Verbatim(check["command"])
+    expected = f"{check['metric']} {check['predicted']:.2f}"
+    if best.config.text:
+        expected += f"; without speculation {check['predicted_without_speculation']:.2f}"
+    yield Line(f"expected: {expected}")
+    if check["note"]:
+        yield dim(check["note"])
+    yield GAP
+
+
+def _bottlenecks(plan: Plan) -> Table:
+    scenario = plan.scenario
+    several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
+    columns = ["batch", "plain ms", "accept length", "hurdle"]
+    columns += [*(["experts/GPU"] if moe else []), *(["comm"] if several else [])]
+    return Table(
+        title=f"weights {scenario.weight_names}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices",
+        columns=[*right(*columns), *left("bottleneck")],
+        rows=[
+            [
+                f"{row.batch:,}",
+                f"{row.no_spec_tpot_seconds * 1e3:.2f}",
+                "never" if row.break_even_accept_length is None else f"{row.break_even_accept_length:.2f}",
+                row.hurdle_text,
+                *([f"{row.distinct_experts:.0f}"] if moe else []),
+                *([f"{row.communication_share:.0%}"] if several else []),
+                _bottleneck(row),
+            ]
+            for row in plan.rows
+        ],
+    )
+
+
+def _bottleneck(row: PlanRow) -> str:
+    if row.bound_resource is Resource.COLLECTIVES:
+        return str(row.bound_component)
+    return f"{row.bound_component} ({row.bound_resource})"

@@ -1,0 +1,242 @@
+"""The plan of one drafter: rows, contexts, load, and the engine's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+import numpy as np
+
+from specmargin.answers.request_schema import MAX_BATCH
+from specmargin.answers.scenarios import scenarios_of
+from specmargin.catalog.accuracy import price_errors
+from specmargin.catalog.drafters import DraftChoice
+from specmargin.catalog.lookup import find_device
+from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
+from specmargin.decisions.compare import Comparison
+from specmargin.decisions.compare import compare as compare_sources
+from specmargin.decisions.grid import Grid
+from specmargin.decisions.load import Load, Operating, settle, settle_plain
+from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
+from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.schedule import Schedule
+from specmargin.decisions.setting import Setting
+from specmargin.decisions.unverified import Unverified, unverified
+from specmargin.decisions.warnings import price_warnings
+from specmargin.errors import ScenarioError
+from specmargin.formats import find_engine
+from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
+from specmargin.modes import RooflineForm
+from specmargin.prices.drafters import OverlappedDrafter
+from specmargin.simulator.service import Service, ServiceLoad, service
+from specmargin.verbs.plan.request_schema import PlanRequest
+
+UNVERIFIED = "unverified"
+MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
+DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterPlan:
+    request: PlanRequest
+    choice: DraftChoice
+    own_acceptance: bool  # given with the request, not bundled
+    plan: Plan
+    config: EngineConfig
+    by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
+    load: Load | None
+    warnings: tuple[str, ...]  # about the prices
+    no_spec: Operating | None  # where the load settles without speculation
+    speculating: Operating | None
+    ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
+    service: Service | None = None  # the load as whole requests
+
+    @property
+    def routing_effect(self) -> RoutingEffect | None:
+        """Against uniform routing; priced when asked for."""
+        return routing_effect(self.plan)
+
+    @property
+    def headline_range(self) -> SpeedupRange | None:
+        """Of the row that the verdict names; None if nothing is drafted there."""
+        of_row = self.ranges[self.plan.rows.index(self.headline_row)]
+        return of_row if of_row.inputs else None
+
+    @property
+    def headline_row(self) -> PlanRow:
+        """The first that fits."""
+        return next((row for row in self.plan.rows if row.fits), self.plan.rows[0])
+
+    @property
+    def mean_speedup(self) -> float:
+        rows = [row for row in self.plan.rows if row.fits] or list(self.plan.rows)
+        return sum(row.speedup for row in rows) / len(rows)
+
+
+def drafter_plans(request: PlanRequest) -> list[DrafterPlan]:
+    """One per requested drafter, the best first."""
+    if request.isl is not None and request.osl is not None:
+        request = request.model_copy(update={"context": round(request.isl + request.osl / 2.0)})
+    by_drafter = [drafter_plan(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
+    return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
+
+
+def load_of(request: PlanRequest) -> Load | None:
+    if request.qps is None or request.isl is None or request.osl is None:
+        return None
+    target = None if request.tpot_slo is None else request.tpot_slo * 1e-3
+    return Load(
+        requests_per_second=request.qps,
+        input_tokens=request.isl,
+        output_tokens=request.osl,
+        tpot_target_seconds=target,
+    )
+
+
+def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> DrafterPlan:
+    """The setting first; everything else is what that setting gives."""
+    setting, load = setting_of(request, pricer), load_of(request)
+    no_spec, speculating = None, None
+    if load is not None:
+        no_spec = settle_plain(pricer, load)
+        speculating = settle(pricer, load, setting)
+    batches = _batches(pricer, request, setting, no_spec, speculating)
+    check_range("batch", batches, 1, MAX_BATCH)
+    config = engine_config(choice, pricer, batches, request, setting)
+    setting = setting.with_schedule(config.schedule)
+    if load is not None:
+        speculating = settle(pricer, load, setting)
+        batches = _batches(pricer, request, setting, no_spec, speculating)
+    plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
+    return DrafterPlan(
+        request=request,
+        choice=choice,
+        own_acceptance=request.acceptance is not None,
+        plan=plan,
+        config=config,
+        by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},
+        load=load,
+        warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
+        no_spec=no_spec,
+        speculating=speculating,
+        ranges=_ranges(plan, request),
+        service=_service(pricer, request, config.schedule),
+    )
+
+
+def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:
+    errors = price_errors(plan.scenario.prices.name)
+    return speedup_ranges(plan, errors, own_acceptance=request.acceptance is not None)
+
+
+def row_and_range(of: DrafterPlan, batch: int) -> tuple[PlanRow, SpeedupRange]:
+    """What the same setting gives at any batch, and how sure that is."""
+    for row, sure in zip(of.plan.rows, of.ranges, strict=True):
+        if row.batch == batch:
+            return row, sure
+    alone = replace(of.plan, rows=(of.plan.row_at(batch),))
+    return alone.rows[0], _ranges(alone, of.request)[0]
+
+
+def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Service | None:
+    load = service_load(request)
+    return None if load is None else service(pricer, load, schedule)
+
+
+def service_load(request: PlanRequest) -> ServiceLoad | None:
+    """None: the request names batch sizes instead."""
+    if request.isl is None or request.osl is None or (request.concurrency is None and request.qps is None):
+        return None
+    if request.concurrency is None and find_spec("numba") is None:
+        return None  # a rate can be planned without the simulator
+    return ServiceLoad(
+        input_tokens=request.isl,
+        output_tokens=request.osl,
+        users=request.concurrency,
+        requests_per_second=request.qps,
+        range_ratio=request.range_ratio,
+        prefix_hit=request.prefix_hit,
+        max_num_batched_tokens=request.max_num_batched_tokens
+        or find_engine(request.engine).batched_tokens(find_device(request.gpu)),
+    )
+
+
+def compare(best: DrafterPlan, request: PlanRequest, what: str) -> Comparison | Unverified:
+    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
+    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
+
+
+def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
+    """The same plan under other prices, with the recommended drafter."""
+    plan = best.plan
+    changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
+    others = scenarios_of(request.model_copy(update=changes))
+    other = next(scenario for _, scenario in others if scenario.drafter == plan.scenario.drafter)
+    if other.prices.name == plan.scenario.prices.name:
+        raise ScenarioError(f"--compare {prices}: the plan uses {prices} prices already; name another source")
+    batches = [row.batch for row in plan.rows]
+    return compare_sources(plan.pricer, Pricer(other), batches, plan.setting)
+
+
+def setting_of(request: PlanRequest, pricer: Pricer) -> Setting:
+    """The depths to choose from."""
+    setting = Setting.of(pricer.scenario, max_depth=request.depth)
+    return setting.without_graph_limit() if request.ignore_graph_limit else setting
+
+
+def _batches(
+    pricer: Pricer,
+    request: PlanRequest,
+    setting: Setting,
+    no_spec: Operating | None,
+    speculating: Operating | None,
+) -> list[int]:
+    if no_spec is not None and speculating is not None:
+        return sorted({no_spec.batch, speculating.batch})
+    if request.batch is not None:
+        return list(request.batch)
+    fits = max(pricer.no_spec_largest_batch, 1)
+    if request.concurrency is not None:
+        drafting = max(pricer.largest_batch(setting.max_depth), 1)
+        return sorted({min(request.concurrency, drafting), min(request.concurrency, fits)})
+    return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
+
+
+def engine_config(
+    choice: DraftChoice, pricer: Pricer, batches: list[int], request: PlanRequest, setting: Setting
+) -> EngineConfig:
+    """The schedule for these batches, in the engine's format, from the depths that the setting allows."""
+    grid, stop = pricer.grid(batches, setting.max_depth), pricer.scenario.early_stop
+    fits = pricer.largest_batch(setting.held_depth(grid))
+    last = request.max_batch or max(MAX_NUM_SEQS, min(fits, HORIZON), *batches)
+    form = find_engine(request.engine)
+    schedule = ScheduleRequest(
+        table=setting.depth_table(pricer, max_batch=last),
+        batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
+        drafter_kind=choice.kind,
+        drafter_model=choice.model,
+        overlapped=isinstance(choice.drafter, OverlappedDrafter),
+        parallel=pricer.scenario.layout.parallel,
+        min_gain=request.min_gain,
+        hurdle_by_depth=_hurdles(grid),
+        p_min=None if stop is None else stop.p_min,
+        drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(setting.max_depth),
+        release=find_release(form, request.engine_version),
+    )
+    config = form.write(schedule)
+    configured = config.schedule.max_depth
+    if request.max_batch is not None or configured == 0:
+        return config
+    reach = min(pricer.largest_batch(configured), HORIZON)
+    if reach <= last:
+        return config
+    # Shallower drafts were configured than are best somewhere, so that more sequences fit.
+    return form.write(replace(schedule, table=setting.depth_table(pricer, max_batch=reach)))
+
+
+def _hurdles(grid: Grid) -> tuple[float, ...]:
+    """At the first batch: the survival at which verifying token 1, 2, … pays."""
+    added = np.diff(grid.verify_seconds[0]) / grid.batches[0]
+    return tuple((added * grid.goodput[0, 1:]).tolist())

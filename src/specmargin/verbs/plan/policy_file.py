@@ -1,0 +1,84 @@
+"""`plan --policy FILE`: the precomputed tables from which the live controller decides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from specmargin.acceptance.bank import read_bank
+from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
+from specmargin.acceptance.schema import read_acceptance
+from specmargin.files import write_text
+from specmargin.formats.base import EngineConfig, EngineFormat
+from specmargin.live.making import make_policy
+from specmargin.live.policy_schema import PolicyFile, policy_text
+from specmargin.live.settings_schema import Mode, Range
+from specmargin.live.sglang.names import KEY
+from specmargin.policies.tables import scenario_table
+from specmargin.step import FloatArray
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
+
+_MOST_ROUNDS = 512  # in the sample: more would not change the look-ahead
+
+
+def write_policy(
+    path: Path, best: DrafterPlan, acceptance: str | None, *, engine: EngineFormat, max_batch: int, force: bool
+) -> tuple[EngineConfig, str]:
+    """Write the file; returns the engine's setting, whose flags may name it, and a message for the user."""
+    inside = engine.with_policy is not None
+    calibrator, sample = (None, None) if inside else _confidence(acceptance)  # SGLang shows no confidences
+    text = policy_text(_policy(best, calibrator, sample, max_batch=max_batch, plan_graphs=inside))
+    config, what = best.config, "the policy of the live controller"
+    if engine.with_policy is not None:
+        settings = {"mode": Mode.ADAPTIVE.value, "policy": json.loads(text)}
+        config = engine.with_policy(config, {KEY: settings}).with_file(str(path))
+        text, what = config.file_text or "", f"{engine.title}'s adaptive configuration with {what}"
+        config = replace(config, file_text=None)  # written: too long to be shown
+    write_text(path, text, force=force)
+    gated = "gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
+    return config, f"{path}, {what} ({gated})"
+
+
+def _policy(
+    best: DrafterPlan, calibrator: Logistic | None, sample: FloatArray | None, *, max_batch: int, plan_graphs: bool
+) -> PolicyFile:
+    pricer, scenario = best.plan.pricer, best.plan.scenario
+    schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
+    return make_policy(
+        table=scenario_table(pricer, best.plan.setting, max_batch=max_batch),
+        survival=scenario.survival.up_to(best.plan.setting.max_depth),
+        schedule=schedule or [(1, max_batch, 0)],
+        model=scenario.architecture.name,
+        drafter=best.choice.kind,
+        device=scenario.device.name,
+        context=scenario.context,
+        sources={name: str(source) for name, source in pricer.sources.items()},
+        calibrator=calibrator,
+        sample=sample,
+        plan_graphs=plan_graphs,
+    )
+
+
+def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | None]:
+    """Calibrator and sample of the bank or profile that `--acceptance` names; none for a curve or a constant."""
+    path = Path(acceptance) if acceptance else None
+    if path is not None and acceptance is not None and not path.exists():
+        path = Path(acceptance.rpartition(":")[0] or acceptance)
+    if path is None or not path.exists():
+        return None, None
+    if path.suffix == ".json":
+        profile = read_acceptance(path)
+        if profile.calibrator is None or not profile.sample:
+            return None, None
+        weights = np.array(profile.calibrator.weights)
+        return Logistic(weights=weights, depths=profile.calibrator.depths, rich=True), np.array(profile.sample)
+    rounds = read_bank([path]).with_confidence()
+    if rounds is None:
+        return None, None
+    calibrator = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
+    survival = survival_of(rounds, calibrator)
+    chosen = np.random.default_rng(0).permutation(survival.shape[0])[:_MOST_ROUNDS]
+    return calibrator, survival[chosen]

@@ -1,0 +1,145 @@
+"""The request of `plan`, and the fields that describe a load."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from specmargin.answers.request_schema import (
+    LOAD,
+    MAX_BATCH,
+    MAX_CONTEXT,
+    NUMBER,
+    QUESTION,
+    DepthField,
+    ScenarioRequest,
+    listed,
+    parse_numbers,
+)
+
+MAX_USERS = 8192  # concurrent requests of a plan
+RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of real traffic vary
+
+ConcurrencyField = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_USERS, description="Concurrent requests; simulates the service, including prefill."),
+    LOAD.as_("N"),
+]
+RateField = Annotated[
+    float | None, Field(gt=0, le=1e6, description="Requests per second, instead of --concurrency."), LOAD.as_("RATE")
+]
+InputField = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
+    NUMBER,
+    LOAD.as_("TOKENS"),
+]
+OutputField = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
+    NUMBER,
+    LOAD.as_("TOKENS"),
+]
+RangeField = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="Lengths vary by this fraction around --isl and --osl, uniformly, as in vLLM's "
+        "--random-range-ratio; 0: all equal, which keeps requests in step.",
+    ),
+    LOAD.as_("FRACTION"),
+]
+TpotField = Annotated[
+    float | None,
+    Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
+    LOAD.as_("MS"),
+]
+GpuHourField = Annotated[
+    float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
+]
+
+
+_OF_REQUESTS = {"isl", "osl", "range_ratio", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}
+
+
+class PlanRequest(ScenarioRequest):
+    batch: Annotated[
+        tuple[int, ...] | None,
+        BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
+        Field(description="Batch sizes: 1,4,16 or 1-64."),
+        LOAD.as_("LIST", "1, 2, 4 ... up to what fits"),
+    ] = None
+    contexts: Annotated[
+        tuple[int, ...],
+        listed(32),
+        Field(description="Also plan at these context lengths: 1k,8k,64k."),
+        LOAD.as_("LIST"),
+    ] = ()
+    concurrency: ConcurrencyField = None
+    qps: RateField = None
+    isl: InputField = None
+    osl: OutputField = None
+    range_ratio: RangeField = RANGE_RATIO
+    prefix_hit: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Fraction of input tokens found in the prefix cache."),
+        LOAD.as_("FRACTION"),
+    ] = 0.0
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Field(ge=64, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM; longer prompts are split."),
+        NUMBER,
+        LOAD.as_("N", "the engine's on this GPU"),
+    ] = None
+    tpot_slo: TpotField = None
+    depth: DepthField = 8
+    min_gain: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Ignore smaller gains: the schedule has the fewest ranges within this of the best depths.",
+        ),
+        QUESTION.as_("FRACTION"),
+    ] = 0.02
+    max_batch: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_BATCH, description="Largest batch size in the schedule."),
+        QUESTION.as_("N", "512, or what fits if that is more"),
+    ] = None
+    ignore_graph_limit: Annotated[
+        bool, Field(description="Also consider steps beyond the largest CUDA graph, priced without a graph."), QUESTION
+    ] = False
+    engine_version: Annotated[
+        str | None,
+        Field(description="Release of the engine that the flags are for: 0.5.23, 1.3.0rc8."),
+        QUESTION.as_("RELEASE", "the newest whose rules are known"),
+    ] = None
+    compare: Annotated[
+        str | None,
+        Field(
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: compare with "
+            "committing every draft token, a lossy upper bound that shows what verification costs."
+        ),
+        QUESTION.as_("SOURCE"),
+    ] = None
+    gpu_hour_price: GpuHourField = None
+
+    @model_validator(mode="after")
+    def _one_load(self) -> PlanRequest:
+        given = self.model_fields_set
+        loads = [f"--{name}" for name in ("concurrency", "qps") if getattr(self, name) is not None]
+        if len(loads) > 1:
+            raise ValueError("give one load: --concurrency or --qps")
+        if not loads and given & _OF_REQUESTS:
+            raise ValueError("--isl, --osl and the options of requests need a load: add --concurrency or --qps")
+        if self.tpot_slo is not None and self.qps is None:
+            raise ValueError("--tpot-slo needs a request rate: --qps")
+        if loads and (self.isl is None or self.osl is None):
+            raise ValueError(f"{loads[0]} needs --isl and --osl (input and output tokens per request)")
+        if loads and given & {"batch", "context"}:
+            raise ValueError(f"{loads[0]} determines batch and context: leave out --batch and --context")
+        return self

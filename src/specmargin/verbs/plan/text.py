@@ -1,0 +1,253 @@
+"""A plan in the terminal, in 80 columns: verdict, table, flags, and where the numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from specmargin.answers.blocks import GAP, Block, Line, Style, Table, Verbatim, bold, dim, left, right, warned
+from specmargin.decisions.certainty import inputs_text
+from specmargin.decisions.compare import Comparison
+from specmargin.decisions.load import Load, Operating
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.unverified import Unverified
+from specmargin.formats import find_engine
+from specmargin.simulator.service import Service
+from specmargin.verbs.plan.comparison import compared_blocks
+from specmargin.verbs.plan.details import details
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.values import answer_text
+from specmargin.words import duration
+
+if TYPE_CHECKING:
+    from specmargin.simulator.steady import Steady
+
+_WIDTH = 80
+_MANY_ROWS = 9
+_BATCHES_ACROSS = 6  # columns of the tables with one column per batch
+
+
+def plan_blocks(
+    ranked: Sequence[DrafterPlan], compared: Comparison | Unverified | None, *, explain: bool
+) -> Iterator[Block]:
+    best = ranked[0]
+    crowded = not explain and _is_crowded(best)
+    yield bold(answer_text(best))
+    if not crowded:
+        yield GAP
+    yield from _loaded(best)
+    if len(ranked) > 1:
+        yield from _ranking(ranked)
+    yield from _rows(best.plan, best.request.gpu_hour_price, crowded=crowded)
+    if best.warnings:
+        yield from warned(best.warnings) if explain else [_first_warning(best.warnings)]
+    if not crowded and (explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS):
+        yield GAP
+    if compared is not None:
+        yield from compared_blocks(compared)
+    if best.by_context:
+        yield from _contexts(best)
+    yield from _config(best)
+    if explain:
+        yield GAP
+        yield from details(best)
+    else:
+        yield from _provenance(best)
+
+
+def _is_crowded(best: DrafterPlan) -> bool:
+    """Whether flags of several lines and many rows would make more than 30 lines."""
+    return len(best.plan.rows) >= _MANY_ROWS and "\n" in best.config.text
+
+
+def _first_warning(warnings: Sequence[str]) -> Line:
+    """One line; `--explain` has all of it."""
+    rest = " … (--explain)" if len(warnings) == 1 else f" … (and {len(warnings) - 1} more: --explain)"
+    text = f"warning: {warnings[0]}"
+    room = _WIDTH - len(rest)
+    whole = len(warnings) == 1 and len(text) <= _WIDTH
+    return Line(text if whole else text[:room].rpartition(" ")[0] + rest, Style.WARNING)
+
+
+# --- by batch ---
+
+
+def _title(plan: Plan) -> str:
+    scenario = plan.scenario
+    where, gpus, note = scenario.device.title, scenario.layout.gpus, ""
+    if gpus > 1:
+        where, note = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})", "; batch and tok/s over all GPUs"
+    return f"{scenario.drafter.name} on {where}, context {scenario.context:,.0f}{note}"
+
+
+def _rows(plan: Plan, price: float | None, *, crowded: bool) -> Iterator[Block]:
+    """`crowded`: of the batches that do not fit in memory, the first only."""
+    better = any(row.better_depth is not None for row in plan.rows)
+    first_too_large = min((row.batch for row in plan.rows if not row.fits), default=0)
+    shown = [row for row in plan.rows if row.fits or not crowded or row.batch <= first_too_large]
+    yield bold(_title(plan))  # not as the table's title, which wraps at the table's width
+    yield Table(
+        columns=[
+            *right("batch", "draft", "speed-up", *(["better"] if better else []), "tok/s", "plain", "ms/token"),
+            *right("break-even", "hurdle" if price is None else "$/Mtok"),
+        ],
+        rows=[_cells(row, price, better=better) for row in shown],
+        dim=frozenset(index for index, row in enumerate(shown) if not row.fits),
+    )
+    if any(not row.fits for row in plan.rows):
+        yield dim(_memory(plan))
+
+
+def _cells(row: PlanRow, price: float | None, *, better: bool) -> list[str]:
+    return [
+        f"{row.batch:,}",
+        str(row.depth) if row.fits else f"({row.depth})",
+        f"{row.speedup:.2f}×",
+        *([_better(row)] if better else []),
+        f"{row.goodput_tokens_per_second:,.0f}",
+        f"{row.no_spec_tokens_per_second:,.0f}",
+        f"{row.tpot_seconds * 1e3:.2f}",
+        "never" if row.break_even_acceptance is None else f"{row.break_even_acceptance:.2f}",
+        row.hurdle_text if price is None else f"{row.gpu_hours_per_million_tokens * price:.3f}",
+    ]
+
+
+def _better(row: PlanRow) -> str:
+    """Another depth that is faster by more than `--min-gain`."""
+    if row.better_depth is None:
+        return ""
+    return f"{row.better_depth or 'none'}: {row.better_speedup:.2f}×"
+
+
+def _memory(plan: Plan) -> str:
+    if not plan.setting.configured:
+        return f"(parentheses: does not fit in memory; {plan.largest_batch:,} sequences fit)"
+    return (
+        f"(parentheses: does not fit in memory; {plan.largest_batch:,} sequences fit at depth {plan.held_depth}, "
+        f"{plan.no_spec_largest_batch:,} plain)"
+    )
+
+
+def _spread(plan: Plan) -> list[int]:
+    """Indices of the rows shown as columns: first, last, and evenly spaced ones between."""
+    count = len(plan.rows)
+    if count <= _BATCHES_ACROSS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_BATCHES_ACROSS - 1)) for i in range(_BATCHES_ACROSS)})
+
+
+def _gain(row: PlanRow) -> str:
+    return f"{row.depth} {row.speedup:.2f}×" if row.fits else f"({row.depth} {row.speedup:.2f}×)"
+
+
+def _ranking(ranked: Sequence[DrafterPlan]) -> Iterator[Block]:
+    batches = [[row.batch for row in each.plan.rows] for each in ranked]
+    same = all(each == batches[0] for each in batches)
+    chosen = _spread(ranked[0].plan) if same else [0]
+    headings = [f"batch {batches[0][i]:,}" for i in chosen] if same else ["own batch"]
+    yield Table(
+        title="drafters, best first: draft and speed-up",
+        columns=[*left("drafter"), *right(*headings)],
+        rows=[[each.plan.scenario.drafter.name, *(_gain(each.plan.rows[i]) for i in chosen)] for each in ranked],
+    )
+    for each in ranked:
+        yield dim(f"  {each.plan.scenario.drafter.name}: {each.plan.scenario.survival.source}")
+    yield GAP
+
+
+def _contexts(best: DrafterPlan) -> Iterator[Block]:
+    chosen = _spread(best.plan)
+    yield bold("by context, with the same flags: draft and speed-up (parentheses: does not fit)")
+    yield Table(
+        columns=right("context", *(f"batch {best.plan.rows[i].batch:,}" for i in chosen)),
+        rows=[[f"{tokens:,}", *(_gain(rows[i]) for i in chosen)] for tokens, rows in best.by_context.items()],
+    )
+    yield GAP
+
+
+# --- under a load ---
+
+
+def _loaded(best: DrafterPlan) -> Iterator[Block]:
+    if best.service is not None:
+        target = None if best.load is None else best.load.tpot_target_seconds
+        assumed = "range_ratio" not in best.request.model_fields_set
+        yield from _service(best.service, target, range_assumed=assumed)
+    elif best.load is not None and best.no_spec is not None and best.speculating is not None:
+        yield from _settled(best.load, best.no_spec, best.speculating)
+
+
+def _service(service: Service, tpot_target_seconds: float | None, *, range_assumed: bool) -> Iterator[Block]:
+    sides = {"no speculation": service.plain, "with these flags": service.speculating}
+    yield bold("service, including prefill and queueing (means)")
+    yield Table(
+        columns=[*left(""), *right("tok/s", "per GPU", "ms/token", "TTFT", "batch", "draft", "prefill")],
+        rows=[[name, *_service_cells(steady, service.gpus)] for name, steady in sides.items()],
+    )
+    yield dim("ms/token: after the first; batch: decoding sequences; prefill: share of time")
+    yield dim(_lengths(service.load.range_ratio, assumed=range_assumed))
+    if tpot_target_seconds is not None:
+        met = (service.speculating.tpot_seconds or 0.0) <= tpot_target_seconds
+        yield Line(
+            f"target of {tpot_target_seconds * 1e3:g} ms per token: {'met' if met else 'missed'} with these flags"
+        )
+    yield GAP
+
+
+def _lengths(range_ratio: float, *, assumed: bool) -> str:
+    if range_ratio == 0.0:
+        return "lengths: all equal"
+    return f"lengths vary by ±{range_ratio:.0%}{', assumed (--range-ratio)' if assumed else ''}"
+
+
+def _service_cells(steady: Steady, gpus: int) -> list[str]:
+    return [
+        f"{steady.tokens_per_second:,.0f}",
+        f"{steady.tokens_per_second / gpus:,.0f}",
+        "" if steady.tpot_seconds is None else f"{steady.tpot_seconds * 1e3:.2f}",
+        duration(steady.ttft_seconds),
+        f"{steady.sequences:.0f}",
+        f"{steady.depth:.1f}",
+        f"{steady.prefill_share:.0%}",
+    ]
+
+
+def _settled(load: Load, no_spec: Operating, speculating: Operating) -> Iterator[Block]:
+    tokens, target = f"{load.input_tokens} + {load.output_tokens} tokens", load.tpot_target_seconds
+    yield bold(f"{load.requests_per_second:g} requests/s of {tokens} (times include prefill of other requests)")
+    rows = []
+    for name, point in (("no speculation", no_spec), ("with these flags", speculating)):
+        cells = [name, str(point.batch), str(point.depth), f"{point.tpot_seconds * 1e3:.2f}"]
+        cells.append(f"{point.prefill_share:.0%}")
+        if target is not None:
+            cells.append("met" if point.meets_target else f"missed ({target * 1e3:g} ms)")
+        rows.append(cells)
+    columns = [*left(""), *right("batch", "draft", "ms/token", "prefill"), *left(*(["target"] if target else []))]
+    yield Table(columns=columns, rows=rows)
+    yield GAP
+
+
+# --- flags and sources ---
+
+
+def _config(best: DrafterPlan) -> Iterator[Block]:
+    config, engine = best.config, find_engine(best.request.engine)
+    if not config.text:
+        yield Line(f"{engine.title}: {'; '.join(config.notes)}")
+    else:
+        yield bold(f"{engine.title} flags (for {config.needs}):")
+        yield Verbatim(config.text)
+        if config.limits:
+            yield dim(f"({'; '.join(config.limits)})")
+    if config.file_text:
+        yield Verbatim(f"{config.file_name}: {config.file_text}")
+
+
+def _provenance(best: DrafterPlan) -> Iterator[Line]:
+    """What was understood of `--acceptance`, and what kind of evidence the main inputs are."""
+    scenario = best.plan.scenario
+    if best.own_acceptance:
+        yield dim(f"acceptance: {scenario.survival.source.detail}".replace(", given by the user", ""))
+    kinds = f"prices: {scenario.prices.name}" if best.headline_range is None else inputs_text(best.headline_range)
+    yield dim(f"{kinds} (--explain)")

@@ -1,0 +1,161 @@
+"""A plan as JSON with stable keys, for `plan --json` and the web page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from specmargin.decisions.certainty import certainty_text
+from specmargin.decisions.load import Load, Operating
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.rows import PlanRow, rounded_seconds
+from specmargin.decisions.verdict import verdict
+from specmargin.formats.base import EngineFormat
+from specmargin.simulator.service import headline, service_values
+from specmargin.sources import weakest
+from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.drafter_plan import DrafterPlan
+
+
+def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: float | None) -> dict[str, Any]:
+    best = answers[0]
+    effect = best.routing_effect
+    plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
+    values: dict[str, Any] = {
+        "model": scenario.architecture.name,
+        "gpu": scenario.device.name,
+        "gpus": scenario.layout.gpus,
+        "parallel": str(scenario.layout.parallel),
+        "engine": engine.name,
+        "drafter": scenario.drafter.name,
+        "context": scenario.context,
+        "prices": scenario.prices.name,
+        "weights": scenario.weight_names,
+        "kv_cache": scenario.kv_precision.name,
+        "verdict": answer_text(best),
+        "sources": {name: str(source) for name, source in sources.items()},
+        "weakest_source": str(weakest(sources.values())),
+        "warnings": list(best.warnings),
+        "routing": scenario.routing.name if scenario.architecture.is_moe else None,
+        "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
+        "early_stop": _early_stop_values(plan),
+        "rows": [
+            row_values(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
+            for row, sure in zip(plan.rows, best.ranges, strict=True)
+        ],
+        "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
+        "pays_at_batches": [list(entry) for entry in plan.paying],
+        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
+        "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
+        "stops_at_batch": plan.stops_at_batch,
+        "stops_at_context": plan.stops_at_context,
+        "switch_acceptance": plan.switch_acceptance,
+        "largest_batch": plan.largest_batch,
+        "no_spec_largest_batch": plan.no_spec_largest_batch,
+        "peak_tokens_per_second": plan.peak_tokens_per_second,
+        "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
+        "config": best.config.text,
+        "config_supported": not best.config.unsupported,
+        "config_needs": best.config.needs,
+        "config_file": best.config.file_text,
+        "config_notes": [*best.config.limits, *best.config.notes],
+        "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
+        "serve": serve_json(best, engine),
+        "check": check_json(best, engine, best.headline_row, best.ranges[plan.rows.index(best.headline_row)]),
+    }
+    if best.by_context:
+        values["by_context"] = [
+            {"context": tokens, "rows": [row_values(row, price) for row in rows]}
+            for tokens, rows in best.by_context.items()
+        ]
+    if best.load is not None and best.no_spec is not None and best.speculating is not None:
+        values["load"] = _load_values(best.load, best.no_spec, best.speculating)
+    if best.service is not None:
+        row = best.headline_row
+        sure = best.ranges[plan.rows.index(row)]
+        values["service"] = service_values(best.service, row.speedup, (sure.low, sure.high))
+    if len(answers) > 1:
+        values["ranking"] = [
+            {
+                "drafter": entry.plan.scenario.drafter.name,
+                "mean_speedup": entry.mean_speedup,
+                "acceptance_source": str(entry.plan.scenario.survival.source),
+                "rows": [row_values(row, price) for row in entry.plan.rows],
+            }
+            for entry in answers
+        ]
+    return values
+
+
+def answer_text(best: DrafterPlan) -> str:
+    """What the service gains, with a load; the verdict; and how sure it is."""
+    parts = [] if best.service is None else [headline(best.service), "Decode steps alone:"]
+    parts.append(verdict(best.plan, unsupported=best.config.unsupported))
+    if best.headline_range is not None and best.plan.pays:
+        parts.append(certainty_text(best.headline_range, best.headline_row.batch))
+    return " ".join(parts)
+
+
+def _early_stop_values(plan: Plan) -> dict[str, Any] | None:
+    stop = plan.scenario.early_stop
+    if stop is None:
+        return None
+    return {"p_min": stop.p_min, "mean_drafted_by_depth": list(stop.mean_drafted_by_depth(plan.setting.max_depth))}
+
+
+def row_values(row: PlanRow, price: float | None) -> dict[str, Any]:
+    values = {
+        "batch": row.batch,
+        "depth": row.depth,
+        "speedup": row.speedup,
+        "goodput_tokens_per_second": row.goodput_tokens_per_second,
+        "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
+        "tpot_seconds": row.tpot_seconds,
+        "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
+        "better_depth": row.better_depth,
+        "better_speedup": row.better_speedup,
+        "hurdle": row.hurdle,
+        "hurdle_note": row.hurdle_note,
+        "hurdle_by_component": {str(name): _rounded(value, row) for name, value in row.hurdle_by_component.items()},
+        "break_even_acceptance": row.break_even_acceptance,
+        "break_even_accept_length": row.break_even_accept_length,
+        "break_even_depth": row.break_even_depth,
+        "distinct_experts": row.distinct_experts,
+        "bound_by": f"{row.bound_component}: {row.bound_resource}",
+        "communication_share": row.communication_share,
+        "gpu_hours_per_million_tokens": row.gpu_hours_per_million_tokens,
+        "fits": row.fits,
+    }
+    if price is not None:
+        cost = row.gpu_hours_per_million_tokens * price
+        values |= {
+            "cost_per_million_tokens": cost,
+            "no_spec_cost_per_million_tokens": cost * row.speedup,
+            "currency": "USD",
+        }
+    return values
+
+
+def _rounded(hurdle: float, row: PlanRow) -> float:
+    """Zero where the time behind it is below a nanosecond."""
+    return row.goodput_tokens_per_second * rounded_seconds(hurdle / row.goodput_tokens_per_second)
+
+
+def _load_values(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
+    def side(point: Operating) -> dict[str, Any]:
+        return {
+            "batch": point.batch,
+            "depth": point.depth,
+            "tpot_seconds": point.tpot_seconds,
+            "prefill_share": point.prefill_share,
+            "meets_target": point.meets_target,
+        }
+
+    return {
+        "requests_per_second": load.requests_per_second,
+        "input_tokens": load.input_tokens,
+        "output_tokens": load.output_tokens,
+        "no_spec": side(no_spec),
+        "speculating": side(speculating),
+    }

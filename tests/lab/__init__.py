@@ -1,0 +1,1 @@
+"""Tests of the laboratory, and of the package on its data."""
