@@ -67,12 +67,16 @@ class StructType(types.StructRef):
         return tuple((name, types.unliteral(field_type)) for name, field_type in fields)  # type: ignore[no-untyped-call]
 
 
-HandleBase = structref.StructRefProxy if TYPE_CHECKING or not nb.config.DISABLE_JIT else object
+_IS_PLAIN = bool(vars(nb.config)["DISABLE_JIT"])
+if TYPE_CHECKING:
+    from numba.experimental.structref import StructRefProxy as HandleBase
+else:
+    HandleBase = object if _IS_PLAIN else structref.StructRefProxy
 
 
-def define_handle(handle: type[HandleBase], struct: type[StructType], field: str) -> None:
-    """Make a handle that has one field. Without compilation it is a plain object."""
-    if nb.config.DISABLE_JIT:
-        handle.__init__ = lambda self, value: setattr(self, field, value)  # type: ignore[method-assign]
+def define_handle(handle: Any, struct: type[StructType], field: str) -> None:
+    """Make a subclass of `HandleBase` that has one field. Without compilation it is a plain object."""
+    if _IS_PLAIN:
+        handle.__init__ = lambda self, value: setattr(self, field, value)
     else:
         structref.define_proxy(handle, struct, [field])  # type: ignore[no-untyped-call]
