@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map readme docs screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api readme docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -18,14 +18,16 @@ fetched: $(VENV)/bin/python
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/fetch_sglang.py
 
+# Tests start many processes: without bytecode each of them would compile the whole package again.
+TESTS := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # The tests of a file share what they set up, so one worker runs them all; long files first (tests/conftest.py).
 test: $(VENV)/.installed-dev fetched
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(TESTS)
 
 # After each edit, in about a minute: without browser, golden files, published data and what is marked slow.
 test-fast: $(VENV)/.installed-dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
-		tests/unit tests/properties tests/contracts
+	$(TESTS) -m 'not slow' tests/unit tests/properties tests/contracts
 
 # 200 states of the page, 400 of the static site, then every bundled model, GPU and engine (continues where it was
 # stopped). `make test` runs samples of all three.
@@ -64,13 +66,17 @@ golden: $(VENV)/.installed-dev
 map:
 	$(PYTHON) scripts/update_map.py
 
+# The verbs as Python functions, with an option per field of their requests.
+api: $(VENV)/.installed-dev
+	$(BIN)/python scripts/update_api.py
+
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
 
 # The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
-	@echo "build/docs/index.html"
+	@echo "build/docs/index.html; with search: $(PYTHON) -m http.server -d build/docs"
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py

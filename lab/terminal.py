@@ -24,8 +24,10 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def run(main: Callable[[], object]) -> None:
-    """For `if __name__ == "__main__"`: an expected error is one sentence and exit status 2."""
+def run(main: Callable[[], object], doc: str | None = None) -> None:
+    """Run a command: expected errors are one sentence. `doc` is the help of a command without options."""
+    if doc is not None:
+        parser(doc).parse_args()
     try:
         main()
     except SpecmarginError as error:

@@ -19,7 +19,7 @@ from typing import Any
 import specmargin
 
 _KEYS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "data" / "verbs.json"
-_COMMAND = re.compile(r"^│ ([a-z][a-z-]*)  ", re.MULTILINE)
+_COMMAND = re.compile(r"^│ ([a-z][a-z-]*(?: [a-z-]+)*)  ", re.MULTILINE)
 _WIDTH = 88
 
 
@@ -34,6 +34,8 @@ def options() -> str:
     """A section per verb, and one per part of a verb that has parts (`measure vllm`)."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         verbs = _listed("")
+        if "plan" not in verbs:
+            raise RuntimeError("the help of specmargin lists no verbs: see _COMMAND in scripts/docs_hooks.py")
         parts = dict(zip(verbs, pool.map(_listed, verbs), strict=True))
         commands = [name for verb in verbs for name in (verb, *(f"{verb} {part}" for part in parts[verb]))]
         return "\n".join(pool.map(_section, commands))
@@ -46,8 +48,7 @@ def _listed(command: str) -> list[str]:
 
 
 def _section(command: str) -> str:
-    level = "###" if " " in command else "##"
-    return f"{level} {command}\n\n```text\n{help_of(command)}\n```\n"
+    return f"## {command}\n\n```text\n{help_of(command)}\n```\n"
 
 
 @cache

@@ -21,30 +21,31 @@ settings.load_profile("default")
 
 # Files that take longest: with `-n` they start first, so that a run ends with short ones on every core. The first three
 # need nothing compiled, or late: `tests/warm_up.py` compiles beside them.
-_LONGEST = (
+LONGEST = (
     "contracts/test_matrix.py",
     "golden/test_golden.py",
     "published/test_served_rows.py",
-    "explorer/test_browser.py",
-    "explorer/test_page.py",
-    "explorer/test_agreement.py",
     "published/test_reference_acceptance.py",
-    "contracts/test_requests.py",
+    "lab/test_modules.py",
+    "unit/test_service.py",
     "unit/test_sweep.py",
     "contracts/test_install.py",
-    "unit/test_policies.py",
-    "published/test_reference_routing.py",
-    "properties/test_busiest_rank.py",
+    "contracts/test_engine_formats.py",
     "explorer/test_openapi.py",
-    "contracts/test_readme.py",
-    "unit/test_modules.py",
-    "unit/test_service.py",
+    "explorer/test_site.py",
+    "contracts/test_requests.py",
+    "explorer/test_browser.py",
+    "unit/test_cli.py",
+    "explorer/test_page.py",
     "properties/test_simulator.py",
     "published/test_simulated_grid.py",
+    "explorer/test_api.py",
     "published/test_simulated_day.py",
+    "unit/test_controller.py",
+    "contracts/test_packaging.py",
 )
 # Files that `make test-fast` leaves out: they install, start servers or other processes, or compute for long.
-_SLOW = (
+SLOW = (
     "contracts/test_install.py",
     "contracts/test_live_page.py",
     "contracts/test_matrix.py",
@@ -63,7 +64,6 @@ _SLOW = (
     "unit/test_live_sglang.py",
     "unit/test_live_sglang_plan.py",
     "unit/test_measure.py",
-    "unit/test_modules.py",
     "unit/test_reference_profiles.py",
     "unit/test_routing_captures.py",
     "unit/test_simulate_cli.py",
@@ -91,9 +91,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {ROOT / "tests" / name: place for place, name in enumerate(_LONGEST)}
+    order = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
-    slow = {ROOT / "tests" / name for name in _SLOW}
+    slow = {ROOT / "tests" / name for name in SLOW}
     for item in items:
         if item.path in slow:
             item.add_marker(pytest.mark.slow)

@@ -26,16 +26,17 @@ from pathlib import Path
 import specmargin
 from specmargin.answers.scenarios import scenarios_of
 from specmargin.catalog.lookup import bundled_model, device_names, model_names
-from specmargin.cli import plan_view
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import verdict
 from specmargin.errors import InputError, ParallelismError
-from specmargin.formats import ENGINES, find_engine
+from specmargin.formats import ENGINES
 from specmargin.modes import Parallel
+from specmargin.show import terminal
 from specmargin.step import ExpertCounter
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan
 from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.plan.text import plan_blocks
 from tests import engine_readers
 from tests.engine_readers import READERS
 
@@ -235,7 +236,7 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
 def _output_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     captured = io.StringIO()
     with contextlib.redirect_stdout(captured):
-        plan_view.show([result], find_engine(engine), None, None, explain=False)
+        terminal.show(plan_blocks([result], None, explain=False))
     lines = captured.getvalue().splitlines()
     if len(lines) > _MOST_LINES:
         yield f"{len(lines)} lines of output"

@@ -20,6 +20,7 @@ from typing import Any
 from rich.progress import track
 
 from lab import CATALOG
+from lab.terminal import run
 from lab.validation.rounds.measured import TERMS, Rounds, fitted_engine_time, measured_rounds
 from lab.validation.rounds.prompts import with_eager_floors
 from lab.validation.served.engine_time import EngineFit, engine_fits
@@ -163,4 +164,4 @@ def _micro(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)

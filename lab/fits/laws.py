@@ -8,7 +8,6 @@ Every law carries its row count and its error on shapes that its fit did not see
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from lab.fits.fitting import fitted_law
 from lab.tables.collectives import all_reduce_rows, all_to_all_rows
 from lab.tables.features import gemm_terms_of, prefill_rows, prefill_terms_of, shape_numbers
 from lab.tables.modules import LAUNCH_BOUND, delta_net_shapes, measured_modules, measured_shapes, rows_of
+from lab.terminal import parser, run
 from specmargin.architecture.types import LinearAttention
 from specmargin.catalog.lookup import bundled_device
 from specmargin.hardware.layout import Layout
@@ -45,10 +45,10 @@ Entry = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with the shipped laws instead of writing them")
-    parser.add_argument("--gpu", action="append", help="only this device (may be repeated)")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--check", action="store_true", help="compare with the shipped laws instead of writing them")
+    options.add_argument("--gpu", action="append", help="only this device (may be repeated)")
+    arguments = options.parse_args()
     entries: list[Entry] = []
     kernels: dict[str, Any] = {}
     pairs = [(gpu, engine) for gpu in arguments.gpu or store.SYSTEMS for engine in store.ENGINES]
@@ -395,4 +395,4 @@ def _plain(gpu: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,7 +6,6 @@ python -m lab.fits.modules --check    # packs again and reports what would chang
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rich.progress import track
 
 from lab import CATALOG
 from lab.tables.modules import measured_times
+from lab.terminal import parser, run
 from specmargin.catalog.module_bounds import FILE, packed
 from specmargin.prices.kernels import store
 
@@ -21,9 +21,9 @@ TARGET = CATALOG / FILE
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with the shipped times instead of writing them")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--check", action="store_true", help="compare with the shipped times instead of writing them")
+    arguments = options.parse_args()
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for gpu in track(store.SYSTEMS, description="packing"):
         times = measured_times(gpu)
@@ -41,4 +41,4 @@ def _is_shipped(arrays: dict[str, np.ndarray[Any, Any]]) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

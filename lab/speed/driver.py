@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lab.live.policies import small_policy
+from lab.terminal import run
 from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
 from specmargin.live.driver import Driver
@@ -75,4 +76,4 @@ def _microseconds(driver: Driver, batch: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)

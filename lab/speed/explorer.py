@@ -8,7 +8,6 @@ chart. Needs a Chromium (`scripts/setup_browser.py`).
 
 from __future__ import annotations
 
-import argparse
 import re
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab import ROOT
+from lab.terminal import parser, run
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -44,9 +44,9 @@ Redraw = tuple[float, float]  # milliseconds in total, and of the server
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prices", default="", help="datasheet, laws or tables; default: the best available")
-    prices = parser.parse_args().prices
+    options = parser(__doc__)
+    options.add_argument("--prices", default="", help="datasheet, laws or tables; default: the best available")
+    prices = options.parse_args().prices
     browser_path = chromium()
     if browser_path is None:
         print("no Chromium found; run scripts/setup_browser.py")
@@ -123,4 +123,4 @@ def show(what: str, redraws: list[Redraw]) -> list[Redraw]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

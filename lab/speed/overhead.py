@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lab.live.stub_engine import ModelRunnerOutput, Request, Scheduler, configuration, specmargin_scheduler
+from lab.terminal import run
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text
 from specmargin.policies.tables import study_table
@@ -101,4 +102,4 @@ def _policy() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)

@@ -63,4 +63,4 @@ def plain(table: PriceTable, rate: float, survival: FloatArray) -> IntArray:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)

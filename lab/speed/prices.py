@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from lab.terminal import run
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
@@ -56,4 +57,4 @@ def _timed(call) -> float:  # type: ignore[no-untyped-def]
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)

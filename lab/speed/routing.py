@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.terminal import run
 from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.routing_profiles import bundled_routing
 from specmargin.routing.capture import ExpertIds, open_captures
@@ -74,4 +75,4 @@ def _product(hit_by_run_layer_expert: FloatArray, depths: IntArray) -> FloatArra
 
 
 if __name__ == "__main__":
-    main()
+    run(main, __doc__)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from lab import ROOT
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.app.serving import serving_of
-from specmargin.app.simulation_schema import read_simulation
+from specmargin.answers.simulation_schema import read_simulation
+from specmargin.answers.simulations import serving_of
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.decisions.pricer import Pricer

@@ -27,7 +27,8 @@ def median_and(middle: float, other: float) -> str:
 
 
 def show_accuracy(out: Console, lines: Sequence[Accuracy]) -> None:
-    shown = table("Accuracy: median absolute error (what the line names)", ("predicted",), ("number", *SOURCES))
+    title = "Accuracy: median absolute error, and in parentheses what the line names"
+    shown = table(title, ("predicted",), ("number", *SOURCES))
     for line in lines:
         shown.add_row(line.what, f"{line.count:,}", *(line.errors.get(source, "") for source in SOURCES))
     out.print(shown)

@@ -13,7 +13,7 @@ import polars as pl
 from rich.console import Console
 
 from lab.tables.features import gemm_terms_of, shape_numbers
-from lab.terminal import console, note, parser, run, table, tracked
+from lab.terminal import console, note, run, table, tracked
 from lab.validation.accuracy import Accuracy, median_and
 from lab.validation.skew import skewed_load
 from specmargin.catalog.lookup import bundled_device
@@ -298,10 +298,5 @@ def _show_misses(out: Console, lines: Sequence[KernelLine]) -> None:
     out.print()
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    report(console())
-
-
 if __name__ == "__main__":
-    run(main)
+    run(lambda: report(console()), __doc__)

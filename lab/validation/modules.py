@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from lab.tables.modules import ModuleRows, delta_net_shapes, measured_modules, measured_shapes
-from lab.terminal import console, note, parser, run, table, tracked
+from lab.terminal import console, note, run, table, tracked
 from lab.validation.accuracy import Accuracy
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.prices import find_prices, law_book
@@ -144,10 +144,5 @@ def _by_module(lines: Sequence[ModuleLine]) -> list[list[ModuleLine]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    report(console())
-
-
 if __name__ == "__main__":
-    run(main)
+    run(lambda: report(console()), __doc__)

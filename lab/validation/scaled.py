@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rich.console import Console
 
-from lab.terminal import console, note, parser, run, table
+from lab.terminal import console, note, run, table
 from lab.validation.accuracy import Accuracy, median_and
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.lookup import bundled_model
@@ -144,10 +144,5 @@ def _accuracy(lines: list[ScalingLine]) -> Accuracy:
     )
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    report(console())
-
-
 if __name__ == "__main__":
-    run(main)
+    run(lambda: report(console()), __doc__)

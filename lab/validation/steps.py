@@ -15,7 +15,7 @@ from rich.console import Console
 from scipy.optimize import nnls
 
 from lab import DATA
-from lab.terminal import console, note, parser, run, table
+from lab.terminal import console, note, run, table
 from lab.validation.accuracy import Accuracy, median_and
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.engine_times import NO_ENGINE_TIME
@@ -187,17 +187,12 @@ def report(out: Console) -> list[Accuracy]:
     out.print()
     unfitted = groups[SECOND_RUN]
     accuracy = Accuracy(
-        what="vLLM on an H200: verify steps, nothing fitted (worst)",
+        what="verify steps, nothing fitted (worst)",
         count=unfitted[0].count,
         errors={line.source: median_and(line.median_error, line.worst_error) for line in unfitted},
     )
     return [accuracy]
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    report(console())
-
-
 if __name__ == "__main__":
-    run(main)
+    run(lambda: report(console()), __doc__)

@@ -12,8 +12,7 @@ from specmargin._version import __version__
 
 if TYPE_CHECKING:
     from specmargin.acceptance.survival import Survival, break_even_acceptance, parse_acceptance
-    from specmargin.api.results import SimulateResult, SweepResult
-    from specmargin.api.verbs import coverage, duel, plan, price, simulate, sweep
+    from specmargin.api import coverage, design, duel, plan, price, simulate, sweep
     from specmargin.architecture.reader import load_architecture, read_architecture
     from specmargin.architecture.types import Architecture, ExpertPool
     from specmargin.catalog.drafters import find_acceptance, find_drafter
@@ -33,13 +32,17 @@ if TYPE_CHECKING:
     from specmargin.routing.profile import RoutingProfile, UniformRouting
     from specmargin.step import Step
     from specmargin.verbs.coverage import CoverageAnswer
+    from specmargin.verbs.design import DesignAnswer
     from specmargin.verbs.duel import DuelAnswer
     from specmargin.verbs.plan import PlanAnswer
     from specmargin.verbs.price import PriceAnswer
+    from specmargin.verbs.simulate import SimulateAnswer
+    from specmargin.verbs.sweep import SweepAnswer
 
 _MODULE_BY_NAME = {
     "Architecture": "architecture.types",
     "CoverageAnswer": "verbs.coverage",
+    "DesignAnswer": "verbs.design",
     "Device": "hardware.device",
     "DuelAnswer": "verbs.duel",
     "EngineTime": "prices.model",
@@ -57,16 +60,17 @@ _MODULE_BY_NAME = {
     "RooflineForm": "modes",
     "RoutingProfile": "routing.profile",
     "Scenario": "decisions.scenario",
-    "SimulateResult": "api.results",
+    "SimulateAnswer": "verbs.simulate",
     "SpecmarginError": "errors",
     "Step": "step",
     "StepPrice": "prices.model",
     "Survival": "acceptance.survival",
-    "SweepResult": "api.results",
+    "SweepAnswer": "verbs.sweep",
     "UniformRouting": "routing.profile",
     "break_even_acceptance": "acceptance.survival",
-    "coverage": "api.verbs",
-    "duel": "api.verbs",
+    "coverage": "api",
+    "design": "api",
+    "duel": "api",
     "find_acceptance": "catalog.drafters",
     "find_device": "catalog.lookup",
     "find_drafter": "catalog.drafters",
@@ -75,17 +79,18 @@ _MODULE_BY_NAME = {
     "load_architecture": "architecture.reader",
     "make_plan": "decisions.plan",
     "parse_acceptance": "acceptance.survival",
-    "plan": "api.verbs",
-    "price": "api.verbs",
+    "plan": "api",
+    "price": "api",
     "read_architecture": "architecture.reader",
-    "simulate": "api.verbs",
-    "sweep": "api.verbs",
+    "simulate": "api",
+    "sweep": "api",
     "verdict": "decisions.verdict",
 }
 
 __all__ = [  # the same names as above, spelt out for type checkers and readers
     "Architecture",
     "CoverageAnswer",
+    "DesignAnswer",
     "Device",
     "DuelAnswer",
     "EngineTime",
@@ -103,16 +108,17 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
     "RooflineForm",
     "RoutingProfile",
     "Scenario",
-    "SimulateResult",
+    "SimulateAnswer",
     "SpecmarginError",
     "Step",
     "StepPrice",
     "Survival",
-    "SweepResult",
+    "SweepAnswer",
     "UniformRouting",
     "__version__",
     "break_even_acceptance",
     "coverage",
+    "design",
     "duel",
     "find_acceptance",
     "find_device",
@@ -133,8 +139,17 @@ __all__ = [  # the same names as above, spelt out for type checkers and readers
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'specmargin' has no attribute {name!r}")
+        return _verb(name)
     return getattr(import_module(f"specmargin.{_MODULE_BY_NAME[name]}"), name)
+
+
+def _verb(name: str) -> Any:
+    """Any other verb, such as `specmargin.models()`: its options are keywords."""
+    from specmargin.verbs import find_verb, verb_names  # noqa: PLC0415
+
+    if name.startswith("_") or name.replace("_", " ") not in verb_names():
+        raise AttributeError(f"module 'specmargin' has no attribute {name!r}")
+    return find_verb(name.replace("_", " ")).ask
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ a structured array, read and written in place. `requests["prompt_tokens"]` is th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Protocol, TypeVar, cast, get_type_hints, overload
 
 import numpy as np
@@ -35,6 +36,7 @@ class Rows(Protocol[Row_co]):
     def __getitem__(self, index: str) -> npt.NDArray[Any]: ...
 
 
+@cache
 def record_type(row: type) -> np.dtype[Any]:
     """The record type of a class whose annotations are int and float. A field named as a method of NumPy's records
     would be that method where nothing is compiled."""
@@ -47,7 +49,7 @@ def record_type(row: type) -> np.dtype[Any]:
 
 def rows_of(row: type[Row], count: int = 1, **values: float) -> Rows[Row]:
     """`count` rows of zeros, with `values` in all of them."""
-    rows = np.zeros(count, dtype=record_type(row))
+    rows = np.zeros(count, dtype=record_type(cast(Any, row)))
     for name, value in values.items():
         rows[name] = value
     return cast("Rows[Row]", rows)

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import run
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.prices.measured_schema import PriceFile
@@ -66,6 +66,19 @@ def test_links_lead_somewhere(name: str) -> None:
         found = (page.parent / path).resolve() if path else page
         assert found.is_file(), target
         assert not anchor or anchor in _anchors(found.read_text()), target
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_named_files_exist(name: str) -> None:
+    for path in re.findall(r"(?<![\w./])((?:src|lab|tests|examples|scripts|docs)/[\w./-]*\w)", PAGES[name]):
+        assert (ROOT / path.removesuffix("/FILE")).exists(), path
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_modules_of_commands_exist(name: str) -> None:
+    for module in re.findall(r"python\s-m\s((?:lab|tests)(?:\.\w+)+)", PAGES[name]):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
 def _commands(text: str) -> list[str]:

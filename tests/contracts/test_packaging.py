@@ -34,7 +34,7 @@ def _shipped() -> set[str]:
 
 def test_the_wheel_holds_the_whole_package(built: Path) -> None:
     with ZipFile(built / f"specmargin-{__version__}-py3-none-any.whl") as wheel:
-        names = {name for name in wheel.namelist() if name.startswith("specmargin/")}
+        names = {name for name in wheel.namelist() if not name.startswith(f"specmargin-{__version__}.dist-info/")}
         entry_points = wheel.read(f"specmargin-{__version__}.dist-info/entry_points.txt").decode()
     assert names == _shipped()
     assert "specmargin/py.typed" in names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from specmargin.explorer.gallery import GALLERY
 from specmargin.explorer.guard import POLICY
 from specmargin.explorer.schema import Query
 from specmargin.explorer.uploads import LIMITS
+from tests.command_line import payload
 from tests.explorer.conftest import running
 
 SIMULATED = ("day", "policies")  # their charts carry their own rows
@@ -300,3 +302,28 @@ def test_models_of_the_catalog_are_those_bundled(client: httpx.Client) -> None:
     shown = client.get("/api/catalog").json()["models"]
     one = next(model for model in shown if model["name"] == "qwen3.6-35b-a3b")
     assert one["experts"] == find_model("qwen3.6-35b-a3b").pools[0].experts
+
+
+# --- verbs ---
+
+
+@pytest.mark.parametrize(
+    ("verb", "query"),
+    [
+        ("price", {"batch": "8", "depth": "2", "gpu": "b200"}),
+        ("duel", {"alpha": "0.9", "batch": "4"}),
+        ("coverage", {"positions": "1,8"}),
+    ],
+)
+def test_a_verb_answers_as_on_the_command_line(client: httpx.Client, verb: str, query: dict[str, str]) -> None:
+    answered = client.get(f"/api/{verb}", params=query)
+    assert answered.status_code == 200, answered.text
+    options = [word for name, value in ({"gpu": "h200"} | query).items() for word in (f"--{name}", value)]
+    assert answered.json() == payload(verb, "qwen3.6-35b-a3b", *options)
+
+
+def test_a_verb_reads_no_file_by_name(client: httpx.Client, tmp_path: Path) -> None:
+    refused = client.get("/api/coverage", params={"grouping": str(tmp_path)})
+    assert refused.status_code == 400
+    assert "may name a file" in refused.json()["error"]
+    assert client.get("/api/price", params={"model": str(tmp_path)}).status_code == 422

@@ -22,7 +22,7 @@ from tests.surfaces import Phase, Surface, best_goodput, replay
 
 DEEPEST = 8
 SETTLED = 200
-SEEDS = 2
+SEEDS = 3  # and their median: in one stream of dozens a chance draw keeps a worse depth for hundreds of steps
 
 
 def geometric(acceptance: float) -> FloatArray:
@@ -72,9 +72,10 @@ def test_on_measured_rounds_it_does_not_lose_to_its_own_table(name: str, batch: 
         made.append(replayed.goodput(SETTLED, phase.steps))
         assert set(replayed.depths.astype(np.int64)) <= set(allowed)
     best = best_goodput(phase, lambda depth: depth in allowed)
-    print(f"{np.mean(made) / scheduled:.4f} of its table (depth {planned}), {np.mean(made) / best:.4f} of the best")
-    assert np.mean(made) >= 0.99 * scheduled
-    assert np.mean(made) >= 0.97 * best
+    median = float(np.median(made))
+    print(f"{median / scheduled:.4f} of its table (depth {planned}), {median / best:.4f} of the best")
+    assert median >= 0.99 * scheduled
+    assert median >= 0.97 * best
 
 
 def test_a_cliff_that_no_price_knows_is_found() -> None:
@@ -86,12 +87,14 @@ def test_a_cliff_that_no_price_knows_is_found() -> None:
         | {"rest_seconds": without_cliff(256), "graph_depth_by_batch": None}
     )
     phase = Phase(surface=surface, acceptance=0.75, steps=800)
-    controller = Controller(
-        table=table, prior_survival=geometric(0.75), settings=ControllerSettings(candidates=(0, 1, 2, 3))
-    )
-    assert controller.draft(256).depth == 3
-    made = replay(controller, [phase], seed=0, learn_every=8).goodput(SETTLED, phase.steps)
-    assert made >= 0.97 * best_goodput(phase, lambda depth: depth in depths)
+    made = []
+    for seed in range(SEEDS):
+        controller = Controller(
+            table=table, prior_survival=geometric(0.75), settings=ControllerSettings(candidates=(0, 1, 2, 3))
+        )
+        assert controller.draft(256).depth == 3
+        made.append(replay(controller, [phase], seed=seed, learn_every=8).goodput(SETTLED, phase.steps))
+    assert np.median(made) >= 0.97 * best_goodput(phase, lambda depth: depth in depths)
 
 
 def without_cliff(max_batch: int) -> FloatArray:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from lab.tables.modules import LAUNCH_BOUND, measured_modules, measured_shapes, measured_times
-from lab.validation.modules import SOURCES, TOLERANCE, module_lines, sum_of_parts
+from lab.validation.modules import SOURCES, TOLERANCE, ModuleLine, module_lines, sum_of_parts
 
 from specmargin.catalog.lookup import bundled_device, bundled_model
 from specmargin.catalog.module_bounds import module_times
@@ -22,9 +23,14 @@ from specmargin.prices.kernels.terms import stages
 KINDS = {"mla", "dsa", "csa", "hca", "gdn"}
 
 
+@cache
+def lines_of(gpu: str) -> list[ModuleLine]:
+    return list(module_lines((gpu,)))
+
+
 @pytest.mark.parametrize("gpu", list(store.SYSTEMS))
 def test_no_sum_of_parts_exceeds_its_module_row(gpu: str) -> None:
-    for line in module_lines((gpu,)):
+    for line in lines_of(gpu):
         assert line.worst_ratio <= 1.0 + 1e-9, line
 
 
@@ -74,7 +80,7 @@ def test_a_gpu_without_measured_modules_has_no_bounds() -> None:
 
 
 def test_every_kind_of_module_is_held_against_rows() -> None:
-    assert {line.kind for line in module_lines(("b200",))} == KINDS
+    assert {line.kind for line in lines_of("b200")} == KINDS
 
 
 def test_a_sum_that_exceeds_its_rows_is_seen() -> None:
@@ -118,7 +124,7 @@ def test_a_layer_that_reuses_a_selection_is_not_priced_with_an_indexer() -> None
 
 
 def test_launch_bound_rows_only_bound_from_above() -> None:
-    lines = [line for line in module_lines(("h200",)) if line.kind == "mla" and line.engine == "vllm"]
+    lines = [line for line in lines_of("h200") if line.kind == "mla" and line.engine == "vllm"]
     assert LAUNCH_BOUND > 1.0
     assert all(line.launch_bound for line in lines)
     assert all(line.median_ratio < 1.0 for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pytest
 
@@ -13,16 +14,16 @@ from specmargin.routing.building import build_profile
 from specmargin.routing.capture import open_captures
 from specmargin.routing.counting import count
 from specmargin.routing.grouping import grouping_savings
-from specmargin.routing.local import LocalRouting
 from specmargin.routing.placement import busiest_by_layer, rank_by_layer_expert
 from specmargin.routing.schema import RoutingFile, as_text, parse_routing
-from specmargin.step import BoolArray, FloatArray, IntArray, Step
+from specmargin.step import IntArray, Step
 from tests.data import REFERENCE_BANK
-from tests.synthetic_routing import synthesise
 
 POOL = ExpertPool(experts=64, experts_per_token=4)
 RUN, LAYERS = 9, 6
 CATEGORIES = ("cpp", "python", "prose")
+Masks = npt.NDArray[np.uint64]  # one bit per expert
+BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +34,24 @@ def file() -> RoutingFile:
 
 
 @pytest.fixture(scope="module")
-def rounds() -> dict[str, IntArray]:
-    """(rounds, positions, layers, k) by category, straight from the array."""
-    experts = np.load(REFERENCE_BANK / "routing.npy").reshape(-1, RUN, LAYERS, 4).astype(np.int64)
+def rounds() -> dict[str, Masks]:
+    """(rounds, positions, layers) by category, straight from the array: the experts touched up to each position."""
+    experts = np.load(REFERENCE_BANK / "routing.npy").reshape(-1, RUN, LAYERS, 4)
+    picked = np.bitwise_or.reduce(BITS[experts], axis=-1)
     category = pl.read_parquet(REFERENCE_BANK / "routing_meta.parquet")["category"].to_numpy()[::RUN]
-    return {name: experts[category == name] for name in CATEGORIES}
+    return {name: np.bitwise_or.accumulate(picked[category == name], axis=1) for name in CATEGORIES}
 
 
-def _touched(picked: IntArray, lengths: IntArray) -> BoolArray:
-    """(draws, layers, experts) of batches: (draws, sequences, positions, layers, k), cut to a length a sequence."""
-    draws, sequences = picked.shape[:2]
-    touched = np.zeros((draws, LAYERS, 64), dtype=bool)
-    draw, layer = np.arange(draws)[:, None, None], np.arange(LAYERS)[None, :, None]
-    for sequence in range(sequences):
-        for position in range(lengths[sequence]):
-            touched[draw, layer, picked[:, sequence, position]] = True
-    return touched
+def _touched(picked: Masks, lengths: IntArray) -> Masks:
+    """(draws, layers) of batches: (draws, sequences, positions, layers), cut to a length per sequence."""
+    return np.asarray(np.bitwise_or.reduce(picked[:, np.arange(lengths.size), lengths - 1], axis=1))
 
 
-def test_ragged_coverage_agrees_with_resampling(file: RoutingFile, rounds: dict[str, IntArray]) -> None:
+def _count(masks: Masks) -> IntArray:
+    return np.asarray(np.unpackbits(masks[..., np.newaxis].view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64))
+
+
+def test_ragged_coverage_agrees_with_resampling(file: RoutingFile, rounds: dict[str, Masks]) -> None:
     """Batches of 1 to 16, runs of 1 to 9 and ragged ones: |z| < 4 everywhere, mean z² near 1; variances too."""
     generator = np.random.default_rng(0)
     z, ratio = [], []
@@ -61,7 +61,7 @@ def test_ragged_coverage_agrees_with_resampling(file: RoutingFile, rounds: dict[
             settings = [np.full(batch, run) for run in range(1, RUN + 1)] + [generator.integers(1, RUN + 1, batch)]
             for lengths in settings:
                 picked = rounds[category][generator.integers(0, len(rounds[category]), (1500, batch))]
-                distinct = _touched(picked, lengths).sum(axis=2)
+                distinct = _count(_touched(picked, lengths))
                 step = Step.ragged(depths=lengths - 1, contexts=0)
                 mean, error = profile.mean_by_layer(step).mean(), distinct.mean(axis=1).std(ddof=1) / np.sqrt(1500)
                 if error < 1e-9:  # one position: k, always
@@ -78,7 +78,7 @@ def test_ragged_coverage_agrees_with_resampling(file: RoutingFile, rounds: dict[
 
 @pytest.mark.parametrize("placement", list(Placement))
 def test_the_busiest_rank_agrees_with_brute_force(
-    file: RoutingFile, rounds: dict[str, IntArray], placement: Placement
+    file: RoutingFile, rounds: dict[str, Masks], placement: Placement
 ) -> None:
     """Within 2% (and three standard errors of the draws) for 2, 4 and 8 ranks."""
     generator = np.random.default_rng(1)
@@ -96,9 +96,9 @@ def test_the_busiest_rank_agrees_with_brute_force(
                 assert abs(expected - most.mean()) <= 0.02 * most.mean() + slack
 
 
-def _busiest(touched: BoolArray, rank_of: IntArray, ranks: int) -> IntArray:
-    by_rank = [(touched & (rank_of == rank)).sum(axis=2) for rank in range(ranks)]
-    return np.asarray(np.max(by_rank, axis=0))
+def _busiest(touched: Masks, rank_of: IntArray, ranks: int) -> IntArray:
+    held = [np.where(rank_of == rank, BITS, np.uint64(0)).sum(axis=1) for rank in range(ranks)]  # by layer
+    return np.asarray(np.max([_count(touched & mask) for mask in held], axis=0))
 
 
 def test_balanced_placement_is_better_than_contiguous(file: RoutingFile) -> None:
@@ -108,7 +108,7 @@ def test_balanced_placement_is_better_than_contiguous(file: RoutingFile) -> None
     assert busiest[Placement.BALANCED] < busiest[Placement.CONTIGUOUS]
 
 
-def test_categories_mix(file: RoutingFile, rounds: dict[str, IntArray]) -> None:
+def test_categories_mix(file: RoutingFile, rounds: dict[str, Masks]) -> None:
     """Half code, half prose, each sequence by a coin: as drawn from both; more experts than either alone."""
     generator = np.random.default_rng(2)
     mixed = file.profile({"cpp": 1.0, "prose": 1.0})
@@ -117,40 +117,12 @@ def test_categories_mix(file: RoutingFile, rounds: dict[str, IntArray]) -> None:
     for _ in range(1500):
         names = generator.choice(["cpp", "prose"], size=8)
         drawn.append([rounds[name][generator.integers(0, len(rounds[name]))] for name in names])
-    distinct = _touched(np.array(drawn), np.full(8, 4)).sum(axis=2).mean(axis=1)
+    distinct = _count(_touched(np.array(drawn), np.full(8, 4))).mean(axis=1)
     error = distinct.std() / np.sqrt(distinct.size)
     mean = mixed.mean_by_layer(step).mean()
     assert abs(mean - distinct.mean()) < 4.0 * error
     alone = [file.category(name).mean_by_layer(step).mean() for name in ("cpp", "prose")]
     assert mean > max(alone)
-
-
-@pytest.fixture(scope="module")
-def synthetic(file: RoutingFile) -> tuple[LocalRouting, IntArray]:
-    profile = file.category("cpp")
-    return profile, synthesise(profile, seed=3).draw(6000, RUN, seed=4).astype(np.int64)
-
-
-def test_synthetic_routing_reproduces_its_profile(synthetic: tuple[LocalRouting, IntArray]) -> None:
-    """Popularity (total variation), the overlap of neighbours and the depth curve, each within 3%, layer by layer."""
-    profile, drawn = synthetic
-    for layer in range(LAYERS):
-        ids = drawn[:, :, layer]
-        assert (np.diff(np.sort(ids, axis=-1), axis=-1) > 0).all()  # k distinct experts a position
-        seen = np.bincount(ids.ravel(), minlength=64) / ids.size
-        assert np.abs(seen - profile.popularity_by_layer_expert[layer] / 4).sum() / 2 < 0.03
-        same = (ids[:, :-1, :, None] == ids[:, 1:, None, :]).sum(axis=(-1, -2)).mean()
-        assert same == pytest.approx(profile.neighbour_overlap_by_layer[layer], rel=0.03)
-        assert _depths(ids) == pytest.approx(profile.depth_curve_by_layer(np.arange(1, RUN + 1))[:, layer], rel=0.03)
-
-
-def _depths(ids: IntArray) -> FloatArray:
-    touched = np.zeros((ids.shape[0], 64), dtype=bool)
-    curve = []
-    for position in range(ids.shape[1]):
-        touched[np.arange(ids.shape[0])[:, None], ids[:, position]] = True
-        curve.append(touched.sum(axis=1).mean())
-    return np.array(curve)
 
 
 def test_grouping_saves_a_little_and_never_more_than_an_oracle() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from specmargin.app.serving import serving_of
-from specmargin.app.simulation_schema import read_simulation
+from specmargin.answers.simulation_schema import read_simulation
+from specmargin.answers.simulations import serving_of
 from specmargin.simulator.results import Result
 from specmargin.simulator.run import simulate, with_tables
 from specmargin.simulator.serving import Serving

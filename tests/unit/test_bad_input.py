@@ -11,10 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
-from specmargin.app.verbs_schema import (
-    SimulateRequest,
-)
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.catalog.lookup import find_model
 from specmargin.explorer.request_schema import PageRequest
 from specmargin.hardware.schema import DeviceTable
@@ -28,6 +25,7 @@ from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.price import PriceRequest
+from specmargin.verbs.simulate import SimulateRequest
 from tests import command_line
 from tests.command_line import Ended
 
@@ -198,9 +196,9 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("price", MOE, "--gpu", "h200", "-o", "x.xlsx"), ("x.xlsx: the name of a table must end in .csv or .parquet",)),
     (("sweep", "grid.toml", "-o", "x.csv"), ("x.csv: -o takes finished cells", "--table FILE.csv")),
     (("--completion", "tcsh"), ("--completion tcsh: known shells are bash, zsh, fish",)),
-    (("sweep", "grid.toml", "--workers", "x"), ("--workers must be a whole number; see",)),
-    (("sweep", "grid.toml", "--workers", "0"), ("--workers must be at least 1; see",)),
-    (("watch", "http://localhost:1", "--interval", "x"), ("--interval must be a number; see",)),
+    (("sweep", "grid.toml", "--workers", "x"), ("--workers must be a whole number, got 'x'",)),
+    (("sweep", "grid.toml", "--workers", "0"), ("--workers must be at least 1, got 0",)),
+    (("watch", "http://localhost:1", "--interval", "x"), ("--interval must be a number, got 'x'",)),
     (("explore", "--port", "99999"), ("--port must be at most 65535; see",)),
     ((*PLAN, "--parallel", "xx"), ("--parallel: 'xx' is not one of 'tp', 'ep', 'dp-ep'; see",)),
     (("duel", MOE, "--gpu", "h200", "--alpha", "90%"), ("--alpha must be a number, got '90%'",)),

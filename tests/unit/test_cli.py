@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from specmargin.answers.request_schema import parse_numbers
-from specmargin.cli import render
-from specmargin.cli.main import VERBS
 from specmargin.modes import ENGINES
+from specmargin.show import terminal
+from specmargin.verbs import verb_names
 from tests.command_line import payload, run
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("verb", sorted(verb_names()))
 def test_every_verb_teaches(verb: str) -> None:
-    shown = run(verb, "--help").out
+    shown = run(*verb.split(), "--help").out
     assert "Usage: specmargin" in shown
 
 
 def test_root() -> None:
-    assert all(verb in run("--help").out for verb in VERBS)
+    assert all(verb in run("--help").out for verb in verb_names())
     assert run("--version").out.startswith("specmargin ")
     assert "no verb 'plam'; nearest: plan" in run("plam", code=2).err
 
@@ -354,10 +354,10 @@ def test_the_verdict_names_where_the_flags_lose() -> None:
 def test_long_work_is_announced_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(render, "_PATIENCE_SECONDS", 0.05)
-    for terminal, seconds, announced in ((True, 0.5, True), (True, 0.0, False), (False, 0.5, False)):
-        monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
-        with render.waiting("working on it"):
+    monkeypatch.setattr(terminal, "_PATIENCE_SECONDS", 0.05)
+    for is_terminal, seconds, announced in ((True, 0.5, True), (True, 0.0, False), (False, 0.5, False)):
+        monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
+        with terminal.waiting("working on it"):
             time.sleep(seconds)
         shown = capsys.readouterr()
         assert ("working on it" in shown.err) is announced

@@ -123,72 +123,84 @@ def chosen_depths(
     return depths
 
 
+def mean_ratio(ratio: Callable[[np.random.Generator], float], *, streams: int) -> float:
+    """Over streams of their own: one alone may be a few percent off by luck, whatever its seed."""
+    return float(np.mean([ratio(np.random.default_rng(seed)) for seed in range(streams)]))
+
+
+def goodput_ratio(depths: list[int], by_depth: FloatArray, acceptance: float) -> float:
+    """Goodput at these depths relative to the best one's, where every token is accepted with the same probability."""
+    tokens = np.cumsum(acceptance ** np.arange(9.0))
+    chosen = np.array(depths)
+    return float(tokens[chosen].sum() / by_depth[chosen].sum() / (tokens / by_depth).max())
+
+
 @pytest.mark.parametrize(("scale", "fixed"), [(1.0, 1.0), (1.3, 0.5), (1.0, 20.0)])
 @pytest.mark.parametrize("acceptance", [0.5, 0.75])
 def test_time_that_no_price_knows_does_not_keep_it_from_the_best_depth(
     scale: float, fixed: float, acceptance: float
 ) -> None:
-    """A slower engine with a fixed time a step (in plain steps) that the plan did not know: drafts are cheaper beside
-    it than they look, and steps ten times as long as planned are no reason to stop drafting."""
+    """A slower engine with a fixed time per step (in plain steps) that the plan did not know: drafts are cheaper beside
+    it than they look, and steps ten times as long as planned are no reason to stop drafting. Streams vary by 1%."""
     table = study_table(by_pass=True, max_batch=16)
     plain = fixed_seconds(table, 0)
     by_depth = np.array([scale * fixed_seconds(table, depth) + fixed * plain for depth in range(9)])
-    goodput = np.cumsum(acceptance ** np.arange(9.0)) / by_depth
-    controller = Controller(table=table, prior_survival=geometric(0.65))
-    generator = np.random.default_rng(0)
-    chosen = chosen_depths(
-        *(controller, 800, generator, acceptance),
-        lambda _, depth: float(by_depth[depth] * np.exp(generator.normal(0.0, 0.1))),
-    )
-    late = np.array(chosen[200:])
-    tokens = np.cumsum(acceptance ** np.arange(9.0))[late].sum()
-    assert tokens / by_depth[late].sum() > 0.96 * goodput.max()
+
+    def ratio(generator: np.random.Generator) -> float:
+        chosen = chosen_depths(
+            Controller(table=table, prior_survival=geometric(0.65)),
+            *(800, generator, acceptance),
+            lambda _, depth: float(by_depth[depth] * np.exp(generator.normal(0.0, 0.1))),
+        )
+        return goodput_ratio(chosen[200:], by_depth, acceptance)
+
+    assert mean_ratio(ratio, streams=4) > 0.96
 
 
 def test_a_machine_that_changes_its_speed_does_not_change_the_depth() -> None:
     """It is slower or faster by a third for tens of steps, at every depth alike. Taken for a fixed time that would
-    make deep drafts look cheap."""
+    make deep drafts look cheap. Streams vary by 0.5% and the worst loses 2%."""
     table = study_table(by_pass=True, max_batch=16)
     by_depth = np.array([fixed_seconds(table, depth) for depth in range(9)])
-    tokens = np.cumsum(0.5 ** np.arange(9.0))
-    controller = Controller(table=table, prior_survival=geometric(0.5))
-    generator = np.random.default_rng(0)
-    mood = 0.8 * float(generator.normal(0.0, 0.3))
 
-    def seconds(step: int, depth: int) -> float:
-        nonlocal mood
-        taken = float(by_depth[depth] * np.exp(mood + generator.normal(0.0, 0.05)))
-        if step % 30 == 29:
-            mood = 0.6 * mood + 0.8 * float(generator.normal(0.0, 0.3))
-        return taken
+    def ratio(generator: np.random.Generator) -> float:
+        mood = 0.8 * float(generator.normal(0.0, 0.3))
 
-    chosen = chosen_depths(controller, 3000, generator, 0.5, seconds)
-    late = np.array(chosen[200:])
-    assert tokens[late].sum() / by_depth[late].sum() > 0.985 * (tokens / by_depth).max()
+        def seconds(step: int, depth: int) -> float:
+            nonlocal mood
+            taken = float(by_depth[depth] * np.exp(mood + generator.normal(0.0, 0.05)))
+            if step % 30 == 29:
+                mood = 0.6 * mood + 0.8 * float(generator.normal(0.0, 0.3))
+            return taken
+
+        controller = Controller(table=table, prior_survival=geometric(0.5))
+        return goodput_ratio(chosen_depths(controller, 3000, generator, 0.5, seconds)[200:], by_depth, 0.5)
+
+    assert mean_ratio(ratio, streams=8) > 0.985
 
 
 @pytest.mark.parametrize("acceptance", [0.4, 0.5])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_depth_whose_first_step_stalls_is_not_given_up(acceptance: float, seed: int) -> None:
+def test_a_depth_whose_first_step_stalls_is_not_given_up(acceptance: float) -> None:
     """The first step of the best depth takes three times as long: another process had the core, or a kernel was
-    compiled. The second best depth is 2% behind."""
+    compiled. The second best depth is 2% behind. Streams vary by 0.5%."""
     table = study_table(by_pass=True, max_batch=16)
     by_depth = np.array([fixed_seconds(table, depth) for depth in range(9)])
-    tokens = np.cumsum(acceptance ** np.arange(9.0))
-    best = int((tokens / by_depth).argmax())
-    controller = Controller(table=table, prior_survival=geometric(0.85))
-    generator = np.random.default_rng(seed)
-    timed = set[int]()
+    best = int((np.cumsum(acceptance ** np.arange(9.0)) / by_depth).argmax())
 
-    def seconds(_: int, depth: int) -> float:
-        stall = 3.0 if depth == best and depth not in timed else 1.0
-        timed.add(depth)
-        return float(stall * by_depth[depth] * np.exp(generator.normal(0.0, 0.05)))
+    def ratio(generator: np.random.Generator) -> float:
+        timed = set[int]()
 
-    chosen = chosen_depths(controller, 1500, generator, acceptance, seconds)
-    assert chosen[0] != best
-    late = np.array(chosen[300:])
-    assert tokens[late].sum() / by_depth[late].sum() > 0.99 * (tokens / by_depth).max()
+        def seconds(_: int, depth: int) -> float:
+            stall = 3.0 if depth == best and depth not in timed else 1.0
+            timed.add(depth)
+            return float(stall * by_depth[depth] * np.exp(generator.normal(0.0, 0.05)))
+
+        controller = Controller(table=table, prior_survival=geometric(0.85))
+        chosen = chosen_depths(controller, 1500, generator, acceptance, seconds)
+        assert chosen[0] != best
+        return goodput_ratio(chosen[300:], by_depth, acceptance)
+
+    assert mean_ratio(ratio, streams=12) > 0.99
 
 
 @pytest.mark.parametrize("times", [3.0, 6.0])
@@ -197,16 +209,14 @@ def test_drafts_several_times_as_expensive_as_planned_are_given_up(times: float)
     table = study_table(by_pass=True, max_batch=16)
     planned = np.array([fixed_seconds(table, depth) for depth in range(9)])
     by_depth = planned + (times - 1.0) * np.arange(9.0) * (planned[1] - planned[0])
-    tokens = np.cumsum(0.5 ** np.arange(9.0))
-    assert (tokens / by_depth).argmax() == 0
+    assert (np.cumsum(0.5 ** np.arange(9.0)) / by_depth).argmax() == 0
     controller = Controller(table=table, prior_survival=geometric(0.65))
     generator = np.random.default_rng(0)
     chosen = chosen_depths(
         *(controller, 1500, generator, 0.5),
         lambda _, depth: float(by_depth[depth] * np.exp(generator.normal(0.0, 0.05))),
     )
-    late = np.array(chosen[300:])
-    assert tokens[late].sum() / by_depth[late].sum() >= 0.97 * tokens[0] / by_depth[0]
+    assert goodput_ratio(chosen[300:], by_depth, 0.5) >= 0.97  # 0.9998 to 1 over streams
 
 
 def test_the_guard_turns_speculation_off_and_tries_again() -> None:

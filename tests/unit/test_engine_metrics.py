@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.acceptance.schema import read_acceptance
-from specmargin.app.engine_metrics import (
+from specmargin.cli.main import run
+from specmargin.errors import AcceptanceError, EngineError
+from specmargin.live.engine_metrics import (
     ENGINES,
     EngineReading,
     acceptance_of,
@@ -23,8 +25,6 @@ from specmargin.app.engine_metrics import (
     read_engine,
     tokens_per_second,
 )
-from specmargin.cli.main import run
-from specmargin.errors import AcceptanceError, EngineError
 from specmargin.live.polling import Server
 from tests.sglang_source import source
 

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,11 +16,9 @@ import polars as pl
 import pytest
 
 from specmargin.architecture.precision import precision_named
-from specmargin.cli import completion
-from specmargin.cli.main import VERBS
 from specmargin.cli.main import run as run_verb
-from specmargin.cli.sweep import EXAMPLE
 from specmargin.errors import ArchitectureError
+from specmargin.verbs.sweep import EXAMPLE
 from tests.conftest import ROOT
 
 MOE = "qwen3.6-35b-a3b"
@@ -83,11 +80,12 @@ def test_a_table_as_parquet(tmp_path: Path) -> None:
 # --- completion ---
 
 
-def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
-    completion.complete(VERBS)
-    return capsys.readouterr().out.split()
+def completed(words: str) -> list[str]:
+    """What bash offers, as Typer's script asks for it."""
+    asked = {"_SPECMARGIN_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    asked["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+    shown = subprocess.run(COMMAND, capture_output=True, text=True, check=True, env=os.environ | asked)
+    return shown.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -103,28 +101,8 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ("specmargin nonsense x", []),
     ],
 )
-def test_completion(
-    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert completed(words, monkeypatch, capsys) == expected
-
-
-def test_completion_in_bash(tmp_path: Path) -> None:
-    """The script, in a real shell, with a `specmargin` that is this one."""
-    if shutil.which("bash") is None:
-        pytest.skip("bash is not installed")
-    program = tmp_path / "specmargin"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m specmargin "$@"\n')
-    program.chmod(0o755)
-    script = 'eval "$(specmargin --completion bash)"; COMP_WORDS=(specmargin cov); COMP_CWORD=1; '
-    shown = subprocess.run(
-        ["bash", "-c", script + '_specmargin_completion; echo "${COMPREPLY[@]}"'],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
-    assert shown.stdout.strip() == "coverage"
+def test_completion(words: str, expected: list[str]) -> None:
+    assert completed(words) == expected
 
 
 # --- examples and names ---
@@ -168,6 +146,6 @@ def test_every_extra_that_a_message_names_exists() -> None:
     assert named <= set(extras)
     assert named >= {"simulate", "tables", "figures"}
     whole = set(re.findall(r"[\w-]+", extras["all"][0])) - {"specmargin"}
-    assert set(extras) - whole == {"all", "dev", "measure-gpu", "ray"}
+    assert set(extras) - whole == {"all", "dev", "docs", "measure-gpu", "ray"}
     readme = (ROOT / "README.md").read_text()
-    assert all(f"| `{name}` |" in readme for name in set(extras) - {"dev"})
+    assert all(f"| `{name}` |" in readme for name in set(extras) - {"dev", "docs"})

@@ -12,11 +12,9 @@ import pytest
 
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.measure_schema import MeasureRequest
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import bundled_model, find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
-from specmargin.cli.measure import _speculative
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
 from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
@@ -38,6 +36,7 @@ from specmargin.prices.measured_schema import as_text, measured_prices
 from specmargin.prices.model import EngineTime
 from specmargin.sources import assumed
 from specmargin.step import Step
+from specmargin.verbs.measure_vllm import MeasureVllmRequest, speculative
 from tests.command_line import run
 from tests.unit.measured_rows import SURFACE, measured_row
 
@@ -336,8 +335,8 @@ def test_options_are_checked_before_an_engine_is_started(option: str, value: str
 
 
 def test_a_grid_may_have_no_depths() -> None:
-    assert MeasureRequest(model="m").surface.depths == (1, 3, 7)
-    assert MeasureRequest.model_validate({"model": "m", "depths": ""}).surface.depths == ()
+    assert MeasureVllmRequest(model="m").surface.depths == (1, 3, 7)
+    assert MeasureVllmRequest.model_validate({"model": "m", "depths": ""}).surface.depths == ()
 
 
 @pytest.mark.parametrize("flag", ["nonsense", "a b=1"])
@@ -367,9 +366,9 @@ def test_every_bundled_measurement_can_be_read() -> None:
 
 def test_a_model_with_a_head_of_its_own_is_measured_with_it() -> None:
     with_head, without = bundled_model("glm-4.5-air"), bundled_model("qwen3-30b-a3b")
-    assert _speculative(None, with_head) == {"method": "mtp"}
-    assert _speculative(None, without) is None
-    assert _speculative("none", with_head) is None
-    assert _speculative("{'method': 'eagle3', 'model': 'x'}", with_head) == {"method": "eagle3", "model": "x"}
+    assert speculative(None, with_head) == {"method": "mtp"}
+    assert speculative(None, without) is None
+    assert speculative("none", with_head) is None
+    assert speculative("{'method': 'eagle3', 'model': 'x'}", with_head) == {"method": "eagle3", "model": "x"}
     with pytest.raises(InputError, match="--drafter: 'eagle' is not a JSON object"):
-        _speculative("eagle", without)
+        speculative("eagle", without)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from specmargin.cli.measure import _interruptible
 from specmargin.errors import InputError
 from specmargin.measure.points import (
     plain_run,
@@ -107,7 +106,7 @@ def test_an_interruption_keeps_the_rows_and_ends_the_engine(tmp_path: Path, monk
             raise KeyboardInterrupt
 
     records = Records(path=tmp_path / "x.rows.jsonl")
-    with pytest.raises(InputError, match="interrupted; 0 rows are saved"), _interruptible(records):
+    with pytest.raises(InputError, match="interrupted; 0 rows are saved"), records.interruptible():
         order = Order(model="m", surface=SURFACE, engine_args={})
         measure_steps(order, records, deadline=time.time() + 60, log=tmp_path / "log", watch=interrupt)
     with pytest.raises(ProcessLookupError):

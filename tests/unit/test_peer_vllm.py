@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from specmargin.acceptance.bank import Rounds
+from specmargin.answers.ladder_prices import LadderPrices, price_table
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.acceptance_study import LadderPrices, price_table
 from specmargin.decisions.pricer import Pricer
 from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, log_odds, profiled_by, split
 from specmargin.policies.policy import Outcome

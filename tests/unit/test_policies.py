@@ -22,11 +22,11 @@ from tests.unit.controllers import look_ahead_at, survivals, verified
 
 @pytest.mark.slow
 def test_greedy_against_the_exact_optimum() -> None:
-    """Two thousand random small batches, drafting included: goodput of the gate at the rate it earns, against the best
+    """A thousand random small batches, drafting included: goodput of the gate at the rate it earns, against the best
     of all allocations. Mean loss at most 0.05%, the worst printed."""
     generator = np.random.default_rng(0)
     losses, verified_shares = [], []
-    for trial in range(2000):
+    for trial in range(1000):
         batch, depth = (3, 3) if trial % 2 else (2, 4)
         table = random_table(generator, depth)
         drafting = table.drafting_seconds(np.full(batch, 1))
@@ -41,7 +41,9 @@ def test_greedy_against_the_exact_optimum() -> None:
         chosen = np.zeros(batch, dtype=np.int64)
         for _ in range(6):
             gate = RaggedGate(table=table, look_ahead=look_ahead_at(table, goodput(chosen)))
-            chosen = verified(gate, survival, np.full(batch, depth))
+            before, chosen = chosen, verified(gate, survival, np.full(batch, depth))
+            if (chosen == before).all():  # and so it would stay
+                break
         losses.append(1.0 - goodput(chosen) / best)
         verified_shares.append(float(chosen.mean()) / depth)
     shares = np.array(verified_shares)

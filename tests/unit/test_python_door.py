@@ -11,7 +11,7 @@ import altair as alt
 import pytest
 
 import specmargin
-from specmargin.api.results import Result
+from specmargin.answers.answer import Answer
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from tests.conftest import ROOT
@@ -39,7 +39,7 @@ policy = ["none", "fixed:2"]
 """
 _LOAD: dict[str, Any] = {"qps": 4, "requests": 8, "osl": 20, "isl": "1k", "policy": "fixed:2,none"}
 #: The same question in Python and on the command line.
-QUESTIONS: dict[str, tuple[Callable[[], Result], str]] = {
+QUESTIONS: dict[str, tuple[Callable[[], Answer[Any]], str]] = {
     "plan": (
         lambda: specmargin.plan(MOE, gpu="h200", gpus=2, batch=[1, 64], acceptance="0.7"),
         f"{MOE} --gpu h200 --gpus 2 --batch 1,64 --acceptance 0.7",
@@ -58,10 +58,10 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], str]] = {
         f"{MOE} --gpu h200 --prices datasheet --qps 4 --requests 8 --osl 20 --isl 1k --policy fixed:2,none",
     ),
 }
-_ANSWERS: dict[str, Result] = {}
+_ANSWERS: dict[str, Answer[Any]] = {}
 
 
-def answer(name: str) -> Result:
+def answer(name: str) -> Answer[Any]:
     """Each question is asked once."""
     if name not in _ANSWERS:
         _ANSWERS[name] = QUESTIONS[name][0]()
@@ -106,7 +106,7 @@ def test_an_answer_says_how_it_was_made(name: str) -> None:
 def test_frames_plots_and_notebooks(name: str) -> None:
     result = answer(name)
     frame = result.to_frame()
-    assert frame.height == len(result.rows)  # type: ignore[attr-defined]
+    assert frame.height == len(result.rows)
     assert isinstance(result.plot(), alt.TopLevelMixin)
     shown = result._repr_html_()
     assert "<table>" in shown
@@ -125,7 +125,7 @@ def test_flags_of_another_engine() -> None:
     ("options", "words"),
     [({"gpu": "h200", "bacth": 3}, "bacth"), ({}, "gpu"), ({"gpu": "h200", "depth": -1}, "depth")],
 )
-def test_a_bad_option_is_named(options: dict[str, object], words: str) -> None:
+def test_a_bad_option_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         specmargin.plan(MOE, **options)
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from specmargin.catalog.drafters import acceptance_profile, find_acceptance, find_drafter
 from specmargin.catalog.lookup import find_model
 from specmargin.catalog.routing_profiles import captured_routing, find_routing
-from specmargin.cli.profile import app
+from specmargin.cli.main import run
 from specmargin.errors import AcceptanceError, RoutingError
 from specmargin.routing.profile import ModelRouting
 from specmargin.routing.schema import CategoryFile, decoded
@@ -37,8 +36,7 @@ def _bundled(kind: str) -> dict[str, Any]:
 def _rebuilt(kind: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
     """The profile as `specmargin profile` writes it, with the same name and source."""
     out = folder / f"{NAME}.{kind}.json"
-    result = CliRunner().invoke(app, [kind, *arguments, "-o", str(out)])
-    assert result.exit_code == 0, result.output
+    assert run("profile", [kind, *arguments, "-o", str(out)]) == 0
     values: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return values
 

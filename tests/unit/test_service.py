@@ -10,8 +10,7 @@ import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.app.serving import serving_of, simulation_of
-from specmargin.app.verbs_schema import SimulateRequest
+from specmargin.answers.simulations import serving_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
@@ -22,6 +21,7 @@ from specmargin.simulator.workload import UniformLength
 from specmargin.verbs.plan.drafter_plan import drafter_plans, service_load
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import answer_text
+from specmargin.verbs.simulate import SimulateRequest, simulation_of
 from tests.command_line import run
 
 MODELS = (
@@ -32,7 +32,7 @@ MODELS = (
     ("qwen3-235b-a22b", "b200", 4, "tp"),
 )
 LENGTHS = ((4096, 1024), (1024, 4096), (2048, 64))
-USERS = (1, 16, 64, 256)
+USERS = ((1, 64), (16, 256))  # in turn: every model and every length meets all four
 
 
 def planned(model: str, gpu: str, gpus: int, parallel: str, **load: object):  # type: ignore[no-untyped-def]
@@ -49,7 +49,8 @@ def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], len
     """
     name, gpu, gpus, parallel = model
     isl, osl = lengths
-    for users in USERS:
+    turn = MODELS.index(model) + LENGTHS.index(lengths)
+    for users in USERS[turn % len(USERS)]:
         plan = planned(*model, concurrency=users, isl=isl, osl=osl, max_num_batched_tokens=8192)
         service = plan.service
         assert service is not None

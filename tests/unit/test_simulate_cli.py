@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from specmargin.app.simulation_schema import read_simulation
+from specmargin.answers.simulation_schema import read_simulation
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from tests.conftest import ROOT

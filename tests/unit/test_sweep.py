@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from specmargin.app.serving import run_cell
-from specmargin.app.simulation_schema import read_simulation, read_sweep
+from specmargin.answers.simulation_schema import read_simulation, read_sweep
+from specmargin.answers.simulations import run_cell
 from specmargin.errors import ScenarioError
 from specmargin.simulator.sweep import Cell, LocalRunner, RayRunner, make_cells, read_results, sweep
 from tests.conftest import ROOT

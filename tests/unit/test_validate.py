@@ -20,7 +20,7 @@ MEASURED = "vllm-0.26-h200-qwen3-4b"
         ((MEASURED, "--plot", "out.gif"), "the name of a figure must end in .png"),
         ((MEASURED, "--plot", "nowhere/out.png"), "the folder nowhere does not exist"),
         (("everything",), "'everything' is not a price source"),
-        (("speedups",), "needs one FILE.csv"),
+        (("speedups",), "Missing argument 'FILE.csv'; see `specmargin validate speedups --help`"),
         (("speedups", "absent.csv"), "absent.csv: cannot be read as CSV"),
     ],
 )

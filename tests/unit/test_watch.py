@@ -264,8 +264,8 @@ def test_servers_without_specmargin_are_distinguished(text: str, message: str) -
         (["http://"], "is not a server address"),
         (["http://h:port"], "the port must be a number in 1..65535"),
         ([], "give the address of the server"),
-        (["http://h", "--interval", "0"], "--interval must lie in"),
-        (["http://h", "--interval", "nan"], "--interval must lie in"),
+        (["http://h", "--interval", "0"], "--interval must be at least 0.1, got 0"),
+        (["http://h", "--interval", "nan"], "--interval must be a finite number"),
         (["http://h", "--dashboard", "x.json"], "leave out the address"),
     ],
 )

@@ -5,14 +5,8 @@ python -m lab.validation.rounds
 
 from __future__ import annotations
 
-from lab.terminal import console, parser, run
+from lab.terminal import console, run
 from lab.validation.rounds.report import report
 
-
-def main() -> None:
-    parser(__doc__).parse_args()
-    report(console())
-
-
 if __name__ == "__main__":
-    run(main)
+    run(lambda: report(console()), __doc__)

@@ -28,7 +28,7 @@ def report(out: Console) -> list[Accuracy]:
 
 def _accuracy(name: str, group: Sequence[RoundLine]) -> Accuracy:
     return Accuracy(
-        what=f"vLLM on an H200: rounds of {name.removesuffix(LEFT_OUT)}, left out of the fit (worst)",
+        what=f"rounds, fitted without {name.removesuffix(LEFT_OUT)} (worst)",
         count=group[0].count,
         errors={line.source: median_and(line.median_error, line.worst_error) for line in group},
     )

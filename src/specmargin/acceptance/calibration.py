@@ -6,6 +6,7 @@ Drafters are over-confident, differently at each depth, and sequences differ: a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -221,4 +222,55 @@ def quality(probability: FloatArray, accepted: BoolArray, bins: int = 15) -> Qua
         calibration_error=float(error),
         log_loss=float(-np.mean(y * np.log(p) + (1.0 - y) * np.log1p(-p))),
         brier=float(np.mean((p - y) ** 2)),
+    )
+
+
+# --- held out ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationLine:
+    depth: int
+    raw: Quality
+    isotonic: Quality
+    logistic: Quality
+    calibrated: Quality
+
+
+def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[CalibrationLine]:
+    """Held-out quality of conditional acceptance by depth, averaged over splits by request."""
+    tokens = tokens_of(rounds)
+    requests = np.unique(rounds.prompt_by_round)
+    if requests.size < 2:
+        return []  # nothing to hold out
+    qualities: dict[int, dict[str, list[Quality]]] = {}  # by depth and model
+    for split in range(splits):
+        half = np.random.default_rng([seed, split]).permutation(requests)[: requests.size // 2]
+        in_half = np.isin(rounds.prompt_by_round, half)[tokens.round]
+        learn, judge = tokens.chosen(in_half), tokens.chosen(~in_half)
+        models: dict[str, Calibrator] = {
+            "raw": Raw(),
+            "isotonic": IsotonicByDepth.fit(learn),
+            "logistic": Logistic.fit(learn, depths=rounds.depth, rich=False),
+            "calibrated": Logistic.fit(learn, depths=rounds.depth),
+        }
+        for name, model in models.items():
+            probability = model.probability(judge)
+            for depth in range(rounds.depth):
+                at_depth = judge.depth == depth
+                if at_depth.any():
+                    held_out = quality(probability[at_depth], judge.accepted[at_depth])
+                    qualities.setdefault(depth, {}).setdefault(name, []).append(held_out)
+    return [
+        CalibrationLine(depth=depth + 1, **{name: _mean(splits) for name, splits in by_model.items()})
+        for depth, by_model in sorted(qualities.items())
+    ]
+
+
+def _mean(qualities: Sequence[Quality]) -> Quality:
+    return Quality(
+        rows=int(np.mean([quality.rows for quality in qualities])),
+        calibration_error=float(np.mean([quality.calibration_error for quality in qualities])),
+        log_loss=float(np.mean([quality.log_loss for quality in qualities])),
+        brier=float(np.mean([quality.brier for quality in qualities])),
     )

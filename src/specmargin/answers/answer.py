@@ -78,7 +78,7 @@ class Answer(ABC, Generic[RequestKind]):
         from specmargin.answers.stamp import stamped  # noqa: PLC0415 (NumPy, which a help page does not need)
 
         values = stamped({"schema": self.schema} | self.values(), self.request, self.scenario)
-        return values | {"options": values["options"] | self.resolved()}
+        return values | ({"options": values["options"] | self.resolved()} if "options" in values else {})
 
     def to_frame(self) -> pl.DataFrame:
         """The rows as a Polars table, without values that are tables of their own; needs `specmargin[notebook]`."""

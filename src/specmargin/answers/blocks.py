@@ -14,6 +14,8 @@ class Style(StrEnum):
     BOLD = "bold"
     DIM = "dim"
     WARNING = "warning"
+    ERROR = "error"
+    GOOD = "good"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Verbatim:
 class Column:
     name: str
     right: bool = False
+    style: Style = Style.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     title: str = ""
     dim: frozenset[int] = frozenset()  # rows that are shown dimmed
+    bold: frozenset[int] = frozenset()
 
 
 Block = Line | Verbatim | Table

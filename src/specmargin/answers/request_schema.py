@@ -24,7 +24,6 @@ from specmargin.schema import StrictModel, first_complaint
 MAX_BATCH = 65_536
 MAX_DEPTH = 64
 MAX_CONTEXT = 1 << 24
-MAX_REQUESTS = 10_000_000  # of a simulation
 #: Why some verbs refuse a field.
 NO_ACCEPTANCE = "no price depends on acceptance"
 FULL_DRAFTS = "drafts of their full depth are priced here"
@@ -123,6 +122,18 @@ Numbers = Annotated[tuple[int, ...], BeforeValidator(parse_numbers)]
 # --- the scenario ---
 
 
+def _models() -> list[str]:
+    from specmargin.catalog.lookup import model_names  # noqa: PLC0415 (for a shell's completion alone)
+
+    return list(model_names())
+
+
+def _devices() -> list[str]:
+    from specmargin.catalog.lookup import device_names  # noqa: PLC0415
+
+    return list(device_names())
+
+
 def listing(names: Iterable[str]) -> str:
     """The names as a help text lists them: `a, b or c`."""
     *first, last = names
@@ -132,7 +143,7 @@ def listing(names: Iterable[str]) -> str:
 DrafterField = Annotated[
     str | None,
     Field(description=f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
-    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle"),
+    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(lambda: [*DRAFTERS, "all"]),
 ]
 ContextField = Annotated[
     int,
@@ -163,12 +174,12 @@ class ScenarioRequest(Request):
             min_length=1,
             description="A bundled name, a config.json, a model folder, or an id in the local hub cache.",
         ),
-        Shown(panel=MODEL.panel, argument=True),
+        Shown(panel=MODEL.panel, argument=True, names=_models),
     ]
     gpu: Annotated[
         str,
         Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
-        MODEL.as_("GPU"),
+        MODEL.as_("GPU").completed(_devices),
     ]
     gpus: Annotated[
         int, Field(ge=1, le=65_536, description="GPUs that serve one copy of the model."), MODEL.as_("N")
@@ -235,7 +246,7 @@ class ScenarioRequest(Request):
     engine: Annotated[
         str,
         Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
-        PRICES.as_("NAME"),
+        PRICES.as_("NAME").completed(lambda: list(ENGINES)),
     ] = "vllm"
     prices: Annotated[
         str | None,
@@ -342,6 +353,7 @@ class RequestOption:
     shown: Shown
     unused: bool
     many: bool  # takes several values
+    parsed: bool  # from text, into numbers
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -366,6 +378,7 @@ def request_options(kind: type[Request]) -> Iterator[RequestOption]:
             shown=shown,
             unused=name in kind.unused,
             many=not parsed and _is_list(field.annotation),
+            parsed=parsed,
         )
 
 

@@ -1,4 +1,4 @@
-"""What every JSON answer says about itself: the release, the value of every option, and the survival curve.
+"""What every JSON answer says about itself: the release and, of a scenario, its options and the survival curve.
 
 Options are those of the command line, defaults included; where a default depends on the model, the engine or the
 prices, the value that was used is given.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from specmargin._version import __version__
-from specmargin.answers.request_schema import Request
+from specmargin.answers.request_schema import Request, ScenarioRequest
 from specmargin.answers.scenarios import ENGINE_TIMES
 from specmargin.decisions.scenario import Scenario
 
@@ -20,7 +20,7 @@ def stamped(
     """The answer with `version` after its schema, and `options` and `survival` at its end."""
     schema = {"schema": payload["schema"], "version": __version__}
     values = schema | {name: value for name, value in payload.items() if name != "schema"}
-    if request is None:
+    if not isinstance(request, ScenarioRequest):
         return values
     values["options"] = used_options(request, scenario)
     if scenario is not None and "acceptance" not in request.unused:

@@ -3,8 +3,8 @@
     @verb(DuelRequest, outputs=ChartOutputs)
     def duel(request: DuelRequest) -> DuelAnswer: ...
 
-A function that also takes `outputs` is given them; one that takes `progress` reports how far it is. The help page is
-the docstring of the function's module.
+A function that also takes `outputs` is given them; one that takes `progress` or `bars` reports how far it is. The help
+page is the docstring of the function's module.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ Item = TypeVar("Item")
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
+#: Gives the function that is told of a name how many there are of it and how many are done: one bar per name.
+Bars = Callable[[], AbstractContextManager[Callable[[str, int, int], None]]]
+
+
 def silent(_what: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda _: None)
+
+
+def no_bars() -> AbstractContextManager[Callable[[str, int, int], None]]:
+    return nullcontext(lambda *_: None)
 
 
 def tracked(progress: Progress, what: str, items: Sequence[Item]) -> Iterator[Item]:
@@ -46,6 +54,7 @@ class Verb(Generic[RequestKind, AnswerKind]):
     outputs: type[Outputs]
     function: Callable[..., AnswerKind]
     waiting: str | None  # shown while the answer takes longer than two seconds
+    served: bool  # also over HTTP, by the server of the web page: it is answered within a second
 
     @property
     def help(self) -> str:
@@ -53,7 +62,7 @@ class Verb(Generic[RequestKind, AnswerKind]):
 
     @property
     def services(self) -> frozenset[str]:
-        """What the function takes besides its request: `outputs`, `progress`."""
+        """What the function takes besides its request: `outputs`, `progress`, `bars`."""
         return frozenset(list(inspect.signature(self.function).parameters)[1:])
 
     def __call__(self, request: RequestKind, **services: Any) -> AnswerKind:
@@ -65,10 +74,14 @@ class Verb(Generic[RequestKind, AnswerKind]):
 
 
 def verb(
-    request: type[RequestKind], *, outputs: type[Outputs] = TableOutputs, waiting: str | None = None
+    request: type[RequestKind],
+    *,
+    outputs: type[Outputs] = TableOutputs,
+    waiting: str | None = None,
+    served: bool = False,
 ) -> Callable[[Callable[..., AnswerKind]], Verb[RequestKind, AnswerKind]]:
     def register(function: Callable[..., AnswerKind]) -> Verb[RequestKind, AnswerKind]:
         name = function.__name__.replace("_", " ")
-        return Verb(name=name, request=request, outputs=outputs, function=function, waiting=waiting)
+        return Verb(name=name, request=request, outputs=outputs, function=function, waiting=waiting, served=served)
 
     return register

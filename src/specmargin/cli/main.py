@@ -1,9 +1,8 @@
-"""`specmargin`: one module per verb, imported only when it is called, so that --help stays fast."""
+"""`specmargin`: the command line. A verb is imported only when it is called, so that --help stays fast."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -15,86 +14,62 @@ import typer
 
 from specmargin._version import __version__
 from specmargin.errors import InputError, nearest_names
-from specmargin.verbs import find_verb, verb_names
+from specmargin.verbs import find_verb, split_verb, summary, verb_names
 
 # Matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6 s.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Help line per verb, which is implemented by the module of the same name in this package.
-VERBS = {
-    "plan": "Whether speculation pays, the draft depth per batch size, and the engine configuration.",
-    "price": "The cost of one step: seconds, bytes and FLOPs by component.",
-    "coverage": "Distinct experts by number of positions.",
-    "duel": "Compare one more sequence with one more draft token.",
-    "profile": "Build profiles from captures: routed experts (routing), draft rounds and policies (acceptance).",
-    "design": "Which experts suit speculation at a target batch: number, width and share of shared experts.",
-    "simulate": "Simulate an engine that serves a workload under a policy: latency, goodput, tokens and time.",
-    "sweep": "Simulate a grid of models, GPUs, policies and loads on all cores or a Ray cluster; resumable.",
-    "watch": "Monitor a running vLLM with the plug-in in the terminal, or write a Grafana dashboard.",
-    "measure": "Measure prices on your own machine: engine steps (vllm) or GPU kernels (gpu).",
-    "validate": "Compare your own measurements with predictions.",
-    "explore": "Open the web page: move the controls and see where speculation pays.",
-    "report": "Write verdict, explanation and figures to one HTML file.",
-    "site": "Write the page as a static site for chosen models, GPUs and engines.",
-    "models": "List the bundled models.",
-    "gpus": "List the bundled devices.",
-}
-
-root = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Prices speculative decoding on mixture-of-experts models, and decides from the price.",
-    epilog="Start with: specmargin plan qwen3.6-35b-a3b --gpu h200",
-)
+_COMPLETION = "_SPECMARGIN_COMPLETE"  # set by the shell, as Typer's script does
+#: Lists that may be given as nothing; any other empty value is a variable that a script forgot to set.
+_MAY_BE_EMPTY = ("--depths", "--long-batches")
 
 
-@root.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    completion: Annotated[
-        str | None,
-        typer.Option(
-            "--completion",
-            metavar="SHELL",
-            help='Print the completion script for bash, zsh or fish: eval "$(specmargin --completion bash)".',
-        ),
-    ] = None,
 ) -> None:
-    if completion is not None:
-        from specmargin.cli.completion import script
-
-        typer.echo(script(completion))
-        raise typer.Exit
+    """Prices speculative decoding on mixture-of-experts models, and decides from the price."""
     if version:
         typer.echo(f"specmargin {__version__}")
         raise typer.Exit
 
 
-def _placeholder(verb: str) -> Callable[[], None]:
-    """Placeholder that lists a verb in `specmargin --help`; `_dispatch` runs the verb itself."""
+def _application(typed: str = "") -> typer.Typer:
+    """All verbs with their summaries. Only the verb that was typed has its options, for a shell that completes them."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,  # plain text: Rich takes longer to import than the rest of a help page
+        epilog="Start with: specmargin plan qwen3.6-35b-a3b --gpu h200",
+    )
+    app.callback(invoke_without_command=True)(_root)
+    parts = {name.partition(" ")[0]: typer.Typer() for name in verb_names() if " " in name}
+    for name in verb_names():
+        first, _, second = name.partition(" ")
+        if second and typed:
+            parts[first].command(second, short_help=summary(name))(_body(name, typed))
+        else:
+            app.command(name, short_help=summary(name))(_body(name, typed))
+    for first, part in parts.items() if typed else ():
+        if first not in verb_names():
+            app.add_typer(part, name=first)
+    return app
 
-    def show() -> None:
-        raise typer.Exit(run(verb, ["--help"]))
 
-    return show
+def _body(name: str, typed: str) -> Callable[..., None]:
+    if name != typed:
+        return lambda: None
+    from specmargin.cli.verbs import command
 
-
-for _verb, _help in VERBS.items():
-    root.command(_verb, help=_help)(_placeholder(_verb))
-
-
-#: Lists that may be given as nothing; any other empty value is a variable that a script forgot to set.
-_MAY_BE_EMPTY = ("--depths", "--long-batches")
+    return command(find_verb(name)).registered_commands[0].callback or (lambda: None)
 
 
 def run(verb: str, arguments: list[str]) -> int:
+    """Run a verb; a word that only begins one (`profile`) prints those that it begins."""
     _refuse_empty(verb, arguments)
-    if verb in verb_names():
-        from specmargin.cli.verbs import command
+    name, rest = split_verb([verb, *arguments])
+    from specmargin.cli.verbs import command, group
 
-        return _call(command(find_verb(verb)), arguments, f"specmargin {verb}")
-    module = importlib.import_module(f"specmargin.cli.{verb}")
-    return _call(module.app, arguments, f"specmargin {verb}")
+    app = command(find_verb(name)) if name else group(verb)
+    return _call(app, rest if name else arguments, f"specmargin {name or verb}")
 
 
 def _refuse_empty(verb: str, arguments: list[str]) -> None:
@@ -132,19 +107,20 @@ def main() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if _COMPLETION in os.environ:
+        typed, _ = split_verb(os.environ.get("COMP_WORDS", "").split()[1:])
+        return _call(_application(typed or "none"), [], "specmargin")
     arguments = arguments or ["--help"]
-    if "_SPECMARGIN_COMPLETE" in os.environ:
-        from specmargin.cli.completion import complete
-
-        complete(VERBS)
-        return 0
-    if arguments and arguments[0] in VERBS:
+    if arguments[0] in _first_words():
         return run(arguments[0], arguments[1:])
-    if arguments and not arguments[0].startswith("-"):
-        raise InputError(
-            f"no verb {arguments[0]!r}{nearest_names(arguments[0], VERBS)}; `specmargin --help` lists them"
-        )
-    return _call(root, arguments, "specmargin")
+    if not arguments[0].startswith("-"):
+        near = nearest_names(arguments[0], _first_words())
+        raise InputError(f"no verb {arguments[0]!r}{near}; `specmargin --help` lists them")
+    return _call(_application(), arguments, "specmargin")
+
+
+def _first_words() -> list[str]:
+    return list(dict.fromkeys(name.partition(" ")[0] for name in verb_names()))
 
 
 #: The option parser's words, and Specmargin's (`schema.py` has those for requests and files).
@@ -172,8 +148,8 @@ def _complain(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, InputError):
         message, code = str(error), 2
     elif hasattr(error, "format_message"):  # a usage error of the option parser
-        verb = f" {arguments[0]}" if arguments and arguments[0] in VERBS else ""
-        message, code = f"{_plain(error.format_message())}; see `specmargin{verb} --help`", 2
+        verb = split_verb(arguments)[0] or next((word for word in arguments[:1] if word in _first_words()), "")
+        message, code = f"{_plain(error.format_message())}; see `specmargin {f'{verb} ' if verb else ''}--help`", 2
     elif isinstance(error, OSError):
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
         message, code = f"{what} ({(error.strerror or str(error)).lower()})", 1

@@ -15,6 +15,7 @@ from specmargin.answers.outputs_schema import Outputs
 from specmargin.answers.request_schema import Request, RequestOption, read_request, request_options
 from specmargin.answers.verb import Verb
 from specmargin.show import terminal
+from specmargin.verbs import summary, verb_names
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 
@@ -27,7 +28,7 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
         request, outputs = _read(verb.request, given), _read(verb.outputs, given)
         outputs.check()
         with _waiting(verb):
-            answer = verb(request, outputs=outputs, progress=terminal.progress)
+            answer = verb(request, outputs=outputs, progress=terminal.progress, bars=terminal.bars)
         code = _show(answer, outputs)
         if code:
             raise typer.Exit(code)
@@ -38,6 +39,17 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=_page(verb.help))(run)
+    return app
+
+
+def group(verb: str) -> typer.Typer:
+    """The page that lists the verbs of two words that begin with this one; `split_verb` finds the verb itself."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+    app.callback()(lambda: None)
+    for name in verb_names():
+        first, _, part = name.partition(" ")
+        if first == verb:
+            app.command(part, help=summary(name))(lambda: None)
     return app
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, create_model, field_validator
 
-from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, listing
+from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing, request_options
+from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names
 from specmargin.catalog.engine_times import engine_time_names
@@ -44,8 +46,8 @@ def _nullable(**schema: Any) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
 
 
-class Query(PageRequest):
-    """One scenario, as the page's address has it: every field of a request, its names checked."""
+class ScenarioQuery(ScenarioRequest):
+    """A scenario by names that are checked: nothing that could name a file."""
 
     model: Annotated[
         Text, Field(description="A bundled name or upload:ID.", json_schema_extra=_either(model_names()))
@@ -54,9 +56,6 @@ class Query(PageRequest):
         "h200"
     )
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
-    isl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 1000
-    osl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 300
-    tpot_slo: TpotField = None
     engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
     prices: Annotated[
         Text | None,
@@ -92,7 +91,6 @@ class Query(PageRequest):
     weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    layer: Annotated[int | None, Field(ge=0, le=1000, description="MoE layer shown in the routing figures.")] = None
 
     @field_validator("model")
     @classmethod
@@ -168,6 +166,37 @@ class Query(PageRequest):
     @classmethod
     def _precision(cls, value: str | None) -> str | None:
         return value if value is None else _checked(lambda: (precision_named(value), value)[1])
+
+
+class Query(ScenarioQuery, PageRequest):
+    """One scenario, as the page's address has it: every field of a request, its names checked."""
+
+    isl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 1000
+    osl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 300
+    tpot_slo: TpotField = None
+    layer: Annotated[int | None, Field(ge=0, le=1000, description="MoE layer shown in the routing figures.")] = None
+
+
+def query_of(verb: Verb[Any, Any]) -> type[ScenarioQuery]:
+    """The request of a verb as a query of an address."""
+    return create_model(
+        f"{verb.name.title()}Query",
+        __base__=(ScenarioQuery, verb.request),
+        __validators__={"joined": field_validator("*", mode="before")(_joined)},
+    )
+
+
+def _joined(value: Any) -> Any:
+    """`?positions=1,8` and `?positions=1&positions=8` are the same list."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+
+
+def refuse_files(verb: Verb[Any, Any], given: Iterable[str]) -> None:
+    """Fields of free text that `ScenarioQuery` does not check name files, which a page must not read."""
+    texts = {option.field for option in request_options(verb.request) if option.kind is str and not option.parsed}
+    for field in texts - set(ScenarioQuery.model_fields):
+        if field in given:
+            raise InputError(f"{field} may name a file, which this server does not read; use the command line")
 
 
 def _refuse_gpu(value: str) -> str:

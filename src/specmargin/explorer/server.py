@@ -25,6 +25,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from specmargin._version import __version__
+from specmargin.answers.request_schema import read_request
+from specmargin.answers.verb import Verb
 from specmargin.caching import made_once
 from specmargin.errors import InputError
 from specmargin.explorer import choices, compare, gallery, report, story
@@ -37,18 +39,22 @@ from specmargin.explorer.schema import (
     Progress,
     Query,
     ReportQuery,
+    ScenarioQuery,
     Uploaded,
     UploadKind,
     ViewQuery,
+    query_of,
     read_query,
+    refuse_files,
 )
 from specmargin.explorer.uploads import TooLargeError, Uploads
-from specmargin.explorer.view import View, view_of
+from specmargin.explorer.view import View, view_of, with_uploads
 from specmargin.explorer.words import page_words, title
 from specmargin.figures.figure import Figure
 from specmargin.figures.files import rendered
 from specmargin.figures.theme import THEMES
 from specmargin.schema import complaint
+from specmargin.verbs import find_verb, verb_names
 
 _STATIC = files("specmargin.explorer") / "static"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -58,7 +64,7 @@ _FAILURES: dict[int | str, dict[str, Any]] = {
     404: {"model": Failure, "description": "Not found."},
     422: {"model": Failure, "description": "Invalid field."},
 }
-ScenarioQuery = Annotated[Query, InQuery()]
+PageQuery = Annotated[Query, InQuery()]
 FigureName = Annotated[str, InPath(max_length=40)]
 
 
@@ -87,6 +93,7 @@ def make_app(
     _errors(app)
     _pages(app)
     _numbers(app, files)
+    _verbs(app, files)
     _downloads(app, files)
     _uploads(app, files)
     return app
@@ -201,7 +208,7 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
         return choices.catalog()
 
     @app.get("/api/plan")
-    def plan(query: ScenarioQuery) -> dict[str, Any]:
+    def plan(query: PageQuery) -> dict[str, Any]:
         """What `specmargin plan --json` prints."""
         return view_of(query, uploads).plan
 
@@ -226,16 +233,35 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
         return _json({"answers": answers, "figures": figures, "seconds": seconds})
 
     @app.get("/api/alternatives/{field}")
-    def alternatives(field: compare.Alternatives, query: ScenarioQuery) -> list[str]:
+    def alternatives(field: compare.Alternatives, query: PageQuery) -> list[str]:
         """Drafters that this model has, or GPUs that the scenario fits on."""
         return compare.alternatives(view_of(query, uploads), field)
 
     @app.get("/api/story")
-    def paragraphs(query: ScenarioQuery) -> Response:
+    def paragraphs(query: PageQuery) -> Response:
         """The explanation with the numbers of this scenario; each paragraph names its figure."""
         return _json(
             {"lead": story.LEAD, "paragraphs": [vars(part) for part in story.paragraphs(view_of(query, uploads))]}
         )
+
+
+def _verbs(app: FastAPI, uploads: Uploads) -> None:
+    """`/api/price`, `/api/duel` and others: what the verb prints with `--json`."""
+    for verb in map(find_verb, verb_names()):
+        if verb.served:
+            described = f"What `specmargin {verb.name} --json` prints."
+            app.get(f"/api/{verb.name}", name=verb.name, description=described)(_endpoint(verb, uploads))
+
+
+def _endpoint(verb: Verb[Any, Any], uploads: Uploads) -> Callable[..., dict[str, Any]]:
+    def answer(query: ScenarioQuery) -> dict[str, Any]:
+        refuse_files(verb, query.model_fields_set)
+        given = {name: getattr(query, name) for name in query.model_fields_set | {"model", "gpu"}}
+        found: dict[str, Any] = verb(read_request(verb.request, with_uploads(given, uploads))).to_dict()
+        return found
+
+    answer.__annotations__["query"] = Annotated[query_of(verb), InQuery()]
+    return answer
 
 
 def _answered(view: View) -> dict[str, Any]:

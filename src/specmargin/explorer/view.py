@@ -156,6 +156,12 @@ def view_of(query: Query, uploads: Uploads) -> View:
     return View(request=request, layer=query.layer, bank=bank, routing_file=routing_file)
 
 
+def with_uploads(given: dict[str, Any], uploads: Uploads) -> dict[str, Any]:
+    """Fields of a request, with paths in place of the ids of uploaded files."""
+    kinds: dict[str, Kind] = {"model": "config", "acceptance": "acceptance", "routing": "routing"}
+    return given | {name: _uploaded(given[name], kind, uploads)[1] for name, kind in kinds.items() if name in given}
+
+
 def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | None, str | None]:
     """The file behind `upload:ID[:CATEGORY]`, and the text with its path in place of the id."""
     match = UPLOAD.fullmatch(text) if text is not None else None

@@ -12,6 +12,7 @@ from specmargin.figures.curve import BATCHES, Curve, curve
 from specmargin.figures.figure import Figure, batch_axis, end_labels, rounded, table
 from specmargin.figures.theme import DRAFTERS, drafter_colour
 from specmargin.figures.words import short
+from specmargin.phrases import say
 from specmargin.sources import weakest
 from specmargin.step import FloatArray
 
@@ -19,6 +20,13 @@ Side = tuple[str, Plan]
 Compared = tuple[str, Plan, Curve]
 _DASHES = ([1, 0], [7, 3], [3, 2], [9, 3, 2, 3], [1, 2], [12, 4])
 _LABEL = 26  # characters of a label beside a line
+PHRASES = {
+    "overlay-speedup": ("At batch {batch:,} (vertical line), speed-up: {sides}.",),
+    "overlay-speedup:side": ("{label} {value:.2f}×",),
+    "overlay-speed": ("At batch {batch:,} (vertical line), speed per user: {sides}. Dotted: without speculation.",),
+    "overlay-speed:side": ("{label} {value:,.0f} tokens/s",),
+    "overlay:missing": ("{labels}: does not fit",),
+}
 
 
 def overlay_figures(sides: Sequence[Side], *, batch: int) -> tuple[Figure, Figure]:
@@ -41,7 +49,7 @@ def speedup_overlay(sides: Sequence[Side], *, batch: int) -> Figure:
     return Figure(
         name="overlay-speedup",
         title="Speed-up by batch, compared",
-        takeaway=_words(_at(curves, batch, lambda one: one.speedup), batch, "{:.2f}×", "speed-up"),
+        takeaway=_words("overlay-speedup", _at(curves, batch, lambda one: one.speedup), batch),
         source=_source(sides),
         tables={
             "lines": rows,
@@ -68,7 +76,7 @@ def speed_overlay(sides: Sequence[Side], *, batch: int) -> Figure:
     return Figure(
         name="overlay-speed",
         title="Tokens/s per user by batch, compared",
-        takeaway=f"{_words(at, batch, '{:,.0f} tokens/s', 'speed per user')} Dotted: without speculation.",
+        takeaway=_words("overlay-speed", at, batch),
         source=_source(sides),
         tables={
             "lines": rows,
@@ -131,14 +139,14 @@ def _at(curves: Sequence[Compared], batch: int, values: Callable[[Curve], FloatA
     return found
 
 
-def _words(at: dict[str, float | None], batch: int, form: str, what: str) -> str:
+def _words(figure: str, at: dict[str, float | None], batch: int) -> str:
     """The best first."""
     known = {label: value for label, value in at.items() if value is not None}
-    parts = [f"{label} {form.format(value)}" for label, value in sorted(known.items(), key=lambda pair: -pair[1])]
-    missing = [label for label in at if label not in known]
-    if missing:
-        parts.append(f"{', '.join(missing)}: does not fit")
-    return f"At batch {batch:,} (vertical line), {what}: {'; '.join(parts)}."
+    best_first = sorted(known.items(), key=lambda pair: -pair[1])
+    parts = [say(f"{figure}:side", PHRASES, {"label": label, "value": value}) for label, value in best_first]
+    missing = ", ".join(label for label in at if label not in known)
+    parts.append(say("overlay:missing", PHRASES, {"labels": missing or None}))
+    return say(figure, PHRASES, {"batch": batch, "sides": "; ".join(part for part in parts if part)}) or ""
 
 
 def _source(sides: Sequence[Side]) -> str:

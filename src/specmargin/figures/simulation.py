@@ -12,6 +12,7 @@ from specmargin.figures.figure import Figure, end_labels, rounded, table
 from specmargin.figures.theme import POLICIES, policy_colour
 
 Record = Mapping[str, Any]
+SIMULATOR = "Specmargin's simulator (modelled)"  # the source of what it made
 _WIDTH = 640
 _DASHES = {"none": [2, 2], "controller": [6, 2], "off": [1, 2], "oracle": [1, 3], "fixed": [8, 3, 2, 3]}
 

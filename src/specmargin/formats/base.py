@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
 from specmargin.formats.releases import Release, Releases
-from specmargin.formats.rules import DepthRule, choose, extended, pays
+from specmargin.formats.rules import DepthRule, choose, extended, pays, slots
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
 
@@ -63,7 +63,8 @@ class EngineFormat:
     title: str
     graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     rule: Callable[[ScheduleRequest], DepthRule]  # which schedules it can run
-    express: Callable[[ScheduleRequest, Schedule], EngineConfig]  # one of them, in its words
+    # One of them in its words, with slots for the numbers of `rules.slots`: only the rule knows how ranges are written.
+    express: Callable[[ScheduleRequest, Schedule], EngineConfig]
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
@@ -75,7 +76,19 @@ class EngineFormat:
         rule = self.rule(request)
         chosen = choose(rule, request.table, request.batches, request.min_gain)
         empty = empty_config(request, chosen.schedule)
-        return empty or replace(self.express(request, extended(chosen.schedule, rule)), limits=chosen.limits)
+        if empty is not None:
+            return empty
+        schedule = extended(chosen.schedule, rule)
+        config, values = self.express(request, schedule), slots(rule, schedule, request.hurdle_by_depth)
+        file_text = None if config.file_text is None else _filled(config.file_text, values)
+        return replace(config, text=_filled(config.text, values), file_text=file_text, limits=chosen.limits)
+
+
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    """Other braces stay: names of the user's files may have some."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 def find_release(form: EngineFormat, text: str | None) -> Release | None:

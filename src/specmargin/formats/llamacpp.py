@@ -31,16 +31,16 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     notes = []
     method, depth = drafter_method(request, _TYPES, "llama.cpp"), schedule.max_depth
     if request.drafter_kind == "ngram":  # n-gram drafts have their own length option, and no confidence
-        text = f"--spec-type {method} --spec-ngram-simple-size-m {depth}"
+        text = f"--spec-type {method} --spec-ngram-simple-size-m {{depth}}"
     else:
         model = drafter_model(request)
         path = f" --spec-draft-model {shlex.quote(model)}" if model else ""
         if request.p_min is None:
-            threshold = f"--spec-draft-p-min {min(max(request.hurdle_by_depth[depth - 1], 0.0), 0.99):.2f}"
+            threshold = "--spec-draft-p-min {p_min}"
         else:
             threshold = f"--spec-draft-p-min {request.p_min:g}"
             notes.append(f"{request.drafted_by_depth[depth]:.1f} of at most {depth} tokens per draft")
-        text = f"--spec-type {method}{path} --spec-draft-n-max {depth} {threshold}"
+        text = f"--spec-type {method}{path} --spec-draft-n-max {{depth}} {threshold}"
     return EngineConfig(text=text, schedule=schedule, needs="llama.cpp of August 2026 or later", notes=tuple(notes))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from specmargin.decisions.plan import MAX_BATCH
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
+from specmargin.phrases import fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class DepthRule:
     deepest_first: str | None = None  # no batch has a deeper draft than batch 1
     ends: tuple[int, ...] = ()  # the depth changes only after these batches, and after any beyond the last of them
     beyond: Literal["", "keeps", "stops"] = ""  # what is written for batches beyond the table; "": nothing
+    entry: str = ""  # how a range of depths is written; `key`: the end of `ends` to which its first batch belongs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,22 @@ def _deepest_first(table: DepthTable, batches: tuple[int, ...], best: Schedule, 
         return bool((chosen >= speedup[:, 0]).all()), float(np.log(chosen).mean())
 
     return max(candidates, key=merit)
+
+
+def slots(rule: DepthRule, schedule: Schedule, hurdle_by_depth: Sequence[float]) -> dict[str, object]:
+    """What fills the slots of a setting's text."""
+    depth, ranges = schedule.max_depth, schedule.ranges
+    if rule.beyond and ranges[-1].depth == 0:
+        ranges = ranges[:-1]  # beyond the last entry drafting is off anyway
+    keys = [next((end for end in rule.ends if end >= each.first), each.first) for each in ranges]
+    entries = (fill(rule.entry, asdict(each) | {"key": key}) for each, key in zip(ranges, keys, strict=True))
+    hurdle = hurdle_by_depth[depth - 1] if 0 < depth <= len(hurdle_by_depth) else 0.0
+    return {
+        "depth": depth,
+        "positions": depth + 1,
+        "p_min": f"{min(max(hurdle, 0.0), 0.99):.2f}",
+        "entries": ", ".join(entries),
+    }
 
 
 def extended(schedule: Schedule, rule: DepthRule) -> Schedule:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
-from specmargin.decisions.schedule import Range, Schedule
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScheduleError
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
 from specmargin.formats.releases import Releases, release
@@ -54,21 +54,19 @@ def rule(request: ScheduleRequest) -> DepthRule:
     if not _adaptive(request):
         return DepthRule(one_depth="one depth for all batches: only EAGLE and MTP adapt, without DP attention")
     stops = request.release is None or request.release >= release(_STOPS)
-    return DepthRule(never_off=None if stops else "", ends=tuple(_sizes(request)))
+    sizes = graph_batch_sizes(min(request.table.largest, _LARGEST_GRAPH))
+    entry = '"{key}": {"candidate_steps": [{depth}]}'
+    return DepthRule(never_off=None if stops else "", ends=tuple(sizes), entry=entry)
 
 
 def _adaptive(request: ScheduleRequest) -> bool:
     return request.drafter_kind in _ADAPTIVE and request.parallel is not Parallel.DP_EP
 
 
-def _sizes(request: ScheduleRequest) -> list[int]:
-    return graph_batch_sizes(min(request.table.largest, _LARGEST_GRAPH))
-
-
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     if request.drafter_kind == "dspark":
         return _express_dspark(request, schedule)
-    flags = _flags(request, schedule.max_depth)
+    flags = _flags(request)
     if len(schedule.ranges) == 1:
         needs = RELEASES.needs(request.release, RELEASES.first, what="such drafts")
         return EngineConfig(text=flags, schedule=schedule, needs=needs, adapts=_adaptive(request))
@@ -78,7 +76,7 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
         schedule=schedule,
         needs=RELEASES.needs(request.release, since, what="steps of 0"),
         file_name=ADAPTIVE_FILE,
-        file_text=json.dumps(_slots(schedule, _sizes(request))),
+        file_text="{{entries}}",
         adapts=True,
     )
 
@@ -96,8 +94,7 @@ def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfi
 
 def _express_dspark(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     """The whole block, which the head was trained to draft."""
-    block = schedule.max_depth
-    window = f"--speculative-dspark-block-size {block} --speculative-num-draft-tokens {block + 1}"
+    window = "--speculative-dspark-block-size {depth} --speculative-num-draft-tokens {positions}"
     return EngineConfig(
         text=f"{_algorithm(request)} {window}",
         schedule=schedule,
@@ -112,20 +109,11 @@ def _algorithm(request: ScheduleRequest) -> str:
     return f"--speculative-algorithm {drafter_method(request, _ALGORITHMS, 'SGLang')}{path}"
 
 
-def _flags(request: ScheduleRequest, steps: int) -> str:
+def _flags(request: ScheduleRequest) -> str:
     return (
-        f"{_algorithm(request)} --speculative-num-steps {steps} "
-        f"--speculative-eagle-topk 1 --speculative-num-draft-tokens {steps + 1}"
+        f"{_algorithm(request)} --speculative-num-steps {{depth}} "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens {positions}"
     )
-
-
-def _slots(schedule: Schedule, sizes: list[int]) -> dict[str, object]:
-    return {str(_key(entry, sizes)): {"candidate_steps": [entry.depth]} for entry in schedule.ranges}
-
-
-def _key(entry: Range, sizes: list[int]) -> int:
-    """The graph size that the range's first batch is padded to: every batch of the range is padded to it or more."""
-    return next((size for size in sizes if size >= entry.first), entry.first)
 
 
 FORMAT = EngineFormat(

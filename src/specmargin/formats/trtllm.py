@@ -52,14 +52,14 @@ def rule(request: ScheduleRequest) -> DepthRule:
     if one_depth:
         return DepthRule(one_depth=one_depth)
     if not _upper(request):
-        return DepthRule(deepest_first=_NEAREST)
+        return DepthRule(deepest_first=_NEAREST, entry="{first}: {depth}")
     if request.drafter_kind in _STATELESS:
-        return DepthRule(deepest_first=_NEAREST, beyond="stops")
-    return DepthRule(deepest_first=_NEAREST, never_off=_STARVED, beyond="keeps")
+        return DepthRule(deepest_first=_NEAREST, beyond="stops", entry="{last}: {depth}")
+    return DepthRule(deepest_first=_NEAREST, never_off=_STARVED, beyond="keeps", entry="{last}: {depth}")
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
-    return EngineConfig(text=_yaml(request, schedule), schedule=schedule, needs=_needs(request))
+    return EngineConfig(text=_yaml(request), schedule=schedule, needs=_needs(request))
 
 
 def _upper(request: ScheduleRequest) -> bool:
@@ -91,25 +91,16 @@ def _needs(request: ScheduleRequest) -> str:
     return f"{RELEASES.needs(None, _LATER, what='schedule')}, with PR 12262"
 
 
-def _yaml(request: ScheduleRequest, schedule: Schedule) -> str:
+def _yaml(request: ScheduleRequest) -> str:
     model = drafter_model(request)
-    entries = "" if _one_depth(request) else _entries(schedule, upper=_upper(request))
     lines = [
         "speculative_config:",
         f"  decoding_type: {drafter_method(request, _TYPES, 'TensorRT-LLM')}",
         *([f"  speculative_model: {json.dumps(model)}"] if model else []),
-        f"  max_draft_len: {schedule.max_depth}",
-        *([f"  draft_len_schedule: {{{entries}}}"] if entries else []),
+        "  max_draft_len: {depth}",
+        *([] if _one_depth(request) else ["  draft_len_schedule: {{entries}}"]),
     ]
     return "\n".join(lines)
-
-
-def _entries(schedule: Schedule, *, upper: bool) -> str:
-    """Lower bounds, or upper bounds without a trailing depth of 0, which is the default beyond the last key."""
-    if not upper:
-        return ", ".join(f"{entry.first}: {entry.depth}" for entry in schedule.ranges)
-    ranges = schedule.ranges[:-1] if schedule.ranges[-1].depth == 0 else schedule.ranges
-    return ", ".join(f"{entry.last}: {entry.depth}" for entry in ranges)
 
 
 FORMAT = EngineFormat(

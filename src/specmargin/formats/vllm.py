@@ -9,7 +9,6 @@ read up to 0.32; method `dspark` from 0.25 on)
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from specmargin.decisions.schedule import Schedule
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
@@ -49,22 +48,21 @@ def batched_tokens(device: Device) -> int:
 def rule(request: ScheduleRequest) -> DepthRule:
     if request.parallel is Parallel.DP_EP:
         return DepthRule(one_depth="one depth for all batches: vLLM ignores others under data parallelism")
-    return DepthRule()
+    return DepthRule(entry="[{first}, {last}, {depth}]")
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
-    settings: dict[str, Any] = {"method": drafter_method(request, _METHODS, "vLLM")}
+    names = {"method": drafter_method(request, _METHODS, "vLLM")}
     if drafter_model(request):
-        settings["model"] = drafter_model(request)
-    settings["num_speculative_tokens"] = schedule.max_depth
-    notes = []
+        names["model"] = drafter_model(request)
+    settings, notes = [json.dumps(names)[1:-1], '"num_speculative_tokens": {depth}'], []
     if len(schedule.ranges) > 1:
-        settings["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.depth] for r in schedule.ranges]
+        settings.append('"num_speculative_tokens_per_batch_size": [{entries}]')
         notes.append("full CUDA graphs for these depths need model runner V2")
-    text = f"--speculative-config '{json.dumps(settings)}'"
     needs = RELEASES.needs(
         request.release, _SINCE.get(request.drafter_kind, RELEASES.first), what=f"{request.drafter_kind} drafts"
     )
+    text = f"--speculative-config '{{{', '.join(settings)}}}'"
     return EngineConfig(text=text, schedule=schedule, needs=needs, notes=tuple(notes))
 
 

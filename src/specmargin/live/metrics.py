@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,7 +62,7 @@ class BoardCollector(Collector):
 
 def show_with_multiprocess(folder: Path) -> None:
     """Add the boards where metrics are collected from the files of several processes."""
-    collect = MultiProcessCollector.collect
+    collect: Callable[[MultiProcessCollector], list[Metric]] = MultiProcessCollector.collect
     if hasattr(collect, "specmargin"):
         return
 
@@ -71,4 +71,4 @@ def show_with_multiprocess(folder: Path) -> None:
         return [*collect(self), *BoardCollector(folder).collect()]
 
     collect_all.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
-    MultiProcessCollector.collect = collect_all
+    MultiProcessCollector.collect = collect_all  # type: ignore[method-assign]

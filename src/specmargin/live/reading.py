@@ -6,9 +6,11 @@ Two readings make an interval: rates are differences of counters. The counters o
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from specmargin.errors import EngineError
 from specmargin.live.board import METRICS, Reading
@@ -22,16 +24,6 @@ VLLM = {
     "accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
     "generation_tokens_total": "vllm:generation_tokens_total",
 }
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
-_LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
-_ESCAPED = re.compile(r"\\(.)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    name: str
-    labels: Mapping[str, str]
-    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,31 +69,16 @@ class Interval:
 
 
 def parse_metrics(text: str) -> Iterator[Sample]:
-    """Samples in order. Comments and invalid lines are skipped."""
+    """Samples in order, under the names that the page has. Comments are skipped, and so is a line that is not valid:
+    the rest of the page still counts."""
     for line in text.split("\n"):
-        match = None if line.lstrip().startswith("#") else _SAMPLE.fullmatch(line.strip())
-        value = None if match is None else _number(match[3])
-        labels = None if match is None else _labels(match[2] or "")
-        if match is not None and value is not None and labels is not None:
-            yield Sample(name=match[1], labels=labels, value=value)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace("Inf", "inf"))
-    except ValueError:
-        return None
-
-
-def _labels(text: str) -> dict[str, str] | None:
-    labels, position = {}, 0
-    while position < len(text):
-        match = _LABEL.match(text, position)
-        if match is None:
-            return None
-        labels[match[1]] = _ESCAPED.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], match[2])
-        position = match.end()
-    return labels
+        if line.lstrip().startswith("#"):
+            continue
+        try:
+            samples = [sample for family in text_string_to_metric_families(line) for sample in family.samples]
+            yield from [sample._replace(value=float(sample.value)) for sample in samples]
+        except (ValueError, IndexError, OverflowError):
+            continue
 
 
 # --- readings ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ class Records:
             else:
                 cut_short = False
             file.write((("\n" if cut_short else "") + json.dumps(record) + "\n").encode())
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Ctrl-C while it is measured says what is kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            rows = sum(record.get("record") == "row" for record in self.read())
+            raise InputError(
+                f"interrupted; {rows} rows are saved in {self.path}: run the same command to resume"
+            ) from None
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Every complete record; a line that an interruption cut short is skipped."""

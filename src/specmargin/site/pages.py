@@ -20,6 +20,7 @@ from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
 from specmargin.errors import InputError
 from specmargin.explorer import choices, story
 from specmargin.explorer.server import vega_bundle
+from specmargin.figures import overlay
 from specmargin.files import write_bytes
 from specmargin.formats import find_engine
 from specmargin.site.axes import shared
@@ -121,7 +122,7 @@ def site_data(selection: Selection, outcomes: Sequence[Outcome], models: Sequenc
         "structures": structures(),
         "axes": shared(),
         "limits": _limits(),
-        "phrases": {**verdict.PHRASES, **certainty.PHRASES},
+        "phrases": {**verdict.PHRASES, **certainty.PHRASES, **overlay.PHRASES},
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,23 +18,21 @@ if TYPE_CHECKING:
 
 #: The order in which help lists verbs; others follow by name.
 _FIRST = ("plan", "price", "coverage", "duel", "design", "simulate", "sweep")
-_FOLDER = Path(__file__).parent
 
 
 @cache
 def verb_names() -> tuple[str, ...]:
     """As they are typed: `profile routing`."""
-    files = [path for path in _FOLDER.iterdir() if path.name[0] not in "._"]
-    names = {path.stem.replace("_", " ") for path in files if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    names = {name.replace("_", " ") for _, name, _ in iter_modules(__path__)}
     return (*(name for name in _FIRST if name in names), *sorted(names - set(_FIRST)))
 
 
 def summary(name: str) -> str:
-    """The first line of the verb's help, read without importing it."""
+    """The first paragraph of the verb's help, read without importing it."""
     stem = name.replace(" ", "_")
-    file = _FOLDER / f"{stem}.py"
-    with (file if file.is_file() else _FOLDER / stem / "__init__.py").open(encoding="utf-8") as lines:
-        return next(lines).strip().strip('"')
+    files = [Path(folder) / part for folder in __path__ for part in (f"{stem}.py", f"{stem}/__init__.py")]
+    text = next(file for file in files if file.is_file()).read_text(encoding="utf-8")
+    return text.split("\n\n", 1)[0].replace("\n", " ").strip('" ')
 
 
 def find_verb(name: str) -> Verb[Any, Any]:

@@ -85,7 +85,7 @@ class CoverageRequest(ScenarioRequest):
         return self
 
 
-@verb(CoverageRequest, outputs=ChartOutputs)
+@verb(CoverageRequest, outputs=ChartOutputs, served=True)
 def coverage(request: CoverageRequest) -> CoverageAnswer | GroupingAnswer:
     from specmargin.catalog.lookup import find_model
     from specmargin.catalog.routing_profiles import find_routing

@@ -43,7 +43,7 @@ class DuelRequest(ScenarioRequest):
     context: ContextField = 0
 
 
-@verb(DuelRequest, outputs=ChartOutputs)
+@verb(DuelRequest, outputs=ChartOutputs, served=True)
 def duel(request: DuelRequest) -> DuelAnswer:
     from specmargin.answers.scenarios import pricer_of
     from specmargin.decisions.duel import duel

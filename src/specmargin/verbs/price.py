@@ -47,7 +47,7 @@ class PriceRequest(ScenarioRequest):
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH, description="Draft tokens per sequence."), LOAD.as_("N")] = 0
 
 
-@verb(PriceRequest, outputs=ChartOutputs)
+@verb(PriceRequest, outputs=ChartOutputs, served=True)
 def price(request: PriceRequest) -> PriceAnswer:
     from specmargin.answers.scenarios import pricer_of
     from specmargin.decisions.ledger import Ledger

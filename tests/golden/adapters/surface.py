@@ -20,8 +20,8 @@ import polars as pl
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.app.simulation_schema import SimulationFile, SweepFile
-from specmargin.cli.main import VERBS, run
+from specmargin.answers.simulation_schema import SimulationFile, SweepFile
+from specmargin.cli.main import run
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.board import FAULTS, Board
 from specmargin.live.policy_schema import PolicyFile
@@ -31,6 +31,7 @@ from specmargin.policies.tables import study_table
 from specmargin.prices.kernels import store
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
+from specmargin.verbs import verb_names as names_of_verbs
 from tests.conftest import ROOT
 from tests.unit.test_banks import bank as rounds_bank
 from tests.unit.test_engine_metrics import SGLANG
@@ -38,7 +39,7 @@ from tests.unit.test_routing_captures import bank as routing_bank
 from tests.unit.test_watch import metrics as metrics_text
 from tests.unit.test_watch import serving
 
-verb_names = tuple(VERBS)
+verb_names = tuple(dict.fromkeys(name.split()[0] for name in names_of_verbs()))
 
 # --- the JSON of every verb ---
 
@@ -124,8 +125,10 @@ def _measure_gpu(folder: Path) -> Any:
 def _ladder(folder: Path) -> Any:
     """At small batches: the policies' look-ahead to 512 takes most of a minute."""
     small, few = partial(study_table, max_batch=8), partial(ladder, concurrencies=(1, 8), sequences=80)
-    page = "specmargin.app.acceptance_study"
-    with patch(f"{page}.study_table", small), patch(f"{page}.ladder", few):
+    with (
+        patch("specmargin.answers.ladder_prices.study_table", small),
+        patch("specmargin.policies.study.ladder.ladder", few),
+    ):
         return _answered(
             "profile",
             "acceptance",

@@ -92,7 +92,7 @@ export async function answer(states, { show = [], have = [] } = {}) {
   const answers = await Promise.all(states.map((state, i) => answered(state, named[i])));
   if (answers[0].field) throw new Refused(answers[0].refused, answers[0].field); // of a link: the page uses the default instead
   const sides = answers.filter((entry) => entry.plan);
-  const drawn = sides.length ? overlays(sides, (await opened()).structures) : [];
+  const drawn = sides.length ? overlays(sides, await opened()) : [];
   const figures = show.map((name) => drawn.find((figure) => figure.name === name) ?? { name, reason: "not on this site" });
   setTimeout(tellFirst, 50);
   return {

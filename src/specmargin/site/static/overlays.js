@@ -1,30 +1,29 @@
 // Figures of the static site: the tables of figures/overlay.py, from plans made in the browser.
 
+import { say } from "./phrases.js";
+
 const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 const LABEL = 26; // characters beside a line
 
 const rounded = (value) => Number(value.toPrecision(4));
 
-// sides: answers with { label, plan, here, at(batch) }. structures: { drafters, "NAME:shape": structure }
-export function overlays(answers, structures) {
-  const sides = answers.length > 1 ? answers : answers.map((one) => ({ ...one, label: one.plan.drafter }));
-  const batch = sides[0].here.batch;
-  const curves = sides.map((side, slot) => ({ side, slot: String(slot), rows: curve(side, batch) }));
-  const drafters = sides.map((side) => colour(side, structures)), apart = new Set(drafters).size === drafters.length;
-  const shape = apart ? "True" : "False";
-  const names = ({ side, slot }) => ({ series: side.label, drafter: colour(side, structures), slot });
-  const lines = (value) => curves.flatMap((entry) => entry.rows.filter((row) => row.fits)
-    .map((row) => ({ batch: row.batch, value: rounded(value(row)), depth: row.depth, ...names(entry) })));
+// sides: answers with { label, plan, here, at(batch) }. site: { structures: { drafters, "NAME:shape": … }, phrases, catalog }
+export function overlays(answers, { structures, phrases, catalog }) {
+  const sides = answers.length > 1 ? answers : answers.map((one) => ({ ...one, label: one.plan.drafter })), { batch } = sides[0].here;
+  const drafters = sides.map((side) => colour(side, structures)), shape = new Set(drafters).size === drafters.length ? "True" : "False";
+  const curves = sides.map((side, slot) => ({ rows: curve(side, batch), names: { series: side.label, drafter: drafters[slot], slot: String(slot) } }));
   const source = `Specmargin, prices: ${[...new Set(sides.map((side) => side.plan.prices))].join(" and ")}`;
-  const figure = (name, title, takeaway, tables) => ({ name, title, takeaway, source, key: `${name}:${shape}`, tables, structure: structures[`${name}:${shape}`] });
-  const speedups = lines((row) => row.speedup), speeds = lines((row) => 1 / row.tpot_seconds), here = [{ batch }];
-  return [
-    figure("overlay-speedup", "Speed-up by batch", words(sides, (row) => row.speedup, (value) => `${value.toFixed(2)}×`, "speed-up"),
-      { lines: speedups, labels: ends(speedups, false), even: [{ value: 1 }], here }),
-    figure("overlay-speed", "Tokens/s per user by batch",
-      `${words(sides, (row) => 1 / row.tpot_seconds, (value) => `${Math.round(value).toLocaleString("en")} tokens/s`, "speed per user")} Dotted: without speculation.`,
-      { lines: speeds, plain: plain(curves, names), labels: ends(speeds, true), here }),
-  ].filter((entry) => entry.structure);
+  const speedup = (row) => row.speedup, speed = (row) => 1 / row.tpot_seconds;
+  const figure = (name, value, log, tables) => {
+    const rows = curves.flatMap(({ rows: all, names }) => all.filter((row) => row.fits)
+      .map((row) => ({ batch: row.batch, value: rounded(value(row)), depth: row.depth, ...names })));
+    const key = `${name}:${shape}`, { title } = catalog.figures.find((entry) => entry.name === name);
+    return {
+      name, title, takeaway: words(name, sides, value, phrases), source, key, structure: structures[key],
+      tables: { lines: rows, labels: ends(rows, log), here: [{ batch }], ...tables },
+    };
+  };
+  return [figure("overlay-speedup", speedup, false, { even: [{ value: 1 }] }), figure("overlay-speed", speed, true, { plain: plain(curves) })];
 }
 
 const colour = (side, structures) => (structures.drafters.includes(side.plan.drafter) ? side.plan.drafter : structures.drafters[0]);
@@ -38,10 +37,10 @@ function curve(side, marked) {
 }
 
 // Without speculation; sides on the same machine share the line of the first.
-function plain(curves, names) {
+function plain(curves) {
   const drawn = new Map();
-  for (const entry of curves) {
-    const rows = entry.rows.map((row) => ({ batch: row.batch, value: rounded(1 / row.no_spec_tpot_seconds), ...names(entry) }));
+  for (const { rows: all, names } of curves) {
+    const rows = all.map((row) => ({ batch: row.batch, value: rounded(1 / row.no_spec_tpot_seconds), ...names }));
     const key = rows.slice(0, 2).map((row) => row.value).join();
     if (!drawn.has(key)) drawn.set(key, rows);
   }
@@ -63,9 +62,10 @@ function ends(rows, log) {
   return order.map((row, i) => ({ ...row, value: log ? 2 ** heights[i] : heights[i], text: row.series.length <= LABEL ? row.series : `${row.series.slice(0, LABEL - 1)}…` }));
 }
 
-function words(sides, value, form, what) {
+// The best first.
+function words(name, sides, value, phrases) {
   const fitting = sides.filter((side) => side.here.fits).sort((a, b) => value(b.here) - value(a.here));
-  const parts = fitting.map((side) => `${side.label} ${form(value(side.here))}`), rest = sides.filter((side) => !side.here.fits);
-  if (rest.length) parts.push(`${rest.map((side) => side.label).join(", ")}: does not fit`);
-  return `At batch ${sides[0].here.batch.toLocaleString("en")} (vertical line), ${what}: ${parts.join("; ")}.`;
+  const missing = sides.filter((side) => !side.here.fits).map((side) => side.label).join(", ");
+  const parts = fitting.map((side) => say(`${name}:side`, phrases, { label: side.label, value: value(side.here) }));
+  return say(name, phrases, { batch: sides[0].here.batch, sides: [...parts, say("overlay:missing", phrases, { labels: missing || null })].filter(Boolean).join("; ") });
 }

@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from prometheus_client.samples import Sample
 
 from specmargin.acceptance.schema import AcceptanceFile, CategoryFile
 from specmargin.acceptance.survival import Survival
 from specmargin.errors import AcceptanceError, EngineError
 from specmargin.live.polling import Server, UnreachableError
-from specmargin.live.reading import Sample, parse_metrics
+from specmargin.live.reading import parse_metrics
 from specmargin.sources import assumed
 
 _SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")  # labels of ranks that share their requests
@@ -205,6 +205,14 @@ def _by_position(by_name: Mapping[str, list[Sample]], name: str, label: str) -> 
     return counted
 
 
+def tokens_per_second(reading: EngineReading, before: EngineReading | None) -> float | None:
+    """Since the reading before; None after a restart, whose counter begins at zero."""
+    if before is None or reading.generated is None or before.generated is None:
+        return None
+    seconds, tokens = reading.at_seconds - before.at_seconds, reading.generated - before.generated
+    return tokens / seconds if seconds > 0.0 and tokens >= 0.0 else None
+
+
 # --- acceptance ---
 
 
@@ -240,30 +248,3 @@ def _file(reading: EngineReading, name: str, rounds: int, survival: list[float],
         sample=[],
         assumed=not errors,
     )
-
-
-# --- JSON ---
-
-
-def reading_json(reading: EngineReading, before: EngineReading | None) -> dict[str, Any]:
-    return {
-        "schema": "specmargin.watch-engine/1",
-        "url": reading.url,
-        "engine": reading.engine,
-        "interval_seconds": None if before is None else reading.at_seconds - before.at_seconds,
-        "running": reading.running,
-        "waiting": reading.waiting,
-        "generated_tokens_per_second": tokens_per_second(reading, before),
-        "accept_length": reading.accept_length,
-        "mean_accept_length": reading.mean_accept_length,
-        "depth": reading.depth,
-        "survival": [share for share, _ in reading.survival_by_position],
-    }
-
-
-def tokens_per_second(reading: EngineReading, before: EngineReading | None) -> float | None:
-    """Since the reading before; None after a restart, whose counter begins at zero."""
-    if before is None or reading.generated is None or before.generated is None:
-        return None
-    seconds, tokens = reading.at_seconds - before.at_seconds, reading.generated - before.generated
-    return tokens / seconds if seconds > 0.0 and tokens >= 0.0 else None

@@ -1,47 +1,74 @@
-"""Output of `specmargin watch`: per engine the last interval and the time since its start."""
+"""A reading of vLLM with the plug-in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
-from specmargin.app.engine_metrics import EngineReading, tokens_per_second
-from specmargin.cli import render
+from specmargin.answers.answer import Answer
+from specmargin.answers.blocks import GAP, Block, Column, Style, Table, bold, left, right
 from specmargin.live.reading import Interval, ServerReading, interval
 from specmargin.live.settings_schema import Mode
+from specmargin.verbs.watch.request_schema import Look, WatchRequest
+from specmargin.words import duration
 
 _BAR = 32  # columns of a full bar
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The last successful reading, the one before it, and the error of a newer attempt."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WatchAnswer(Answer[WatchRequest]):
+    """Per engine the last interval and the time since its start."""
 
     url: str
-    now: ServerReading
-    before: ServerReading | None
     engines: tuple[str, ...]
-    fault: str | None = None
+    look: Look[ServerReading]
+
+    schema: ClassVar[str] = "specmargin.watch/1"
+
+    @property
+    def verdict(self) -> str:
+        return "\n".join(_headline(self.url, engine, self._last(engine)) for engine in self.engines)
+
+    def values(self) -> dict[str, Any]:
+        return {"url": self.url, "engines": [_engine_json(name, self._last(name)) for name in self.engines]}
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self.look.blocks()
+        for engine in self.engines:
+            last, whole = self._last(engine), interval(engine, self.look.now, None)
+            yield bold(_headline(self.url, engine, last))
+            yield _numbers(last, whole)
+            yield GAP
+            yield _depths(last)
+            yield GAP
+
+    def _last(self, engine: str) -> Interval:
+        return interval(engine, self.look.now, self.look.before)
 
 
-# --- terminal ---
-
-
-def view(look: Look) -> RenderableType:
-    parts: list[RenderableType] = []
-    if look.fault is not None:
-        parts.append(Text(f"{look.fault}; retrying. Below: the last reading.", style="red"))
-    for engine in look.engines:
-        last, whole = interval(engine, look.now, look.before), interval(engine, look.now, None)
-        headline = Text(_headline(look.url, engine, last), style="bold")
-        parts += [headline, _numbers(last, whole), Text(), _depths(last), Text()]
-    return Group(*parts)
+def _engine_json(name: str, last: Interval) -> dict[str, Any]:
+    values = last.now.values
+    named = ("mode", "enabled")
+    gauges = {key: value for key, value in values.items() if not key.endswith("_total") and key not in named}
+    return {
+        "engine": name,
+        "mode": _mode(last),
+        "enabled": bool(values.get("enabled", 1.0)),
+        "interval_seconds": last.seconds,
+        "restarted": last.restarted,
+        **gauges,
+        "steps_by_depth": {str(depth): steps for depth, steps in sorted(last.steps_by_depth.items())},
+        "step_seconds": last.share("step_seconds_total", "steps_total"),
+        "verify_positions_per_step": last.share("verify_positions_total", "steps_total"),
+        "verify_positions_per_committed_token": last.share("verify_positions_total", "committed_tokens_total"),
+        "accepted_share": last.share("accepted_tokens_total", "draft_tokens_total"),
+        "committed_tokens_per_second": last.per_second("committed_tokens_total"),
+        "decision_share": last.share("decision_seconds_total", "step_seconds_total"),
+        "counted": dict(last.counted),
+        "faults": {kind: count for kind, count in last.now.faults.items() if count},
+        "vllm": {"accepted_share": last.vllm_accepted_share, **last.vllm_now, "counted": dict(last.vllm_counted)},
+    }
 
 
 def _headline(url: str, engine: str, last: Interval) -> str:
@@ -54,29 +81,25 @@ def _state(last: Interval) -> str:
     if not last.now.values.get("enabled", 1.0):
         configuration = last.now.faults.get("configuration")
         return "disabled, invalid configuration" if configuration else "disabled after faults, vLLM runs without it"
-    mode = mode_of(last)
+    mode = _mode(last)
     if mode is None:
         return "on"
     return f"{mode} mode, {'no effect on the engine' if mode is Mode.OBSERVE else 'deciding'}"
 
 
-def mode_of(last: Interval) -> Mode | None:
+def _mode(last: Interval) -> Mode | None:
     code = last.now.values.get("mode")
     return None if code is None or not 0 <= code < len(Mode) else list(Mode)[int(code)]
 
 
 def _numbers(last: Interval, whole: Interval) -> Table:
     first = last.seconds is None
+    rows = [[name, total or recent] if first else [name, recent, total] for name, recent, total in _lines(last, whole)]
     headings = ("since its start",) if first else ("now", "since its start")
-    shown = render.table("", [("", "left"), *((heading, "left") for heading in headings)])
-    for name, recent, total in _rows(last, whole):
-        cells = (total or recent,) if first else (recent, total)
-        if any(cells):
-            shown.add_row(name, *(escape(cell) for cell in cells))
-    return shown
+    return Table(columns=left("", *headings), rows=[row for row in rows if any(row[1:])])
 
 
-def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
+def _lines(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
     """Name, value in the interval, value since the start (empty for gauges)."""
     values = last.now.values
     return [
@@ -98,25 +121,6 @@ def _rows(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
     ]
 
 
-def engine_view(now: EngineReading, before: EngineReading | None) -> RenderableType:
-    """The metrics of an engine without the plug-in."""
-    rate, length = tokens_per_second(now, before), now.mean_accept_length
-    since = "since its start" if now.survival_by_position else "of its last steps"
-    rows = [
-        ("requests", f"{now.running:.0f} running, {now.waiting:.0f} waiting"),
-        ("accepted length", "" if length is None else f"{length:.2f} tokens per round with the bonus token, {since}"),
-        ("depth", "" if now.depth is None else f"{now.depth:.0f}"),
-        ("accepted by position", ", ".join(f"{share:.0%}" for share, _ in now.survival_by_position)),
-        ("tokens generated", "" if rate is None else f"{rate:,.0f} per second"),
-    ]
-    shown = render.table("", [("", "left"), ("", "left")])
-    for name, value in rows:
-        if value:
-            shown.add_row(name, escape(value))
-    missing = [] if length is not None else [Text(f"no speculation reported: {now.names.hint}", style="dim")]
-    return Group(Text(f"{now.url}: {now.names.title}, its own metrics", style="bold"), shown, *missing, Text())
-
-
 def _gate(values: Mapping[str, float]) -> str:
     return "" if "gating" not in values else "by confidence" if values["gating"] else "full drafts verified"
 
@@ -131,7 +135,7 @@ def _steps(period: Interval) -> str:
         return "none"
     rate = period.per_second("steps_total")
     amount = f"{period.counted['steps_total']:,.0f}" if rate is None else f"{rate:,.1f} per second"
-    return f"{amount}, {render.seconds(seconds)} each" if seconds else amount  # SGLang's are not timed
+    return f"{amount}, {duration(seconds)} each" if seconds else amount  # SGLang's are not timed
 
 
 def _positions(period: Interval) -> str:
@@ -189,49 +193,15 @@ def _number(value: float | None, form: str = ".2f") -> str:
 
 
 def _depths(last: Interval) -> Table:
-    shown = render.table("", [("depth chosen", "right"), ("", "left"), ("steps", "right")])
     share = last.depth_share
-    for depth in range(max(share, default=-1) + 1):
-        part = share.get(depth, 0.0)
-        shown.add_row(str(depth), f"[green]{_bar(part):<{_BAR}}[/]", f"{part:.0%}")
-    if not share:
-        shown.add_row("–", "no step since the last reading" if last.seconds is not None else "no step yet", "")
-    return shown
+    parts = [share.get(depth, 0.0) for depth in range(max(share, default=-1) + 1)]
+    rows = [[str(depth), f"{_bar(part):<{_BAR}}", f"{part:.0%}"] for depth, part in enumerate(parts)]
+    none = ["–", "no step since the last reading" if last.seconds is not None else "no step yet", ""]
+    columns = [*right("depth chosen"), Column("", style=Style.GOOD if rows else Style.PLAIN), *right("steps")]
+    return Table(columns=columns, rows=rows or [none])
 
 
 def _bar(share: float) -> str:
     """In eighths of a column; any share above zero is visible."""
     eighths = max(round(share * _BAR * 8), 1 if share else 0)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
-
-
-# --- JSON ---
-
-
-def payload(look: Look) -> dict[str, Any]:
-    engines = [_engine(name, interval(name, look.now, look.before)) for name in look.engines]
-    return {"schema": "specmargin.watch/1", "url": look.url, "engines": engines}
-
-
-def _engine(name: str, last: Interval) -> dict[str, Any]:
-    values = last.now.values
-    named = ("mode", "enabled")
-    gauges = {key: value for key, value in values.items() if not key.endswith("_total") and key not in named}
-    return {
-        "engine": name,
-        "mode": mode_of(last),
-        "enabled": bool(values.get("enabled", 1.0)),
-        "interval_seconds": last.seconds,
-        "restarted": last.restarted,
-        **gauges,
-        "steps_by_depth": {str(depth): steps for depth, steps in sorted(last.steps_by_depth.items())},
-        "step_seconds": last.share("step_seconds_total", "steps_total"),
-        "verify_positions_per_step": last.share("verify_positions_total", "steps_total"),
-        "verify_positions_per_committed_token": last.share("verify_positions_total", "committed_tokens_total"),
-        "accepted_share": last.share("accepted_tokens_total", "draft_tokens_total"),
-        "committed_tokens_per_second": last.per_second("committed_tokens_total"),
-        "decision_share": last.share("decision_seconds_total", "step_seconds_total"),
-        "counted": dict(last.counted),
-        "faults": {kind: count for kind, count in last.now.faults.items() if count},
-        "vllm": {"accepted_share": last.vllm_accepted_share, **last.vllm_now, "counted": dict(last.vllm_counted)},
-    }

@@ -1,4 +1,11 @@
-"""`specmargin explore`."""
+"""Open the web page: move the controls and see where speculation pays. Everything stays on this machine.
+
+Examples:
+
+  specmargin explore
+
+  specmargin explore ./my-model/config.json --gpu b200
+"""
 
 from __future__ import annotations
 
@@ -12,69 +19,70 @@ from threading import Timer
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
 
-import typer
+from pydantic import Field
 
 from specmargin._version import __version__
-from specmargin.cli import options as o
-from specmargin.cli import render
+from specmargin.answers.outputs_schema import Outputs
+from specmargin.answers.request_schema import Request, Shown
+from specmargin.answers.verb import verb
 from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     from specmargin.explorer.uploads import Uploads
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command()
-def explore(
+class ExploreRequest(Request):
     model: Annotated[
-        str | None, typer.Argument(help="Start with this model: a bundled name or a config.json of your own.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="Start with this bundled device.")] = None,
+        str | None,
+        Field(description="Start with this model: a bundled name or a config.json of your own."),
+        Shown(argument=True),
+    ] = None
+    gpu: Annotated[str | None, Field(description="Start with this bundled device."), Shown(metavar="GPU")] = None
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on. Anything but loopback needs the printed token.")
-    ] = "127.0.0.1",
+        str,
+        Field(description="Address to listen on. Anything but loopback needs the printed token."),
+        Shown(metavar="ADDRESS"),
+    ] = "127.0.0.1"
     port: Annotated[
-        int, typer.Option("--port", help="Port to listen on; 0 picks a free one.", min=0, max=65535)
-    ] = 8642,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    json: o.JsonOption = False,
-) -> None:
-    """Open the web page: move the controls and see where speculation pays. Everything stays on this machine.
+        int, Field(ge=0, le=65535, description="Port to listen on; 0 picks a free one."), Shown(metavar="PORT")
+    ] = 8642
+    browser: Annotated[
+        bool, Field(description="Open the page in a browser."), Shown(options=("--browser/--no-browser",))
+    ] = True
 
-    Examples:
 
-      specmargin explore
-
-      specmargin explore ./my-model/config.json --gpu b200
-    """
+@verb(ExploreRequest, outputs=Outputs)
+def explore(request: ExploreRequest, outputs: Outputs | None = None) -> None:
     with needs_extra("explore"):
         import uvicorn
 
         from specmargin.explorer.guard import allowed_hosts, is_loopback
         from specmargin.explorer.server import make_app
         from specmargin.explorer.uploads import Uploads
-    uploads = Uploads()
-    start = _start_query(model, gpu, uploads)
+    uploads, host = Uploads(), request.host
+    start = _start_query(request.model, request.gpu, uploads)
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    listening = _listen(host, port)
+    listening = _listen(host, request.port)
     address = _address(host, listening.getsockname()[1], start | ({} if token is None else {"token": token}))
-    out = render.console()
-    if token is not None and not json:
-        out.print(
-            f"Warning: {host} is reachable from other machines over unencrypted HTTP. Anybody with this address can "
-            f"use the page.",
-            style="bold",
-        )
-    if json:  # one line, before the server runs: a program reads the address and goes on
-        print(dumps({"schema": "specmargin.explore/1", "version": __version__, "url": address}), flush=True)
-    else:
-        print(address, flush=True)
-        out.print("Press Ctrl-C to stop.", style="dim")
-    if browser:
+    _announce(address, host, public=token is not None, as_json=outputs is not None and outputs.as_json)
+    if request.browser:
         Timer(0.4, webbrowser.open, [address]).start()
     config = uvicorn.Config(make_app(hosts=allowed_hosts(host), token=token, uploads=uploads), log_level="error")
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _announce(address: str, host: str, *, public: bool, as_json: bool) -> None:
+    """Before the server runs: a program reads the address and goes on."""
+    if as_json:
+        print(dumps({"schema": "specmargin.explore/1", "version": __version__, "url": address}), flush=True)
+        return
+    if public:
+        print(
+            f"Warning: {host} is reachable from other machines over unencrypted HTTP. Anybody with this address can "
+            "use the page."
+        )
+    print(address, flush=True)
+    print("Press Ctrl-C to stop.", flush=True)
 
 
 def _start_query(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:

@@ -1,1 +1,0 @@
-"""The verbs in Python: `specmargin.plan(...)`, `price`, `coverage`, `duel`, `simulate` and `sweep`."""

@@ -1,0 +1,177 @@
+"""Compare your own measurements with predictions: whole steps of a price file against other prices.
+
+The errors of the bundled prices on public measurements are printed by `make lab` in a checkout of the repository;
+measured speed-ups are compared by `specmargin validate speedups`.
+
+Examples:
+
+  specmargin validate mine.json laws           steps that you measured, against the bundled laws
+
+  specmargin validate mine.json --plot out.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from specmargin.answers.answer import Answer
+from specmargin.answers.blocks import Block, Table, left, right
+from specmargin.answers.outputs_schema import ChartOutputs
+from specmargin.answers.request_schema import Request, ScenarioRequest, Shown
+from specmargin.answers.verb import verb
+from specmargin.errors import InputError, needs_extra
+
+if TYPE_CHECKING:
+    from specmargin.decisions.scenario import Scenario
+    from specmargin.figures.figure import Chart
+    from specmargin.prices.measured_schema import PriceFile
+    from specmargin.validation.sources import CommonGrid, StepErrors
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+_DEPTH = 7
+_SHOWN = (0, 1, 3, 7)
+_IN_THE_LABORATORY = ("kernels", "modules", "steps", "rounds", "scaled", "served")
+
+
+class ValidateRequest(Request):
+    prices: Annotated[
+        tuple[str, ...],
+        Field(
+            description="One or two price sources to compare: a FILE of `specmargin measure`, a bundled one, tables, "
+            "laws, datasheet."
+        ),
+        Shown(argument=True, metavar="[PRICES [PRICES]]"),
+    ] = ()
+    model: Annotated[
+        str | None,
+        Field(description="Model of the compared prices."),
+        Shown(metavar="MODEL", default="the measured one"),
+    ] = None
+    gpu: Annotated[str, Field(description="GPU of the compared prices."), Shown(metavar="GPU")] = "h200"
+
+
+@verb(ValidateRequest, outputs=ChartOutputs)
+def validate(request: ValidateRequest) -> ValidateAnswer:
+    from specmargin.catalog.prices import measured_file
+
+    with needs_extra("measure"):
+        from specmargin.validation.sources import common_grid, step_errors
+    _check(request.prices)
+    names = [*request.prices, *(["laws"] if len(request.prices) == 1 else [])]
+    measured = {name: file for name in names if (file := measured_file(name)) is not None}
+    if request.model is None and not measured:
+        given = " ".join(request.prices)
+        raise InputError(f"validate {given}: neither is a measurement, so give --model (and --gpu)")
+    model = request.model or next(iter(measured.values())).model.name
+    scenarios = {name: _scenario(model, request.gpu, name) for name in [*names, "datasheet"]}
+    return ValidateAnswer(
+        request=request,
+        model=model,
+        names=names,
+        measured=measured,
+        scenarios=scenarios,
+        steps={name: step_errors(file, scenarios[name].architecture, scenarios) for name, file in measured.items()},
+        grid=common_grid(scenarios, _BATCHES, _DEPTH),
+    )
+
+
+def _check(prices: Sequence[str]) -> None:
+    """Refuse misspelt names before the work."""
+    from specmargin.catalog.prices import KINDS, measured_names
+
+    moved = next((name for name in prices if name in _IN_THE_LABORATORY), None)
+    if moved is not None:
+        raise InputError(
+            f"validate {moved} is not in the package: run `python -m lab.validation.{moved}` in a checkout of the "
+            "repository, or `make lab` for all parts"
+        )
+    if not 1 <= len(prices) <= 2:
+        raise InputError(
+            "validate needs one or two price sources (a FILE of `specmargin measure`), or speedups FILE.csv; "
+            "`make lab` in a checkout of the repository compares the bundled prices with public measurements"
+        )
+    bundled = [*KINDS, *measured_names()]
+    for name in prices:
+        if name.partition(":")[0] not in bundled and not Path(name.partition(":")[0]).exists():
+            raise InputError(
+                f"validate: {name!r} is not a price source ({', '.join(bundled)}, or a FILE), nor speedups"
+            )
+
+
+def _scenario(model: str, gpu: str, prices: str) -> Scenario:
+    """With a free drafter, so that only the price of steps differs."""
+    from specmargin.answers.scenarios import scenario_of
+
+    request = ScenarioRequest(model=model, gpu=gpu, prices=prices, drafter="free", acceptance="0.7", context=520)
+    return scenario_of(request)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ValidateAnswer(Answer[ValidateRequest]):
+    model: str
+    names: Sequence[str]  # of the two sources
+    measured: Mapping[str, PriceFile]  # those that are measurements
+    scenarios: Mapping[str, Scenario]
+    steps: Mapping[str, list[StepErrors]]
+    grid: CommonGrid
+
+    schema: ClassVar[str] = "specmargin.validate-sources/1"
+
+    @property
+    def verdict(self) -> str:
+        return f"{self.model}: {' and '.join(self.names)} compared"
+
+    def table(self) -> list[dict[str, Any]]:
+        return [{"file": file, **asdict(line)} for file, lines in self.steps.items() for line in lines]
+
+    def values(self) -> dict[str, Any]:
+        grid = self.grid
+        return {
+            "steps": {file: [asdict(line) for line in lines] for file, lines in self.steps.items()},
+            "batches": grid.batches.tolist(),
+            "depths": grid.depths.tolist(),
+            "step_seconds": {name: seconds.tolist() for name, seconds in grid.seconds.items()},
+            "best_depth": {name: best.tolist() for name, best in grid.best_depth.items()},
+        }
+
+    def blocks(self) -> Iterator[Block]:
+        for file, lines in self.steps.items():
+            yield _errors(f"{self.model}, steps measured in {file}: median (worst) error", lines)
+        first, second = self.names
+        ratio, best = self.grid.seconds[first] / self.grid.seconds[second], self.grid.best_depth
+        yield Table(
+            title=f"Step time of {first} over {second}; best depth of each at acceptance 0.7, free drafter",
+            columns=right("batch", *(f"depth {depth}" for depth in _SHOWN), f"{first} depth", f"{second} depth"),
+            rows=[
+                [
+                    str(batch),
+                    *(f"{ratio[index, depth]:.2f}" for depth in _SHOWN),
+                    str(best[first][index]),
+                    str(best[second][index]),
+                ]
+                for index, batch in enumerate(self.grid.batches)
+            ],
+        )
+
+    def chart(self) -> Chart:
+        from specmargin.figures.measured import residual_figure
+
+        if not self.measured:
+            raise InputError("no measured steps to draw; name a file of `specmargin measure vllm`")
+        file = next(iter(self.measured))
+        return residual_figure(self.measured[file], self.scenarios[file].architecture, self.scenarios)
+
+
+def _errors(title: str, lines: Sequence[StepErrors]) -> Table:
+    rows = []
+    for kind in dict.fromkeys(line.kind for line in lines):
+        group = [line for line in lines if line.kind == kind]
+        cells = [f"{line.median_error:.1%} ({line.worst_error:.0%})" for line in group]
+        rows.append([kind, str(group[0].points), *cells])
+    sources = dict.fromkeys(line.source for line in lines)
+    return Table(title=title, columns=[*left("steps"), *right("points", *sources)], rows=rows)

@@ -1,0 +1,130 @@
+"""Monitor a running vLLM server with the plug-in: decisions, goodput and faults.
+
+Reads only the server's /metrics. The first reading covers the time since the server's start, each later one the time
+since the previous reading. --json prints one reading without waiting (more with --count). Of SGLang and TensorRT-LLM it
+shows their own metrics: requests, accepted length and acceptance by position.
+
+Examples:
+
+  specmargin watch http://localhost:8000
+  specmargin watch http://localhost:8000 --once --json
+  specmargin watch --dashboard specmargin-grafana.json
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from specmargin.answers.answer import Answer
+from specmargin.answers.blocks import Block, Verbatim
+from specmargin.answers.outputs_schema import Outputs
+from specmargin.answers.verb import verb
+from specmargin.errors import EngineError, nearest_names
+from specmargin.files import write_text
+from specmargin.live.engine_metrics import EngineReading, read_engine
+from specmargin.live.polling import Server, UnreachableError
+from specmargin.live.reading import ServerReading
+from specmargin.verbs.watch.engine import EngineAnswer
+from specmargin.verbs.watch.plug_in import WatchAnswer
+from specmargin.verbs.watch.request_schema import Look, ReadingKind, WatchOutputs, WatchRequest
+
+
+@verb(WatchRequest, outputs=WatchOutputs)
+def watch(
+    request: WatchRequest, *, outputs: WatchOutputs | None = None
+) -> Iterator[WatchAnswer | EngineAnswer] | DashboardAnswer:
+    outputs = outputs or WatchOutputs()
+    if outputs.dashboard is not None:
+        if request.url:
+            raise EngineError("--dashboard writes a file and reads no server: leave out the address")
+        return DashboardAnswer(request=request, path=outputs.dashboard)
+    if not request.url:
+        raise EngineError("give the address of the server, such as http://localhost:8000 (or --dashboard FILE)")
+    return _answers(request, Server.from_address(request.url), as_json=outputs.as_json)
+
+
+def _answers(request: WatchRequest, server: Server, *, as_json: bool) -> Iterator[WatchAnswer | EngineAnswer]:
+    """JSON has readings alone, and one where no number is given."""
+    count = 1 if request.once or (as_json and request.count is None) else request.count
+    first = _first(server)
+    if isinstance(first, EngineReading):
+        only = (first.engine,)
+        for own in _looks(first, lambda: read_engine(server, only=only), count, request.interval):
+            if own.fault is None or not as_json:
+                yield EngineAnswer(request=request, look=own)
+        return
+    for look in _looks(first, server.read, count, request.interval):
+        if look.fault is None or not as_json:
+            engines = _engines(look.now, request.engine)
+            yield WatchAnswer(request=request, url=server.url, engines=engines, look=look)
+
+
+def _first(server: Server) -> ServerReading | EngineReading:
+    """The plug-in's metrics, or those of an engine that has no plug-in."""
+    try:
+        return server.read()
+    except UnreachableError:
+        raise
+    except EngineError as missing:
+        try:
+            return read_engine(server, only=("sglang", "trtllm"))
+        except EngineError:
+            raise missing from None
+
+
+def _looks(
+    first: ReadingKind, read: Callable[[], ReadingKind], count: int | None, every_seconds: float
+) -> Iterator[Look[ReadingKind]]:
+    """A server that does not answer the first reading is an error; a later failure is one only at the last reading."""
+    look = Look(now=first)
+    for number in itertools.count(1):
+        yield look
+        if number == count:
+            break
+        time.sleep(every_seconds)
+        try:
+            look = Look(now=read(), before=look.now)
+        except EngineError as error:  # unreachable, or restarting and still without its metrics
+            look = Look(now=look.now, before=look.before, fault=str(error))
+    if look.fault is not None:
+        raise EngineError(look.fault)
+
+
+def _engines(reading: ServerReading, wanted: str | None) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(reading.engines)
+    if wanted not in reading.engines:
+        names = ", ".join(reading.engines)
+        raise EngineError(
+            f"--engine: there is no engine {wanted!r}{nearest_names(wanted, reading.engines)}; it has {names}"
+        )
+    return (wanted,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DashboardAnswer(Answer[WatchRequest]):
+    path: Path
+
+    schema: ClassVar[str] = "specmargin.watch-dashboard/1"
+
+    @property
+    def verdict(self) -> str:
+        how = "import it in Grafana (Dashboards, New, Import) and choose your Prometheus data source"
+        return f"Wrote {self.path}: {how}."
+
+    def values(self) -> dict[str, Any]:
+        return {"output": str(self.path)}
+
+    def blocks(self) -> Iterator[Block]:
+        yield Verbatim(self.verdict)
+
+    def written(self, outputs: Outputs) -> Self:
+        text = resources.files("specmargin.live").joinpath("grafana.json").read_text(encoding="utf-8")
+        write_text(self.path, text, force=outputs.force)
+        return self
