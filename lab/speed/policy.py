@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from lab.terminal import run
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.lookahead import look_ahead
