@@ -3,5 +3,8 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "lab" / "data"
 CATALOG = ROOT / "src" / "specmargin" / "catalog"
+DATA = ROOT / "lab" / "data"  # sources: lab/data/sources.md
+PUBLISHED = DATA / "published"
+SPEEDUPS = PUBLISHED / "speedups" / "points.csv"
+REFERENCE_BANK = DATA / "reference-bank"

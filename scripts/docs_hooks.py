@@ -1,26 +1,25 @@
 """MkDocs hook: fills three pages of docs/reference while the site is built.
 
-options.md gets the help of every verb, as the program prints it; json.md the keys of every answer, as the golden files
-record them; python.md a directive per public name, which mkdocstrings turns into signature and docstring.
+options.md gets the help and the options of every verb, from its command; json.md the keys of every answer, as golden
+files record them; python.md a directive per public name, which mkdocstrings turns into signature and docstring.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
+import typer
+from typer.main import get_command
+
 import specmargin
+from specmargin.cli.verbs import command
+from specmargin.verbs import find_verb, verb_names
 
 _KEYS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "data" / "verbs.json"
-_COMMAND = re.compile(r"^│ ([a-z][a-z-]*(?: [a-z-]+)*)  ", re.MULTILINE)
-_WIDTH = 88
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -31,34 +30,37 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def options() -> str:
-    """A section per verb, and one per part of a verb that has parts (`measure vllm`)."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        verbs = _listed("")
-        if "plan" not in verbs:
-            raise RuntimeError("the help of specmargin lists no verbs: see _COMMAND in scripts/docs_hooks.py")
-        parts = dict(zip(verbs, pool.map(_listed, verbs), strict=True))
-        commands = [name for verb in verbs for name in (verb, *(f"{verb} {part}" for part in parts[verb]))]
-        return "\n".join(pool.map(_section, commands))
+    """A section per verb: its help, and a table per panel of options."""
+    return "\n".join(map(_section, verb_names()))
 
 
-def _listed(command: str) -> list[str]:
-    """The commands in the panel of commands of a help text."""
-    _, _, panel = help_of(command).partition("─ Commands ─")
-    return _COMMAND.findall(panel.partition("╰")[0])
+def _section(name: str) -> str:
+    app = get_command(command(find_verb(name)))
+    context = typer.Context(app, info_name=f"specmargin {name}")
+    shown = [parameter for parameter in app.get_params(context) if not getattr(parameter, "hidden", False)]
+    panels: dict[str, list[str]] = {}
+    for parameter in shown:
+        record = parameter.get_help_record(context)
+        if record is not None and parameter.name != "help":
+            panel = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name.title()}s"
+            panels.setdefault(panel, []).append(_row(*record))
+    usage = app.get_usage(context).removeprefix("Usage: ")
+    tables = [f"| {panel} | |\n| --- | --- |\n{chr(10).join(rows)}\n" for panel, rows in panels.items()]
+    return "\n".join([f"## {name}\n", f"```text\n{usage}\n```\n", _help(app.help or ""), *tables])
 
 
-def _section(command: str) -> str:
-    return f"## {command}\n\n```text\n{help_of(command)}\n```\n"
+def _help(text: str) -> str:
+    """Paragraphs as prose; lines that the terminal keeps as they are (marked with \\b) as one block."""
+    parts = (part.strip("\n") for part in text.split("\n\n"))
+    pages = (f"```text\n{dedent(part[2:])}\n```\n" if part[:1] == "\b" else f"{part}\n" for part in parts)
+    return "\n".join(pages).replace("```\n\n```text\n", "")
 
 
-@cache
-def help_of(command: str) -> str:
-    """What `specmargin COMMAND --help` prints, without colours."""
-    words = [sys.executable, "-m", "specmargin", *command.split(), "--help"]
-    environment = {**os.environ, "COLUMNS": str(_WIDTH), "TERMINAL_WIDTH": str(_WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    process = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
-    lines = [line.rstrip() for line in process.stdout.splitlines()]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+def _row(names: str, meaning: str) -> str:
+    meaning = re.sub(r"\s+", " ", meaning).replace("[required]", "**Required.**")
+    meaning = re.sub(r"\[default: \((.*)\)\]$", r"Default: \1.", meaning)
+    names = re.sub(r" <.*>$", "", names).replace("|", "\\|")
+    return f"| `{names}` | {meaning} |"
 
 
 def keys() -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 _DATA = Path(__file__).resolve().parents[1] / "lab" / "data"
 
-_PUBLISHED = _DATA / "published"
-SPEEDUPS = _PUBLISHED / "speedups" / "points.csv"
+PUBLISHED = _DATA / "published"
+SPEEDUPS = PUBLISHED / "speedups" / "points.csv"
 REFERENCE_BANK = _DATA / "reference-bank"
 
 
 def read_published(name: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((_PUBLISHED / name).read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads((PUBLISHED / name).read_text(encoding="utf-8"))
     return values

@@ -10,6 +10,8 @@ from __future__ import annotations
 import bisect
 import json
 import shlex
+from functools import lru_cache
+from typing import Any
 
 import yaml
 
@@ -19,7 +21,7 @@ from specmargin.formats.sglang import graph_batch_sizes
 
 def vllm_depth(config: EngineConfig, batch: int) -> int:
     """Inclusive ranges from 1, sorted, without overlap; gaps and the tail carry the last K; clamped to the maximum."""
-    flag, text = shlex.split(config.text)
+    flag, text = _words(config.text)
     assert flag == "--speculative-config"
     settings = json.loads(text)
     max_depth = settings["num_speculative_tokens"]
@@ -71,7 +73,7 @@ def sglang_positive_depth(config: EngineConfig, batch: int) -> int:
 
 def trtllm_lower_bound_depth(config: EngineConfig, batch: int) -> int:
     """1.2.0 to 1.3.0rc7: keys are lower bounds, and key 1 must be there and map to max_draft_len."""
-    settings = yaml.safe_load(config.text)["speculative_config"]
+    settings = _parsed(config.text)["speculative_config"]
     schedule: dict[int, int] | None = settings.get("draft_len_schedule")
     if schedule is None:
         return int(settings["max_draft_len"])
@@ -82,7 +84,7 @@ def trtllm_lower_bound_depth(config: EngineConfig, batch: int) -> int:
 
 def trtllm_depth(config: EngineConfig, batch: int) -> int:
     """Keys are upper bounds; above the last, 0. The smallest key must map to max_draft_len and none may exceed it."""
-    settings = yaml.safe_load(config.text)["speculative_config"]
+    settings = _parsed(config.text)["speculative_config"]
     schedule: dict[int, int] | None = settings.get("draft_len_schedule")
     if schedule is None:
         return int(settings["max_draft_len"])
@@ -118,5 +120,10 @@ BY_RELEASE = (
 
 
 def _flag(text: str, name: str) -> str:
-    words = shlex.split(text)
+    words = _words(text)
     return words[words.index(name) + 1]
+
+
+# A setting is read at hundreds of batches.
+_words = lru_cache(shlex.split)
+_parsed: Any = lru_cache(yaml.safe_load)

@@ -1,21 +1,19 @@
 """The errors of predicted speed-ups, by how prices are known: what the ranges of `plan` are made of.
 
-    python -m lab.fits.ranges ../shared/published/speedups/points.csv    # writes catalog/speedup_errors.json
+    python -m lab.fits.ranges             # writes catalog/speedup_errors.json
 
-Quantiles of ln(measured / predicted) over published rows, without those that are mostly prefill; a source of n rows
-counts √n, because its rows err alike.
+Quantiles of ln(measured / predicted) over the published rows of lab/data, without those that are mostly prefill; a
+source of n rows counts √n, because its rows err alike.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 
-from lab import CATALOG
+from lab import CATALOG, SPEEDUPS
 from specmargin.validation.points_schema import read_points
 from specmargin.validation.speedups import predict, weighted_quantile
 
@@ -23,8 +21,8 @@ TARGET = CATALOG / "speedup_errors.json"
 CLASSES = {"kernels": ("tables", "laws"), "scaled": ("scaled",), "datasheet": ("datasheet",)}
 
 
-def main(path: Path) -> None:
-    rows = [row for row in predict(read_points(path), path.parent).predicted if not row.is_prefill]
+def main() -> None:
+    rows = [row for row in predict(read_points(SPEEDUPS), SPEEDUPS.parent).predicted if not row.is_prefill]
     entries = {}
     for name, prices in CLASSES.items():
         chosen = [row for row in rows if row.prices in prices]
@@ -44,4 +42,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

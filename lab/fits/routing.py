@@ -1,23 +1,21 @@
 """Fit the bundled routing profiles to published curves: four numbers per layer and category.
 
-    python -m lab.fits.routing PUBLISHED       # the folder with the published curves; needs scipy
+    python -m lab.fits.routing             # writes catalog/routing; needs scipy
 
 Popularity is fitted to the distinct experts of 2 to 256 independent tokens under the published shares; m(2) and the
-growth of m(q) to the published depth curve. The published numbers themselves are not stored.
+growth of m(q) to the published depth curve (lab/data/published). The package has the fitted numbers only.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.progress import track
 from scipy.optimize import least_squares
 
-from lab import CATALOG
+from lab import CATALOG, PUBLISHED
 from specmargin.architecture.types import ExpertPool
 from specmargin.routing.curves import effective_positions, independent_positions, popularity
 from specmargin.step import FloatArray
@@ -35,11 +33,8 @@ SOURCE = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("published", type=Path)
-    folder = parser.parse_args().published
-    shares = json.loads((folder / "expert-popularity-per-layer.json").read_text())
-    curves = json.loads((folder / "width-vs-depth-per-layer.json").read_text())
+    shares = json.loads((PUBLISHED / "expert-popularity-per-layer.json").read_text())
+    curves = json.loads((PUBLISHED / "width-vs-depth-per-layer.json").read_text())
     for model, (prefix, pool, runs) in MODELS.items():
         keys = [key for key in curves if (key.startswith(prefix) if prefix else not key.startswith("deepseek"))]
         categories = {}

@@ -1,6 +1,6 @@
 """Greedy answers of vLLM with the plug-in in every gate mode, compared with two runs of vLLM without it.
 
-    python -m lab.gpu.serving FOLDER                          what the machine needs, made beforehand
+    python -m lab.gpu.serving REFERENCE FOLDER                what the machine needs, made beforehand
     python -m lab.gpu.answers run FOLDER RESULT.json [--dtype float32] [--seconds 220] [--eager] [--engines A,B]
                                                                      [--requests 64] [--tokens 96]
     python -m lab.gpu.answers gaps FOLDER RESULT.json         logits where answers differ, on a CPU in float64

@@ -1,8 +1,10 @@
 """The reference MoE and its drafter in a vLLM that serves requests which join and leave, for `answers` and `soak`.
 
-    python -m lab.gpu.serving FOLDER     writes FOLDER: both models, prompts as token ids, policies
+    python -m lab.gpu.serving REFERENCE FOLDER     writes FOLDER: both models, prompts as token ids, policies
 
-The folder has all that a machine without network needs (45 MB). The engine runs in this process, with the plug-in where
+REFERENCE is what `examples/reference_moe/recipe.py --out REFERENCE` wrote.
+
+It has all that a machine without network needs (45 MB). The engine runs in this process, with the plug-in where
 settings are given; everything that is not named here is vLLM's default.
 """
 
@@ -38,12 +40,7 @@ WITHOUT_TF32 = {
 # --- the folder ---
 
 
-def make(folder: Path) -> None:
-    from lab.live.models import reference_folder
-
-    source = reference_folder()
-    if source is None:
-        raise SystemExit("the reference MoE is not here: set SPECMARGIN_REFERENCE_MOE to its folder")
+def make(source: Path, folder: Path) -> None:
     for part in ("target", "draft"):
         shutil.copytree(source / part, folder / part, dirs_exist_ok=True, copy_function=shutil.copyfile)
     (folder / "prompts.json").write_text(json.dumps(_prompts(source)))
@@ -222,4 +219,4 @@ def count_budgets(manager: Any) -> list[tuple[int, int, int]]:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(Path(sys.argv[1]), Path(sys.argv[2]))

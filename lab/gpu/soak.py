@@ -1,6 +1,6 @@
 """Minutes of requests that join and leave, with faults injected into the plug-in: nothing hangs, nothing leaks.
 
-    python -m lab.gpu.serving FOLDER                     what the machine needs, made beforehand
+    python -m lab.gpu.serving REFERENCE FOLDER           what the machine needs, made beforehand
     python -m lab.gpu.soak FOLDER RESULT.json [--seconds 310] [--dtype float32] [--eager] [--native]
 
 One vLLM in this process serves the reference MoE with the plug-in and its gate on the GPU (in float32: the plug-in does

@@ -60,13 +60,20 @@ def measure_arguments(
 
 
 def plan(
-    reference: Path, prices: Path, scratch: Path, *options: str, acceptance: str, batches: Sequence[int], context: int
+    reference: Path,
+    prices: Path,
+    scratch: Path,
+    *options: str,
+    bank: Path,
+    acceptance: str,
+    batches: Sequence[int],
+    context: int,
 ) -> str:
-    """Output of `specmargin plan` with these prices and the routing of the reference bank."""
+    """Output of `specmargin plan` with these prices and the routing of this bank."""
     device, routing = scratch / "core.toml", scratch / "reference.routing.json"
     device.write_text(DEVICE)
     target = str(reference / "target")
-    specmargin("profile", "routing", str(reference / "bank"), "--model", target, "-o", str(routing))
+    specmargin("profile", "routing", str(bank), "--model", target, "-o", str(routing))
     return specmargin(
         *("plan", target, "--gpu", str(device), "--prices", str(prices), "--drafter", f"model:{reference / 'draft'}"),
         *("--acceptance", acceptance, "--routing", str(routing), "--batch", comma_separated(batches)),

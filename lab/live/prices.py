@@ -10,16 +10,15 @@ BATCHES = (1, 4, 8, 16, 32)
 CONTEXT = 128
 
 
-def measured_policy(reference: Path | None, scratch: Path, *, deepest: int) -> Path:
+def measured_policy(reference: Path, scratch: Path, *, deepest: int) -> Path:
     """Takes about five minutes, most of them to measure steps of the engine on this machine."""
-    if reference is None:
-        raise SystemExit("the reference MoE was not found; set SPECMARGIN_REFERENCE_MOE")
     prices, policy = scratch / "swing.json", scratch / "swing.policy.json"
     depths = range(1, deepest + 1)
     print("Measuring prices (specmargin measure vllm) …", flush=True)
     arguments = measure_arguments(reference, prices, batches=BATCHES, depths=depths, context=CONTEXT, max_model_len=320)
     specmargin(*arguments, "--repeats", "3")
     options = ("--depth", str(deepest), "--policy", str(policy))
-    bank = str(reference / "bank")
-    print(plan(reference, prices, scratch, *options, acceptance=bank, batches=BATCHES, context=CONTEXT), flush=True)
+    bank = reference / "bank"
+    text = plan(reference, prices, scratch, *options, bank=bank, acceptance=str(bank), batches=BATCHES, context=CONTEXT)
+    print(text, flush=True)
     return policy

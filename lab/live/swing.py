@@ -1,5 +1,6 @@
 """The load swing: concurrency 1 → 4 → 16 → 32 → 8 → 1 on a real vLLM, categories changing, every policy in turn.
 
+    python examples/reference_moe/recipe.py --out reference-moe    the served models, trained in ten minutes on a GPU
     make bench-live            (or: python -m lab.live.swing --minutes 30)
 
 The machine is noisy: its speed changes by up to 2× every few seconds. Therefore contestants take turns of 0.2 seconds,
@@ -10,7 +11,7 @@ With few sequences the text matters more than the policy: up to eight, every tur
 sequences, at random points of their outputs; larger batches continue from turn to turn. Steps that contain prompts are
 not counted. Speculation off, every fixed depth, the schedule and the controller run in one engine and differ only in
 the policy; no speculation is a separate engine. Schedule and controller come from `specmargin plan`, with prices from
-`specmargin measure vllm` and the acceptance and routing of the reference bank.
+`specmargin measure vllm` and the acceptance and routing of their bank.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import json
 import math
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from scipy.stats import t as student
 
 from lab.live.cpu import cpu_dtype
 from lab.live.measuring import ENVIRONMENT
-from lab.live.models import Pair, find_pair, reference_folder
+from lab.live.models import Pair, read_pair
 from lab.live.prices import measured_policy
 from lab.live.talking import Child
 
@@ -155,12 +155,10 @@ def main() -> None:
     if options.read is not None:
         print(report(Swing(turns=json.loads(options.read.read_text()), clock=options.clock)))
         return
-    if reference_folder() is None:
-        sys.exit("The swing needs the reference MoE: set SPECMARGIN_REFERENCE_MOE (examples/reference_moe makes one).")
+    pair = read_pair(options.reference)
     scratch = Path(tempfile.mkdtemp(prefix="swing-"))
-    pair = find_pair(scratch)
     started = time.monotonic()
-    policy = options.policy or measured_policy(reference_folder(), scratch, deepest=DEEPEST)
+    policy = options.policy or measured_policy(pair.folder, scratch, deepest=DEEPEST)
     engines = {True: Engine(pair, speculative=True, log=scratch / "speculative.log")}
     engines[False] = Engine(pair, speculative=False, log=scratch / "plain.log")
     try:
@@ -173,6 +171,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", type=Path, default=Path("reference-moe"), help="the trained pair and its bank")
     parser.add_argument("--minutes", type=float, default=30.0, help="time after which no new swing starts")
     parser.add_argument("--within", type=float, default=0.05, help="target half-width of the intervals")
     parser.add_argument("--policy", type=Path, help="a policy file (plan --policy); default: measure one first")

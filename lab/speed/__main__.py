@@ -69,7 +69,8 @@ def _simulator(folder: Path) -> Timing:
 
 def token_seconds(text: str) -> Timing:
     found = re.findall(r"^ *(specmargin 40,000 requests|\S+) *.*?([\d.]+) M/s", text, re.MULTILINE)
-    return {f"simulated token, {_policy(name)}": 1e-6 / float(rate) for name, rate in found}
+    # A run that had to compile first prints 0.0: it is the warm-up, which is not counted.
+    return {f"simulated token, {_policy(name)}": 1e-6 / float(rate) for name, rate in found if float(rate) > 0.0}
 
 
 def _policy(name: str) -> str:
@@ -125,10 +126,14 @@ def main() -> None:
         raise InputError("--turns: at least 1")
     base = checkout(chosen.base)
     medians: dict[str, tuple[float, float]] = {}
+    out = console()
     for contest in CONTESTS:
         if chosen.only is None or contest.name in chosen.only:
-            medians |= compare(contest, base, chosen.turns)
-    _show(console(), medians, chosen.base)
+            try:
+                medians |= compare(contest, base, chosen.turns)
+            except InputError as error:  # the others are worth showing
+                note(out, f"{contest.name} could not be timed: {error}")
+    _show(out, medians, chosen.base)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,14 @@ own example. Simulated output tokens per wall second, best of several runs after
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
-from lab import ROOT
+from lab import REFERENCE_BANK, ROOT
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.answers.simulation_schema import read_simulation
 from specmargin.answers.simulations import serving_of
@@ -198,10 +196,9 @@ def report_first_call() -> float:
 
 
 def report_day() -> float:
-    """The day of examples/day.toml, by hour and policy; captured rounds are read from SPECMARGIN_REFERENCE."""
+    """The day of examples/day.toml, by hour and policy; with the rounds of the reference bank."""
     path = ROOT / "examples" / "day.toml"
-    bank = Path(os.environ.get("SPECMARGIN_REFERENCE", ROOT.parent / "shared" / "reference-moe")) / "bank"
-    simulation = read_simulation(path).model_copy(update={"bank": str(bank) if bank.is_dir() else None})
+    simulation = read_simulation(path).model_copy(update={"bank": str(REFERENCE_BANK)})
     serving = with_tables(serving_of(simulation, path.parent))
     start = time.perf_counter()
     controller = simulate(replace(serving, policy="controller"))

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from lab.live.models import reference_folder
+from lab import REFERENCE_BANK
+from lab.live.models import CATEGORIES
 from lab.live.swing import FIXED, PHASES, SAME_TEXT, SLICE_SECONDS
 from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
@@ -46,10 +46,7 @@ def main() -> None:
     parser.add_argument("--stalls", type=float, default=0.0, help="share of steps that take twice as long")
     parser.add_argument("--shortest", type=int, default=120, help="tokens of a text; short texts accept fewer")
     options = parser.parse_args()
-    reference = reference_folder()
-    if reference is None:
-        sys.exit("The replay needs the reference MoE: set SPECMARGIN_REFERENCE_MOE (examples/reference_moe makes one).")
-    texts = {category: texts_of(reference, category, options.shortest) for category in ("cpp", "python", "prose")}
+    texts = {category: texts_of(category, options.shortest) for category in CATEGORIES}
     table = read_policy(options.policy).table.table
     logs = np.array([_swing(options, table, texts, seed) for seed in range(options.seeds)])  # (seeds, phases, depths)
     depths = (0, *FIXED)
@@ -65,9 +62,9 @@ def main() -> None:
         print(f"| {batch}, {category} | {depths[best]} | {over} | {cells} |")
 
 
-def texts_of(reference: Path, category: str, shortest: int) -> list[IntArray]:
+def texts_of(category: str, shortest: int) -> list[IntArray]:
     """By text and token: how many of the following tokens the drafter gets right."""
-    bank = pl.read_parquet(reference / "bank/acceptance.parquet").filter(pl.col("category") == category)
+    bank = pl.read_parquet(REFERENCE_BANK / "acceptance.parquet").filter(pl.col("category") == category)
     texts = []
     for _, rounds in bank.sort("round_idx").group_by("prompt_idx", "turn", maintain_order=True):
         right: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -79,7 +80,8 @@ NOUNS = {
 }
 
 
-def _imports(file: Path) -> set[str]:
+@cache
+def _imports(file: Path) -> frozenset[str]:
     """Every module that a file imports, also inside functions and for type checkers alone."""
     modules: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -88,7 +90,7 @@ def _imports(file: Path) -> set[str]:
             modules.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
-    return modules
+    return frozenset(modules)
 
 
 def _files() -> list[Path]:

@@ -44,7 +44,11 @@ def test_decisions_and_tokens_are_read_from_their_benchmarks() -> None:
     )
     expected = {"decision for 1 sequences": 3.1e-6, "decision for 256 sequences": 40e-6}
     assert decision_seconds(text) == pytest.approx(expected)
-    text = "specmargin 40,000 requests: 9,961,172 tokens in 0.20 s, 50.0 M/s\n  fixed:2    0.25 s, 40.0 M/s\n"
+    text = (
+        "specmargin 40,000 requests: 9,961,172 tokens in 0.20 s, 50.0 M/s\n"
+        "  fixed:2    0.25 s, 40.0 M/s\n"
+        "  controller 99.00 s, 0.0 M/s\n"  # it had to compile
+    )
     expected = {"simulated token, no speculation": 2e-8, "simulated token, fixed:2": 2.5e-8}
     assert token_seconds(text) == pytest.approx(expected)
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lab.live.measuring import ENVIRONMENT
-from lab.live.models import Pair, find_pair
+from lab.live.models import Pair, random_pair
 
 from tests.conftest import ROOT
 
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return find_pair(tmp_path_factory.mktemp("random-moe"))
+    return random_pair(tmp_path_factory.mktemp("random-moe"))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """`measure vllm` in a real vLLM on the CPU, end to end: steps, price file, plan, and the goodput of the plan.
 
-Needs vLLM's CPU build and the reference MoE (SPECMARGIN_REFERENCE_MOE); about five minutes.
+Needs vLLM's CPU build; about five minutes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from lab.live.cpu import cpu_dtype
 from lab.live.measuring import ENVIRONMENT, measure_arguments, plan, specmargin
-from lab.live.models import Pair, reference_folder
+from lab.live.models import Pair
 
 from specmargin.measure.points import Kind, Point, Run, Surface
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, measure_run
+from tests.data import REFERENCE_BANK
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make test-live")
 
@@ -32,17 +33,9 @@ TURNS = int(os.environ.get("SPECMARGIN_MEASURE_TURNS", "8"))  # per depth: more 
 FLAGS: dict[str, Any] = {"dtype": cpu_dtype(), "max_model_len": 1024, "enforce_eager": True}
 
 
-@pytest.fixture(scope="module")
-def reference() -> Path:
-    folder = reference_folder()
-    if folder is None:
-        pytest.skip("no reference model (set SPECMARGIN_REFERENCE_MOE)")
-    return folder
-
-
-def _arguments(reference: Path, output: Path) -> list[str]:
+def _arguments(pair: Pair, output: Path) -> list[str]:
     arguments = measure_arguments(
-        reference, output, batches=BATCHES, depths=DEPTHS, context=CONTEXT, max_model_len=FLAGS["max_model_len"]
+        pair.folder, output, batches=BATCHES, depths=DEPTHS, context=CONTEXT, max_model_len=FLAGS["max_model_len"]
     )
     return [*arguments, "--clock", "cpu", "--steps", "4", "--repeats", "2"]  # processor time: the machine may be busy
 
@@ -136,9 +129,9 @@ def test_drafts_of_both_model_runners_are_timed() -> None:
 
 
 @pytest.fixture(scope="module")
-def prices(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prices(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("measure") / "prices.json"
-    print(specmargin(*_arguments(reference, path)))
+    print(specmargin(*_arguments(pair, path)))
     return path
 
 
@@ -158,20 +151,20 @@ def test_the_price_file_has_counted_experts_the_drafter_and_off_times(prices: Pa
     assert rows["forced", 32, 5, "strangers"]["seconds"] > rows["forced", 1, 0, "off"]["seconds"]
 
 
-def test_a_second_call_measures_nothing_twice(prices: Path, reference: Path) -> None:
+def test_a_second_call_measures_nothing_twice(prices: Path, pair: Pair) -> None:
     rows = prices.with_suffix(".rows.jsonl")
     before = rows.read_text()
-    specmargin(*_arguments(reference, prices), "--fit-only", "--force")
+    specmargin(*_arguments(pair, prices), "--fit-only", "--force")
     assert rows.read_text() == before
 
 
-def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Path, tmp_path: Path) -> None:
+def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, pair: Pair, tmp_path: Path) -> None:
     """Paired: depths take turns in one engine; the best is picked on half of the turns and judged on the other.
 
     Goodput is tokens per second of processor time, which on an idle machine equals wall time.
     """
-    planned = _planned(prices, reference, tmp_path)
-    goodput = _measured_goodput(reference, planned, tmp_path)
+    planned = _planned(prices, pair, tmp_path)
+    goodput = _measured_goodput(pair, planned, tmp_path)
     lines = []
     for batch, depth in planned.items():
         best, ratio, low, high = _against_best(goodput[batch], depth)
@@ -184,7 +177,7 @@ def test_the_plan_is_as_good_as_the_best_fixed_depth(prices: Path, reference: Pa
         assert high >= 0.95, lines
 
 
-def _planned(prices: Path, reference: Path, scratch: Path) -> dict[int, int]:
+def _planned(prices: Path, pair: Pair, scratch: Path) -> dict[int, int]:
     """The planned depth by batch, with the measured acceptance and the routing of the reference bank."""
     rows = [row for row in json.loads(prices.read_text())["rows"] if row["kind"] == "drafted"]
     deepest = [row for row in rows if row["depth"] == max(DEPTHS)]
@@ -193,18 +186,27 @@ def _planned(prices: Path, reference: Path, scratch: Path) -> dict[int, int]:
     )
     survival = ",".join(f"{value:.4f}" for value in np.minimum.accumulate(mean_survival))
     options = ("--depth", str(max(DEPTHS)), "--json")
-    text = plan(reference, prices, scratch, *options, acceptance=survival, batches=BATCHES, context=CONTEXT)
+    text = plan(
+        pair.folder,
+        prices,
+        scratch,
+        *options,
+        bank=REFERENCE_BANK,
+        acceptance=survival,
+        batches=BATCHES,
+        context=CONTEXT,
+    )
     return {row["batch"]: row["depth"] for row in json.loads(text)["rows"]}
 
 
-def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -> dict[int, dict[int, Any]]:
+def _measured_goodput(pair: Pair, planned: dict[int, int], scratch: Path) -> dict[int, dict[int, Any]]:
     """By batch and depth: (seconds, tokens) of every turn."""
     points = tuple(
         Point(batch=batch, depth=depth, context=CONTEXT, kind=Kind.DRAFTED if depth else Kind.OFF)
         for batch, chosen in planned.items()
         for depth in sorted({0, *DEPTHS, chosen})
     )
-    speculative = {"method": "draft_model", "model": str(reference / "draft"), "num_speculative_tokens": max(DEPTHS)}
+    speculative = {"method": "draft_model", "model": str(pair.draft), "num_speculative_tokens": max(DEPTHS)}
     run = Run(
         name="drafter",
         kind="drafter",
@@ -213,10 +215,10 @@ def _measured_goodput(reference: Path, planned: dict[int, int], scratch: Path) -
         points=points,
     )
     order = Order(
-        model=str(reference / "target"),
+        model=str(pair.target),
         surface=Surface(batches=BATCHES, depths=DEPTHS, contexts=(CONTEXT,)),
         engine_args=FLAGS,
-        prompts=read_prompts(reference / "prompts.json", str(reference / "target")),
+        prompts=read_prompts(pair.folder / "prompts.json", str(pair.target)),
         temperature=0.0,
         clock="cpu",
         steps=6,

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.data import REFERENCE_BANK
 
 RECIPE = ROOT / "examples" / "reference_moe"
 LAYERS, EXPERTS, K, DEPTH = 2, 8, 2, 8
@@ -104,14 +105,10 @@ def test_weights_have_the_names_that_engines_expect(recipe_output: Path) -> None
 
 
 def test_the_full_size_is_that_of_the_catalog(parts: Any) -> None:
-    """The keys and values of the bundled models, and of the reference's own files if present."""
     full = parts("settings").FULL
-    shared = Path(os.environ.get("SPECMARGIN_REFERENCE_MOE", ROOT.parent / "shared" / "reference-moe"))
-    for shape, name, folder in ((full.target, "reference-moe", "target"), (full.draft, "reference-draft", "draft")):
+    for shape, name in ((full.target, "reference-moe"), (full.draft, "reference-draft")):
         entry = json.loads((ROOT / "src" / "specmargin" / "catalog" / "models" / f"{name}.json").read_text())
         assert {key: shape.config()[key] for key in entry["config"]} == entry["config"]
-        if (shared / folder / "config.json").is_file():
-            assert shape.config() == json.loads((shared / folder / "config.json").read_text())
 
 
 def test_the_bank_is_one_that_specmargin_reads(recipe_output: Path) -> None:
@@ -123,10 +120,8 @@ def test_the_bank_is_one_that_specmargin_reads(recipe_output: Path) -> None:
 
     frames = {name: pl.read_parquet(recipe_output / "bank" / f"{name}.parquet") for name in COLUMNS}
     assert {name: frame.columns for name, frame in frames.items()} == COLUMNS
-    reference = ROOT.parent / "shared" / "reference-moe" / "bank"
-    if reference.is_dir():
-        for name, frame in frames.items():
-            assert frame.schema == pl.read_parquet_schema(reference / f"{name}.parquet")
+    for name, frame in frames.items():
+        assert frame.schema == pl.read_parquet_schema(REFERENCE_BANK / f"{name}.parquet")
     rounds = read_bank([recipe_output / "bank"])
     assert rounds.has_confidence
     assert survival_estimate(rounds).survival[0] == pytest.approx((rounds.accepted_by_round > 0).mean())

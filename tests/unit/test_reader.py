@@ -64,6 +64,15 @@ def test_a_small_mixture_by_hand() -> None:
     assert model.active_parameters(count_embedding=False) == 2 * (attention + 2 * expert + 64 * 8 + 128) + 6400 + 64
 
 
+def test_a_mixture_that_transformers_5_saved() -> None:
+    """It writes `num_local_experts` where the hub's configurations have `num_experts`."""
+    saved = {("num_local_experts" if key == "num_experts" else key): value for key, value in MOE.items()}
+    assert _read(saved) == _read(MOE)
+    missing = {key: value for key, value in MOE.items() if key != "num_experts"}
+    with pytest.raises(ArchitectureError, match="'num_experts' is missing"):
+        _read(missing)
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_every_bundled_model_loads_and_has_a_source(name: str) -> None:
     model = bundled_model(name)

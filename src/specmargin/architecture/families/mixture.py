@@ -53,12 +53,13 @@ def qwen3_moe(reading: Reading) -> Architecture:
     attention = plain_attention(config)
     dense_layers = config.layer_indices("mlp_only_layers") or frozenset()
     step = config.positive("decoder_sparse_step", 1)
+    renamed = config.has("num_local_experts") and not config.has("num_experts")  # as Transformers 5 writes it
 
     def feed_forward(make: LayerBuilder, index: int) -> Block:
         if index in dense_layers or (index + 1) % step:
             return make.gated_mlp("mlp", config.positive("intermediate_size")), None
         return (), make.experts(
-            pool(config, "num_experts"),
+            pool(config, "num_local_experts" if renamed else "num_experts"),
             name="mlp.experts",
             router="mlp.gate",
             intermediate=config.positive("moe_intermediate_size"),
