@@ -14,6 +14,7 @@ import polars as pl
 
 TOLERANCE = 1e-3  # of a number
 NOISE = 1e-5  # of a number: files hold six digits of it, and machines may differ in the last one
+ROUNDING = 1e-12  # what remains of a hurdle of zero: it has another sign after every change
 _NOTHING = 1e-9  # a nanosecond, or the rounding error of a hurdle: smaller numbers do not differ from zero
 _WORST_SHOWN = 3
 _LONGEST = 80  # characters of a value that is shown
@@ -190,6 +191,7 @@ def _flattened(column: pl.Series) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 def relative_change(before: FloatArray, after: FloatArray) -> FloatArray:
     """0 where both are missing, NaN where one of them is."""
     change = (after - before) / np.maximum(np.abs(before), _NOTHING)
+    change = np.where(np.maximum(np.abs(before), np.abs(after)) < ROUNDING, 0.0, change)
     return np.asarray(np.where(np.isnan(before) & np.isnan(after), 0.0, change))
 
 

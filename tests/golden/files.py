@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from tests.golden.comparison import EVERY_ROW, ROW, Change, Row, Table, row_name
+from tests.golden.comparison import EVERY_ROW, ROUNDING, ROW, Change, Row, Table, row_name
 
 DATA = Path(__file__).parent / "data"
 _DIGITS = 6
@@ -57,7 +57,7 @@ def _text(value: Any, exact: bool) -> str:
         case list():
             return " ".join(_text(inner, exact) for inner in value)
         case float() if not exact:
-            return f"{value:.{_DIGITS}g}"
+            return f"{0.0 if abs(value) < ROUNDING else value:.{_DIGITS}g}"
         case str():
             return value.replace("\n", "\\n")
         case _:

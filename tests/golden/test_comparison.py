@@ -70,6 +70,7 @@ def test_numbers_that_come_and_go_are_caught() -> None:
     assert changed(steps({}), steps({"draft_us": [0.0, 100.0]}))
     assert changed(steps({}), steps({"draft_us": [0.1, 100.0, 200.0]}))
     assert not changed(steps({"hurdle": 1e-17}), steps({"hurdle": 3e-17}))  # both are nothing
+    assert not changed(steps({"hurdle": 1e-14}), steps({"hurdle": -1e-14}), NOISE)
 
 
 def test_a_cell_that_vanished_or_is_new_is_named() -> None:

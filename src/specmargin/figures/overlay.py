@@ -19,7 +19,7 @@ from specmargin.step import FloatArray
 Side = tuple[str, Plan]
 Compared = tuple[str, Plan, Curve]
 _DASHES = ([1, 0], [7, 3], [3, 2], [9, 3, 2, 3], [1, 2], [12, 4])
-_LABEL = 26  # characters of a label beside a line
+LABEL = 26  # characters of a label beside a line
 PHRASES = {
     "overlay-speedup": ("At batch {batch:,} (vertical line), speed-up: {sides}.",),
     "overlay-speedup:side": ("{label} {value:.2f}×",),
@@ -127,7 +127,7 @@ def _labels(rows: Sequence[dict[str, Any]], *, log: bool) -> list[dict[str, Any]
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+    return label if len(label) <= LABEL else f"{label[: LABEL - 1]}…"
 
 
 def _at(curves: Sequence[Compared], batch: int, values: Callable[[Curve], FloatArray]) -> dict[str, float | None]:

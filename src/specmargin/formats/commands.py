@@ -20,8 +20,8 @@ from specmargin.modes import Parallel
 _FOLDER = "<your SPEED-Bench folder>"
 SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
 SUBSETS |= {"throughput_32k": 32_768}
-_ROUNDS = 10  # prompts per concurrent request
-_LEAST_PROMPTS = 32
+ROUNDS = 10  # prompts per concurrent request
+LEAST_PROMPTS = 32
 _DEFAULT_UTILIZATION = 0.9
 YAML = "specmargin.yaml"
 _EQUAL_LENGTHS = (
@@ -57,7 +57,7 @@ class Benchmark:
 
     @property
     def prompts(self) -> int:
-        return max(_LEAST_PROMPTS, _ROUNDS * (self.concurrency or 0))
+        return max(LEAST_PROMPTS, ROUNDS * (self.concurrency or 0))
 
     @property
     def subset(self) -> str:

@@ -138,6 +138,8 @@ def _limits() -> dict[str, Any]:
         "much_less": verdict.MUCH_LESS,
         "never_pays": NEVER_PAYS,
         "always_pays": ALWAYS_PAYS,
+        "curve_batches": overlay.BATCHES,
+        "label_characters": overlay.LABEL,
     }
 
 

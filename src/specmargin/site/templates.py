@@ -12,7 +12,7 @@ import numpy as np
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.schedule import DepthTable, Range, Schedule
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, empty_config
-from specmargin.formats.commands import COMMANDS, SUBSETS, Benchmark, Launch
+from specmargin.formats.commands import COMMANDS, LEAST_PROMPTS, ROUNDS, SUBSETS, Benchmark, Launch
 from specmargin.formats.sglang import ADAPTIVE_FILE
 from specmargin.modes import Parallel
 from specmargin.verbs.plan.commands import OUTPUT_TOKENS, served_model
@@ -51,7 +51,8 @@ def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
     return {
         "on": _served(engine, name, gpus, _SETTING),
         "off": _served(engine, name, gpus, _NO_SETTING),
-        "check": _slotted(check, {"batch": _USERS, "prompts": _USERS * 10}),
+        "check": _slotted(check, {"batch": _USERS, "prompts": _USERS * ROUNDS}),
+        "prompts": {"least": LEAST_PROMPTS, "per_user": ROUNDS},
         "metric": commands.metric,
         "per_second": commands.metric.endswith("t/s"),
         "subsets": SUBSETS,

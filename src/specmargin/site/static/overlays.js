@@ -2,16 +2,13 @@
 
 import { say } from "./phrases.js";
 
-const BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-const LABEL = 26; // characters beside a line
-
 const rounded = (value) => Number(value.toPrecision(4));
 
-// sides: answers with { label, plan, here, at(batch) }. site: { structures: { drafters, "NAME:shape": … }, phrases, catalog }
-export function overlays(answers, { structures, phrases, catalog }) {
+// sides: answers with { label, plan, here, at(batch) }. site: { structures: { drafters, "NAME:shape": … }, phrases, catalog, limits }
+export function overlays(answers, { structures, phrases, catalog, limits }) {
   const sides = answers.length > 1 ? answers : answers.map((one) => ({ ...one, label: one.plan.drafter })), { batch } = sides[0].here;
   const drafters = sides.map((side) => colour(side, structures)), shape = new Set(drafters).size === drafters.length ? "True" : "False";
-  const curves = sides.map((side, slot) => ({ rows: curve(side, batch), names: { series: side.label, drafter: drafters[slot], slot: String(slot) } }));
+  const curves = sides.map((side, slot) => ({ rows: curve(side, limits.curve_batches, batch), names: { series: side.label, drafter: drafters[slot], slot: String(slot) } }));
   const source = `Specmargin, prices: ${[...new Set(sides.map((side) => side.plan.prices))].join(" and ")}`;
   const speedup = (row) => row.speedup, speed = (row) => 1 / row.tpot_seconds;
   const figure = (name, value, log, tables) => {
@@ -20,7 +17,7 @@ export function overlays(answers, { structures, phrases, catalog }) {
     const key = `${name}:${shape}`, { title } = catalog.figures.find((entry) => entry.name === name);
     return {
       name, title, takeaway: words(name, sides, value, phrases), source, key, structure: structures[key],
-      tables: { lines: rows, labels: ends(rows, log), here: [{ batch }], ...tables },
+      tables: { lines: rows, labels: ends(rows, log, limits.label_characters), here: [{ batch }], ...tables },
     };
   };
   return [figure("overlay-speedup", speedup, false, { even: [{ value: 1 }] }), figure("overlay-speed", speed, true, { plain: plain(curves) })];
@@ -28,10 +25,10 @@ export function overlays(answers, { structures, phrases, catalog }) {
 
 const colour = (side, structures) => (structures.drafters.includes(side.plan.drafter) ? side.plan.drafter : structures.drafters[0]);
 
-function curve(side, marked) {
+function curve(side, offered, marked) {
   const most = side.plan.no_spec_largest_batch, limit = side.plan.largest_batch;
-  const fitting = [...new Set([...BATCHES, marked])].sort((a, b) => a - b).filter((batch) => batch <= most);
-  const batches = fitting.length > 1 ? fitting : BATCHES.slice(0, 2);
+  const fitting = [...new Set([...offered, marked])].sort((a, b) => a - b).filter((batch) => batch <= most);
+  const batches = fitting.length > 1 ? fitting : offered.slice(0, 2);
   const withLimit = limit > 0 && limit < batches[batches.length - 1] ? [...new Set([...batches, limit])].sort((a, b) => a - b) : batches;
   return withLimit.map(side.at);
 }
@@ -48,7 +45,7 @@ function plain(curves) {
 }
 
 // At the last batch of each line, moved apart where they would touch.
-function ends(rows, log) {
+function ends(rows, log, characters) {
   const last = new Map(rows.map((row) => [row.series, row])), values = rows.map((row) => row.value);
   const low = Math.min(...values, log ? Infinity : 1), gap = log ? 0.35 : Math.max(Math.max(...values, 1) - low, 0.1) * 0.06;
   const order = [...last.values()].sort((a, b) => a.value - b.value);
@@ -59,7 +56,7 @@ function ends(rows, log) {
       if (short > 0) { heights[i] -= short / 2; heights[i + 1] += short / 2; }
     }
   }
-  return order.map((row, i) => ({ ...row, value: log ? 2 ** heights[i] : heights[i], text: row.series.length <= LABEL ? row.series : `${row.series.slice(0, LABEL - 1)}…` }));
+  return order.map((row, i) => ({ ...row, value: log ? 2 ** heights[i] : heights[i], text: row.series.length <= characters ? row.series : `${row.series.slice(0, characters - 1)}…` }));
 }
 
 // The best first.

@@ -121,7 +121,7 @@ function checked(commands, row, context) {
   const [subset] = Object.entries(commands.subsets).reduce((best, entry) => (far(entry) < far(best) ? entry : best));
   const shown = (seconds) => (commands.per_second ? 1 / seconds : seconds * 1e3);
   return {
-    command: fill(commands.check, { batch: row.batch, prompts: Math.max(32, 10 * row.batch), subset }), metric: commands.metric,
+    command: fill(commands.check, { batch: row.batch, prompts: Math.max(commands.prompts.least, commands.prompts.per_user * row.batch), subset }), metric: commands.metric,
     predicted: shown(row.tpot_seconds), predicted_without_speculation: shown(row.no_spec_tpot_seconds),
     ratio: row.speedup, ratio_low: row.speedup_low, ratio_high: row.speedup_high,
   };
