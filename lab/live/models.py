@@ -155,7 +155,12 @@ def _write_model(folder: Path, config: dict[str, Any], weights: Weights, archite
     from safetensors.torch import save_file  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
-    described = {"intermediate_size": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "norm_topk_prob": True}
+    described: dict[str, Any] = {
+        "intermediate_size": 1024,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "norm_topk_prob": True,
+    }
     described |= {"hidden_act": "silu", "eos_token_id": 0, "decoder_sparse_step": 1, "mlp_only_layers": []}
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture]} | described | config, indent=1))
     rounded = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
