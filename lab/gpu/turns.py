@@ -47,7 +47,6 @@ class Swing:
         self.driver = self.scheduler._driver
         self.table = list(self.scheduler.dynamic_sd_lookup)
         self.narrator, self.scheduler._narrator = self.scheduler._narrator, None
-        self.scheduler._bare = None  # every round of a turn has all of the plug-in's work
         settings = given["settings"].model_copy(update={"board": None})
         whole = {**given["named"], "device_gate": False}
         self.ungated = build_driver(settings, **whole)

@@ -39,7 +39,6 @@ class Engine:
         self.running = set[str]()
         self.prompts_used = 0  # in this phase
         self.requests_added = 0
-        self.scheduler._bare = None  # drivers take turns: no rounds without one
         self._forward_requests()
 
     def _forward_requests(self) -> None:
@@ -71,7 +70,6 @@ class Engine:
         self.drivers[name] = build_driver(
             read_settings(settings, name),
             max_depth=self.depth,
-            ragged=settings.get("ragged", True),
             candidates=None,
             identity=Identity(model="", speculator="", config=""),
             engine="0",

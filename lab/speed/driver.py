@@ -1,4 +1,5 @@
-"""Time per step of the live driver (drafts, both decisions, outcome), compared with a plain schedule.
+"""Time per step of the live driver (decision, order, outcome), with and without a gate in the workers, compared with a
+plain schedule.
 
 python -m lab.speed.driver
 """
@@ -17,6 +18,7 @@ from lab.terminal import run
 from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
 from specmargin.live.driver import Driver
+from specmargin.live.gating import Returned, expectation
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings
 
@@ -29,19 +31,21 @@ def main() -> None:
         policy = Path(scratch) / "bench.policy.json"
         policy.write_text(small_policy(DEPTH))
         for batch in (1, 8, 32):
-            adaptive = _microseconds(_driver({"mode": "adaptive", "policy": str(policy)}), batch)
+            adaptive = {"mode": "adaptive", "policy": str(policy)}
+            gated, whole = (_microseconds(_driver(adaptive, device_gate=gate), batch) for gate in (True, False))
             schedule = _microseconds(_driver({"mode": "schedule", "schedule": [[1, 32, 2]]}), batch)
             print(
-                f"{batch:3d} sequences: adaptive {adaptive:5.0f} µs per step, schedule {schedule:5.0f}, "
-                f"ratio {adaptive / schedule:.1f}"
+                f"{batch:3d} sequences: adaptive {whole:5.0f} µs per step, gated {gated:5.0f}, "
+                f"schedule {schedule:5.0f}, "
+                f"ratios {whole / schedule:.1f} and {gated / schedule:.1f}"
             )
 
 
-def _driver(settings: dict[str, Any]) -> Driver:
+def _driver(settings: dict[str, Any], *, device_gate: bool = False) -> Driver:
     return build_driver(
         read_settings(settings, "benchmark"),
         max_depth=DEPTH,
-        ragged=True,
+        device_gate=device_gate,
         candidates=None,
         identity=Identity(model="", speculator="", config=""),
         engine="0",
@@ -54,24 +58,19 @@ def _microseconds(driver: Driver, batch: int) -> float:
     names = [f"request {i}" for i in range(batch)]
     for name in names:
         driver.add(name, None)
-    drafted, seconds_by_step = [2] * batch, []
+    drafted, seconds_by_step = np.full(batch, 2), []
     for _ in range(STEPS):
-        confidence = generator.random((batch, max(drafted[0], 1))).astype(np.float32)
+        back = Returned(drafted.astype(np.int32), generator.random((batch, DEPTH)).astype(np.float32))
         started = time.perf_counter()
-        driver.drafts(names, confidence)
-        verified = driver.verify(names, drafted) or drafted
-        depth = driver.draft_depth(names)
-        step = StepDone.of(
-            request_ids=names,
-            verified=np.array(verified, dtype=np.int64),
-            accepted=np.minimum(verified, 1),
-            contexts=[200] * batch,
-            prompt_tokens=0,
-            seconds=0.008 + 0.0003 * batch,
-        )
-        driver.done(step, depth or 0)
+        driver.begin()
+        depth = driver.draft_depth(names) or 0
+        step = StepDone.of(drafted, np.minimum(drafted, 1), prompt_tokens=0, seconds=0.008 + 0.0003 * batch)
+        if driver.device_gate:
+            driver.gate_order(batch, depth)
+            step.expected = expectation(back, drafted, drafted, DEPTH)
+        driver.done(step, depth)
         seconds_by_step.append(time.perf_counter() - started)
-        drafted = [depth or 0] * batch
+        drafted = np.full(batch, depth)
     # The driver learns every few steps: median of means over so many steps.
     return 1e6 * float(np.median(np.reshape(seconds_by_step, (-1, driver.learn_every)).mean(axis=1)))
 

@@ -51,7 +51,6 @@ class Engine:
 
     def __init__(self, kind: type[Any], batch: int, settings: dict[str, Any]) -> None:
         self.scheduler = kind(vllm_config=configuration(settings), depth=DEPTH)
-        self.scheduler._bare = None  # every round has all of the plug-in's work
         self.steps = 0
         for i in range(batch):
             self.scheduler.add_request(Request(f"request-{i}"))

@@ -133,7 +133,6 @@ def _swing(
     driver = build_driver(
         read_settings(settings, "replay"),
         max_depth=DEEPEST,
-        ragged=False,
         candidates=None,
         engine="0",
         log=lambda _: None,

@@ -5,16 +5,19 @@ change them in place and allocate none, so counting is not needed; it would take
 (`_nrt` is Numba's private name of that option.) `compiled_entry` is the same for a function that Python calls too, and
 `entry` counts references. A function that Python can call needs a wrapper, into which everything is inlined once more:
 without wrappers the simulator compiles in half the time.
+
+With NUMBA_DISABLE_JIT=1 all of it is plain Python, slow, that a debugger can step through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numba as nb
 from numba.core import types
 from numba.core.registry import CPUDispatcher
+from numba.experimental import structref
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,8 +60,23 @@ def fast_entry(function: Callable[P, R]) -> Callable[P, R]:
 class StructType(types.StructRef):
     """The type of a structure held by compiled code, so that its arrays are passed once and not in every call.
 
-    Use: `structref.register` a subclass, and `structref.define_proxy` the class that holds it in Python.
+    Use: `structref.register` a subclass, and `define_handle` a subclass of `HandleBase`, which holds it in Python.
     """
 
     def preprocess_fields(self, fields: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
         return tuple((name, types.unliteral(field_type)) for name, field_type in fields)  # type: ignore[no-untyped-call]
+
+
+_IS_PLAIN = bool(vars(nb.config)["DISABLE_JIT"])
+if TYPE_CHECKING:
+    from numba.experimental.structref import StructRefProxy as HandleBase
+else:
+    HandleBase = object if _IS_PLAIN else structref.StructRefProxy
+
+
+def define_handle(handle: Any, struct: type[StructType], field: str) -> None:
+    """Make a subclass of `HandleBase` that has one field. Without compilation it is a plain object."""
+    if _IS_PLAIN:
+        handle.__init__ = lambda self, value: setattr(self, field, value)
+    else:
+        structref.define_proxy(handle, struct, [field])  # type: ignore[no-untyped-call]

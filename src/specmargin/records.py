@@ -38,7 +38,11 @@ class Rows(Protocol[Row_co]):
 
 @cache
 def record_type(row: type) -> np.dtype[Any]:
-    """The record type of a class whose annotations are int and float."""
+    """The record type of a class whose annotations are int and float. A field named as a method of NumPy's records
+    would be that method where nothing is compiled."""
+    taken = next((name for name in get_type_hints(row) if hasattr(np.record, name)), None)
+    if taken is not None:
+        raise ValueError(f"{row.__qualname__}.{taken}: a NumPy record has a method of this name")
     fields = [(name, _KINDS[kind]) for name, kind in get_type_hints(row).items()]
     return np.dtype((np.record, fields))
 

@@ -97,7 +97,7 @@ def _played(player: Player, levels: list[IntArray], lengths: list[IntArray]) -> 
         if generator.random() < _PROMPTS:
             seconds = float("nan")
         outcome = {"drafted": drafted, "verified": verified, "accepted": accepted}
-        controller.learn(**outcome, seconds=seconds, deciding_seconds=player.deciding_seconds)
+        controller.learn(**outcome, seconds=seconds, survival=survivals(drawn))
         lists = {name: values.tolist() for name, values in outcome.items()}
         rows.append({"controller": player.name, "step": step, **lists, "seconds": seconds})
     return rows

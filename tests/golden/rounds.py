@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tests.golden.adapters.controllers import LiveController
+from tests.golden.adapters.controllers import Gate, LiveController
 from tests.golden.comparison import Table
 from tests.golden.files import DATA, read_frame
 from tests.golden.policies import MAX_DEPTH
@@ -30,32 +30,25 @@ LEARNED_EVERY = 150  # steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """A controller of the recording. `deciding_seconds`: what reading confidences and deciding took."""
+    """A controller of the recording. `gate`: who knows confidences: the policy before it verifies, the workers of an
+    engine, or nobody."""
 
     name: str
     policy: str
-    gated: bool = True
+    gate: Gate = "none"
     candidates: tuple[int, ...] | None = None
-    early_stop: bool = False
-    deciding_seconds: float = 0.0
 
     def controller(self) -> LiveController:
-        return LiveController(
-            DATA / f"{self.policy}.policy.json",
-            gated=self.gated,
-            candidates=self.candidates,
-            early_stop=self.early_stop,
-        )
+        return LiveController(DATA / f"{self.policy}.policy.json", gate=self.gate, candidates=self.candidates)
 
 
 PLAYERS = (
-    Player(name="gated", policy="passes"),
-    Player(name="gate that costs", policy="passes", deciding_seconds=4e-3),
-    Player(name="without confidences", policy="passes", gated=False),
+    Player(name="gated", policy="passes", gate="workers"),
+    Player(name="without confidences", policy="passes"),
     Player(name="candidates 1 3 5", policy="passes", candidates=(1, 3, 5)),
-    Player(name="early stop", policy="passes", early_stop=True),
-    Player(name="block drafter", policy="block"),
-    Player(name="drafts that stop paying", policy="passes", gated=False),
+    Player(name="early stop", policy="passes", gate="policy"),
+    Player(name="block drafter", policy="block", gate="policy"),
+    Player(name="drafts that stop paying", policy="passes"),
 )
 
 DECISIONS: Mapping[str, pl.DataType] = {
@@ -142,7 +135,7 @@ def replay(player: Player) -> dict[str, list[dict[str, Any]]]:
             verified=step.verified,
             accepted=step.accepted,
             seconds=step.seconds,
-            deciding_seconds=player.deciding_seconds,
+            survival=step.survival,
         )
         if (step.number + 1) % LEARNED_EVERY == 0:
             learned.append(key | controller.learned())
@@ -155,7 +148,7 @@ def decide(
     """One step's decisions. `drafted`: what was drafted in it; as decided here, where nothing is said."""
     batch = survival.shape[0]
     depth = controller.draft_depth(batch)
-    lengths = controller.draft_lengths(survival, depth) if player.early_stop else None
+    lengths = controller.draft_lengths(survival, depth) if player.name == "early stop" else None
     if drafted is None:
         drafted = np.full(batch, depth) if lengths is None else lengths
     verify = controller.verify_depths(survival, drafted)

@@ -97,11 +97,10 @@ def _shut_down(engine: Any) -> None:
 
 
 def _break(engine: Any, fault: str) -> None:
-    """Break the policy or its signals, in the engine's process."""
+    """Break the policy, in the engine's process."""
     import numpy as np  # noqa: PLC0415
 
-    driver = engine.llm_engine.engine_core.engine_core.scheduler._driver
-    policy = driver.policy
+    policy = engine.llm_engine.engine_core.engine_core.scheduler._driver.policy
 
     def wrong(*_: Any) -> Any:
         match fault:
@@ -114,24 +113,8 @@ def _break(engine: Any, fault: str) -> None:
                 return None
         raise ValueError(fault)
 
-    match fault:
-        case "raises" | "nonsense" | "sleeps":
-            policy.draft = wrong
-            policy.verify = wrong
-            policy.observe = wrong if fault == "raises" else policy.observe
-        case "NaN confidence":
-            _replace_confidence(driver, lambda rows: np.full_like(rows, np.nan))
-        case "missing confidence":
-            _replace_confidence(driver, lambda _: None)
-        case "misshapen confidence":
-            _replace_confidence(driver, lambda rows: rows[:-1])
-        case _:
-            raise ValueError(fault)
-
-
-def _replace_confidence(driver: Any, change: Any) -> None:
-    drafts = driver.drafts
-    driver.drafts = lambda names, rows, seconds: drafts(names, None if rows is None else change(rows), seconds)
+    policy.draft = wrong
+    policy.observe = wrong if fault == "raises" else policy.observe
 
 
 if __name__ == "__main__":

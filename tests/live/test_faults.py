@@ -14,37 +14,24 @@ Run = Callable[..., Result]
 
 
 @pytest.mark.parametrize(
-    ("fault", "kinds", "stays_on"),
+    ("fault", "kinds"),
     [
-        ("raises", ("verify decision", "depth decision", "outcome"), False),
-        ("nonsense", ("depth decision",), False),
-        ("sleeps", ("depth decision", "slow depth decision"), False),
-        ("NaN confidence", (), True),
-        ("missing confidence", (), True),
-        ("misshapen confidence", (), True),
+        ("raises", ("depth decision", "outcome")),
+        ("nonsense", ("depth decision",)),
+        ("sleeps", ("depth decision", "slow depth decision")),
     ],
 )
-def test_faults_in_the_policy(
-    run_engine: Run,
-    plain: Result,
-    policy: Path,
-    fault: str,
-    kinds: tuple[str, ...],
-    stays_on: bool,
-) -> None:
+def test_faults_in_the_policy(run_engine: Run, plain: Result, policy: Path, fault: str, kinds: tuple[str, ...]) -> None:
     settings: dict[str, Any] = {"mode": "adaptive", "policy": str(policy)}
     if fault == "sleeps":
         settings |= {"slowest_decision_seconds": 0.02}
     result = run_engine(settings, fault=fault)
     assert result.tokens == plain.tokens
-    assert result.metric("specmargin_enabled") == float(stays_on)
-    counted = sum(result.fault(kind) for kind in kinds)
-    assert (counted > 0) == bool(kinds)
-    assert result.log.count("Specmargin is disabled after") == int(not stays_on)
+    assert result.metric("specmargin_enabled") == 0.0
+    assert sum(result.fault(kind) for kind in kinds) > 0
+    assert result.log.count("Specmargin is disabled after") == 1
     for kind in kinds:
         assert result.log.count(f"Specmargin fault ({kind}):") <= 1
-    if fault in ("NaN confidence", "misshapen confidence"):
-        assert result.metric("specmargin_ignored_signals_total") > 0
 
 
 def test_capture_folder_that_cannot_be_made(run_engine: Run, plain: Result, tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.live.gating import RETURNED, WHOLE, GateOrder
+from specmargin.live.gating import RETURNED, WHOLE, GateOrder, Returned, expectation
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import policy_text
-from specmargin.live.pricing import GatePrices
+from specmargin.live.pricing import GatePrices, gate_prices
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Curve, GateKind
 from specmargin.policies.kernel import budget as budgets
 from specmargin.policies.kernel.prices import PriceTable
-from tests.unit.live import policy_file
+from tests.unit.live import built, policy_file
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed here")
 verification = pytest.importorskip("vllm.v1.worker.gpu.spec_decode.adaptive_verification")
@@ -64,7 +65,7 @@ def _table(per_position: float = 2e-4, expert: float = 5e-4) -> PriceTable:
     )
 
 
-def _manager(kind: GateKind = GateKind.ON, **table: float) -> Any:
+def _manager(kind: GateKind = GateKind.ON, prices: GatePrices | None = None, **table: float) -> Any:
     states = SimpleNamespace(
         num_speculative_steps=DEPTH,
         device=torch.device("cpu"),
@@ -81,7 +82,7 @@ def _manager(kind: GateKind = GateKind.ON, **table: float) -> Any:
         max_total_logits=TOKENS,
         kind=kind,
         curve=Curve.PRICES,
-        prices=GatePrices(table=_table(**table), depths=DEPTH, prior=np.full(DEPTH, 0.7)),
+        prices=prices or GatePrices(table=_table(**table), depths=DEPTH, prior=np.full(DEPTH, 0.7)),
         guard=Guard(log=lambda _: None, clock=lambda: 0.0),
     )
     made.cost_tables = (np.full(SLOTS + 1, 1.0), np.linspace(5.0, 6.0, TOKENS + 1))
@@ -135,6 +136,39 @@ def test_the_split_is_that_of_the_ragged_order_and_has_the_size_of_the_budget() 
         assert manager.guard.faults == {}
 
 
+def test_the_whole_loop_gates_and_learns(tmp_path: Path) -> None:
+    """Depths and orders from the driver, budgets and splits from vLLM's manager with Specmargin's prices, and what was
+    verified back to the driver, learned as async scheduling tells it: a step late. Half of the sequences are accepted
+    whole, the others not at all, and confidences say so."""
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
+    manager = _manager(prices=gate_prices(policy_file(), DEPTH))
+    ids, held, late, verified_by_kind = [f"r{i}" for i in range(6)], 0, None, np.zeros(2)
+    confidence = np.array([[0.99] * DEPTH, [0.02] * DEPTH] * 3, dtype=np.float32)
+    table = driver.policy.kernel().rules.table
+    for step in range(120):
+        driver.begin()
+        depth = driver.draft_depth(ids)
+        manager.order = driver.gate_order(6, depth)
+        _add(manager, 6, confidence)
+        manager.get_num_tokens(dict.fromkeys(ids, 1 + held), {one: [1] * held for one in ids})
+        verified = np.array(_admitted(manager, dict.fromkeys(ids)) if held else [0] * 6)
+        accepted = np.where(np.arange(6) % 2 == 0, verified, 0)
+        if step >= 60:
+            verified_by_kind += verified[0::2].sum(), verified[1::2].sum()
+        seconds = table.verify_seconds(verified) + table.draft_seconds[6, depth, 0]
+        done = StepDone.of(verified, accepted, prompt_tokens=0, seconds=float(seconds))
+        back = Returned(verified.astype(np.int32), confidence if held else None)
+        done.expected = expectation(back, np.full(6, held), verified, driver.learned_depth)
+        if late is not None:
+            driver.done(*late)
+        late, held = (done, depth), depth
+    assert driver.guard.faults.total() == manager.guard.faults.total() == 0
+    assert held == DEPTH
+    assert verified_by_kind[0] > 0.95 * 60 * 3 * DEPTH
+    assert verified_by_kind[1] < 0.2 * verified_by_kind[0]
+    assert driver.policy.mean_survival()[0] == pytest.approx(0.5, abs=0.05)
+
+
 def test_sure_drafts_are_verified_whole_and_hopeless_ones_not_at_all() -> None:
     sure, hopeless = _manager(), _manager(per_position=1e-2)
     tokens, drafts = _add(sure, 4, 0.999)
@@ -179,7 +213,7 @@ def test_a_fault_leaves_the_step_to_vllm_and_is_counted(fault: str, monkeypatch:
     if fault == "budget raises":
         monkeypatch.setattr(manager.prices, "budget", lambda *_: 1 // 0)
     if fault == "budget too large":
-        monkeypatch.setattr("specmargin.live.pricing.best_budget", lambda *_: (10_000, 1.0))
+        monkeypatch.setattr("specmargin.live.pricing.best_budget", lambda *_: (10_000, 1.0, 1.0))
     if fault == "ranking raises":
         monkeypatch.setattr(managers, "ranking_confidences", lambda *_: 1 // 0)
     if fault == "wrong factors":

@@ -64,7 +64,6 @@ def built(
     folder: Path,
     given: dict[str, Any],
     *,
-    confidence: bool = True,
     device_gate: bool = False,
     log: list[str] | None = None,
     **file: Any,
@@ -76,7 +75,6 @@ def built(
     return build_driver(
         settings,
         max_depth=DEPTH,
-        ragged=confidence,
         candidates=None,
         identity=IDENTITY,
         engine="0",

@@ -11,8 +11,7 @@ import polars as pl
 import pytest
 
 from specmargin.acceptance.bank import KEYS, read_bank
-from specmargin.acceptance.calibration import Logistic, every_token_of, history_of, survival_of, tokens_of
-from specmargin.acceptance.compiled import CompiledCalibrator
+from specmargin.acceptance.calibration import history_of, tokens_of
 from specmargin.errors import AcceptanceError
 from tests.command_line import payload, run
 
@@ -118,17 +117,6 @@ def test_history_knows_only_the_past(tmp_path: Path) -> None:
     same = np.flatnonzero(rounds.prompt_by_round == rounds.prompt_by_round[4])
     assert set(moved.tolist()) <= set(same[same > 4].tolist())
     assert moved.size
-
-
-def test_the_compiled_calibrator_says_the_same(tmp_path: Path) -> None:
-    rounds = read_bank([bank(tmp_path / "bank", rounds=1000)])
-    model = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
-    exact = survival_of(rounds, model)
-    compiled = CompiledCalibrator(model, max_batch=1000)
-    history = every_token_of(rounds).history.reshape(rounds.count, rounds.depth)[:, 0]
-    fast = compiled.survival(rounds.confidence_by_round_depth, np.ascontiguousarray(history))
-    assert np.abs(fast - exact).max() < 0.03
-    assert np.abs(fast - exact).mean() < 0.003
 
 
 def test_profile_acceptance_and_plan(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_probes_are_rare_where_they_cannot_win() -> None:
 def depths_without_times(acceptances: list[float], seconds: float, batch: int = 48) -> list[int]:
     """Depths of a controller that learns no times; each acceptance lasts 600 steps."""
     table = study_table(by_pass=True, max_batch=64, max_depth=6)
-    settings = ControllerSettings(early_stop=False, learn_times=False)
+    settings = ControllerSettings(learn_times=False)
     controller = Controller(table=table, prior_survival=geometric(0.75), settings=settings)
     generator, depths = np.random.default_rng(0), []
     for acceptance in np.repeat(acceptances, 600):

@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from specmargin.compiling import entry
-from specmargin.live import sequences
 from specmargin.policies import policy as policies
 from specmargin.policies.controller import Controller, ControllerSettings
-from specmargin.policies.kernel import budget, decide
+from specmargin.policies.kernel import budget
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.kernel.types import Kernel
 from specmargin.policies.policy import Decision, Outcome
 from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import study_table
@@ -360,55 +357,6 @@ def test_samples_of_other_depths_are_fitted_to_the_table() -> None:
     assert look_ahead(table, sample).next_acceptance.tolist()[3:] == [0.0] * 5
 
 
-def gated_outcome(controller: Controller, batch: int, spent: float) -> bool:
-    """A step in which half of the drafts are hopeless; whether the gate saw that."""
-    survival = np.repeat([[0.99, 0.98, 0.97, 0.96], [0.01, 0.001, 1e-4, 1e-5]], batch // 2, axis=0)
-    drafted = np.full(batch, 4)
-    decision = controller.verify(Decision(4, gated=True), survival, drafted)
-    depths, expected = decision.verify_depths, decision.expected
-    assert depths is not None
-    controller.draft(batch)
-    accepted = np.minimum(depths, np.repeat([4, 0], batch // 2))
-    timed = decision._replace(expected=None if expected is None else expected._replace(seconds=spent))
-    controller.observe(Outcome(decision=timed, drafted=drafted, verified=depths, accepted=accepted, seconds=0.01))
-    return expected is not None
-
-
-def is_gating(controller: Controller, batch: int) -> bool:
-    """Without changing it."""
-    return bool(_is_gating(controller.kernel(), batch))
-
-
-@entry
-def _is_gating(kernel: Kernel, batch: int) -> bool:
-    return decide.is_gating(kernel, batch)
-
-
-def test_a_gate_that_costs_more_than_it_gains_rests_until_the_load_is_another() -> None:
-    table = study_table(by_pass=False, max_batch=64, max_depth=4)
-    settings = ControllerSettings(early_stop=False, gate_steps=16, gate_rest=200)
-    ahead = look_ahead_at(table, 300.0)
-    free, costly = (
-        Controller(table=table, prior_survival=geometric(0.7), look_ahead=ahead, settings=settings) for _ in range(2)
-    )
-    assert all(gated_outcome(free, 8, 0.0) for _ in range(400))
-    gating = [gated_outcome(costly, 8, 0.009) for _ in range(400)]
-    assert all(gating[:16])
-    assert not any(gating[20:200])
-    assert any(gating[200:240])  # it is tried again
-    while is_gating(costly, 8):
-        gated_outcome(costly, 8, 0.009)
-    assert [is_gating(costly, batch) for batch in (2, 3, 4, 8, 16, 17, 64)] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
-
-
 def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
     """Only drafts that it is sure of are verified deep; what it leaves out counts as it expects it."""
     generator = np.random.default_rng(0)
@@ -416,9 +364,9 @@ def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
     sure = generator.random((4000, 1)) < 0.3
     conditional = np.where(sure, 0.9, 0.03) * np.ones((1, 4))
     survival: FloatArray = np.asarray(np.cumprod(conditional, axis=1), dtype=np.float64)
-    ahead = look_ahead(table, survival[:400], early_stop=False)
+    ahead = look_ahead(table, survival[:400])
     prior = survival.mean(axis=0)
-    settings = ControllerSettings(early_stop=False, probe_every=10_000, guard_steps=10_000)
+    settings = ControllerSettings(probe_every=10_000, guard_steps=10_000)
     controller = Controller(table=table, prior_survival=0.5 * prior, look_ahead=ahead, settings=settings)
     drafted, left_out = np.full(64, 4), 0
     for _ in range(300):
@@ -436,7 +384,7 @@ def test_a_gate_does_not_make_acceptance_look_better_than_it_is() -> None:
     np.testing.assert_allclose(controller.mean_survival(), prior, atol=0.04)
 
 
-@pytest.mark.parametrize("held", [policies._held, budget.held, sequences._held])
+@pytest.mark.parametrize("held", [policies._held, budget.held])
 def test_handles_are_not_compiled_anew_in_every_process(held: Any) -> None:
     """Numba's own constructor of a handle is not cached on disk: it took two seconds of the first report."""
     assert held._cache.cache_path

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +13,18 @@ import pytest
 from lab.live.stub_engine import ModelRunnerOutput, Request, SchedulerOutput, configuration, specmargin_scheduler
 
 from specmargin.live.driver import Driver
-from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
-from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
+from specmargin.live.pricing import StepDrafts, gate_prices
 from specmargin.live.sequences import StepDone
 from specmargin.live.vllm import outcomes
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel import decide
+from specmargin.policies.kernel.budget import ranking_keys, token_weights
+from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import Expectation
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome
-from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import study_table
+from specmargin.step import FloatArray, IntArray
 from tests.unit.live import DEPTH, built, policy_file, write_policy
 
 
@@ -63,13 +65,12 @@ def test_an_expectation_needs_a_learning_policy_and_its_own_signal() -> None:
 def test_acceptance_is_learned_from_what_was_verified(tmp_path: Path) -> None:
     """Half of the drafts are hopeless and cut; the others are always accepted. Cut drafts counted as rejected would
     halve acceptance; without those that were left out it would be near one."""
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     assert driver.policy is not None
-    assert driver.survivals is None
     acceptance = np.tile(np.array([[0.999] * DEPTH, [0.05] * DEPTH], dtype=np.float32), (2, 1))
     scheduled = SchedulerOutput(dict.fromkeys("abcd", DEPTH + 1), {name: [-1] * DEPTH for name in "abcd"}, DEPTH)
     for _ in range(60):
-        driver.verify_whole()
+        driver.begin()
         driver.draft_depth("abcd")
         sampled = [[1] * (DEPTH + 1), [1]] * 2
         made = ModelRunnerOutput(list("abcd"), {name: i for i, name in enumerate("abcd")}, sampled)
@@ -85,7 +86,7 @@ def test_acceptance_is_learned_from_what_was_verified(tmp_path: Path) -> None:
 
 
 def test_orders_carry_what_was_learned_and_ranks_decide_alike(tmp_path: Path) -> None:
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     assert driver.time_factors is not None
     first = driver.gate_order(4, DEPTH)
     assert first == GateOrder(True, DEPTH, 1.0, (1.0,) * (DEPTH + 1), False)
@@ -120,33 +121,60 @@ def _observe(driver: Driver, depth: int, seconds: float) -> None:
     assert driver.policy.observe(outcome)
 
 
-def test_gated_drafts_are_as_deep_as_the_look_ahead_says() -> None:
-    """At large batches only a few drafts are worth verifying, so whole drafts would be shorter."""
-    table = study_table(by_pass=True, max_batch=64, max_depth=DEPTH)
-    sample = np.asarray(np.cumprod(np.random.default_rng(0).beta(0.6, 0.3, (256, DEPTH)), axis=1), dtype=np.float64)
-    ahead = look_ahead(table, sample, early_stop=False)
-    depths = {}
-    for selective in (False, True):
-        chosen = ControllerSettings(early_stop=False, selective=selective)
-        controller = Controller(
-            table=table, prior_survival=np.asarray(sample.mean(axis=0)), look_ahead=ahead, settings=chosen
-        )
-        depths[selective] = [controller.draft(batch).depth for batch in (1, 8, 64)]
-    assert depths[True] == [ahead.depth(batch) for batch in (1, 8, 64)]
-    assert depths[True] != depths[False]
-
-
-def _gated_depth() -> GatedDepth:
-    prices = GatePrices(
-        table=study_table(by_pass=True, max_batch=64, max_depth=DEPTH), depths=DEPTH, prior=np.full(DEPTH, 0.6)
+def gated_controller(max_batch: int = 64, graph_positions: int | None = None) -> Controller:
+    """For an engine whose workers gate drafts."""
+    return Controller(
+        table=study_table(by_pass=True, max_batch=max_batch, max_depth=DEPTH).with_graphs(graph_positions),
+        prior_survival=np.asarray(np.cumprod(np.full(DEPTH, 0.6))),
+        settings=ControllerSettings(gated_by_workers=True),
     )
-    return GatedDepth(prices=prices, candidates=tuple(range(DEPTH + 1)))
 
 
-def test_the_depth_for_a_gate_follows_what_it_would_verify() -> None:
+def show(
+    controller: Controller, acceptance: FloatArray, drafted: int = DEPTH, *, whole: bool = False, timed: bool = False
+) -> None:
+    """A step whose drafts have this acceptance by sequence and depth. `whole`: they are verified, and accepted where
+    that is likely. `timed`: at the price of the table."""
+    batch, table = acceptance.shape[0], controller.table
+    lengths, nothing = np.full(batch, drafted), np.zeros(batch, dtype=np.int64)
+    verified = lengths if whole else nothing
+    accepted = np.where(acceptance[:, 0] > 0.5, verified, 0)
+    back = Returned(verified.astype(np.int32), acceptance.astype(np.float32))
+    seconds = table.verify_seconds(verified) + table.draft_seconds[batch, drafted, 0] if timed else math.nan
+    decision = Decision(drafted, gated=True, expected=expectation(back, lengths, verified, DEPTH))
+    outcome = Outcome(decision=decision, drafted=lengths, verified=verified, accepted=accepted, seconds=float(seconds))
+    assert controller.observe(outcome)
+
+
+def priced_goodput(table: PriceTable, acceptance: FloatArray, depth: int) -> float:
+    """The most tokens per second over all budgets, in plain Python; at most 1% more for a cut draft is not worth it."""
+    batch = acceptance.shape[0]
+    survival = np.cumprod(acceptance, axis=1)[:, :depth]
+    weights = np.ones((batch, 1)) * token_weights(table, DEPTH)[batch, :depth]
+    order = np.argsort(-ranking_keys(survival, weights).ravel(), kind="stable")
+    goodput = []
+    for budget in range(batch * depth + 1):
+        depths = np.bincount(order[:budget] // depth, minlength=batch)
+        tokens = batch + survival.ravel()[order[:budget]].sum()
+        goodput.append(tokens / (table.verify_seconds(depths) + table.draft_seconds[batch, depth, 0]))
+    return float(goodput[-1] if goodput[-1] * 1.01 >= max(goodput) else max(goodput))
+
+
+def test_the_goodput_of_a_depth_is_that_of_its_best_budget() -> None:
+    """Of drafts whose mean acceptance is as learned, so that nothing corrects it."""
+    controller, generator = gated_controller(), np.random.default_rng(2)
+    acceptance = np.where(generator.random((16, 1)) < 0.6, 0.98, 0.03) * np.ones((16, DEPTH))
+    for _ in range(400):
+        show(controller, acceptance)
+    expected = [priced_goodput(controller.table, acceptance, depth) for depth in range(1, DEPTH + 1)]
+    np.testing.assert_allclose(controller.expected_goodput(16)[1:], expected, rtol=0.02)
+    chosen = [controller.draft(16).depth for _ in range(7)][-1]
+    assert chosen == 1 + int(np.argmax(expected))
+
+
+def test_the_depth_follows_what_the_gate_would_verify() -> None:
     """Sure drafts are worth their passes, hopeless ones are not; a mixed batch drafts deeper than its mean says."""
-    depths = {}
-    generator = np.random.default_rng(0)
+    generator, depths = np.random.default_rng(0), {}
     half = np.where(generator.random((64, 1)) < 0.5, 0.98, 0.1) * np.ones((64, DEPTH))
     for name, acceptance in (
         ("sure", np.full((64, DEPTH), 0.98)),
@@ -154,60 +182,57 @@ def test_the_depth_for_a_gate_follows_what_it_would_verify() -> None:
         ("mean", np.full((64, DEPTH), half.mean())),
         ("hopeless", np.full((64, DEPTH), 0.01)),
     ):
-        chooser = _gated_depth()
-        learned = np.asarray(np.cumprod(np.full(DEPTH, acceptance.mean())))
-        assert chooser.choose(64, 2, GateOrder, partial(np.asarray, learned)) == (2, True)  # the policy's own
-        for _ in range(3):
-            chooser.add(acceptance.astype(np.float32), DEPTH)
-        depths[name], _ = chooser.choose(64, 2, GateOrder, partial(np.asarray, learned))
+        controller = gated_controller()
+        for _ in range(100):
+            show(controller, acceptance)
+        depths[name] = controller.draft(64).depth
     assert depths["sure"] == DEPTH
     assert depths["hopeless"] == 0
     assert depths["mixed"] > depths["mean"]
 
 
-def test_the_depth_for_a_gate_is_the_best_of_all_by_its_own_goodput() -> None:
-    chooser, generator = _gated_depth(), np.random.default_rng(2)
-    acceptance = generator.uniform(0.2, 1.0, (8, DEPTH)).astype(np.float32)
-    chooser.add(acceptance, DEPTH)
-    chosen, cut = chooser.choose(8, DEPTH, GateOrder, lambda: np.full(DEPTH, 0.5))
-    assert cut
-    goodput = [chooser._goodput(acceptance[np.newaxis].astype(np.float64), d, GateOrder()) for d in range(DEPTH + 1)]
-    assert chosen == int(np.argmax(goodput))
-    chooser.add(np.full((8, DEPTH), 0.01, dtype=np.float32), DEPTH)
-    assert chooser.choose(8, DEPTH, GateOrder, lambda: np.full(DEPTH, 0.5)) == (chosen, True)  # it looks now and then
-
-
 def test_hopeless_drafts_are_tried_again() -> None:
-    """At depth 0 nothing comes back, so the policy's own depth is used now and then; better drafts are then noticed."""
-    chooser, learned = _gated_depth(), partial(np.asarray, np.full(DEPTH, 0.5))
-    chooser.add(np.full((64, DEPTH), 0.01, dtype=np.float32), DEPTH)
-    own = DEPTH - 1
-    chosen = [chooser.choose(64, own, GateOrder, learned)[0] for _ in range(400)]
-    assert set(chosen) == {0, own}
-    assert chosen[200:].count(own) == 200 // 32
-    chooser.add(np.full((64, DEPTH), 0.98, dtype=np.float32), DEPTH)
-    assert DEPTH in [chooser.choose(64, own, GateOrder, learned)[0] for _ in range(64)]
+    """At depth 0 nothing comes back, so other depths are probed now and then; better drafts are then noticed."""
+    controller = gated_controller()
+    for better in (False, True):
+        acceptance = np.full((64, DEPTH), 0.98 if better else 0.01)
+        drafted = []
+        for _ in range(2000):
+            depth = controller.draft(64).depth
+            drafted.append(depth)
+            if depth:
+                show(controller, acceptance, depth)
+        assert (np.mean(np.array(drafted[500:]) == 0) > 0.9) is not better
+        assert max(drafted[500:]) > 0
 
 
-def test_some_drafts_are_verified_whole_where_they_fit_a_graph() -> None:
-    """Six of them soon after a load is new, then one in 256 steps; never in a step without a graph."""
-    learned = partial(np.asarray, np.full(DEPTH, 0.5))
+def test_whole_drafts_are_probed_where_they_fit_a_graph() -> None:
+    """A gate that cuts would never time whole drafts; a step without a graph is never tried."""
+    generator = np.random.default_rng(0)
+    acceptance = np.where(generator.random((64, 1)) < 0.4, 0.98, 0.02) * np.ones((64, DEPTH))
     for largest, deepest in ((None, DEPTH), (64 * 3, 2), (64, 0)):
-        chooser = _gated_depth()
-        chooser.prices.table = chooser.prices.table.with_graphs(largest)
-        chooser.add(np.full((64, DEPTH), 0.5, dtype=np.float32), DEPTH)
-        decided = [chooser.choose(64, DEPTH, GateOrder, learned) for _ in range(1000)]
-        whole = [(step, depth) for step, (depth, cut) in enumerate(decided) if not cut]
-        assert {depth for _, depth in whole} == ({deepest} if deepest else set())
-        if deepest:
-            assert [step for step, _ in whole][:6] == [8, 16, 24, 32, 40, 48]
-            assert len(whole) == 6 + 4
+        controller, whole, deep = gated_controller(graph_positions=largest), [], 0
+        for _ in range(600):
+            decision = controller.draft(64)
+            deep = max(deep, decision.depth)
+            if not decision.gated:
+                whole.append(decision.depth)
+            show(controller, acceptance, decision.depth, whole=not decision.gated, timed=True)
+        assert deep == DEPTH  # the gate keeps the step in its graph
+        assert max(whole, default=0) <= deepest
+        assert (len(whole) > 0) == (deepest == DEPTH)
+        assert len(whole) < 30
+
+
+def expected_of(acceptance: FloatArray, held: int, verified: IntArray) -> Expectation | None:
+    back = Returned(verified.astype(np.int32), acceptance.astype(np.float32))
+    return expectation(back, np.full(verified.size, held), verified, DEPTH)
 
 
 def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_path: Path) -> None:
     """The table says that depth is expensive, but it takes no time: as in an engine whose experts are all read anyway.
     Steps that are cut would never show it."""
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     prices = gate_prices(policy_file(), DEPTH)
     generator = np.random.default_rng(0)
     acceptance = generator.uniform(0.1, 0.6, (8, DEPTH)).astype(np.float32)
@@ -220,14 +245,14 @@ def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_p
     )
     before, budget, held = prices.budget(drafts, driver.gate_order(8, DEPTH)) or 0, 0, 0
     for _ in range(200):
-        driver.verify_whole()
+        driver.begin()
         depth = driver.draft_depth("abcdefgh") or 0
         order = driver.gate_order(8, depth)
         budget = prices.budget(drafts, order) or 0
         verified = np.full(8, held if not order.gated else min(held, budget // 8))
         alive = np.cumprod(generator.random(acceptance.shape) < acceptance, axis=1).sum(axis=1)
-        step = StepDone.of(verified, np.minimum(alive, verified), prompt_tokens=0, seconds=0.02, depth=held)
-        step.acceptance = acceptance
+        step = StepDone.of(verified, np.minimum(alive, verified), prompt_tokens=0, seconds=0.02)
+        step.expected = expected_of(acceptance, held, verified)
         driver.done(step, depth)
         held = depth
     assert before < 8 * DEPTH
@@ -247,64 +272,54 @@ def test_nothing_is_compiled_after_the_warm_up(tmp_path: Path, monkeypatch: pyte
 
     for name in (name for name in vars(decide) if name.endswith("_by_handle")):
         monkeypatch.setattr(decide, name, recorded(name, getattr(decide, name)))
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     warm = set(called)
     called.clear()
     for _ in range(30):
-        driver.verify_whole()
+        driver.begin()
         depth = driver.draft_depth("abcd") or 0
         driver.gate_order(4, depth)
-        step = StepDone.of(np.full(4, depth), np.zeros(4, dtype=np.int64), prompt_tokens=0, seconds=0.02, depth=depth)
-        step.acceptance = np.full((4, DEPTH), 0.9, dtype=np.float32)
+        verified = np.full(4, depth)
+        step = StepDone.of(verified, np.zeros(4, dtype=np.int64), prompt_tokens=0, seconds=0.02)
+        step.expected = expected_of(np.full((4, DEPTH), 0.9), depth, verified)
         driver.done(step, depth)
-    assert "acceptance_by_handle" in called
+    assert {"draft_by_handle", "factors_by_handle", "observe_by_handle"} <= set(called)
     assert set(called) <= warm
-
-
-def test_suspended_speculation_stays_suspended(tmp_path: Path) -> None:
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
-    assert driver.policy is not None
-    assert driver.gated_depth is not None
-    driver.gated_depth.add(np.full((4, DEPTH), 0.98, dtype=np.float32), DEPTH)
-    assert driver.draft_depth("abcd") == DEPTH
-    kernel = driver.policy.kernel()
-    assert kernel is not None
-    kernel.learned.marks[0].off_until = 1 << 40
-    assert driver.draft_depth("abcd") == 0
 
 
 def test_a_single_sequence_is_not_gated_in_the_workers(tmp_path: Path) -> None:
     """Its budget is chosen before its confidences are known, and no other sequence could use the rest of it."""
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     for ids, gated in (("a", False), ("ab", True), ("a", False), ("abcd", True)):
         driver.draft_depth(ids)
-        driver.verify_whole()
+        driver.begin()
         assert driver.gate_order(len(ids), DEPTH).gated is gated
-    in_the_scheduler = built(tmp_path, {"mode": "adaptive"})  # there the confidences of the step itself are known
-    in_the_scheduler.draft_depth("a")
-    assert in_the_scheduler._pending.gated
 
 
 def test_tokens_that_were_not_drafted_are_expected_as_learned() -> None:
-    chooser = _gated_depth()
-    noise = np.full((3, DEPTH), np.nan, dtype=np.float32)
+    """Drafts of two tokens, all accepted as expected: the deeper ones follow the prior's shape, not the noise."""
+    controller = gated_controller()
+    noise = np.full((8, DEPTH), np.nan)
     noise[:, :2] = 0.9
-    chooser.add(noise, 2)
-    rounds = chooser._recent(5, np.array([0.8, 0.7, 0.6, 0.5]))
-    assert rounds.shape == (1, 5, DEPTH)
-    assert rounds[0, 4].tolist() == pytest.approx([0.9, 0.9, 0.6, 0.5])
+    show(controller, noise, 2)
+    gate = controller.kernel().learned.gate
+    assert gate.drafts[gate.newest[0], 3].tolist() == pytest.approx([0.9, 0.9, -1.0, -1.0])
+    controller.draft(8)
+    learned = controller.mean_survival()
+    conditional = learned[2] / learned[1]
+    assert gate.survival[0, 3].tolist() == pytest.approx([0.9, 0.81, 0.81 * conditional, 0.81 * conditional**2])
 
 
 def test_a_probe_is_ordered_whole(tmp_path: Path) -> None:
-    driver = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True)
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     for gated in (True, False):
         driver._pending = Decision(2, gated=gated)
-        driver.verify_whole()
+        driver.begin()
         assert driver.gate_order(4, 2).gated is gated
-    # Without a look-ahead the policy cannot say when, so every step is gated.
-    plain = built(tmp_path, {"mode": "adaptive"}, confidence=False, device_gate=True, gated=False)
+    # A schedule cannot say when, so every step is gated.
+    plain = built(tmp_path, {"mode": "schedule", "gate": "native"}, device_gate=True)
     for _ in range(50):
-        plain.verify_whole()
+        plain.begin()
         plain.draft_depth("abcd")
         assert plain.gate_order(4, DEPTH).gated
 

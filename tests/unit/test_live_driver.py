@@ -14,16 +14,13 @@ from hypothesis import strategies as st
 from specmargin.live.board import METRICS
 from specmargin.live.driver import Driver, _Planned
 from specmargin.live.policy_schema import schedule_of
-from specmargin.live.sequences import Survivals
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel import decide
+from specmargin.policies.kernel.gains import GateGains
 from specmargin.policies.kernel.times import Times
 from specmargin.policies.kernel.types import Expectation
 from specmargin.policies.policy import Decision, FixedDepth, Outcome
-from specmargin.policies.study.lookahead import look_ahead
-from specmargin.records import fields_of
-from specmargin.step import FloatArray, IntArray
 from tests.unit.live import DEPTH, bare, built, done, table
 
 numbers = st.integers(-3, 9) | st.floats() | st.booleans() | st.sampled_from([10**30, np.int64(2), np.uint8(3), np.nan])
@@ -62,10 +59,6 @@ class Broken(Controller):
         gated = self.data.draw(st.booleans())
         return Decision(int(batch > 2) + 2, gated) if self.data.draw(st.booleans()) else self._nonsense()
 
-    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:  # noqa: ARG002
-        halved = decision._replace(verify_depths=drafted // 2)
-        return halved if self.data.draw(st.booleans()) else self._nonsense()
-
     def _nonsense(self) -> Any:
         """Something that is not a decision, or a decision with invalid depths."""
         answer = self._answer()
@@ -81,16 +74,12 @@ def broken(data: st.DataObject) -> Broken:
     return policy
 
 
-def survivals() -> Survivals:
-    return Survivals(calibrator=None, max_batch=8, max_depth=DEPTH)
-
-
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data())
 def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject) -> None:
     classes = {"chat": schedule_of([(1, 8, 1)])} if data.draw(st.booleans()) else {}
-    driver = bare(broken(data), survivals=survivals() if data.draw(st.booleans()) else None, classes=classes)
+    driver = bare(broken(data), device_gate=data.draw(st.booleans()), classes=classes)
     names = [f"request {i}" for i in range(data.draw(st.integers(1, 5)))]
     for name in names:
         arguments = data.draw(limit_arguments) or {}
@@ -99,7 +88,8 @@ def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject
         limits = [driver._requests[name].limit for name in names]
         driver.drafts(names, data.draw(confidences))
         held = [data.draw(st.integers(0, DEPTH)) for _ in names]
-        depths = driver.verify(names, held)
+        driver.begin()
+        depths = driver.limits(names, held)
         if depths is not None:
             assert len(depths) == len(names)
             assert all(type(depth) is int for depth in depths)
@@ -109,7 +99,7 @@ def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject
         verified = depths if depths is not None else held
         seconds = data.draw(st.sampled_from([0.01, math.nan, 0.0]))
         driver.done(done(names, verified, [depth // 2 for depth in verified], seconds=seconds), depth or 0)
-    kinds = {"verify decision", "depth decision", "outcome", "confidence", "request"}
+    kinds = {"verify decision", "depth decision", "outcome", "request"}
     assert set(driver.guard.faults) <= kinds
 
 
@@ -117,11 +107,12 @@ def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject
 def test_observing_changes_nothing(data: st.DataObject) -> None:
     policy: Any = data.draw(st.sampled_from(["broken", "controller", "none"]))
     policies = {"broken": broken(data), "controller": Controller(table=table(), prior_survival=np.full(DEPTH, 0.7))}
-    driver = bare(policies.get(policy), Mode.OBSERVE, survivals=survivals())
+    driver = bare(policies.get(policy), Mode.OBSERVE, device_gate=True)
     for _ in range(3):
         driver.add("a", {"specmargin_depth": 0})
         driver.drafts(["a"], data.draw(confidences))
-        assert driver.verify(["a"], [DEPTH]) is None
+        driver.begin()
+        assert driver.limits(["a"], [DEPTH]) is None
         assert driver.draft_depth(["a"]) is None
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
 
@@ -142,7 +133,7 @@ def test_observing_counts_what_it_would_have_done() -> None:
     driver = bare(FixedDepth(depth=2), Mode.OBSERVE)
     driver.add("a", None)
     for _ in range(3):
-        driver.verify(["a"], [DEPTH])
+        driver.begin()
         assert driver.draft_depth(["a"]) is None
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
     assert driver.board.steps_by_depth()[2] == 3
@@ -157,12 +148,13 @@ def test_opting_out_and_limits() -> None:
     driver.add("out", {"specmargin_depth": 0})
     driver.add("one", {"specmargin_depth": 1})
     driver.add("free", None)
-    assert driver.verify(["out", "one", "free"], [3, 3, 3]) == [0, 1, 3]
+    assert driver.limits_requests
+    assert driver.limits(["out", "one", "free"], [3, 3, 3]) == [0, 1, 3]
     assert driver.draft_depth(["out", "one", "free"]) == 3
     assert driver.draft_depth(["out", "one"]) == 1
     assert driver.draft_depth(["out"]) == 0
-    assert driver.verify(["free"], [3]) is None  # nothing to shorten
-    assert driver.verify(["unknown"], [2]) is None
+    assert driver.limits(["free"], [3]) == [3]  # nothing to shorten
+    assert driver.limits(["unknown"], [2]) == [2]
     assert driver.draft_depth(["unknown"]) == 3
 
 
@@ -180,14 +172,14 @@ def test_classes_have_their_own_schedules() -> None:
     assert driver.draft_depth(["a", "c"]) == 2
     assert driver.draft_depth(["c"]) == 1
     assert driver.draft_depth(["a", "b", "c"]) == 4
-    assert driver.verify(["a", "b", "c", "d"], [4, 4, 4, 4]) == [0, 4, 1, 3]
+    assert driver.limits(["a", "b", "c", "d"], [4, 4, 4, 4]) == [0, 4, 1, 3]
 
 
 def test_finished_requests_are_forgotten_after_their_last_round() -> None:
     driver = bare(FixedDepth(depth=2))
     driver.add("a", {"specmargin_depth": 1})
     driver.drop("a")
-    assert driver.verify(["a"], [2]) == [1]  # its outcome is still to come
+    assert driver.limits(["a"], [2]) == [1]  # its outcome is still to come
     driver.draft_depth(["a"])
     driver.done(done(["a"], [1], [1]), 2)
     assert driver._requests == {}
@@ -198,7 +190,7 @@ def test_finished_requests_leave_nothing_behind() -> None:
     driver = bare(FixedDepth(depth=2))
     for i in range(500):
         driver.add(f"r{i}", None)
-        driver.verify([f"r{i}"], [2])
+        driver.begin()
         driver.draft_depth([f"r{i}"])
         driver.drop(f"r{i}")
         driver.done(done([f"r{i}"], [2], [1]), 2)
@@ -219,7 +211,7 @@ def test_faults_are_counted_and_the_engine_continues() -> None:
     driver.guard.faults_in_a_row = 4
     driver.add("a", None)
     for _ in range(6):
-        assert driver.verify(["a"], [2]) is None
+        driver.begin()
         assert driver.draft_depth(["a"]) is None
         driver.done(done(["a"], [2], [1]), 2)
     assert driver.guard.faults["depth decision"] == 4
@@ -238,43 +230,20 @@ def test_a_broken_controller_is_seen_and_the_engine_keeps_its_depth(
         raise ZeroDivisionError("injected")
 
     driver.add("a", None)
-    driver.draft_depth(["a"])  # one good decision, whose drafts are gated
-    for name in ("draft_by_handle", "verify_by_handle", "observe_by_handle"):
+    driver.draft_depth(["a"])  # one good decision
+    for name in ("draft_by_handle", "observe_by_handle"):
         monkeypatch.setattr(decide, name, broken)
     for step in range(50):
-        driver.drafts(["a"], [[0.9] * DEPTH])
-        assert driver.verify(["a"], [DEPTH]) is None
+        driver.begin()
         assert driver.draft_depth(["a"]) is None  # the engine's own depth
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
         assert driver.guard.faults["depth decision"] == step + 1
     driver.settle()
-    assert driver.guard.faults == {"verify decision": 1, "depth decision": 50, "outcome": 50}
+    assert driver.guard.faults == {"depth decision": 50, "outcome": 50}
     assert [line.split(":")[0] for line in log] == [
-        f"Specmargin fault ({kind})" for kind in ("verify decision", "depth decision", "outcome")
+        f"Specmargin fault ({kind})" for kind in ("depth decision", "outcome")
     ]
     assert all("ZeroDivisionError: injected" in line for line in log)
-
-
-def test_bad_confidences_are_counted_and_not_used() -> None:
-    ahead = look_ahead(table(), np.full((8, DEPTH), 0.5))
-    controller = Controller(table=table(), prior_survival=np.full(DEPTH, 0.7), look_ahead=ahead)
-    driver = bare(controller, survivals=survivals())
-    driver.add("a", None)
-    driver.add("b", None)
-    driver.draft_depth(["a", "b"])
-    rounds: list[tuple[object, int]] = [
-        ([[0.5] * DEPTH, [math.nan] * DEPTH], 1),
-        ([[0.5] * DEPTH], 3),  # one row for two requests
-        (None, 3),  # no confidence was announced
-        ([[0.5] * DEPTH, [0.5] * DEPTH], 3),
-        ("nonsense", 5),
-    ]
-    for confidence, ignored in rounds:
-        driver.drafts(["a", "b"], confidence)
-        depths = driver.verify(["a", "b"], [2, 2])
-        assert depths is None or all(0 <= depth <= 2 for depth in depths)
-        assert driver.board["ignored_signals_total"] == ignored
-    assert driver.guard.faults.total() == 0
 
 
 def test_outcomes_reach_the_policy_and_the_board() -> None:
@@ -288,7 +257,7 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     driver = bare(Learns(depth=2))
     for name in "ab":
         driver.add(name, None)
-    driver.verify(["a", "b"], [2, 2])
+    driver.begin()
     driver.draft_depth(["a", "b"])
     driver.done(done(["a", "b"], [2, 1], [1, 0], seconds=0.5), 2)
     driver.done(done(["a"], [2], [2], seconds=0.25, prompt_tokens=64), 2)
@@ -303,47 +272,17 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     assert board["goodput_tokens_per_second"] == pytest.approx(3 / 0.5)
 
 
-def test_a_reused_history_row_is_cleared() -> None:
-    driver = bare(FixedDepth(depth=DEPTH), survivals=survivals())
-    for name in "ab":
-        driver.add(name, None)
-    row = driver._requests["a"].history_row
-    driver.done(done(["a", "b"], [2, 2], [2, 1]), DEPTH)
-    assert all(fields_of(driver._histories.rows, row).values())
-    driver.drop("a")
-    driver.done(done(["b"], [0], [0]), DEPTH)
-    driver.add("c", None)
-    assert driver._requests["c"].history_row == row
-    assert not any(fields_of(driver._histories.rows, row).values())
-    driver.add("c", None)  # added again before it was finished: no row is lost
-    assert driver._requests["c"].history_row == row
-
-
-def test_history_rows_grow_with_the_sequences() -> None:
-    driver = bare(FixedDepth(depth=2), survivals=survivals())
-    names = [f"r{i}" for i in range(1000)]
-    for name in names:
-        driver.add(name, None)
-    driver.done(done(names, [2] * 1000, [i % 3 for i in range(1000)]), 2)
-    rows = [driver._requests[name].history_row for name in names]
-    assert len(set(rows)) == 1000
-    histories = driver._histories.rows
-    assert histories["accepted"][rows].tolist() == [i % 3 for i in range(1000)]
-    assert histories["tried"][rows].tolist() == [min(i % 3 + 1, 2) for i in range(1000)]
-    assert not any(fields_of(histories, 0).values())  # the row of unknown requests
-
-
 def learned(driver: Driver) -> list[Any]:
     """The learned state of its controller, as plain numbers."""
     assert isinstance(driver.policy, Controller)
     learned = driver.policy.kernel().learned
-    parts = [*learned.times, *(part for part in learned if not isinstance(part, Times))]
+    parts = [*learned.times, *learned.gate, *(part for part in learned if not isinstance(part, Times | GateGains))]
     return [np.asarray(part).tolist() for part in parts]
 
 
 def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
     """Each outcome is still matched with its decision, and the board is exact after `settle`."""
-    at_once, later = (built(tmp_path, {"mode": "adaptive"}) for _ in range(2))
+    at_once, later = (built(tmp_path, {"mode": "adaptive"}, device_gate=True) for _ in range(2))
     at_once.learn_every, later.learn_every = 1, 4
     generator = np.random.default_rng(3)
     names = ["a", "b", "c"]
@@ -353,12 +292,11 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
     for step in range(40):
         rows = generator.random((3, DEPTH)) ** 0.2
         accepted = generator.integers(0, DEPTH + 1, 3)
-        verified = at_once.verify(names, [DEPTH] * 3) or [DEPTH] * 3
+        verified = generator.integers(0, DEPTH + 1, 3).tolist()
         taken = np.minimum(accepted, verified).tolist()
         for driver in (at_once, later):
-            driver.drafts(names, rows)
             expected = Expectation(
-                np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0, 0.0
+                np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0, rows
             )
             driver._next = _Planned(decision=Decision(2, True, expected=expected))
             driver._planned.append(driver._next)
@@ -369,9 +307,8 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
         assert isinstance(driver.policy, Controller)
         assert driver.policy.kernel().learned.times.seen[:, 0].sum() == 40
     assert learned(at_once) == learned(later)
-    assert (np.asarray(at_once._histories.rows) == np.asarray(later._histories.rows)).all()
     for metric in METRICS:
-        if metric.name not in ("decision_seconds_total", "ignored_signals_total"):
+        if metric.name != "decision_seconds_total":
             assert at_once.board[metric.name] == pytest.approx(later.board[metric.name], nan_ok=True), metric.name
 
 
@@ -387,13 +324,3 @@ def test_a_request_id_that_is_reused_before_settling_is_a_new_request() -> None:
     for _ in range(8):
         driver.done(done(["a"], [2], [1]), 2)
     assert driver._requests["a"].limit > 2
-
-
-def test_drafts_are_matched_by_request(tmp_path: Path) -> None:
-    """In any order, and with other requests between them."""
-    driver = built(tmp_path, {"mode": "adaptive"})
-    for name in ("sure", "hopeless", "prompt"):
-        driver.add(name, None)
-    driver.draft_depth(["hopeless", "prompt", "sure"])
-    driver.drafts(["hopeless", "prompt", "sure"], [[0.0001] * DEPTH, [0.5] * DEPTH, [0.999] * DEPTH])
-    assert driver.verify(["sure", "hopeless"], [DEPTH, DEPTH]) == [DEPTH, 0]

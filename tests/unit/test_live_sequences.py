@@ -1,4 +1,4 @@
-"""Sequences of a live engine: histories and survivals are those of an offline study of their bank."""
+"""Sequences of a live engine: whatever a request or a worker says, it is used or ignored."""
 
 from __future__ import annotations
 
@@ -10,116 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmargin.acceptance.bank import Rounds
-from specmargin.acceptance.calibration import Logistic, history_of, survival_of, tokens_of
-from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Batch, Drafts, Histories, LiveRequest, Survivals
-from specmargin.step import FloatArray
-
-
-def rounds_of(generator: np.random.Generator, *, requests: int, rounds_per_request: int, depth: int) -> Rounds:
-    """An overconfident drafter, and requests that differ."""
-    count = requests * rounds_per_request
-    skill = np.repeat(generator.normal(0.0, 1.0, requests), rounds_per_request)
-    confidence = 1.0 / (1.0 + np.exp(-generator.normal(1.0, 1.5, (count, depth)) - skill[:, np.newaxis]))
-    is_accepted = generator.random((count, depth)) < confidence**1.5
-    accepted = np.cumprod(is_accepted, axis=1).sum(axis=1)
-    drafted = generator.integers(1, depth + 1, count)
-    return Rounds(
-        category_by_round=("all",) * count,
-        prompt_by_round=np.repeat(np.arange(requests), rounds_per_request),
-        round_index=np.tile(np.arange(rounds_per_request), requests),
-        context_by_round=np.zeros(count),
-        drafted_by_round=drafted,
-        accepted_by_round=np.minimum(accepted, drafted),
-        confidence_by_round_depth=confidence,
-        speculator="test",
-        source="test",
-    )
-
-
-def batch_of(histories: Histories, sequences: int) -> Batch:
-    requests = {f"{i}": LiveRequest(number=i, history_row=histories.allocate()) for i in range(sequences)}
-    return Batch(list(requests), requests)
-
-
-def played(rounds: Rounds) -> list[float]:
-    """History before each round, as in a live engine."""
-    histories = Histories(capacity=2)
-    requests: dict[str, LiveRequest] = {}
-    log_odds = []
-    for i in range(rounds.count):
-        name = str(rounds.prompt_by_round[i])
-        if name not in requests:
-            requests[name] = LiveRequest(number=0, history_row=histories.allocate())
-        log_odds.append(float(histories.rows["log_odds"][requests[name].history_row]))
-        histories.learn(
-            Batch([name], requests), rounds.drafted_by_round[i : i + 1], rounds.accepted_by_round[i : i + 1]
-        )
-    return log_odds
-
-
-@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 30), st.integers(1, 8))
-def test_history_is_that_of_the_bank(seed: int, requests: int, rounds_per_request: int, depth: int) -> None:
-    rounds = rounds_of(
-        np.random.default_rng(seed), requests=requests, rounds_per_request=rounds_per_request, depth=depth
-    )
-    np.testing.assert_allclose(played(rounds), history_of(rounds), rtol=1e-12, atol=1e-13)
-
-
-def test_history_stays_finite() -> None:
-    """However long the sequence accepts or rejects everything."""
-    histories = Histories()
-    batch = batch_of(histories, 2)
-    for _ in range(10_000):
-        histories.learn(batch, np.array([8, 8]), np.array([8, 0]))
-    lucky, unlucky = histories.rows["log_odds"][batch.history_rows]
-    assert 3.0 < lucky < 10.0
-    assert -10.0 < unlucky < -1.5
-
-
-@pytest.mark.parametrize(("depth", "table_depth"), [(4, 4), (6, 4), (4, 7)])
-def test_survivals_are_those_of_the_study(depth: int, table_depth: int) -> None:
-    """A calibrator may have more depths than the prices, or fewer."""
-    rounds = rounds_of(np.random.default_rng(1), requests=40, rounds_per_request=30, depth=depth)
-    calibrator = Logistic.fit(tokens_of(rounds), depths=depth)
-    survivals = Survivals(calibrator=calibrator, max_batch=16, max_depth=table_depth)
-    expected, history = survival_of(rounds, calibrator), history_of(rounds)
-    width = min(depth, table_depth)
-    mean = np.full(table_depth, 0.5)
-    for first in range(0, rounds.count, 16):
-        index = np.arange(first, min(first + 16, rounds.count))
-        histories = Histories()
-        batch = batch_of(histories, index.size)
-        histories.rows["log_odds"][batch.history_rows] = history[index]
-        drafts = Drafts(batch.ids, rounds.confidence_by_round_depth[index])
-        survival, _ = survivals.of(batch, drafts, histories, lambda: mean)
-        assert survival is not None
-        assert survival.shape == (index.size, width)
-        assert survival.flags.c_contiguous  # one layout, so that the gate is compiled once
-        assert np.abs(survival - expected[index, :width]).max() < 0.01
-
-
-def test_sequences_without_confidence_get_the_mean() -> None:
-    survivals = Survivals(calibrator=None, max_batch=3, max_depth=3)
-    histories = Histories()
-    mean = np.array([0.6, 0.3])
-
-    def survival_of_batch(drafts: Drafts, ids: list[str]) -> tuple[FloatArray | None, int]:
-        return survivals.of(Batch(ids, {}), drafts, histories, lambda: mean)
-
-    drafts = Drafts(["bad", "known", "other"], [[0.5, math.nan], [0.5, 0.5], [0.9, 0.0]])
-    rows, ignored = survival_of_batch(drafts, ["unknown", "known", "bad"])
-    assert rows is not None
-    assert ignored == 1
-    np.testing.assert_allclose(rows, [[0.6, 0.3, 0.0], [0.5, 0.25, 0.0], [0.6, 0.3, 0.0]])
-    assert survival_of_batch(drafts, ["unknown", "bad"]) == (None, 1)
-    assert survival_of_batch(Drafts(["known"], np.empty((1, 0))), ["known"]) == (None, 0)
-    assert survival_of_batch(Drafts(), ["known"]) == (None, 0)
-    assert survival_of_batch(drafts, ["known"] * 4) == (None, 0)  # more than the tables hold
-
-
-# --- input from outside ---
-
+from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Drafts, LiveRequest
 
 anything: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.binary(max_size=4),

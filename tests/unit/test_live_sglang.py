@@ -83,7 +83,7 @@ def play_compiled(
 
 def simulated(policy: PolicyFile, traffic: Traffic, steps: tuple[int, ...], lag: int) -> list[int]:
     """Depths of the functions that the simulator's loop calls, for the same rounds."""
-    limits = ControllerSettings(candidates=steps, early_stop=False, learn_times=False)
+    limits = ControllerSettings(candidates=steps, learn_times=False)
     controller = Controller(table=policy.table.table, prior_survival=np.array(policy.survival), settings=limits)
     lengths = np.zeros((len(traffic.lengths), 64), dtype=np.int64)
     for row, values in zip(lengths, traffic.lengths, strict=True):

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.live import driver as live
 from specmargin.live.board import Board
 from specmargin.live.driver import Driver
 from specmargin.live.guard import Guard
-from specmargin.live.sequences import StepDone, Survivals
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.gains import GateGains
+from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.times import Times
 from specmargin.policies.policy import Decision, Outcome, Policy, WholeDrafts
 from specmargin.policies.study.lookahead import look_ahead
@@ -25,7 +26,7 @@ from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank, captured_rounds
 from specmargin.simulator.run import simulate
 from specmargin.simulator.workload import ClosedLoop, FixedLength, UniformLength
-from specmargin.step import FloatArray, IntArray
+from specmargin.step import FloatArray
 from tests.simulations import serving
 
 DEPTH = 4
@@ -36,34 +37,20 @@ class ThroughDriver(WholeDrafts):
 
     name = "through a driver"
 
-    def __init__(self, controller: Controller, *, gated: bool, faults: list[str]) -> None:
-        survivals = Survivals(calibrator=None, max_batch=controller.table.max_batch, max_depth=DEPTH)
+    def __init__(self, controller: Controller, *, faults: list[str]) -> None:
         self.driver = Driver(
             mode=Mode.ADAPTIVE,
             policy=controller,
             max_depth=DEPTH,
             guard=Guard(log=faults.append, slowest_seconds=1e9),
             board=Board(),
-            survivals=survivals if gated else None,
         )
-        self._asked = False  # how much to verify in this step
 
     def draft(self, batch: int) -> Decision:
-        names = [str(i) for i in range(batch)]
-        if not self._asked:  # an engine asks in every step; the simulator only where drafts are in hand
-            self.driver.verify(names, [0] * batch)
-        self._asked = False
-        depth = self.driver.draft_depth(names)
+        self.driver.begin()
+        depth = self.driver.draft_depth([str(i) for i in range(batch)])
         assert depth is not None
-        return Decision(depth, gated=True)
-
-    def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
-        names = [str(i) for i in range(drafted.size)]
-        before = np.concatenate([np.ones((drafted.size, 1)), survival[:, :-1]], axis=1)
-        self.driver.drafts(names, (survival / before).astype(np.float32))
-        depths = self.driver.verify(names, drafted.tolist())
-        self._asked = True
-        return decision._replace(verify_depths=drafted if depths is None else np.array(depths, dtype=np.int64))
+        return Decision(depth)
 
     def observe(self, outcome: Outcome) -> bool:
         """The simulator's rounds count the drafting before them; an engine's steps the drafting at their end. Here both
@@ -77,9 +64,6 @@ class ThroughDriver(WholeDrafts):
             prompt_tokens=0,
             seconds=outcome.seconds,
         )
-        # The outcome comes before the next decision here: it meets the one that was made for its own drafts.
-        driver._planned.clear()
-        driver._planned.append(driver._next)
         driver.done(step, int(outcome.drafted.max(initial=0)))
         return True
 
@@ -95,24 +79,34 @@ def bank(seed: int) -> RoundBank:
     return captured_rounds(["all"] * 4000, np.arange(4000) // 40, accepted, survival, "drawn for a test")
 
 
+class ThroughPython(WholeDrafts):
+    """A policy that asks the methods of the controller, as a replay does, instead of its kernel."""
+
+    name = "through Python"
+
+    def __init__(self, controller: Controller) -> None:
+        self.draft, self.verify = controller.draft, controller.verify  # type: ignore[method-assign]
+        self.draft_lengths, self.observe = controller.draft_lengths, controller.observe  # type: ignore[method-assign]
+
+
 def played(
-    monkeypatch: pytest.MonkeyPatch, *, gated: bool, candidates: tuple[int, ...] | None, through_driver: bool
+    monkeypatch: pytest.MonkeyPatch, *, gated: bool, candidates: tuple[int, ...] | None, compiled: bool
 ) -> tuple[Result, Controller, list[str]]:
-    """One simulated load under one controller: inside the compiled loop, or asked through a live driver."""
+    """One simulated load under one controller: inside the compiled loop, or asked: if it gates, by its methods;
+    otherwise through a live driver."""
     controllers: list[Controller] = []
     faults: list[str] = []
 
     def find(name: str, inputs: PolicyInputs) -> PolicyChoice:
         table = inputs.table()
-        ahead = look_ahead(table, inputs.sample(), early_stop=False) if gated else None
-        settings = ControllerSettings(candidates=candidates, early_stop=False, gate_steps=8, gate_rest=40)
+        ahead = look_ahead(table, inputs.sample()) if gated else None
+        settings = ControllerSettings(candidates=candidates)
         own = Controller(table=table, prior_survival=inputs.bank.prior, look_ahead=ahead, settings=settings)
         controllers.append(own)
-        policy: Policy = ThroughDriver(own, gated=gated, faults=faults) if through_driver else own
-        return PolicyChoice(name=name, policy=policy, held_depth=inputs.max_depth)
+        asked: Policy = ThroughPython(own) if gated else ThroughDriver(own, faults=faults)
+        return PolicyChoice(name=name, policy=own if compiled else asked, held_depth=inputs.max_depth)
 
     monkeypatch.setattr(run, "find_policy", find)
-    monkeypatch.setattr(live, "perf_counter", lambda: 0.0)  # deciding takes no time in the simulator
     load = serving(
         arrivals=ClosedLoop(users=24, requests=150),
         prompt=UniformLength(least=20, most=400),
@@ -124,23 +118,29 @@ def played(
         policy="controller",
         max_depth=DEPTH,
     )
-    return simulate(replace(load, compiled=not through_driver), log_steps=True), controllers[0], faults
+    return simulate(replace(load, compiled=compiled), log_steps=True), controllers[0], faults
 
 
-@pytest.mark.parametrize("gated", [True, False], ids=["gated", "by depth"])
-@pytest.mark.parametrize("candidates", [None, (0, 1, 3)], ids=["all depths", "some depths"])
+def parts(learned: Learned) -> list[Any]:
+    """All arrays of it."""
+    return [*learned.times, *learned.gate, *(part for part in learned if not isinstance(part, Times | GateGains))]
+
+
+@pytest.mark.parametrize(
+    ("gated", "candidates"),
+    [(True, None), (False, None), (False, (0, 1, 3))],
+    ids=["gated", "through a driver", "through a driver, some depths"],
+)
 def test_the_same_rounds_give_the_same_decisions(
     monkeypatch: pytest.MonkeyPatch, gated: bool, candidates: tuple[int, ...] | None
 ) -> None:
-    inside, own, _ = played(monkeypatch, gated=gated, candidates=candidates, through_driver=False)
-    through, other, faults = played(monkeypatch, gated=gated, candidates=candidates, through_driver=True)
+    inside, own, _ = played(monkeypatch, gated=gated, candidates=candidates, compiled=True)
+    through, other, faults = played(monkeypatch, gated=gated, candidates=candidates, compiled=False)
     assert faults == []
     steps, driver_steps = inside.step_columns(), through.step_columns()
     for name in ("draft_depth", "verified", "accepted", "committed", "seconds"):
         np.testing.assert_array_equal(steps[name], driver_steps[name], err_msg=name)
-    learned: list[tuple[Any, Any]] = list(zip(own.kernel().learned, other.kernel().learned, strict=True))
-    times: list[tuple[Any, Any]] = list(zip(own.kernel().learned.times, other.kernel().learned.times, strict=True))
-    for one, two in times + [pair for pair in learned if not isinstance(pair[0], Times)]:
+    for one, two in zip(parts(own.kernel().learned), parts(other.kernel().learned), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
     # The load has something to decide: several depths, drafts cut short, steps with prompts.
     assert np.unique(steps["draft_depth"]).size > 1

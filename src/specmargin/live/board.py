@@ -15,14 +15,12 @@ import numpy as np
 
 from specmargin.errors import EngineError
 from specmargin.live.guard import Guard
-from specmargin.live.overhead import Difference
 from specmargin.live.settings_schema import Mode
 
 DEPTHS = 33  # 0..32; deeper drafts count as 32
 FAULTS = (
     "configuration",
     "request",
-    "confidence",
     "verify decision",
     "depth decision",
     "outcome",
@@ -32,7 +30,7 @@ FAULTS = (
     "gate",
     "other",
 )
-_MAGIC = 0x5350_4543_4D52_3032  # includes the version of the layout
+_MAGIC = 0x5350_4543_4D52_3033  # includes the version of the layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +54,6 @@ METRICS = tuple(
             "decision_seconds_total",
             "Seconds that Specmargin adds to steps: all its code in the engine core, by the core's clock",
         ),
-        (
-            "overhead_ratio",
-            "Time of a round with Specmargin over the time without, minus one: median of comparisons in this engine",
-        ),
-        ("overhead_ratio_low", "Lower end of the 95% interval of the overhead"),
-        ("overhead_ratio_high", "Upper end of the 95% interval of the overhead"),
-        ("overhead_comparisons_total", "Comparisons of rounds with and without Specmargin's work"),
         ("verify_positions_total", "Positions verified: one per sequence and one per draft token"),
         ("draft_tokens_total", "Draft tokens verified"),
         ("accepted_tokens_total", "Draft tokens accepted"),
@@ -76,7 +67,6 @@ METRICS = tuple(
         ("measured_acceptance", "Share of verified draft tokens that were accepted, moving average"),
         ("calibration_error", "Absolute difference between expected and measured acceptance"),
         ("distinct_experts", "Distinct experts of the last step, mean over layers (with routing capture)"),
-        ("ignored_signals_total", "Confidences ignored because they were missing, not numbers or out of range"),
         ("ignored_outcomes_total", "Steps whose outcome was invalid, so that nothing was learned from them"),
         ("captured_rounds_total", "Rounds written to the bank"),
         ("capture_dropped_total", "Rounds dropped by the capture limits"),
@@ -91,7 +81,6 @@ _ACCEPTED = _INDEX["accepted_tokens_total"]
 _COMMITTED = _INDEX["committed_tokens_total"]
 _SEQUENCES = _INDEX["sequences"]
 _DECISIONS = _INDEX["decision_seconds_total"]
-_OVERHEAD = ("overhead_ratio", "overhead_ratio_low", "overhead_ratio_high")
 _FIRST_DEPTH = 1 + len(METRICS)
 _FIRST_FAULT = _FIRST_DEPTH + DEPTHS
 _SIZE = _FIRST_FAULT + len(FAULTS)
@@ -110,8 +99,6 @@ class Board:
         self._values = cast("MutableSequence[float]", values.data)
         self._values[0] = float(_MAGIC)
         self.put("enabled", 1.0)
-        for name in _OVERHEAD:
-            self.put(name, math.nan)  # not measured
 
     def __getitem__(self, name: str) -> float:
         return float(self._values[_INDEX[name]])
@@ -148,18 +135,6 @@ class Board:
             listed["other"] += sum(count for kind, count in guard.faults.items() if kind not in FAULTS)
             for index, kind in enumerate(FAULTS):
                 self._values[_FIRST_FAULT + index] = listed[kind]
-
-    def show_overhead(self, difference: Difference | None) -> None:
-        """After a comparison of rounds. None: there are too few for an interval."""
-        self.add("overhead_comparisons_total")
-        if difference is not None:
-            for name, value in zip(_OVERHEAD, difference, strict=False):
-                self.put(name, value)
-
-    def overhead(self) -> tuple[float, float, float] | None:
-        """Ratio and interval; None: not measured."""
-        ratio, low, high = (self[name] for name in _OVERHEAD)
-        return None if math.isnan(ratio) else (ratio, low, high)
 
     def steps_by_depth(self) -> list[int]:
         return [int(value) for value in self._values[_FIRST_DEPTH:_FIRST_FAULT]]

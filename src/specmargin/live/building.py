@@ -11,19 +11,14 @@ import numpy as np
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver
-from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
-from specmargin.live.pricing import gate_prices
-from specmargin.live.sequences import StepDone, Survivals
+from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import Policy
 
 _LEARN_EVERY = 8  # steps
-# In the workers the budget is chosen before the step's confidences are known, and a single sequence has no other one
-# that could use its part of the budget: only the depth is left to choose.
-_LEAST_GATED = 2
 
 
 def build_driver(
@@ -35,42 +30,28 @@ def build_driver(
     log: Callable[[str], None],
     identity: Identity | None = None,
     policy: PolicyFile | None = None,
-    ragged: bool = False,
     device_gate: bool = False,
     by_rank: bool = False,
     graph_positions: int | Literal["planned"] | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
-    capture. `policy`: instead of the file that the settings name. `ragged`: drafts come with confidences, and those of
-    a batch may be verified to different depths. `device_gate`: drafts are gated in the engine's workers. `by_rank`:
-    every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of the largest CUDA
-    graph; None: the engine has none, or one for every step; planned: the graphs of the policy's table."""
+    capture. `policy`: instead of the file that the settings name. `device_gate`: drafts are gated in the engine's
+    workers. `by_rank`: every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of
+    the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
-    gated = file is not None and file.look_ahead is not None and (device_gate or ragged)
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
-        # A gate in the workers keeps steps inside the largest graph, so drafts may be deeper than it holds for all.
-        limits = ControllerSettings(
-            candidates=allowed,
-            early_stop=False,
-            selective=device_gate,
-            least_gated=_LEAST_GATED if device_gate else 1,
-            learn_times=not by_rank,
-        )
-        policy = _policy(settings, file, limits, gated=gated, graph_positions=graph_positions)
-        here = gated and not device_gate and settings.mode is not Mode.SCHEDULE
-        survivals = _survivals(file) if here and file is not None else None
+        limits = ControllerSettings(candidates=allowed, gated_by_workers=device_gate, learn_times=not by_rank)
+        policy = _policy(settings, file, limits, graph_positions=graph_positions)
         return Driver(
             mode=settings.mode,
             policy=policy,
             max_depth=max_depth,
             guard=guard,
             board=board,
-            survivals=survivals,
             device_gate=device_gate,
-            gated_depth=_gated_depth(file, max_depth, allowed, graph_positions) if device_gate else None,
             time_factors=policy.time_factors if isinstance(policy, Controller) else None,
             classes=classes,
             capture=capture,
@@ -110,7 +91,6 @@ def _policy(
     file: PolicyFile | None,
     limits: ControllerSettings,
     *,
-    gated: bool,
     graph_positions: int | Literal["planned"] | None,
 ) -> Policy | None:
     if settings.mode is Mode.SCHEDULE:
@@ -122,21 +102,8 @@ def _policy(
     return Controller(
         table=table if graph_positions == "planned" else table.with_graphs(graph_positions),
         prior_survival=np.array(file.survival),
-        look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
         settings=limits,
     )
-
-
-def _gated_depth(
-    file: PolicyFile | None,
-    max_depth: int,
-    allowed: tuple[int, ...],
-    graph_positions: int | Literal["planned"] | None,
-) -> GatedDepth | None:
-    """None: the policy's own depth. Without a look-ahead it cannot say which steps are gated."""
-    if file is None or file.look_ahead is None:
-        return None
-    return GatedDepth(prices=gate_prices(file, max_depth, graph_positions), candidates=allowed)
 
 
 def _warm_up(driver: Driver) -> None:
@@ -145,13 +112,11 @@ def _warm_up(driver: Driver) -> None:
         request_ids = [f"warm-up {i}" for i in range(batch)]
         for request_id in request_ids:
             driver.add(request_id, None)
-        driver.drafts(request_ids, [[0.5] * driver.max_depth] * batch)
-        drafted = [driver.max_depth] * batch
-        verified = driver.verify(request_ids, drafted) or drafted
+        driver.begin()
         depth = driver.draft_depth(request_ids) or 0
         step = StepDone.of(
             request_ids=request_ids,
-            verified=np.array(verified, dtype=np.int64),
+            verified=np.full(batch, driver.max_depth),
             accepted=np.zeros(batch, dtype=np.int64),
             contexts=[1] * batch,
             prompt_tokens=0,
@@ -162,9 +127,4 @@ def _warm_up(driver: Driver) -> None:
         driver.settle()
         if driver.policy is not None:
             driver.policy.outlook(batch, depth)
-            driver.policy.mean_survival()  # asked for by `GatedDepth` once there were drafts
-
-
-def _survivals(file: PolicyFile) -> Survivals:
-    table = file.table.table
-    return Survivals(calibrator=file.logistic, max_batch=table.max_batch, max_depth=table.max_depth)
+            driver.policy.mean_survival()

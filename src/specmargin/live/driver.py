@@ -1,7 +1,7 @@
-"""Connects an engine to a policy: two decisions per step, their outcomes, and no exceptions.
+"""Connects an engine to a policy: a decision per step, its outcome, and no exceptions.
 
-The engine reports requests, drafts and steps; the driver returns a draft depth for the batch and a verify depth for
-every draft. None leaves the engine's own behaviour.
+The engine reports requests and steps; the driver returns a draft depth for the batch, the limits of single requests,
+and what a gate in the engine's workers has to know. None leaves the engine's own behaviour.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import le
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +18,10 @@ import numpy.typing as npt
 from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
-from specmargin.live.gate_depth import GatedDepth
 from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
-from specmargin.live.sequences import Batch, Drafts, Histories, LiveRequest, StepDone, Survivals
+from specmargin.live.sequences import Batch, Drafts, LiveRequest, StepDone
 from specmargin.live.settings_schema import Mode
-from specmargin.policies.kernel.types import Expectation
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
 from specmargin.step import IntArray
 
@@ -40,7 +36,6 @@ class _Planned:
 
     decision: Decision  # for the drafts that it verifies
     depth: int = -1  # drafted at the end of the step; -1: the engine's own choice
-    expected: dict[str, float] | None = None  # accepted tokens, by request
 
 
 class _FinishedStep(NamedTuple):
@@ -59,9 +54,7 @@ class Driver:
     max_depth: int
     guard: Guard
     board: Board
-    survivals: Survivals | None = None  # None: verify depths are not gated here
-    device_gate: bool = False  # they are gated in the engine's workers
-    gated_depth: GatedDepth | None = None  # how deep to draft for it; None: as deep as the policy says
+    device_gate: bool = False  # drafts are gated in the engine's workers
     time_factors: Callable[[int], tuple[float, tuple[float, ...]]] | None = None  # learned, by batch: for that gate
     classes: Mapping[str, ScheduledDepth] = field(default_factory=dict)
     capture: BankWriter | None = None
@@ -69,7 +62,6 @@ class Driver:
     # running it.
     learn_every: int = 1
     _requests: dict[str, LiveRequest] = field(default_factory=dict)
-    _histories: Histories = field(default_factory=Histories)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: Drafts = field(default_factory=Drafts)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
@@ -78,7 +70,6 @@ class Driver:
     _unlearned: list[_FinishedStep] = field(default_factory=list)
     _since_learned: int = 0
     _steps: int = 0
-    _gates: int = 0
     _finished: list[str] = field(default_factory=list)
     _limited: int = 0  # requests with a limit of their own
     _drafted: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # by sequence, all alike
@@ -86,14 +77,9 @@ class Driver:
     # --- requests ---
 
     @property
-    def by_request(self) -> bool:
-        """Whether outcomes are needed by request: for the gate's histories, or to capture them."""
-        return self.survivals is not None or self.capture is not None
-
-    @property
-    def verifies_by_request(self) -> bool:
-        """Whether drafts of one batch may be verified to different depths; otherwise nothing is asked per request."""
-        return self.survivals is not None or self._limited > 0 or bool(self.classes)
+    def limits_requests(self) -> bool:
+        """Whether requests have limits of their own; otherwise nothing is asked per request."""
+        return self._limited > 0 or bool(self.classes)
 
     def add(self, request_id: str, arguments: Mapping[str, Any] | None) -> None:
         self.guard.call("request", None, self._add, request_id, arguments)
@@ -106,7 +92,7 @@ class Driver:
         if request_id in self._requests:
             self.settle()
             self._forget(request_id)
-        request = self._requests[request_id] = LiveRequest.of(request_id, arguments, self._histories.allocate())
+        request = self._requests[request_id] = LiveRequest.of(request_id, arguments)
         request.captured = self.capture is not None and self.capture.wants()
         self._limited += request.is_limited
 
@@ -115,76 +101,32 @@ class Driver:
         if request is not None:
             self._batch = Batch((), {})
             self._limited -= request.is_limited
-            self._histories.release(request.history_row)
 
     def _batch_of(self, request_ids: Sequence[str]) -> Batch:
         if request_ids != self._batch.ids:
             self._batch = Batch(request_ids, self._requests)
         return self._batch
 
-    # --- signals ---
-
-    def drafts(self, request_ids: Sequence[str], confidence: object, seconds: float = 0.0) -> None:
-        """New drafts with their confidences, one row per request, or None. `seconds`: time spent reading them."""
-        self._drafts = Drafts(request_ids, confidence, seconds)
-
-    def wants_confidence(self) -> bool:
-        """Whether the drafts made in the next step should come with confidences."""
-        return self.capture is not None or (self.survivals is not None and self._pending.gated)
+    def drafts(self, request_ids: Sequence[str], confidence: object) -> None:
+        """New drafts with their confidences, one row per request, or None: for a capture."""
+        self._drafts = Drafts(request_ids, confidence)
 
     # --- decisions ---
 
-    def verify(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
-        """How much of each draft to verify in the next step; None: all of it."""
+    def begin(self) -> None:
+        """The next step verifies the drafts that were decided last."""
         self._next = _Planned(decision=self._pending)
-        if self.policy is None or not request_ids:
+
+    def limits(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
+        """How much of each draft its request allows to verify; None: all of it."""
+        if self.policy is None or not request_ids or self.mode is Mode.OBSERVE:
             return None
-        depths = self.guard.call("verify decision", None, self._verify, self.policy, request_ids, drafted)
-        return None if self.mode is Mode.OBSERVE else depths
+        return self.guard.call("verify decision", None, self._limits, request_ids, drafted)
 
-    def verify_whole(self) -> None:
-        """The next step verifies all drafts: nothing is decided by request."""
-        self._next = _Planned(decision=self._pending)
-
-    def _verify(self, policy: Policy, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
+    def _limits(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int]:
         batch = self._batch_of(request_ids)
-        depths = self._gate(policy, batch, drafted)
-        if not batch.limited and not self.classes:
-            return depths
-        limits = [self._limit(request, len(batch.ids)) for request in batch.requests]
-        if all(limit >= length for limit, length in zip(limits, drafted, strict=True)):
-            return depths
-        return [min(pair) for pair in zip(drafted if depths is None else depths, limits, strict=True)]
-
-    def _gate(self, policy: Policy, batch: Batch, drafted: Sequence[int]) -> list[int] | None:
-        if self.survivals is None or not self._pending.gated or not any(drafted):
-            return None
-        started = perf_counter()
-        survival, ignored = self.survivals.of(batch, self._drafts, self._histories, policy.mean_survival)
-        if survival is None:
-            self._count_ignored(ignored)
-            return None
-        decision = policy.verify(self._pending, survival, np.array(drafted, dtype=np.int64))
-        self._count_ignored(ignored + decision.ignored)
-        depths = _checked_depths(decision.verify_depths, drafted)
-        if decision.expected is not None:
-            seconds = self._drafts.seconds + perf_counter() - started
-            expected = Expectation(*decision.expected[:-1], seconds)  # `_replace` takes a microsecond, twice
-            decision = Decision(decision.depth, decision.gated, decision.verify_depths, expected, decision.ignored)
-        self._next.decision = decision
-        self._gates += 1
-        if self._gates % _GAUGE_STEPS == 1:
-            rows = zip(batch.ids, survival, depths, strict=True)
-            self._next.expected = {request_id: float(row[:depth].sum()) for request_id, row, depth in rows}
-        return depths
-
-    def _count_ignored(self, signals: int) -> None:
-        if signals:
-            self.board.add("ignored_signals_total", signals)
-
-    def hold(self, depth: int) -> None:
-        """The next step repeats the last decisions, and nothing is asked. `depth`: drafted at its end."""
-        self._planned.append(_Planned(decision=self._pending, depth=depth))
+        limits = (self._limit(request, len(batch.ids)) for request in batch.requests)
+        return [min(pair) for pair in zip(drafted, limits, strict=True)]
 
     def draft_depth(self, request_ids: Collection[str]) -> int | None:
         """How deep the next step drafts at its end; None leaves the engine's own depth. Only the number of requests is
@@ -213,9 +155,9 @@ class Driver:
 
     @property
     def _gates_by_policy(self) -> bool:
-        """Whether the policy knows when not to gate: it has a look-ahead."""
+        """Whether the policy knows when not to gate."""
         kernel = None if self.policy is None else self.policy.kernel()
-        return kernel is not None and kernel.rules.gates
+        return kernel is not None and kernel.rules.budgets
 
     @property
     def learned_depth(self) -> int:
@@ -226,11 +168,6 @@ class Driver:
     def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
-        if self.gated_depth is not None and decision.gated and decision.depth > 0:  # 0: speculation is suspended
-            depth, cut = self.gated_depth.choose(
-                batch_size, decision.depth, lambda: self._priced_order(batch_size), policy.mean_survival
-            )
-            decision = decision._replace(depth=depth, gated=cut)
         depth = min(decision.depth, self.max_depth)
         self._pending = decision
         if not self._limited and not self.classes:
@@ -273,15 +210,11 @@ class Driver:
     def _learn(self, finished: _FinishedStep) -> None:
         step, drafted, planned, drafts = finished
         verified, accepted = step.verified, step.accepted
-        if verified.size != accepted.size or (self.by_request and verified.size != len(step.request_ids)):
+        if verified.size != accepted.size or (self.capture is not None and verified.size != len(step.request_ids)):
             raise EngineError("a step's outcome must have one entry per sequence")
         if self.capture is not None:
             seen = drafts if step.confidence is None else Drafts(step.request_ids, step.confidence)
             _capture_rounds(self.capture, self._batch_of(step.request_ids), step, seen.by_request())
-        if self.gated_depth is not None and step.acceptance is not None:
-            self.gated_depth.add(step.acceptance, step.depth)
-        if self.survivals is not None:
-            self._histories.learn(self._batch_of(step.request_ids), verified, accepted)
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds
         if self.policy is not None:
             if self._drafted.size != verified.size:
@@ -311,16 +244,11 @@ class Driver:
             board.smooth("goodput_tokens_per_second", (batch + accepted) / step.seconds, _FORGETTING)
         if self._steps % _GAUGE_STEPS == 0:
             board.put("distinct_experts", step.distinct_experts)
-            gates = self.survivals is not None or self.device_gate
-            board.put("gating", float(gates and self._pending.gated))
+            board.put("gating", float(self.device_gate and self._pending.gated))
             self._show_outlook(batch, depth)
             if step.expected is not None:
                 self._show_calibration(step.expected.accepted, accepted, verified)
         self._steps += 1
-        if planned.expected:
-            pairs = zip(step.request_ids, step.verified.tolist(), strict=True)
-            expected = sum(planned.expected.get(request_id, 0.0) for request_id, deep in pairs if deep)
-            self._show_calibration(expected, accepted, verified)
 
     def _show_calibration(self, expected: float, accepted: int, verified: int) -> None:
         board = self.board
@@ -361,12 +289,3 @@ def _checked_decision(policy: Policy, batch: int) -> Decision:
         if isinstance(depth, np.integer) and depth >= 0:
             return decision._replace(depth=int(depth))  # the engine gets a plain int
     raise EngineError(f"the policy returned an invalid decision: {decision!r}")
-
-
-def _checked_depths(chosen: object, drafted: Sequence[int]) -> list[int]:
-    if not (isinstance(chosen, np.ndarray) and chosen.dtype.kind == "i" and chosen.shape == (len(drafted),)):
-        raise EngineError("the policy's verify depths are not an integer array with one depth per sequence")
-    depths: list[int] = chosen.tolist()
-    if min(depths) < 0 or not all(map(le, depths, drafted)):
-        raise EngineError("the policy's verify depths are negative or exceed the drafts")
-    return depths

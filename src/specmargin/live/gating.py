@@ -53,8 +53,8 @@ def expectation(returned: Returned, drafted: IntArray, verified: IntArray, depth
     survival = np.asarray(np.cumprod(conditional, axis=1))
     before = np.concatenate([np.ones((survival.shape[0], 1)), survival[:, :-1]], axis=1)
     depth = np.arange(survival.shape[1])
-    taken = depth < verified[:, np.newaxis]
-    cut = ~taken & (depth < drafted[:, np.newaxis])
+    taken, made = depth < verified[:, np.newaxis], depth < drafted[:, np.newaxis]
+    cut = ~taken & made
     unseen = np.zeros((2, depths))
     unseen[0, : depth.size], unseen[1, : depth.size] = (before * cut).sum(axis=0), (survival * cut).sum(axis=0)
     return Expectation(
@@ -62,6 +62,5 @@ def expectation(returned: Returned, drafted: IntArray, verified: IntArray, depth
         accepted=float((survival * taken).sum()),
         reached=float((before * taken).sum()),
         unseen=unseen,
-        gain=0.0,  # not accounted for: the gate takes no time of the scheduler
-        seconds=0.0,
+        acceptance=np.where(made, conditional, -1.0) if made.any() else conditional[:0],
     )

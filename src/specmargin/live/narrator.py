@@ -59,10 +59,6 @@ class Narrator:
             parts.append(f"its code takes {decisions / seconds:.2%} of step time")
         else:  # steps are not timed
             parts.append(f"its code takes {decisions / max(steps, 1.0) * 1e6:,.0f} µs per step")
-        overhead = board.overhead()
-        if overhead is not None:
-            ratio, low, high = overhead
-            parts.append(f"rounds take {ratio:+.1%} ({low:+.1%} to {high:+.1%}) with the plug-in")
         parts.append("no faults" if not faults else f"{faults} faults")
         return f"Specmargin ({self.driver.mode}): {', '.join(parts)}."
 

@@ -1,31 +1,28 @@
-"""What a gate in the workers is worth by a policy's prices: the budget of a step, and the depth to draft for it.
-
-NumPy and compiled code only: the workers take budgets by it, the scheduler's process the depth.
-"""
+"""The budget of a step by a policy's prices, for a gate in the workers. NumPy and compiled code only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from specmargin.errors import EngineError
 from specmargin.live.gating import GateOrder
 from specmargin.live.policy_schema import PolicyFile
-from specmargin.policies.kernel.budget import Handle, Priced, StepShape, best_budget, held, token_weights
+from specmargin.policies.kernel.budget import (
+    LEAST_SURVIVAL,
+    Handle,
+    Priced,
+    StepShape,
+    best_budget,
+    held,
+    token_weights,
+)
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.step import FloatArray, IntArray
 
-_LEAST_SURVIVAL = 1e-9  # tokens that cannot survive are sorted too, last
 _SUREST = 0.999
-RECENT = 8  # rounds of a sequence from which its next one is expected
-_MOST_SEQUENCES = 64  # in all of these rounds: a large batch says enough about itself
-
-
-def rounds_for(batch: int) -> int:
-    return min(max(_MOST_SEQUENCES // max(batch, 1), 1), RECENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +68,11 @@ class GatePrices:
         if not order.gated or total == 0:
             return total
         chosen = self._best(drafts, order)
-        if chosen is None:
-            return None
-        if not 0 <= chosen[0] <= total:
-            raise EngineError(f"the gate's budget of {chosen[0]} is not in 0..{total}")
-        return chosen[0]
+        if chosen is not None and not 0 <= chosen <= total:
+            raise EngineError(f"the gate's budget of {chosen} is not in 0..{total}")
+        return chosen
 
-    def goodput(self, drafts: StepDrafts, order: GateOrder) -> float:
-        """Expected tokens per second with the best budget; 0 if the step is outside the prices."""
-        chosen = self._best(drafts, order)
-        return 0.0 if chosen is None else chosen[1]
-
-    def _best(self, drafts: StepDrafts, order: GateOrder) -> tuple[int, float] | None:
-        """The best budget, and tokens per second with it."""
+    def _best(self, drafts: StepDrafts, order: GateOrder) -> int | None:
         decodes = drafts.other_tokens == 1
         batch, table = int(decodes.sum()), self.table
         if not 0 < batch <= table.max_batch:
@@ -98,8 +87,7 @@ class GatePrices:
             most=drafts.total,
         )
         survival = self._survival(drafts.confidence[:, decodes])
-        budget, goodput = best_budget(self._handle, survival, drafted, shape, self._factors(order))
-        return int(budget), float(goodput)
+        return int(best_budget(self._handle, survival, drafted, shape, self._factors(order))[0])
 
     def warm_up(self) -> None:
         """Compile the code of `budget`."""
@@ -121,7 +109,7 @@ class GatePrices:
         survival = np.zeros((*clean.shape[:2], self.table.max_depth))
         shared = min(clean.shape[2], self.table.max_depth)
         np.cumprod(clean[..., :shared], axis=2, out=survival[..., :shared])
-        return np.maximum(survival, _LEAST_SURVIVAL)
+        return np.maximum(survival, LEAST_SURVIVAL)
 
     def _factors(self, order: GateOrder) -> FloatArray:
         factors = np.ones(self.table.max_depth + 1)
@@ -145,11 +133,9 @@ class GatePrices:
         return draft, np.maximum(verify + np.maximum(beyond, 0.0), 1e-6)
 
 
-def gate_prices(file: PolicyFile, depths: int, graph_positions: int | Literal["planned"] | None = None) -> GatePrices:
-    """`depths`: draft tokens of the engine. `graph_positions`: of its largest CUDA graph, where the sizes of all graphs
-    are not known. Compiled here, before the first step."""
-    planned = file.table.table
-    table = planned if graph_positions == "planned" else planned.with_graphs(graph_positions)
+def gate_prices(file: PolicyFile, depths: int) -> GatePrices:
+    """`depths`: draft tokens of the engine. Compiled here, before the first step."""
+    table = file.table.table.with_graphs(None)
     prices = GatePrices(table=table, depths=depths, prior=conditional_of(np.array(file.survival), depths))
     prices.warm_up()
     return prices

@@ -92,8 +92,6 @@ class Settings(StrictModel):
     schedule: Ranges | None = None
     classes: dict[str, Ranges] = Field(default_factory=dict)
     candidates: tuple[Count, ...] | None = None
-    confidence: bool = True
-    ragged: bool | None = None  # None: unless full CUDA graphs need runs of equal length
     graphs: bool = True  # request CUDA graphs for every depth that may be chosen
     gate: GateSettings = Field(default_factory=GateSettings)
     capture: CaptureSettings | None = None

@@ -1,7 +1,8 @@
 """The controller: a policy that learns while it runs.
 
-Without confidences it uses the depth with the best goodput under learned acceptance and learned prices; with them it
-gates every draft. A signal that cannot be used is ignored and counted in the decision. An exception is a fault, which
+It uses the depth with the best goodput under learned acceptance and learned prices. Where it knows confidences before
+verifying (it has a look-ahead), it gates every draft; where the engine's workers gate them, what they gain is a part of
+each depth's price. A signal that cannot be used is ignored and counted in the decision. An exception is a fault, which
 the caller (`live/guard.py`) catches and counts.
 """
 
@@ -28,17 +29,13 @@ _LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels), 0 too; None: all
-    early_stop: bool = True  # the engine can end the drafts of single sequences between two passes
-    selective: bool = False  # draft as deep as the look-ahead says even if it cannot: the gate costs nothing per token
-    least_gated: int = 1  # sequences: drafts of smaller batches are verified whole
+    gated_by_workers: bool = False  # how many tokens they verify is decided before the confidences are known
     learn_times: bool = True  # False: prices as they are, for ranks that decide alike and share no clock
     hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
     probe_every: int = 8  # most steps in so many that probe another depth: one
     guard_steps: int = 40  # gated steps over which goodput is compared with plain decoding
     guard_margin: float = 0.02
     guard_rest: int = 200  # steps without drafts before they are tried again
-    gate_steps: int = 24  # over which the gate's gain is compared with its overhead
-    gate_rest: int = 1000  # steps in which drafts are verified whole before the gate is tried again
 
 
 @dataclass(kw_only=True)
@@ -63,17 +60,13 @@ class Controller(Compiled):
             guard_steps=settings.guard_steps,
             guard_margin=settings.guard_margin,
             guard_rest=settings.guard_rest,
-            gate_steps=settings.gate_steps,
-            gate_rest=settings.gate_rest,
         )
         kernel = controller_kernel(
             self.table,
             self.prior_survival,
             self.look_ahead,
             candidates=settings.candidates,
-            early_stop=settings.early_stop,
-            selective=settings.selective,
-            least_gated=settings.least_gated,
+            budgets=settings.gated_by_workers,
             learn_times=settings.learn_times,
             tuning=tuning,
         )

@@ -61,9 +61,8 @@ class Outlook(NamedTuple):
 class Policy(Protocol):
     """The same object runs in the replay, in the simulator and inside an engine.
 
-    A live engine (`live/driver.py`) checks what it gets: depths are integers, of Python or NumPy, and not negative;
-    verify depths are an integer array that exceeds no draft. Anything else counts as a fault, and the engine keeps its
-    own depth for that step.
+    A live engine (`live/driver.py`) asks for depths only, and checks what it gets: integers, of Python or NumPy, not
+    negative. Anything else counts as a fault, and the engine keeps its own depth for that step.
     """
 
     @property
@@ -79,7 +78,8 @@ class Policy(Protocol):
         `survival`: (sequences, depth); that of a token may be read only after drafting it."""
 
     def verify(self, decision: Decision, survival: FloatArray, drafted: IntArray) -> Decision:
-        """After drafting: the same decision with its verify depths; `survival` is (sequences, depth)."""
+        """After drafting: the same decision with its verify depths; `survival` is (sequences, depth). The drafts of a
+        live engine are gated in its workers, or not at all, and it never calls this."""
 
     def observe(self, outcome: Outcome) -> bool:
         """After the step; False if the outcome is invalid and nothing was learned from it."""
@@ -240,14 +240,15 @@ class Compiled:
         survival, lengths = as_float64(survival), as_int64(drafted)
         if not (survival.ndim == 2 and survival.shape[0] == batch and 0 < batch <= self._max_batch):
             return decision._replace(verify_depths=drafted, ignored=1)
-        kind, accepted, reached, gain = decide.verify_by_handle(self._handle, decision.gated, survival, lengths)
+        kind, accepted, reached = decide.verify_by_handle(self._handle, decision.gated, survival, lengths)
         if kind != decide.GATED:
             return decision._replace(verify_depths=drafted, ignored=int(kind == decide.UNUSABLE))
         kernel = self._kernel
         depths = kernel.scratch.depths[:batch].copy()
         if not kernel.rules.learns:  # nothing will be compared with the outcome
             return Decision(decision.depth, decision.gated, depths)
-        expected = Expectation(depths, accepted, reached, kernel.scratch.unseen.copy(), gain)
+        scratch = kernel.scratch
+        expected = Expectation(depths, accepted, reached, scratch.unseen.copy(), scratch.no_drafts)
         return Decision(decision.depth, decision.gated, depths, expected)  # `_replace` takes a microsecond
 
 

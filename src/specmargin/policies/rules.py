@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from specmargin.policies.kernel.budget import Priced
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
@@ -60,15 +61,12 @@ def controller_kernel(
     ahead: LookAhead | None,
     *,
     candidates: tuple[int, ...] | None,
-    early_stop: bool,
-    selective: bool = False,
-    least_gated: int = 1,
+    budgets: bool = False,
     learn_times: bool = True,
     tuning: Rows[Tuning],
 ) -> Kernel:
-    """`candidates`: depths that the engine runs well; None: all. `early_stop`: it can end single drafts early.
-    `selective`: gated depths come from the look-ahead even if it cannot. `least_gated`: sequences of the smallest batch
-    that is gated. `learn_times`: of its steps."""
+    """`candidates`: depths that the engine runs well; None: all. `budgets`: its workers gate drafts. `learn_times`: of
+    its steps."""
     return _make_kernel(
         table,
         _LookAheadArrays.of(ahead, table.max_depth),
@@ -76,9 +74,7 @@ def controller_kernel(
         learns=True,
         prior=_conditional(prior_survival, table.max_depth),
         candidates=candidates,
-        early_stop=early_stop,
-        selective=selective,
-        least_gated=least_gated,
+        budgets=budgets,
         learn_times=learn_times,
         tuning=tuning,
     )
@@ -92,31 +88,33 @@ def _make_kernel(
     learns: bool,
     prior: FloatArray | None = None,
     candidates: tuple[int, ...] | None = None,
-    early_stop: bool = True,
-    selective: bool = False,
-    least_gated: int = 1,
+    budgets: bool = False,
     learn_times: bool = True,
     tuning: Rows[Tuning] | None = None,
 ) -> Kernel:
     depths = table.max_depth
     allowed = np.isin(np.arange(depths + 1), range(depths + 1) if candidates is None else candidates)
-    verifiable = np.union1d([0], np.flatnonzero(allowed))
     rules = Rules(
         table=table,
         **ahead._asdict(),
         prior=_float64_copy(np.zeros(depths) if prior is None else prior),
         allowed=allowed,
-        floor=_int64_copy(verifiable[np.searchsorted(verifiable, np.arange(depths + 1), side="right") - 1]),
         tuning=rows_of(Tuning) if tuning is None else tuning,
         learns=learns,
         learns_times=learn_times,
         gates=gates,
-        least_gated=least_gated,
-        early_stop=early_stop and table.by_pass,
-        selective=selective or early_stop or not table.by_pass,
+        budgets=budgets,
+        early_stop=gates and table.by_pass,
     )
-    learned = Learned.nothing(depths, times=learn_times)
-    return Kernel(rules, learned, Scratch.of(table.max_batch, depths), rows_of(Option, depths + 1))
+    gated_batch = table.max_batch if budgets else 0
+    scratch = Scratch.of(table.max_batch, depths)
+    return Kernel(
+        rules=rules,
+        learned=Learned.nothing(depths, times=learn_times, gated_batch=gated_batch),
+        scratch=scratch,
+        options=rows_of(Option, depths + 1),
+        priced=Priced.shared(table, scratch, gated_batch * depths),
+    )
 
 
 def _conditional(survival: FloatArray, depths: int) -> FloatArray:

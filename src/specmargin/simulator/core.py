@@ -98,7 +98,8 @@ def _finish(simulation: Simulation, expected: Expectation) -> None:
 
 @compiled
 def _no_expectation(simulation: Simulation) -> Expectation:
-    return Expectation(simulation.state.lengths[:0], 0.0, 0.0, simulation.kernel.scratch.nothing, 0.0, 0.0)
+    scratch = simulation.kernel.scratch
+    return Expectation(simulation.state.lengths[:0], 0.0, 0.0, scratch.nothing, scratch.no_drafts)
 
 
 @compiled
@@ -110,11 +111,12 @@ def _verify(simulation: Simulation) -> Expectation:
     if simulation.limits.by_python:
         _trim(state, state.lengths)
         return _no_expectation(simulation)
-    kind, accepted, reached, gain = choose_verify(kernel, True, state.survival[:held], state.lengths[:held])
+    kind, accepted, reached = choose_verify(kernel, True, state.survival[:held], state.lengths[:held])
     if kind != GATED:
         return _no_expectation(simulation)
     _trim(state, kernel.scratch.depths)
-    return Expectation(kernel.scratch.depths[:held], accepted, reached, kernel.scratch.unseen, gain, 0.0)
+    scratch = kernel.scratch
+    return Expectation(scratch.depths[:held], accepted, reached, scratch.unseen, scratch.no_drafts)
 
 
 @compiled
@@ -154,9 +156,9 @@ def gather_signals(simulation: Simulation, drafting: bool) -> int:
             state.lengths[count] = request.held
             for d in range(survival.shape[1]):
                 if sees_outcomes:
-                    survival[count, d] = 1.0 if d < rounds.accepted[request.round] else 0.0
+                    survival[count, d] = 1.0 if d < rounds.accepted[request.next_round] else 0.0
                 else:
-                    survival[count, d] = rounds.survival[request.round, d]
+                    survival[count, d] = rounds.survival[request.next_round, d]
             count += 1
     return count
 

@@ -172,9 +172,9 @@ def commit(simulation: Simulation) -> None:
             new_tokens = _commit_prompt(state, number, slot.planned)
         elif slot.planned > 0:
             verified = slot.planned - 1
-            round_ = request.round
+            round_ = request.next_round
             accepted_here = min(accepted_by_round[round_], verified)
-            request.round = round_ + 1 if round_ + 1 < first[round_] + length[round_] else first[round_]
+            request.next_round = round_ + 1 if round_ + 1 < first[round_] + length[round_] else first[round_]
             state.drafted[rounds] = request.held
             state.verified[rounds] = verified
             state.accepted[rounds] = accepted_here

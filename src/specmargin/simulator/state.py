@@ -27,7 +27,7 @@ class RequestRow:
     computed: int  # tokens in the cache
     emitted: int
     blocks: int  # of KV that it holds
-    round: int  # that its next draft replays
+    next_round: int  # that its next draft replays
     held: int  # pending draft tokens, to be verified in the next step
     verify: int  # how many of them the policy verifies
     preemptions: int
@@ -241,7 +241,7 @@ def new_state(requests: Requests, starts: IntArray, limits: Limits, depth: int) 
     """`depth`: deepest token that has a signal."""
     rows = rows_of(RequestRow, requests.count, first_token_seconds=np.nan, finish_seconds=np.nan)
     rows["prompt_tokens"][:], rows["output_tokens"][:] = requests.prompt_tokens, requests.output_tokens
-    rows["category"][:], rows["round"][:] = requests.category, starts
+    rows["category"][:], rows["next_round"][:] = requests.category, starts
     rows["arrival_seconds"][:] = requests.arrival_seconds
     stack, fresh, done, drafted, verified, accepted, lengths = np.zeros((7, limits.max_seqs), dtype=np.int64)
     return State(

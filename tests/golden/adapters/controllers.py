@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
+from specmargin.live.gating import Returned, expectation
 from specmargin.live.making import make_policy
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
@@ -20,18 +21,19 @@ from specmargin.policies.tables import scenario_table
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+Gate = Literal["none", "policy", "workers"]
 
 
 class LiveController:
     """Decides a step in this order: how deep to draft, where single drafts end, what to verify; then learns."""
 
-    def __init__(self, policy: Path, *, gated: bool, candidates: tuple[int, ...] | None, early_stop: bool) -> None:
-        file = read_policy(policy)
+    def __init__(self, policy: Path, *, gate: Gate, candidates: tuple[int, ...] | None) -> None:
+        file, self._gate = read_policy(policy), gate
         self._controller = Controller(
             table=file.table.table,
             prior_survival=np.array(file.survival),
-            look_ahead=file.look_ahead.look_ahead if gated and file.look_ahead is not None else None,
-            settings=ControllerSettings(candidates=candidates, early_stop=early_stop),
+            look_ahead=file.look_ahead.look_ahead if gate == "policy" and file.look_ahead is not None else None,
+            settings=ControllerSettings(candidates=candidates, gated_by_workers=gate == "workers"),
         )
         self._decision = Decision(0)
         self._ignored_signals = self._ignored_outcomes = 0
@@ -53,11 +55,14 @@ class LiveController:
         return drafted if depths is None else depths
 
     def learn(
-        self, *, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, deciding_seconds: float
+        self, *, drafted: IntArray, verified: IntArray, accepted: IntArray, seconds: float, survival: FloatArray
     ) -> None:
         decision = self._decision
-        if decision.expected is not None:
-            decision = decision._replace(expected=decision.expected._replace(seconds=deciding_seconds))
+        if self._gate == "workers":
+            before = np.concatenate([np.ones((drafted.size, 1)), survival[:, :-1]], axis=1)
+            conditional = (survival / np.maximum(before, 1e-9)).astype(np.float32)
+            back = Returned(verified.astype(np.int32), conditional)
+            decision = decision._replace(expected=expectation(back, drafted, verified, survival.shape[1]))
         outcome = Outcome(decision=decision, drafted=drafted, verified=verified, accepted=accepted, seconds=seconds)
         self._ignored_outcomes += not self._controller.observe(outcome)
 

@@ -94,8 +94,8 @@ def _install(config: Any, settings: Settings) -> None:
     scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
     if not parallel.worker_extension_cls:
         parallel.worker_extension_cls = WORKER_EXTENSION
-    elif settings.confidence:
-        logger.warning("Specmargin: another worker extension is configured; drafts have no confidence.")
+    elif settings.capture is not None:
+        logger.warning("Specmargin: another worker extension is configured; no confidences are captured.")
     note = None if config.speculative_config is None else depth_note(config.speculative_config)
     if note is not None and settings.mode is not Mode.OBSERVE:
         logger.warning("Specmargin: %s.", note)

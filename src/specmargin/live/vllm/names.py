@@ -9,7 +9,6 @@ from specmargin.live.release import check_release
 
 KEY = "specmargin"  # of the settings in vLLM's additional_config
 VARIABLE = "SPECMARGIN_CONFIG"
-WANTS_CONFIDENCE = "specmargin_wants_confidence"  # attribute of the scheduler's output
 SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginScheduler"
 ASYNC_SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginAsyncScheduler"
 WORKER_EXTENSION = "specmargin.live.vllm.worker.SpecmarginWorkerExtension"

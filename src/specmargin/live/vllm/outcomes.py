@@ -1,6 +1,6 @@
 """The outcome of a step, read from what vLLM hands over: arrays, and no Python code per request.
 
-Where nothing is needed by request (no gate, no capture), steps whose requests all decode at one depth take one pass
+Where nothing is needed by request (no capture), steps whose requests all decode at one depth take one pass
 over the lists of sampled tokens.
 """
 
@@ -25,10 +25,10 @@ def step_done(scheduled: Any, output: Any, requests: Mapping[str, Any], driver: 
     verified, whatever vLLM scheduled."""
     returned: Returned | None = getattr(output, RETURNED, None)
     depths = 0 if returned is None else driver.learned_depth
-    step = None if driver.by_request else _alike(scheduled, output, returned, depths)
+    captures = driver.capture is not None
+    step = None if captures else _alike(scheduled, output, returned, depths)
     if step is None:
-        with_contexts = driver.capture is not None
-        step = _by_request(scheduled, output, requests, returned, depths, with_contexts=with_contexts)
+        step = _by_request(scheduled, output, requests, returned, depths, with_contexts=captures)
     if returned is not None and returned.faults:
         step.worker_faults = sum(returned.faults.values())
     step.distinct_experts = float(getattr(output, "specmargin_experts", math.nan))
@@ -62,8 +62,6 @@ def _alike(scheduled: Any, output: Any, returned: Returned | None = None, learne
         prompt_tokens=0,
         seconds=math.nan,
         expected=None if returned is None else expectation(returned, drafted, verified, learned_depth),
-        acceptance=None if returned is None else returned.acceptance,
-        depth=drafts,
     )
 
 
@@ -108,8 +106,6 @@ def _by_request(
         request_ids=kept,
         contexts=[requests[request_id].num_computed_tokens for request_id in kept] if with_contexts else (),
         expected=None if gate is None else expectation(gate, drafted, verified, learned_depth),
-        acceptance=None if gate is None else gate.acceptance,
-        depth=int(drafted.max(initial=0)),
         confidence=None if gate is None else gate.confidence,
         prompt_tokens=int(tokens[~whole | (known & (sampled == 0))].sum()),
         seconds=math.nan,

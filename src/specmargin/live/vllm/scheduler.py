@@ -1,7 +1,8 @@
-"""vLLM's scheduler with two more decisions per step. If a decision fails, the step runs as in plain vLLM.
+"""vLLM's scheduler with one more decision per step. If it fails, the step runs as in plain vLLM.
 
-The depth chosen in step t is drafted at its end and verified in step t + 1. Truncating a request's draft tokens before
-the step is scheduled shortens its run; the remaining tokens are those that vLLM would verify first.
+The depth chosen in step t is drafted at its end and verified in step t + 1. Requests may have limits of their own:
+truncating a request's draft tokens before the step is scheduled shortens its run; the remaining tokens are those that
+vLLM would verify first.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from specmargin.live.gating import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
-from specmargin.live.vllm.bare import BARE, BareRounds
 from specmargin.live.vllm.graphs import FLAG
-from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
+from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.naming import bank_identity
 from specmargin.live.vllm.outcomes import step_done
 
@@ -44,7 +44,6 @@ class _Decisions:
     _last_done: float = math.nan  # end of the last step; NaN while idle
     _started: float = math.nan
     _steps: int = 0
-    _bare: BareRounds | None = None  # None: rounds are not compared
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,19 +71,15 @@ class _Decisions:
             # vLLM disables its own table here too: ranks with different depths deadlock.
             logger.warning("Specmargin: data-parallel ranks must draft to the same depth, so it only observes.")
             settings = settings.model_copy(update={"mode": Mode.OBSERVE})
-        synchronous = not self.scheduler_config.async_scheduling
         v2_runner = bool(getattr(config, "use_v2_model_runner", False))
         extended = bool(config.parallel_config.worker_extension_cls)
-        confidence = settings.confidence and synchronous and not v2_runner and extended
         graphs = config.compilation_config.cudagraph_mode
         full = graphs is not None and graphs.has_full_cudagraphs()
-        ragged = settings.ragged if settings.ragged is not None else not full
         requested = bool(getattr(config.speculative_config, FLAG, False)) and settings.gate_kind is not GateKind.OFF
         lookup = self.dynamic_sd_lookup
         self._driver = build_driver(
             settings,
             max_depth=self.num_spec_tokens,
-            ragged=ragged and confidence,
             candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
             identity=bank_identity(config),
             engine=str(config.parallel_config.data_parallel_index),
@@ -96,11 +91,7 @@ class _Decisions:
             # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
         self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
-        self._bare = None if self._driver.by_request else BareRounds(self._driver)
-        logger.info(
-            "Specmargin: %s.",
-            _describe(settings, self._driver, synchronous=synchronous, ragged=ragged, v2_runner=v2_runner),
-        )
+        logger.info("Specmargin: %s.", _describe(settings, self._driver))
 
     # --- requests ---
 
@@ -121,20 +112,18 @@ class _Decisions:
         driver = self._driver
         if driver is not None:
             self._started = time.perf_counter()
-            if self._bare is None or not self._bare.wanted:
-                driver.guard.call("verify decision", None, self._before_schedule, driver)
+            driver.guard.call("verify decision", None, self._before_schedule, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
 
     def _before_schedule(self: Any, driver: Driver) -> None:
-        if driver.verifies_by_request:
-            self._truncate_drafts()
-        else:
-            driver.verify_whole()
+        driver.begin()
+        if driver.limits_requests:
+            self._truncate_drafts(driver)
 
-    def _truncate_drafts(self: Any) -> None:
+    def _truncate_drafts(self: Any, driver: Driver) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]
         drafted = [len(request.spec_token_ids) for request in decoding]
-        depths = self._driver.verify([request.request_id for request in decoding], drafted)
+        depths = driver.limits([request.request_id for request in decoding], drafted)
         if depths is None or depths == drafted:
             return
         for request, depth, length in zip(decoding, depths, drafted, strict=True):
@@ -143,45 +132,28 @@ class _Decisions:
 
     def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
         driver = self._driver
-        if driver is not None and not self._is_bare(scheduler_output):
+        if driver is not None:
             driver.guard.call("depth decision", None, self._set_depth, driver, scheduler_output)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
-
-    def _is_bare(self: Any, scheduled: SchedulerOutput) -> bool:
-        """Whether the step runs without the plug-in's work, to be compared with others."""
-        if self._bare is None:
-            return False
-        if self._bare.wanted:
-            if self._driver.guard.call("depth decision", False, self._bare.hold, scheduled):
-                return True
-            self._driver.guard.call("verify decision", None, self._before_schedule, self._driver)
-        self._bare.decided()
-        return False
 
     @staticmethod
     def _set_depth(driver: Driver, scheduled: SchedulerOutput) -> None:
         depth = driver.draft_depth(scheduled.num_scheduled_tokens)
         if depth is not None:
             scheduled.num_spec_tokens_to_schedule = depth
-        setattr(scheduled, WANTS_CONFIDENCE, driver.wants_confidence())
         if driver.device_gate:
             depth = int(scheduled.num_spec_tokens_to_schedule or 0)
             setattr(scheduled, ORDER, driver.gate_order(len(scheduled.num_scheduled_tokens), depth))
 
     def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
-        if self._driver is not None:
-            confidence, seconds = getattr(draft_token_ids, "confidence", None), getattr(draft_token_ids, "seconds", 0.0)
-            self._driver.drafts(draft_token_ids.req_ids, confidence, seconds)
+        if self._driver is not None and self._driver.capture is not None:
+            self._driver.drafts(draft_token_ids.req_ids, getattr(draft_token_ids, "confidence", None))
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
 
     def update_from_output(self: Any, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         driver = self._driver
         if driver is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if hasattr(scheduler_output, BARE):
-            outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-            driver.guard.call("outcome", None, self._finish_bare, driver, scheduler_output, model_runner_output)
-            return outputs
         # Read before vLLM removes finished requests.
         step = driver.guard.call(
             "outcome", None, step_done, scheduler_output, model_runner_output, self.requests, driver
@@ -206,22 +178,11 @@ class _Decisions:
         self._last_done = now if self.running else math.nan
         return float(now - begun)
 
-    def _finish_bare(self: Any, driver: Driver, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> None:
-        seconds = self._seconds(time.perf_counter())
-        self._bare.put_off(scheduled, output, seconds)
-        if not self.running:
-            self._bare.catch_up(self.requests)
-            driver.settle()
-
     def _finish(self: Any, driver: Driver, step: StepDone | None, scheduled: SchedulerOutput) -> None:
-        if self._bare is not None:
-            self._bare.catch_up(self.requests)  # in this round, which is not compared
         now = time.perf_counter()
         if step is None:
             step = StepDone.nothing()
         step.seconds = self._seconds(now)
-        if self._bare is not None:
-            self._bare.finished(scheduled, step.seconds)
         driver.done(step, scheduled.num_spec_tokens_to_schedule)
         if not self.running:
             driver.settle()
@@ -242,7 +203,7 @@ class SpecmarginScheduler(_Decisions, Scheduler):
 
 
 class SpecmarginAsyncScheduler(_Decisions, AsyncScheduler):
-    """Without confidence: with async scheduling, drafts stay in the worker. Depth by learned acceptance."""
+    """With async scheduling drafts stay in the worker."""
 
 
 def _graph_positions(compilation: Any) -> int | None:
@@ -251,26 +212,15 @@ def _graph_positions(compilation: Any) -> int | None:
     return int(largest) if mode is not None and mode.value != 0 and largest else None
 
 
-def _describe(settings: Settings, driver: Driver, *, synchronous: bool, ragged: bool, v2_runner: bool) -> str:
+def _describe(settings: Settings, driver: Driver) -> str:
     """The active features, in one sentence for the log."""
     parts = [f"mode {settings.mode}"]
     if driver.policy is None:
         parts.append("no policy, so it only observes")
-    elif driver.survivals is not None:
-        parts.append("drafts are gated by the drafter's confidence")
     elif driver.device_gate:
         parts.append("depth by learned acceptance; drafts are gated on the GPU if the workers say so")
-    elif not synchronous:
-        parts.append("async scheduling is on: depth by learned acceptance, without confidence")
-    elif v2_runner and settings.mode is not Mode.SCHEDULE:
-        parts.append(
-            "vLLM's V2 model runner does not expose the drafter's confidence: depth by learned acceptance "
-            "(VLLM_USE_V2_MODEL_RUNNER=0 enables the gate)"
-        )
-    elif not ragged:
-        parts.append("full CUDA graphs need runs of equal length: depth by learned acceptance, drafts verified in full")
     elif settings.mode is not Mode.SCHEDULE:
-        parts.append("no calibrated confidence: depth by learned acceptance")
+        parts.append("depth by learned acceptance; drafts are verified in full")
     if driver.capture is not None:
         parts.append(f"capturing to {driver.capture.folder}")
     return "; ".join(parts)

@@ -1,4 +1,5 @@
-"""In vLLM's worker: keeps the drafter's confidence, which greedy drafting discards, and counts routed experts.
+"""In vLLM's worker: installs the gate of the second model runner, and what a capture reads in the first one: the
+drafter's confidence, which greedy drafting discards, and routed experts.
 
 vLLM imports this module as a worker extension, only if the plug-in is configured. The drafter's choice is unchanged:
 its logits are read, and the confidence is returned with the draft tokens as one more field.
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from specmargin.live.vllm.graphs import TABLE
-from specmargin.live.vllm.names import KEY, WANTS_CONFIDENCE
+from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.routing import RoutingTap
 
 logger = init_logger("vllm.specmargin")
@@ -28,10 +28,9 @@ _TAP = "_specmargin_tap"
 
 @dataclass
 class ConfidentDraftTokenIds(DraftTokenIds):
-    """Draft tokens with the drafter's confidence (requests, depth), and the seconds spent reading it."""
+    """Draft tokens with the drafter's confidence (requests, depth)."""
 
     confidence: npt.NDArray[np.float32] | None = None
-    seconds: float = 0.0
 
 
 class SpecmarginWorkerExtension:
@@ -42,9 +41,7 @@ class ConfidenceTap:
     """Hooked into one drafter: keeps the top probability of each pass until the drafts are taken."""
 
     def __init__(self, drafter: Any) -> None:
-        self.enabled = True
         self._passes: list[torch.Tensor] = []
-        self._seconds = 0.0
         self._faults = 0
         model = drafter.model
         compute = model.compute_logits
@@ -52,35 +49,26 @@ class ConfidenceTap:
         @functools.wraps(compute)
         def compute_logits(*args: Any, **kwargs: Any) -> Any:
             logits = compute(*args, **kwargs)
-            if self.enabled and self._faults < 3 and isinstance(logits, torch.Tensor):
+            if self._faults < 3 and isinstance(logits, torch.Tensor):
                 self._keep(logits)
             return logits
 
         model.compute_logits = compute_logits
 
     def _keep(self, logits: torch.Tensor) -> None:
-        started = perf_counter()
         try:
             if len(self._passes) < 64:  # dummy runs draft too, and their drafts are not taken
                 self._passes.append(torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1))
-                self._seconds += perf_counter() - started
         except Exception as error:  # drafting must continue
             self._faults += 1
             logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
 
     def clear(self) -> None:
         self._passes.clear()
-        self._seconds = 0.0
 
-    def take(self, requests: int, depth: int) -> tuple[npt.NDArray[np.float32] | None, float]:
-        """Confidences, and the seconds spent reading them."""
-        started, seconds = perf_counter(), self._seconds
-        passes, self._passes, self._seconds = self._passes, [], 0.0
-        return self._rows(passes, requests, depth), seconds + perf_counter() - started
-
-    @staticmethod
-    def _rows(passes: list[torch.Tensor], requests: int, depth: int) -> npt.NDArray[np.float32] | None:
+    def take(self, requests: int, depth: int) -> npt.NDArray[np.float32] | None:
         """(requests, depth), from one pass per token or from one pass for the whole block."""
+        passes, self._passes = self._passes, []
         if not passes or depth == 0:
             return None
         if len(passes) == depth and all(one.numel() == requests for one in passes):
@@ -104,9 +92,6 @@ def _install() -> None:
     def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(self, _TAP):
             _attach_tap(self)
-        tap: ConfidenceTap | None = getattr(self, _TAP)
-        if tap is not None and args:
-            tap.enabled = getattr(args[0], WANTS_CONFIDENCE, True)
         return execute(self, *args, **kwargs)
 
     @functools.wraps(take)
@@ -160,13 +145,12 @@ def _install_gate() -> None:
 
 
 def _attach_tap(runner: Any) -> None:
-    """Set the runner's tap before the first step; None if the drafter has no logits or they are not needed."""
+    """Set the runner's tap before the first step; None if the drafter has no logits or rounds are not captured."""
     tap = None
     try:
         settings = runner.vllm_config.additional_config.get(KEY) or {}
         drafter = getattr(runner, "drafter", None)
-        needed = settings.get("confidence", True) and (settings.get("mode") != "schedule" or settings.get("capture"))
-        if needed and hasattr(getattr(drafter, "model", None), "compute_logits"):
+        if settings.get("capture") and hasattr(getattr(drafter, "model", None), "compute_logits"):
             tap = ConfidenceTap(drafter)
     except Exception as error:  # an unknown drafter
         logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
@@ -181,7 +165,7 @@ def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds
         tap.clear()
         return drafts
     depth = max(map(len, drafts.draft_token_ids))
-    return ConfidentDraftTokenIds(drafts.req_ids, drafts.draft_token_ids, *tap.take(len(drafts.req_ids), depth))
+    return ConfidentDraftTokenIds(drafts.req_ids, drafts.draft_token_ids, tap.take(len(drafts.req_ids), depth))
 
 
 _install()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.compiling import StructType, compiled, entry, fast_entry
+from specmargin.compiling import HandleBase, StructType, compiled, compiled_entry, define_handle, entry, fast_entry
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.step import FloatArray, IntArray
@@ -22,6 +22,15 @@ from specmargin.step import FloatArray, IntArray
 LEAST_KEY = 1e-12  # below it tokens are alike: none of them pays
 _LEAST_WEIGHT = 1e-6
 _WORTH_CUTTING = 0.01  # expected gain below which all drafts are verified: recent rounds and prices are no surer
+LEAST_SURVIVAL = 1e-9  # tokens that cannot survive are sorted too, last
+RECENT = 8  # rounds of a sequence from which its next one is expected
+_MOST_SEQUENCES = 64  # in all of these rounds: a large batch says enough about itself
+
+
+@compiled_entry
+def rounds_for(batch: int) -> int:
+    """How many of its recent rounds a batch is judged by."""
+    return min(max(_MOST_SEQUENCES // max(batch, 1), 1), RECENT)
 
 
 class StepShape(NamedTuple):
@@ -44,9 +53,14 @@ class Priced(NamedTuple):
 
     @classmethod
     def of(cls, table: PriceTable, sizes: IntArray) -> Priced:
-        budgets = table.max_batch * table.max_depth + 1
         scratch = Scratch.of(table.max_batch, table.max_depth)
-        return cls(table, sizes, scratch, np.zeros(budgets), np.zeros(budgets))
+        return cls.shared(table, scratch, table.max_batch * table.max_depth, sizes)
+
+    @classmethod
+    def shared(cls, table: PriceTable, scratch: Scratch, most: int, sizes: IntArray | None = None) -> Priced:
+        """With memory that others use too. `most`: the largest budget. Without `sizes` steps are not padded."""
+        sizes = np.zeros(0, dtype=np.int64) if sizes is None else sizes
+        return cls(table, sizes, scratch, np.zeros(most + 1), np.zeros(most + 1))
 
 
 @structref.register
@@ -54,7 +68,7 @@ class _HandleType(StructType):
     pass
 
 
-class Handle(structref.StructRefProxy):
+class Handle(HandleBase):
     """The prices as compiled code holds them: passing their arrays would take longer than the decision."""
 
     if TYPE_CHECKING:
@@ -64,7 +78,7 @@ class Handle(structref.StructRefProxy):
         priced: Priced
 
 
-structref.define_proxy(Handle, _HandleType, ["priced"])  # type: ignore[no-untyped-call]
+define_handle(Handle, _HandleType, "priced")
 
 
 @entry
@@ -73,30 +87,38 @@ def held(priced: Priced) -> Handle:
     return Handle(priced)
 
 
-@fast_entry
+@entry
 def best_budget(
     handle: Handle, survival: FloatArray, drafted: IntArray, shape: StepShape, factors: FloatArray
-) -> tuple[int, float]:
-    """Draft tokens to verify, and the tokens per second expected with them. `survival`: (rounds, sequences, depth), as
-    deep as the prices, of recent rounds. `factors`: by depth from 0, of the price of verifying that deep."""
-    priced = handle.priced
-    rounds, batch, deepest = survival.shape
-    total = 0
+) -> tuple[int, float, float]:
+    """`choose_budget` for Python: all of these rounds."""
+    return choose_budget(handle.priced, survival, survival.shape[0], drafted, shape, factors)
+
+
+@fast_entry
+def choose_budget(
+    priced: Priced, survival: FloatArray, rounds: int, drafted: IntArray, shape: StepShape, factors: FloatArray
+) -> tuple[int, float, float]:
+    """Draft tokens to verify, and the tokens per second expected with them and with whole drafts. `survival`: (rounds,
+    sequences, depth), as deep as the prices, of which the first `rounds` and the sequences that `drafted` has are used.
+    `factors`: by depth from 0, of the price of verifying that deep."""
+    batch, deepest, total = drafted.size, survival.shape[2], 0
     for i in range(batch):
         total += min(drafted[i], deepest)
     total = min(total, shape.most)
     priced.tokens[: total + 1] = 0.0
     priced.seconds[: total + 1] = 0.0
     for r in range(rounds):
-        sort_tokens(priced.table, survival[r], drafted, 0.0, priced.scratch)
-        _add_round(priced, survival[r], shape, factors, total)
+        one = survival[r, :batch]
+        sort_tokens(priced.table, one, drafted, 0.0, priced.scratch)
+        _add_round(priced, one, shape, factors, total)
     best, budget = -1.0, 0
     for n in range(total + 1):
         value = priced.tokens[n] / priced.seconds[n]
         if value > best:
             best, budget = value, n
     whole = priced.tokens[total] / priced.seconds[total]
-    return (total, whole) if whole * (1.0 + _WORTH_CUTTING) >= best else (budget, best)
+    return (total, whole, whole) if whole * (1.0 + _WORTH_CUTTING) >= best else (budget, best, whole)
 
 
 @compiled

@@ -1,8 +1,8 @@
 """The decisions, compiled: how deep to draft, how much of each draft to verify, and what to learn from the outcome.
 
 Every policy that is compiled is a `Kernel`: fixed depths and schedules (neither gates nor learns), the ragged gate
-(gates), the controller (gates where there are confidences, and learns). The simulator calls these functions from its
-own compiled loop; an engine's plug-in calls the same ones through a `Handle`.
+(gates), the controller (learns, and gates where it knows confidences before verifying). The simulator calls these
+functions from its own compiled loop; an engine's plug-in calls the same ones through a `Handle`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.compiling import StructType, compiled, entry
-from specmargin.policies.kernel.depth import best_depth, choose_plain_probe, choose_probe, fill_options, is_allowed
+from specmargin.compiling import HandleBase, StructType, compiled, define_handle, entry
+from specmargin.policies.kernel.depth import (
+    best_depth,
+    choose_plain_probe,
+    choose_probe,
+    fill_options,
+    is_allowed,
+    is_budgeted,
+)
+from specmargin.policies.kernel.gains import remember_drafts
 from specmargin.policies.kernel.gate import EarlyStop, Scratch, draft_lengths, ragged_gate
 from specmargin.policies.kernel.learn import (
     Learned,
@@ -32,7 +40,6 @@ _FALLEN = -1.0  # log-odds: acceptance is far below that of the sample behind th
 _STALLED = 3.0  # times as long as expected: the engine waited for something else (a compiler, another process)
 _SURE = 3.0  # standard deviations of the tokens accepted in the guard's window
 WHOLE, GATED, UNUSABLE = 0, 1, 2  # how the drafts of a batch are verified
-_OTHER_LOAD = 2.0  # a batch this many times larger or smaller lifts the suspension of the gate
 
 
 # --- how deep to draft ---
@@ -40,37 +47,36 @@ _OTHER_LOAD = 2.0  # a batch this many times larger or smaller lifts the suspens
 
 @compiled
 def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
-    """Before drafting: the depth of the batch, and whether its drafts will be gated. Probes are verified whole."""
+    """Before drafting: the depth of the batch, and whether its drafts will be gated."""
     rules = kernel.rules
     if not rules.learns:
         return rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)], rules.gates
-    depth, probe = _learned_depth(kernel, min(max(batch, 1), rules.table.rest_seconds.shape[0] - 1))
-    return depth, not probe and is_gating(kernel, batch)
+    marks, within = kernel.learned.marks[0], min(max(batch, 1), rules.table.rest_seconds.shape[0] - 1)
+    marks.step += 1
+    if marks.step < marks.off_until:
+        return 0, rules.gates
+    fill_options(kernel, within)
+    if rules.gates and kernel.learned.shift[0] >= _FALLEN:
+        return _ahead_depth(kernel, within)
+    best = best_depth(kernel, within)
+    if _is_worth_a_change(kernel, within, best):
+        marks.depth = best
+    probe = choose_probe(kernel, within, marks.depth)
+    depth = marks.depth if probe < 0 else probe
+    return depth, probe != marks.depth if is_budgeted(kernel, within) else rules.gates and probe < 0
 
 
 @compiled
-def _learned_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
-    """The depth, and whether it is a probe of another one than the best."""
+def _ahead_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
+    """The depth of the look-ahead, and whether it is gated: a probe is not."""
     rules, marks = kernel.rules, kernel.learned.marks[0]
-    marks.step += 1
-    if marks.step < marks.off_until:
-        return 0, False
-    fill_options(kernel, batch)
-    gating = is_gating(kernel, batch)
-    if gating and rules.selective and kernel.learned.shift[0] >= _FALLEN:
-        depth = rules.floor[rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)]]
-        marks.depth = depth
-        if depth == 0:
-            probe = choose_probe(kernel, batch, 0)
-        else:
-            inside = min(depth, rules.table.graph_depth_by_batch[batch])  # the gate keeps the step in its graph
-            probe = choose_plain_probe(kernel, batch, inside, _ahead_of_plain(kernel))
-        return (depth, False) if probe < 0 else (probe, True)
-    best = best_depth(kernel, batch)
-    if _is_worth_a_change(kernel, batch, best):
-        marks.depth = best
-    probe = choose_probe(kernel, batch, marks.depth)
-    return (marks.depth, False) if probe < 0 else (probe, True)
+    marks.depth = depth = rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)]
+    if depth == 0:
+        probe = choose_probe(kernel, batch, 0)
+    else:
+        inside = min(depth, rules.table.graph_depth_by_batch[batch])  # the gate keeps the step in its graph
+        probe = choose_plain_probe(kernel, batch, inside, _ahead_of_plain(kernel))
+    return (depth, True) if probe < 0 else (probe, False)
 
 
 @compiled
@@ -101,7 +107,7 @@ def goodput_by_depth(kernel: Kernel, batch: int, out: FloatArray) -> None:
 def choose_lengths(kernel: Kernel, gated: bool, survival: FloatArray, depth: int, drafted: IntArray) -> None:
     """While drafting: fill `drafted` with where each sequence stops; all at `depth` where drafts are whole."""
     rules = kernel.rules
-    if not (gated and rules.early_stop and is_gating(kernel, survival.shape[0])):
+    if not (gated and rules.early_stop):
         drafted[: survival.shape[0]] = depth
         return
     batch = min(survival.shape[0], rules.rate_by_batch.size - 1)
@@ -113,32 +119,21 @@ def choose_lengths(kernel: Kernel, gated: bool, survival: FloatArray, depth: int
 
 
 @compiled
-def is_gating(kernel: Kernel, batch: int) -> bool:
-    """Whether drafts of a batch of this size are gated: there is a gate for it, and it is not suspended."""
-    marks, gates = kernel.learned.marks[0], kernel.rules.gates and batch >= kernel.rules.least_gated
-    if not gates or marks.step >= marks.whole_until:
-        return gates
-    return batch > marks.whole_batch * _OTHER_LOAD or batch * _OTHER_LOAD < marks.whole_batch
-
-
-@compiled
-def choose_verify(
-    kernel: Kernel, gated: bool, survival: FloatArray, drafted: IntArray
-) -> tuple[int, float, float, float]:
+def choose_verify(kernel: Kernel, gated: bool, survival: FloatArray, drafted: IntArray) -> tuple[int, float, float]:
     """Before verifying: fill the scratch's depths with how much of each draft to verify, unless drafts are verified
-    whole. Returns WHOLE, GATED or UNUSABLE (a survival is not a probability), and the tokens expected to be accepted,
-    to be reached, and gained over verifying whole drafts."""
+    whole. Returns WHOLE, GATED or UNUSABLE (a survival is not a probability), and the tokens expected to be accepted
+    and to be reached."""
     rules, scratch = kernel.rules, kernel.scratch
-    depths, believed = scratch.depths, scratch.believed
+    believed = scratch.believed
     batch, width, deepest = survival.shape[0], survival.shape[1], believed.shape[1]
-    if not (gated and is_gating(kernel, batch)):
-        return WHOLE, 0.0, 0.0, 0.0
+    if not (gated and rules.gates):
+        return WHOLE, 0.0, 0.0
     probabilities = True
     for i in range(batch):
         for d in range(width):
             probabilities &= 0.0 <= survival[i, d] <= 1.0  # False for NaN
     if not probabilities:
-        return UNUSABLE, 0.0, 0.0, 0.0
+        return UNUSABLE, 0.0, 0.0
     shared = min(width, deepest)
     for i in range(batch):
         for d in range(shared):
@@ -148,17 +143,10 @@ def choose_verify(
     shift_survival(believed[:batch], kernel.learned.shift[0])
     rate = rules.rate_by_batch[min(batch, rules.rate_by_batch.size - 1)]
     ragged_gate(rules.table, believed[:batch], drafted, rate, scratch)
-    for i in range(batch):
-        if depths[i] < drafted[i]:
-            depths[i] = rules.floor[depths[i]]
     if not rules.learns:
-        return GATED, 0.0, 0.0, 0.0
+        return GATED, 0.0, 0.0
     accepted, reached = _expected(scratch, drafted, batch)
-    whole, cut = verify_parts(rules.table, drafted, batch), verify_parts(rules.table, depths, batch)
-    gain = rate * (whole[0] + whole[1] - cut[0] - cut[1])
-    for d in range(deepest):
-        gain -= scratch.unseen[1, d]
-    return GATED, accepted, reached, gain
+    return GATED, accepted, reached
 
 
 @compiled
@@ -199,13 +187,13 @@ def observe(
     if expected.depths.size == verified.size:
         unseen = expected.unseen
         _compare_with_gate(learned, expected, verified, accepted)
-        if not np.isnan(seconds):
-            _account_for_gate(kernel, accepted, seconds, expected)
+    if rules.budgets and expected.acceptance.shape[0] > 0:
+        remember_drafts(learned.gate, expected.acceptance)
     learn_acceptance(learned, verified, accepted, unseen)
     if np.isnan(seconds):
         return True
     expected_seconds = _learn_time(kernel, drafted, verified, seconds)
-    if is_gating(kernel, verified.size):
+    if rules.gates:
         _guard_goodput(kernel, drafted, accepted, min(seconds, _STALLED * expected_seconds))
     return True
 
@@ -245,25 +233,9 @@ def _compare_with_gate(learned: Learned, expected: Expectation, verified: IntArr
 
 
 @compiled
-def _account_for_gate(kernel: Kernel, accepted: IntArray, seconds: float, expected: Expectation) -> None:
-    """Suspend the gate while it costs more tokens than it gains; its cost includes reading confidences."""
-    sums, marks, tuning = kernel.learned.gate[0], kernel.learned.marks[0], kernel.rules.tuning[0]
-    committed = accepted.size
-    for i in range(accepted.size):
-        committed += accepted[i]
-    steps = max(tuning.gate_steps, 1.0)
-    sums.net = (1.0 - 1.0 / steps) * sums.net + expected.gain - committed * expected.seconds / seconds
-    sums.steps += 1.0
-    if sums.steps >= steps and sums.net < 0.0:
-        sums.net = sums.steps = 0.0
-        marks.whole_until = marks.step + tuning.gate_rest
-        marks.whole_batch = accepted.size
-
-
-@compiled
 def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, seconds: float) -> None:
-    """Turn speculation off after gated goodput has been below that of timed plain steps for long enough. Without a
-    gate depths are compared with each other, depth 0 among them, and nothing has to be guarded."""
+    """Turn speculation off after gated goodput has been below that of timed plain steps for long enough. Without
+    such a gate depths are compared with each other, depth 0 among them, and nothing has to be guarded."""
     batch, deepest, tokens, squares = drafted.size, 0, 0, 0
     for i in range(batch):
         deepest = max(deepest, drafted[i])
@@ -295,7 +267,7 @@ class _HandleType(StructType):
     pass
 
 
-class Handle(structref.StructRefProxy):
+class Handle(HandleBase):
     """A kernel held by compiled code. Passing its fifty arrays takes longer than a decision, several times longer in an
     engine whose forward pass has evicted the CPU caches; so they are passed once."""
 
@@ -306,7 +278,7 @@ class Handle(structref.StructRefProxy):
         kernel: Kernel
 
 
-structref.define_proxy(Handle, _HandleType, ["kernel"])  # type: ignore[no-untyped-call]
+define_handle(Handle, _HandleType, "kernel")
 
 
 @entry
@@ -320,9 +292,7 @@ def lengths_by_handle(handle: Handle, gated: bool, survival: FloatArray, depth: 
 
 
 @entry
-def verify_by_handle(
-    handle: Handle, gated: bool, survival: FloatArray, drafted: IntArray
-) -> tuple[int, float, float, float]:
+def verify_by_handle(handle: Handle, gated: bool, survival: FloatArray, drafted: IntArray) -> tuple[int, float, float]:
     return choose_verify(handle.kernel, gated, survival, drafted)
 
 

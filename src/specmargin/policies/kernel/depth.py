@@ -1,9 +1,12 @@
 """Which depth to draft, and which one to probe. Compiled.
 
 A depth's goodput is its committed tokens, by learned acceptance, over its round, by the table and the steps that were
-timed. Another depth is probed for one step when what knowing it better could have won since its last probe adds up to
-what the probe costs. Where that is nothing (it is far behind, or well known) there are no probes; where a depth has no
-CUDA graph there are never any.
+timed, with what a gate in the workers would gain. Another depth is probed for one step when what knowing it better
+could have won since its last probe adds up to what the probe costs. Where that is nothing (it is far behind, or well
+known) there are no probes; where a depth has no CUDA graph there are never any.
+
+Steps that a gate cuts say nothing about the time of whole drafts, and a price that is too high would keep it from ever
+finding out. So verifying the drafts of the current depth whole is a probe like any other.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import math
 
 from specmargin.compiling import compiled
+from specmargin.policies.kernel.budget import LEAST_SURVIVAL, StepShape, choose_budget, rounds_for
+from specmargin.policies.kernel.gains import LEAST_GATED, NEW_LOOK
 from specmargin.policies.kernel.learn import PRIOR_ROUNDS, acceptance_shift, conditional_acceptance
-from specmargin.policies.kernel.times import contrast_variance, enter_state, round_parts
+from specmargin.policies.kernel.times import contrast_variance, enter_state, fill_factors, round_parts
 from specmargin.policies.kernel.types import Kernel
 
 _LEAST_COST = 0.005  # of a probe, as a part of a step's tokens: even an equally good depth is a change
@@ -20,9 +25,28 @@ _CLIFF = 0.005  # expected gain per step of a depth that was never timed: prices
 
 
 @compiled
+def is_budgeted(kernel: Kernel, batch: int) -> bool:
+    """Whether the engine's workers gate the drafts of a batch of this size."""
+    return kernel.rules.budgets and batch >= LEAST_GATED
+
+
+@compiled
+def fits_graph(kernel: Kernel, batch: int, depth: int) -> bool:
+    """Whether a step that verifies whole drafts of this depth fits a CUDA graph."""
+    return bool(depth <= kernel.rules.table.graph_depth_by_batch[batch])
+
+
+@compiled
 def is_allowed(kernel: Kernel, batch: int, depth: int) -> bool:
-    rules = kernel.rules
-    return bool(rules.allowed[depth]) and depth <= rules.table.graph_depth_by_batch[batch]
+    """A gate in the workers keeps steps inside the largest graph, so drafts may be deeper than it holds for all. Needs
+    `fill_options`."""
+    return bool(kernel.rules.allowed[depth]) and (fits_graph(kernel, batch, depth) or is_cut(kernel, depth))
+
+
+@compiled
+def is_cut(kernel: Kernel, depth: int) -> bool:
+    """Whether the workers' gate verifies less than whole drafts of this depth. Needs `fill_options`."""
+    return bool(kernel.options[depth].log_goodput > kernel.options[depth].whole)
 
 
 @compiled
@@ -42,10 +66,81 @@ def fill_options(kernel: Kernel, batch: int) -> None:
         if depth < rules.prior.size:
             option.acceptance = conditional_acceptance(rules.prior, learned, depth, shift)
             option.rounds = learned.tried[depth] + PRIOR_ROUNDS
-        verify, draft, z = round_parts(times, marks.state, table, batch, depth)
-        seconds = max(verify + draft, 1e-9)
-        option.verify_weight, option.draft_weight = verify / seconds * z, draft / seconds
-        option.log_goodput = math.log(committed / seconds)
+        verify, draft, _ = round_parts(times, marks.state, table, batch, depth)
+        option.whole = option.log_goodput = math.log(committed / max(verify + draft, 1e-9))
+        option.verified = depth
+        option.verify_weight, option.draft_weight = _weights(kernel, batch, depth, depth)
+    if is_budgeted(kernel, batch):
+        _add_gains(kernel, batch)
+
+
+@compiled
+def _weights(kernel: Kernel, batch: int, verified: int, drafted: int) -> tuple[float, float]:
+    """How much the logarithm of a round that verifies and drafts so many tokens moves with each part's time."""
+    times, state, table = kernel.learned.times, kernel.learned.marks[0].state, kernel.rules.table
+    verify, _, z = round_parts(times, state, table, batch, verified)
+    _, draft, _ = round_parts(times, state, table, batch, drafted)
+    seconds = max(verify + draft, 1e-9)
+    return verify / seconds * z, draft / seconds
+
+
+@compiled
+def _add_gains(kernel: Kernel, batch: int) -> None:
+    """Every option as the workers' gate would verify it; part of `fill_options`."""
+    gate, marks, options = kernel.learned.gate, kernel.learned.marks[0], kernel.options
+    state, looked = marks.state, gate.looked[marks.state]
+    if gate.sequences[gate.newest[0]] > 0 and (looked < 0 or marks.step >= looked + kernel.rules.tuning[0].probe_every):
+        _look(kernel, batch, 1.0 if looked < 0 else NEW_LOOK)
+    if gate.looked[state] < 0:
+        return
+    for depth in range(1, options.size):
+        if not kernel.rules.allowed[depth]:
+            continue
+        option = options[depth]
+        option.log_goodput = options[0].whole + gate.ahead[state, depth]
+        option.whole = option.log_goodput - gate.gain[state, depth]
+        if gate.gain[state, depth] > 0.0:
+            option.verified = int(gate.verified[state, depth] + 0.5)
+            option.verify_weight, option.draft_weight = _weights(kernel, batch, option.verified, depth)
+
+
+@compiled
+def _look(kernel: Kernel, batch: int, weight: float) -> None:
+    """Take the gate's budget for recent drafts at every depth. `weight`: of this look."""
+    rules, gate, marks = kernel.rules, kernel.learned.gate, kernel.learned.marks[0]
+    state, lengths, factors = marks.state, gate.lengths[:batch], gate.factors
+    gate.looked[state] = marks.step
+    rounds = _fill_survivals(kernel, batch)
+    fill_factors(kernel.learned.times, state, rules.table, batch, factors)
+    for depth in range(1, kernel.options.size):
+        if not rules.allowed[depth]:
+            continue
+        lengths[:] = depth
+        shape = StepShape(batch, 0, rules.table.draft_seconds[batch, depth, 0] * factors[0], batch * depth)
+        budget, best, whole = choose_budget(kernel.priced, gate.survival, rounds, lengths, shape, factors[1:])
+        ahead = math.log(best / batch) - kernel.options[0].whole
+        gate.ahead[state, depth] += weight * (ahead - gate.ahead[state, depth])
+        gate.gain[state, depth] += weight * (math.log(best / whole) - gate.gain[state, depth])
+        gate.verified[state, depth] += weight * (budget / batch - gate.verified[state, depth])
+
+
+@compiled
+def _fill_survivals(kernel: Kernel, batch: int) -> int:
+    """Recent drafts as drafts of this batch, with learned acceptance beyond what was drafted; returns the rounds."""
+    gate, options, rounds = kernel.learned.gate, kernel.options, 0
+    while rounds < rounds_for(batch):
+        slot = (gate.newest[0] - rounds) % gate.sequences.size
+        count = gate.sequences[slot]
+        if count == 0:
+            break
+        for i in range(batch):
+            alive = 1.0
+            for d in range(options.size - 1):
+                known = gate.drafts[slot, i % count, d]
+                alive *= known if known >= 0.0 else options[d].acceptance
+                gate.survival[rounds, i, d] = max(alive, LEAST_SURVIVAL)
+        rounds += 1
+    return rounds
 
 
 @compiled
@@ -77,12 +172,13 @@ def _token_variance(kernel: Kernel, batch: int, depth: int, current: int) -> flo
 
 
 @compiled
-def _resolved_variance(kernel: Kernel, batch: int, depth: int, current: int) -> float:
-    """Variance of the difference of two depths' log goodputs that one step of `depth` would resolve."""
-    one, other, times = kernel.options[depth], kernel.options[current], kernel.learned.times
-    state = kernel.learned.marks[0].state
+def _resolved_variance(kernel: Kernel, batch: int, depth: int, verified: int, current: int) -> float:
+    """Variance of the difference of two log goodputs that one step of `depth` would resolve: of a round that verifies
+    so many of its tokens, and of one at the current depth."""
+    other, times, state = kernel.options[current], kernel.learned.times, kernel.learned.marks[0].state
+    verify, draft = _weights(kernel, batch, verified, depth)
     variance = contrast_variance(
-        times, state, depth, one.verify_weight, one.draft_weight, current, other.verify_weight, other.draft_weight
+        times, state, verified, verify, draft, other.verified, other.verify_weight, other.draft_weight
     )
     resolved = variance * variance / (variance + times.noise[0])
     return float(resolved) + _token_variance(kernel, batch, depth, current)
@@ -101,17 +197,24 @@ def expected_gain(behind: float, variance: float) -> float:
 
 @compiled
 def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
-    """The depth to probe instead of the current one in this step; −1: none. Needs `fill_options`."""
+    """The depth to probe in this step; −1: none. Drafts of the current depth are a probe if they are verified whole
+    where a gate would cut them. Needs `fill_options`."""
     options, credit = kernel.options, kernel.learned.credit
     every, step = max(kernel.rules.tuning[0].probe_every, 1), kernel.learned.marks[0].step
     if step % every != 0:
         return -1
     chosen, most = -1, 1.0
     for depth in range(options.size):
-        if depth == current or not is_allowed(kernel, batch, depth):
+        option, cut = options[depth], is_cut(kernel, depth)
+        if depth == current and not (cut and fits_graph(kernel, batch, depth)):
             continue
-        behind = options[current].log_goodput - options[depth].log_goodput
-        due = _add_credit(kernel, depth, behind, _resolved_variance(kernel, batch, depth, current))
+        if not is_allowed(kernel, batch, depth):
+            continue
+        whole = depth == current or not cut
+        verified = depth if whole else option.verified
+        behind = options[current].log_goodput - (option.whole if whole else option.log_goodput)
+        variance = _resolved_variance(kernel, batch, depth, verified, current)
+        due = _add_credit(kernel, depth, behind, variance, whole)
         if due >= most:
             chosen, most = depth, due
     if chosen >= 0:
@@ -125,19 +228,19 @@ def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) 
     every, step = max(kernel.rules.tuning[0].probe_every, 1), kernel.learned.marks[0].step
     if step % every != 0 or not is_allowed(kernel, batch, 0):
         return -1
-    if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, current)) < 1.0:
+    if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, 0, current), True) < 1.0:
         return -1
     kernel.learned.credit[0] = 0.0
     return 0
 
 
 @compiled
-def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float) -> float:
+def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float, whole: bool) -> float:
     """Add what knowing this depth better could win until the next look; returns credit over the cost of a probe."""
     credit, learned = kernel.learned.credit, kernel.learned
     gain = expected_gain(behind, variance)
     state = learned.marks[0].state
-    if learned.times.timed[state, depth] == 0 or learned.times.doubted[state, depth] != 0:
+    if whole and (learned.times.timed[state, depth] == 0 or learned.times.doubted[state, depth] != 0):
         gain = max(gain, _CLIFF)
     credit[depth] += kernel.rules.tuning[0].probe_every * gain
     return float(credit[depth]) / max(1.0 - math.exp(-max(behind, 0.0)), _LEAST_COST)

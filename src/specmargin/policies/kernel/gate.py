@@ -39,6 +39,7 @@ class Scratch(NamedTuple):
     believed: FloatArray  # (sequence, depth): survival that the gate decides from
     unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of drafts left out
     nothing: FloatArray  # the same where nothing was left out
+    no_drafts: FloatArray  # (0, depth)
 
     @classmethod
     def of(cls, max_batch: int, max_depth: int) -> Scratch:
@@ -53,6 +54,7 @@ class Scratch(NamedTuple):
             believed=np.zeros((max_batch, max_depth)),
             unseen=np.zeros((2, max_depth)),
             nothing=np.zeros((2, max_depth)),
+            no_drafts=np.zeros((0, max_depth)),
         )
 
 

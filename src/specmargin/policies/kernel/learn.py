@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specmargin.compiling import compiled
+from specmargin.policies.kernel.gains import GateGains
 from specmargin.policies.kernel.times import Times
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
@@ -31,8 +32,6 @@ class Marks:
     step: int
     state: int  # of the learned times
     off_until: int  # step at which drafting is tried again
-    whole_until: int  # step at which gating is tried again
-    whole_batch: int  # batch at which gating was suspended
 
 
 class Texts:
@@ -51,13 +50,6 @@ class GuardSums:
     steps: float
 
 
-class GateSums:
-    """Tokens gained over verifying whole drafts, minus the cost of gating; and steps."""
-
-    net: float
-    steps: float
-
-
 class Learned(NamedTuple):
     """Everything that changes while a controller runs."""
 
@@ -70,11 +62,12 @@ class Learned(NamedTuple):
     shift: FloatArray  # (1,): log-odds by which tokens are likelier to be accepted than their confidence says
     marks: Rows[Marks]
     guard: Rows[GuardSums]
-    gate: Rows[GateSums]
+    gate: GateGains
 
     @classmethod
-    def nothing(cls, max_depth: int, *, times: bool = True) -> Learned:
-        """`times`: prices will be corrected by the times of steps."""
+    def nothing(cls, max_depth: int, *, times: bool = True, gated_batch: int = 0) -> Learned:
+        """`times`: prices will be corrected by the times of steps. `gated_batch`: sequences of the largest batch whose
+        drafts are gated in the engine's workers."""
         return cls(
             tried=np.zeros(max_depth),
             taken=np.zeros(max_depth),
@@ -83,9 +76,9 @@ class Learned(NamedTuple):
             times=Times.nothing(max_depth) if times else Times.as_priced(max_depth),
             credit=np.zeros(max_depth + 1),
             shift=np.zeros(1),
-            marks=rows_of(Marks, depth=-1, state=-1, off_until=-1, whole_until=-1),
+            marks=rows_of(Marks, depth=-1, state=-1, off_until=-1),
             guard=rows_of(GuardSums),
-            gate=rows_of(GateSums),
+            gate=GateGains.nothing(gated_batch, max_depth),
         )
 
 

@@ -25,7 +25,7 @@ from specmargin.policies.kernel.prices import PriceTable, equal_parts
 from specmargin.step import FloatArray, IntArray
 
 LEVEL, DRAFT, FIRST = 0, 1, 2  # places of the level, of drafting and of depth 0 in the state
-_STATES = 18  # powers of two up to 131,072 sequences
+STATES = 18  # powers of two up to 131,072 sequences
 # Standard deviations before anything was timed. A table may be wrong by a factor of two in any of them.
 _LEVEL_PRIOR, _DRAFT_PRIOR, _OFF_PRIOR, _SLOPE_PRIOR = 5.0, 0.8, 0.15, 0.65
 _SLOPE_REACH, _OWN_SLOPE = 6.0, 0.1  # depths over which slopes are alike, and what each has of its own
@@ -63,15 +63,15 @@ class Times(NamedTuple):
         alike = np.exp(-0.5 * ((depth[:, np.newaxis] - depth) / _SLOPE_REACH) ** 2)
         prior[FIRST + 1 :, FIRST + 1 :] = _SLOPE_PRIOR**2 * alike + _OWN_SLOPE**2 * np.eye(max_depth)
         prior[LEVEL, LEVEL], prior[DRAFT, DRAFT], prior[FIRST, FIRST] = _LEVEL_PRIOR**2, _DRAFT_PRIOR**2, _OFF_PRIOR**2
-        seen = np.zeros((_STATES, 2), dtype=np.int64)
+        seen = np.zeros((STATES, 2), dtype=np.int64)
         seen[:, 1] = -1
         return cls(
-            mean=np.zeros((_STATES, size)),
-            spread=np.zeros((_STATES, size, size)),
+            mean=np.zeros((STATES, size)),
+            spread=np.zeros((STATES, size, size)),
             prior=prior,
             seen=seen,
-            timed=np.zeros((_STATES, 1 + max_depth), dtype=np.int64),
-            doubted=np.zeros((_STATES, 1 + max_depth), dtype=np.int64),
+            timed=np.zeros((STATES, 1 + max_depth), dtype=np.int64),
+            doubted=np.zeros((STATES, 1 + max_depth), dtype=np.int64),
             noise=np.full(1, _NOISE),
             drift=np.array([_LEAST_DRIFT, 0.0]),
             scratch=np.zeros((2, size)),
@@ -88,7 +88,7 @@ class Times(NamedTuple):
 def state_of(batch: int) -> int:
     """The power of two that is nearest to a batch."""
     state, bound = 0, 1.5  # the middle of 1 and 2; the next ones are near the geometric middle
-    while batch > bound and state < _STATES - 1:
+    while batch > bound and state < STATES - 1:
         state += 1
         bound *= 2.0
     return state

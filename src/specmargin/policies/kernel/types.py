@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specmargin.policies.kernel.budget import Priced
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
@@ -21,8 +22,6 @@ class Tuning:
     guard_steps: float
     guard_margin: float
     guard_rest: int
-    gate_steps: float
-    gate_rest: int
 
 
 class Rules(NamedTuple):
@@ -35,14 +34,12 @@ class Rules(NamedTuple):
     next_acceptance: FloatArray  # by depth: of the next token, where all before it were accepted
     prior: FloatArray  # by depth: conditional acceptance
     allowed: BoolArray  # by depth: the engine runs it well; the table says at which batches it fits a graph
-    floor: IntArray  # by depth: the deepest allowed depth up to it
     tuning: Rows[Tuning]
     learns: bool
     learns_times: bool  # of steps; False: prices are used as they are
-    gates: bool
-    least_gated: int  # sequences: drafts of smaller batches are verified whole
+    gates: bool  # confidences of the drafts are known before they are verified
+    budgets: bool  # the engine's workers gate drafts: how many tokens are verified is decided before these are known
     early_stop: bool  # single drafts may end between two passes
-    selective: bool  # gated depths come from the look-ahead: drafts end early, depth costs nothing, or it is asked for
 
 
 class Option:
@@ -52,8 +49,10 @@ class Option:
     alive: float  # probability that the whole draft is accepted
     acceptance: float  # of the token at this depth, if those before it were accepted
     rounds: float  # that this acceptance is learned from, the prior included
-    log_goodput: float  # tokens per sequence and second, without the level of the machine's speed
-    verify_weight: float  # how much the logarithm of its round moves with the slope of its verification
+    log_goodput: float  # tokens per sequence and second as its drafts are verified, without the machine's speed
+    whole: float  # the same where drafts are verified whole; differs only where workers gate them
+    verified: int  # tokens per sequence that are verified, to the nearest one
+    verify_weight: float  # how much the logarithm of its round moves with the slope of that verification
     draft_weight: float  # and with drafting
 
 
@@ -62,6 +61,7 @@ class Kernel(NamedTuple):
     learned: Learned
     scratch: Scratch
     options: Rows[Option]  # by depth, from 0
+    priced: Priced  # what budgets are taken by
 
 
 class Expectation(NamedTuple):
@@ -71,9 +71,8 @@ class Expectation(NamedTuple):
     accepted: float  # tokens
     reached: float  # tokens before the first rejection and that one
     unseen: FloatArray  # (2, depth): expected tokens reached and accepted among those left out
-    gain: float  # expected tokens gained over verifying whole drafts
-    seconds: float = 0.0  # overhead of reading confidences and deciding
+    acceptance: FloatArray  # (sequences, depth): of a token if those before it are accepted; negative: not drafted
 
     @classmethod
     def nothing(cls, max_depth: int) -> Expectation:
-        return cls(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros((2, max_depth)), 0.0, 0.0)
+        return cls(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros((2, max_depth)), np.zeros((0, max_depth)))

@@ -116,9 +116,7 @@ def _lines(last: Interval, whole: Interval) -> list[tuple[str, str, str]]:
         ("calibration error", _calibration(values), ""),
         ("distinct experts", _number(values.get("distinct_experts"), ".1f"), ""),
         ("decisions", _decisions(last), _decisions(whole)),
-        ("overhead", "", _overhead(values)),
         ("captured", _captured(last), _captured(whole)),
-        ("signals ignored", _ignored(last), _ignored(whole)),
         ("faults", "", _faults(last.now.faults)),
     ]
 
@@ -177,21 +175,9 @@ def _decisions(period: Interval) -> str:
     return "" if share is None else f"{share:.2%} of the time"
 
 
-def _overhead(values: Mapping[str, float]) -> str:
-    """Of whole rounds, compared in the engine."""
-    ratio, low, high = (values.get(f"overhead_ratio{end}") for end in ("", "_low", "_high"))
-    if ratio is None or low is None or high is None:
-        return ""
-    return f"rounds take {ratio:+.1%} ({low:+.1%} to {high:+.1%}) with the plug-in"
-
-
 def _captured(period: Interval) -> str:
     rounds, dropped = period.counted.get("captured_rounds_total", 0.0), period.counted.get("capture_dropped_total", 0.0)
     return f"{rounds:,.0f} rounds" + (f", {dropped:,.0f} dropped" if dropped else "") if rounds or dropped else ""
-
-
-def _ignored(period: Interval) -> str:
-    return _number(period.counted.get("ignored_signals_total"), ",.0f")
 
 
 def _faults(faults: Mapping[str, float]) -> str:

@@ -18,11 +18,11 @@ from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerific
 from specmargin.acceptance.calibration import Logistic
 from specmargin.live.gating import GateOrder
 from specmargin.live.guard import Guard
-from specmargin.live.pricing import RECENT, GatePrices, StepDrafts, rounds_for
+from specmargin.live.pricing import GatePrices, StepDrafts
 from specmargin.live.settings_schema import Curve, GateKind
 from specmargin.live.vllm.gate import seeding
 from specmargin.live.vllm.gate.profiling import unpadded_dummies
-from specmargin.policies.kernel.budget import LEAST_KEY
+from specmargin.policies.kernel.budget import LEAST_KEY, RECENT, rounds_for
 
 _BOUND_EVERY = 25  # steps; vLLM refits every 100
 
