@@ -60,7 +60,7 @@ class Shape:
         return sum(self.lines_by_package.values())
 
     @property
-    def longfunctions_of(self) -> int:
+    def long_functions(self) -> int:
         return sum(function.lines > LONG_FUNCTION for function in self.functions)
 
 
