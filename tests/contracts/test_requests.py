@@ -19,7 +19,7 @@ from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from specmargin.explorer.request_schema import PageRequest
-from specmargin.explorer.schema import Query
+from specmargin.explorer.schema import Query, ScenarioQuery
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
 from specmargin.simulator.policies import MAKERS
@@ -206,7 +206,7 @@ def test_the_page_checks_every_text_field() -> None:
     validated = {
         name for entry in Query.__pydantic_decorators__.field_validators.values() for name in entry.info.fields
     }
-    assert set(texts) <= Query.__annotations__.keys() & validated
+    assert set(texts) <= ScenarioQuery.__annotations__.keys() & validated
 
 
 def _parts(annotation: Any) -> set[Any]:

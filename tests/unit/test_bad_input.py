@@ -195,11 +195,10 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("sweep", "empty-grid.toml"), ("empty-grid.toml: grid.policy has no values",)),
     (("price", MOE, "--gpu", "h200", "-o", "x.xlsx"), ("x.xlsx: the name of a table must end in .csv or .parquet",)),
     (("sweep", "grid.toml", "-o", "x.csv"), ("x.csv: -o takes finished cells", "--table FILE.csv")),
-    (("--completion", "tcsh"), ("--completion tcsh: known shells are bash, zsh, fish",)),
     (("sweep", "grid.toml", "--workers", "x"), ("--workers must be a whole number, got 'x'",)),
     (("sweep", "grid.toml", "--workers", "0"), ("--workers must be at least 1, got 0",)),
     (("watch", "http://localhost:1", "--interval", "x"), ("--interval must be a number, got 'x'",)),
-    (("explore", "--port", "99999"), ("--port must be at most 65535; see",)),
+    (("explore", "--port", "99999"), ("--port must be at most 65,535, got 99999",)),
     ((*PLAN, "--parallel", "xx"), ("--parallel: 'xx' is not one of 'tp', 'ep', 'dp-ep'; see",)),
     (("duel", MOE, "--gpu", "h200", "--alpha", "90%"), ("--alpha must be a number, got '90%'",)),
 ]

@@ -215,7 +215,7 @@ def test_the_card_says_what_a_plan_says() -> None:
         (["--models", "gpt-5"], "--models: 'gpt-5' is not bundled"),
         (["--models", ","], "--models is empty; give names, or all"),
         (["--gpus", "h201"], "h201"),
-        (["--url", "example.org"], "--url example.org: give a whole address"),
+        (["--url", "example.org"], "--url: give a whole address, such as https://example.org/moe"),
         (["--models", "qwen3.8-2.4t-a95b", "--gpus", "a10", "--jobs", "1"], "no cell of this site can be priced"),
     ],
 )

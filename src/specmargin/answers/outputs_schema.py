@@ -40,9 +40,9 @@ class TableOutputs(Outputs):
     ] = None
 
     def check(self) -> None:
-        super().check()
         if self.output is not None:
             check_table(self.output, force=self.force)
+        super().check()
 
 
 class ChartOutputs(TableOutputs):
@@ -51,8 +51,8 @@ class ChartOutputs(TableOutputs):
     plot: Annotated[Path | None, Field(description="Draw a chart: FILE.png, .svg, .html or .json."), FILE] = None
 
     def check(self) -> None:
-        super().check()
         if self.plot is not None:
             from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
 
             check_target(self.plot, force=self.force)
+        super().check()

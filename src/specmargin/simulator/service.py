@@ -65,45 +65,42 @@ class Service:
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 
+    @property
+    def headline(self) -> str:
+        """What the service gains, in one or two sentences."""
+        load, gain = self.load, self.speedup
+        spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
+        tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
+        if load.users is not None:
+            subject = f"With {load.users:,} concurrent requests of {tokens}"
+            before, after = self.plain.tokens_per_second, self.speculating.tokens_per_second
+            change = f"{before:,.0f} to {after:,.0f} output tokens per second"
+        else:
+            subject = f"At {load.requests_per_second:g} requests per second, each of {tokens}"
+            before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (self.plain, self.speculating))
+            change = f"{before:.1f} to {after:.1f} ms per token"
+        text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×)."
+        if gain < 1.0:
+            text += " Leave speculation off for this load."
+        share = self.plain.prefill_share
+        if share > _MUCH_PREFILL:
+            text += f" Prefill takes {share:.0%} of the time without speculation, and drafting does not shorten it."
+        return text
 
-def headline(of: Service) -> str:
-    """What the service gains, in one or two sentences."""
-    load, gain = of.load, of.speedup
-    spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
-    tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
-    if load.users is not None:
-        subject = f"With {load.users:,} concurrent requests of {tokens}"
-        change = (
-            f"{of.plain.tokens_per_second:,.0f} to {of.speculating.tokens_per_second:,.0f} output tokens per second"
-        )
-    else:
-        subject = f"At {load.requests_per_second:g} requests per second, each of {tokens}"
-        before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (of.plain, of.speculating))
-        change = f"{before:.1f} to {after:.1f} ms per token"
-    text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×)."
-    if gain < 1.0:
-        text += " Leave speculation off for this load."
-    share = of.plain.prefill_share
-    if share > _MUCH_PREFILL:
-        text += f" Prefill takes {share:.0%} of the time without speculation, and drafting does not shorten it."
-    return text
+    def values(self, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
+        """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
+        low, high = (self.bound(decode_speedup, bound) for bound in decode_range)
+        load = {name: value for name, value in asdict(self.load).items() if name != "requests"}  # a plan has none
+        values: dict[str, Any] = {"speedup": self.speedup, "speedup_low": low, "speedup_high": high, **load}
+        for name, steady in (("plain", self.plain), ("speculating", self.speculating)):
+            values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / self.gpus}
+        return values
 
-
-def service_values(of: Service, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
-    """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
-    low, high = (service_bound(of, decode_speedup, bound) for bound in decode_range)
-    load = {name: value for name, value in asdict(of.load).items() if name != "requests"}  # a plan has none
-    values: dict[str, Any] = {"speedup": of.speedup, "speedup_low": low, "speedup_high": high, **load}
-    for name, steady in (("plain", of.plain), ("speculating", of.speculating)):
-        values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / of.gpus}
-    return values
-
-
-def service_bound(of: Service, decode_speedup: float, bound: float) -> float:
-    """The service's speed-up if decode steps gained `bound` instead: by Amdahl's law, prefill stays as it is."""
-    decoding = 1.0 - of.plain.prefill_share
-    time = 1.0 / of.speedup + decoding * (1.0 / bound - 1.0 / decode_speedup)
-    return 1.0 / max(time, 1e-9)
+    def bound(self, decode_speedup: float, bound: float) -> float:
+        """The service's speed-up if decode steps gained `bound` instead: by Amdahl's law, prefill stays as it is."""
+        decoding = 1.0 - self.plain.prefill_share
+        time = 1.0 / self.speedup + decoding * (1.0 / bound - 1.0 / decode_speedup)
+        return 1.0 / max(time, 1e-9)
 
 
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:

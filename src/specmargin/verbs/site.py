@@ -67,7 +67,7 @@ class SiteRequest(Request):
     @classmethod
     def _whole_address(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url}: give a whole address, such as https://example.org/moe")
+            raise ValueError(f"give a whole address, such as https://example.org/moe, not {url!r}")
         return url
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,8 +31,10 @@ from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
-from specmargin.simulator.service import Service, ServiceLoad, service
 from specmargin.verbs.plan.request_schema import PlanRequest
+
+if TYPE_CHECKING:
+    from specmargin.simulator.service import Service, ServiceLoad
 
 UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
@@ -142,7 +145,11 @@ def row_and_range(of: DrafterPlan, batch: int) -> tuple[PlanRow, SpeedupRange]:
 
 def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Service | None:
     load = service_load(request)
-    return None if load is None else service(pricer, load, schedule)
+    if load is None:
+        return None
+    from specmargin.simulator.service import service
+
+    return service(pricer, load, schedule)
 
 
 def service_load(request: PlanRequest) -> ServiceLoad | None:
@@ -151,6 +158,8 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         return None
     if request.concurrency is None and find_spec("numba") is None:
         return None  # a rate can be planned without the simulator
+    from specmargin.simulator.service import ServiceLoad
+
     return ServiceLoad(
         input_tokens=request.isl,
         output_tokens=request.osl,

@@ -13,7 +13,6 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.unverified import Unverified
 from specmargin.formats import find_engine
-from specmargin.simulator.service import Service
 from specmargin.verbs.plan.comparison import compared_blocks
 from specmargin.verbs.plan.details import details
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
@@ -21,6 +20,7 @@ from specmargin.verbs.plan.values import answer_text
 from specmargin.words import duration
 
 if TYPE_CHECKING:
+    from specmargin.simulator.service import Service
     from specmargin.simulator.steady import Steady
 
 _WIDTH = 80

@@ -12,7 +12,6 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.verdict import verdict
 from specmargin.formats.base import EngineFormat
-from specmargin.simulator.service import headline, service_values
 from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
@@ -74,7 +73,7 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
     if best.service is not None:
         row = best.headline_row
         sure = best.ranges[plan.rows.index(row)]
-        values["service"] = service_values(best.service, row.speedup, (sure.low, sure.high))
+        values["service"] = best.service.values(row.speedup, (sure.low, sure.high))
     if len(answers) > 1:
         values["ranking"] = [
             {
@@ -90,7 +89,7 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
 
 def answer_text(best: DrafterPlan) -> str:
     """What the service gains, with a load; the verdict; and how sure it is."""
-    parts = [] if best.service is None else [headline(best.service), "Decode steps alone:"]
+    parts = [] if best.service is None else [best.service.headline, "Decode steps alone:"]
     parts.append(verdict(best.plan, unsupported=best.config.unsupported))
     if best.headline_range is not None and best.plan.pays:
         parts.append(certainty_text(best.headline_range, best.headline_row.batch))
