@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,7 @@ def functions_of(path: Path, text: str) -> Iterator[Function]:
 
 def _show(out: Console, shapes: dict[str, Shape]) -> None:
     shown = table("The package", ("",), tuple(shapes))
-    rows = {
+    rows: dict[str, Callable[[Shape], int]] = {
         "lines of Python": lambda shape: shape.lines,
         "files": lambda shape: shape.files,
         "files that a plan enters": lambda shape: len(shape.entered),

@@ -25,7 +25,7 @@ def main() -> None:
     sample = np.asarray(np.cumprod(generator.beta(2.0, 1.0, (500, DEPTH)), axis=1), dtype=np.float64)
     gate = RaggedGate(table=table, look_ahead=look_ahead(table, sample))
     for batch, repeats in ((1, 20_000), (256, 5_000)):
-        survival = np.cumprod(generator.beta(2.0, 1.0, (50, batch, DEPTH)), axis=2)
+        survival = np.asarray(np.cumprod(generator.beta(2.0, 1.0, (50, batch, DEPTH)), axis=2), dtype=np.float64)
         drafted = np.full(batch, DEPTH)
 
         def decide(n: int, s: FloatArray = survival, d: IntArray = drafted) -> None:

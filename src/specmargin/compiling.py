@@ -69,7 +69,7 @@ class StructType(types.StructRef):
 
 _IS_PLAIN = bool(vars(nb.config)["DISABLE_JIT"])
 if TYPE_CHECKING:
-    from numba.experimental.structref import StructRefProxy as HandleBase
+    HandleBase = structref.StructRefProxy
 else:
     HandleBase = object if _IS_PLAIN else structref.StructRefProxy
 

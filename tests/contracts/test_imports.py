@@ -105,7 +105,7 @@ def _name(file: Path) -> str:
 def _graph() -> dict[str, set[str]]:
     """Modules of Specmargin and those that each imports. Public names in `__init__` are not imports."""
     modules = {_name(file): file for file in _files() if file != SOURCE / "__init__.py"}
-    return {name: (_imports(file) & modules.keys()) - {name} for name, file in modules.items()}
+    return {name: set(_imports(file) & modules.keys()) - {name} for name, file in modules.items()}
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))

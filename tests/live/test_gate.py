@@ -142,16 +142,21 @@ def test_the_whole_loop_gates_and_learns(tmp_path: Path) -> None:
     whole, the others not at all, and confidences say so."""
     driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     manager = _manager(prices=gate_prices(policy_file(), DEPTH))
-    ids, held, late, verified_by_kind = [f"r{i}" for i in range(6)], 0, None, np.zeros(2)
+    ids, held, verified_by_kind = [f"r{i}" for i in range(6)], 0, np.zeros(2)
+    late: tuple[StepDone, int] | None = None
     confidence = np.array([[0.99] * DEPTH, [0.02] * DEPTH] * 3, dtype=np.float32)
-    table = driver.policy.kernel().rules.table
+    policy = driver.policy
+    assert policy is not None
+    kernel = policy.kernel()
+    assert kernel is not None
+    table = kernel.rules.table
     for step in range(120):
         driver.begin()
-        depth = driver.draft_depth(ids)
+        depth = driver.draft_depth(ids) or 0
         manager.order = driver.gate_order(6, depth)
         _add(manager, 6, confidence)
         manager.get_num_tokens(dict.fromkeys(ids, 1 + held), {one: [1] * held for one in ids})
-        verified = np.array(_admitted(manager, dict.fromkeys(ids)) if held else [0] * 6)
+        verified = np.array(_admitted(manager, dict.fromkeys(ids, 0)) if held else [0] * 6)
         accepted = np.where(np.arange(6) % 2 == 0, verified, 0)
         if step >= 60:
             verified_by_kind += verified[0::2].sum(), verified[1::2].sum()
@@ -166,7 +171,7 @@ def test_the_whole_loop_gates_and_learns(tmp_path: Path) -> None:
     assert held == DEPTH
     assert verified_by_kind[0] > 0.95 * 60 * 3 * DEPTH
     assert verified_by_kind[1] < 0.2 * verified_by_kind[0]
-    assert driver.policy.mean_survival()[0] == pytest.approx(0.5, abs=0.05)
+    assert policy.mean_survival()[0] == pytest.approx(0.5, abs=0.05)
 
 
 def test_sure_drafts_are_verified_whole_and_hopeless_ones_not_at_all() -> None:

@@ -149,7 +149,7 @@ def show(
 def priced_goodput(table: PriceTable, acceptance: FloatArray, depth: int) -> float:
     """The most tokens per second over all budgets, in plain Python; at most 1% more for a cut draft is not worth it."""
     batch = acceptance.shape[0]
-    survival = np.cumprod(acceptance, axis=1)[:, :depth]
+    survival = np.asarray(np.cumprod(acceptance, axis=1)[:, :depth], dtype=np.float64)
     weights = np.ones((batch, 1)) * token_weights(table, DEPTH)[batch, :depth]
     order = np.argsort(-ranking_keys(survival, weights).ravel(), kind="stable")
     goodput = []
@@ -252,7 +252,7 @@ def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_p
         verified = np.full(8, held if not order.gated else min(held, budget // 8))
         alive = np.cumprod(generator.random(acceptance.shape) < acceptance, axis=1).sum(axis=1)
         step = StepDone.of(verified, np.minimum(alive, verified), prompt_tokens=0, seconds=0.02)
-        step.expected = expected_of(acceptance, held, verified)
+        step.expected = expected_of(acceptance.astype(np.float64), held, verified)
         driver.done(step, depth)
         held = depth
     assert before < 8 * DEPTH

@@ -20,7 +20,7 @@ from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
 from specmargin.errors import InputError
 from specmargin.explorer import choices, story
 from specmargin.explorer.server import vega_bundle
-from specmargin.figures import overlay
+from specmargin.figures import curve, overlay
 from specmargin.files import write_bytes
 from specmargin.formats import find_engine
 from specmargin.site.axes import shared
@@ -138,7 +138,7 @@ def _limits() -> dict[str, Any]:
         "much_less": verdict.MUCH_LESS,
         "never_pays": NEVER_PAYS,
         "always_pays": ALWAYS_PAYS,
-        "curve_batches": overlay.BATCHES,
+        "curve_batches": curve.BATCHES,
         "label_characters": overlay.LABEL,
     }
 
