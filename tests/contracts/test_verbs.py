@@ -97,6 +97,7 @@ def test_a_new_verb_is_one_file(count: Path) -> None:
     run("count", "2", "-o", str(count / "t.csv"), "--plot", str(count / "t.svg"))
     assert (count / "t.csv").read_text(encoding="utf-8") == "number\n1\n2\n"
     assert "<svg" in (count / "t.svg").read_text(encoding="utf-8")
+    assert str(specmargin.count(3)) == "Counted to 3."
     answer = specmargin.count(last=2)
     assert str(answer) == "Counted to 2."
     assert answer.to_frame()["number"].to_list() == [1, 2]

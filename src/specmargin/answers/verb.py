@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from specmargin.answers.outputs_schema import Outputs, TableOutputs
-from specmargin.answers.request_schema import Request, read_request
+from specmargin.answers.request_schema import Request, read_request, request_options
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 AnswerKind = TypeVar("AnswerKind")
@@ -68,9 +68,10 @@ class Verb(Generic[RequestKind, AnswerKind]):
     def __call__(self, request: RequestKind, **services: Any) -> AnswerKind:
         return self.function(request, **{name: value for name, value in services.items() if name in self.services})
 
-    def ask(self, **options: Any) -> AnswerKind:
-        """From Python: the options of the command line, with underscores."""
-        return self(read_request(self.request, options))
+    def ask(self, *arguments: Any, **options: Any) -> AnswerKind:
+        """From Python: arguments and options of the command line, with underscores."""
+        names = [option.field for option in request_options(self.request) if option.shown.argument]
+        return self(read_request(self.request, dict(zip(names, arguments, strict=False)) | options))
 
 
 def verb(

@@ -1,0 +1,1 @@
+"""The command line: a command per verb, and what it says of invalid input."""

@@ -1,1 +1,1 @@
-"""One function a figure: an Altair chart, whose one Vega-Lite specification is drawn as PNG, SVG or a page."""
+"""One function per figure: an Altair chart, whose one Vega-Lite specification is drawn as PNG, SVG or a page."""

@@ -1,1 +1,1 @@
-"""One module a family of models: a Hugging Face configuration in, layers out."""
+"""One module per family of models: a Hugging Face configuration in, layers out."""
