@@ -139,7 +139,7 @@ def test_the_page_shows_the_progress_of_its_report_and_the_report_links_back(ope
         assert page.get_attribute("#report", "aria-busy") == "true"
         said = page.locator("#report-progress [role=status]")
         counts = set()
-        for _ in range(40):
+        for _ in range(400):  # a figure takes a tenth of a second, and seconds on a busy machine
             page.wait_for_timeout(50)
             counts |= {text for text in said.all_inner_texts() if re.fullmatch(rf"Figure \d+ of {len(GALLERY)}", text)}
             if len(counts) >= 2:
