@@ -193,7 +193,7 @@ def observe(
     if np.isnan(seconds):
         return True
     expected_seconds = _learn_time(kernel, drafted, verified, seconds)
-    if rules.gates:
+    if rules.gates or is_budgeted(kernel, verified.size):
         _guard_goodput(kernel, drafted, accepted, min(seconds, _STALLED * expected_seconds))
     return True
 
@@ -234,8 +234,8 @@ def _compare_with_gate(learned: Learned, expected: Expectation, verified: IntArr
 
 @compiled
 def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, seconds: float) -> None:
-    """Turn speculation off after gated goodput has been below that of timed plain steps for long enough. Without
-    such a gate depths are compared with each other, depth 0 among them, and nothing has to be guarded."""
+    """Turn speculation off after gated goodput has been below that of timed plain steps for long enough: confidences
+    may be wrong. Without a gate depths are compared by what was accepted, and nothing has to be guarded."""
     batch, deepest, tokens, squares = drafted.size, 0, 0, 0
     for i in range(batch):
         deepest = max(deepest, drafted[i])

@@ -88,11 +88,9 @@ def _weights(kernel: Kernel, batch: int, verified: int, drafted: int) -> tuple[f
 def _add_gains(kernel: Kernel, batch: int) -> None:
     """Every option as the workers' gate would verify it; part of `fill_options`."""
     gate, marks, options = kernel.learned.gate, kernel.learned.marks[0], kernel.options
-    state, looked = marks.state, gate.looked[marks.state]
-    if gate.sequences[gate.newest[0]] > 0 and (looked < 0 or marks.step >= looked + kernel.rules.tuning[0].probe_every):
-        _look(kernel, batch, 1.0 if looked < 0 else NEW_LOOK)
-    if gate.looked[state] < 0:
-        return
+    state, looked, every = marks.state, gate.looked[marks.state], max(kernel.rules.tuning[0].probe_every, 1)
+    if looked < 0 or marks.step >= looked + every:
+        _look(kernel, batch, 1.0 if looked < 0 else 1.0 - (1.0 - NEW_LOOK) ** ((marks.step - looked) / every))
     for depth in range(1, options.size):
         if not kernel.rules.allowed[depth]:
             continue
@@ -126,20 +124,23 @@ def _look(kernel: Kernel, batch: int, weight: float) -> None:
 
 @compiled
 def _fill_survivals(kernel: Kernel, batch: int) -> int:
-    """Recent drafts as drafts of this batch, with learned acceptance beyond what was drafted; returns the rounds."""
+    """Recent drafts as drafts of this batch, with learned acceptance beyond what was drafted and where nothing was;
+    returns the rounds."""
     gate, options, rounds = kernel.learned.gate, kernel.options, 0
     while rounds < rounds_for(batch):
         slot = (gate.newest[0] - rounds) % gate.sequences.size
         count = gate.sequences[slot]
-        if count == 0:
+        if count == 0 and rounds > 0:
             break
         for i in range(batch):
             alive = 1.0
             for d in range(options.size - 1):
-                known = gate.drafts[slot, i % count, d]
+                known = gate.drafts[slot, i % count, d] if count > 0 else -1.0
                 alive *= known if known >= 0.0 else options[d].acceptance
                 gate.survival[rounds, i, d] = max(alive, LEAST_SURVIVAL)
         rounds += 1
+        if count == 0:
+            break
     return rounds
 
 

@@ -21,7 +21,7 @@ from specmargin.step import FloatArray, IntArray
 # A single sequence is not gated: its budget is chosen before its confidences are known, and no other sequence could use
 # the rest of it.
 LEAST_GATED = 2
-NEW_LOOK = 0.25  # weight of the newest look: a few rounds of a small batch say little
+NEW_LOOK = 0.25  # weight of a look soon after the last one: a few rounds of a small batch say little
 
 
 class GateGains(NamedTuple):
