@@ -18,13 +18,13 @@ from threading import Thread
 import uvicorn
 from setup_browser import chromium
 
-from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
-from specmargin.explorer.schema import Query
-from specmargin.explorer.server import make_app
-from specmargin.explorer.uploads import Uploads
-from specmargin.explorer.view import View, view_of
-from specmargin.figures.files import save
-from specmargin.figures.theme import DARK, LIGHT
+from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.show.explorer.schema import Query
+from specmargin.show.explorer.server import make_app
+from specmargin.show.explorer.uploads import Uploads
+from specmargin.show.explorer.view import View, view_of
+from specmargin.show.figures.files import save
+from specmargin.show.figures.theme import DARK, LIGHT
 
 _PAGES = {"explore": "/", "compare": "/?vs=gpu%3Db200", "story": "/story"}
 _WIDTHS = (1280, 400)

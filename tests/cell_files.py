@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.site.coding import interpolated
+from specmargin.show.site.codes import interpolated
 from specmargin.step import IntArray
 
 

@@ -21,7 +21,7 @@ from rich.progress import track
 
 from lab import CATALOG
 from lab.terminal import run
-from lab.validation.rounds.measured import TERMS, Rounds, fitted_engine_time, measured_rounds
+from lab.validation.rounds.measured import TERMS, MeasuredRounds, fitted_engine_time, measured_rounds
 from lab.validation.rounds.prompts import with_eager_floors
 from lab.validation.served.engine_time import EngineFit, engine_fits
 from lab.validation.served.rows import served_rows
@@ -56,7 +56,7 @@ def main() -> None:
     )
 
 
-def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: list[Rounds]) -> dict[str, Any]:
+def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: list[MeasuredRounds]) -> dict[str, Any]:
     count = sum(int(engine.captured.sum()) for engine in engines)
     models = len({engine.model for engine in engines})
     detail = (

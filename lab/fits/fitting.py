@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specmargin.prices.kernels.fitting import NAMES, Samples, fit
+from specmargin.prices.kernels.fit import NAMES, Samples, fit
 from specmargin.prices.kernels.law import Evidence, Law
 from specmargin.step import BoolArray, FloatArray
 

@@ -30,7 +30,7 @@ from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.bounds import ModuleShape
-from specmargin.prices.kernels.fitting import Samples
+from specmargin.prices.kernels.fit import Samples
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
 from specmargin.prices.kernels.model import SiliconPrices

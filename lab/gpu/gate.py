@@ -20,9 +20,9 @@ class Gates:
     """Make it while the engine is idle: the honest curve is profiled here, with dummy steps."""
 
     def __init__(self, runner: Any, policy: Path) -> None:
+        from specmargin.live.gate_prices import gate_prices
         from specmargin.live.guard import Guard
         from specmargin.live.policy_schema import read_policy
-        from specmargin.live.pricing import gate_prices
         from specmargin.live.settings_schema import Curve, GateKind
         from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 

@@ -338,7 +338,7 @@ def draw(phases: list[Phase], plain: dict[int, float], path: Path) -> None:
     """Tokens per second over those of an engine without speculation, by number of sequences and traffic."""
     import altair as alt
 
-    from specmargin.figures.files import save
+    from specmargin.show.figures.files import save
 
     names = {"controller": "controller", "depth 0": "off", **{f"depth {d}": f"depth {d}" for d in (1, 3, 5)}}
     rows = [

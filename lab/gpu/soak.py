@@ -140,7 +140,7 @@ def budget_raises(serving: Serving) -> Iterator[None]:
 
 @contextmanager
 def wrong_budget(_: Serving) -> Iterator[None]:
-    with mock.patch("specmargin.live.pricing.best_budget", lambda *_: (10_000, 1.0)):
+    with mock.patch("specmargin.live.gate_prices.best_budget", lambda *_: (10_000, 1.0)):
         yield
 
 

@@ -30,7 +30,7 @@ class Swing:
 
     def __init__(self, job: dict[str, Any]) -> None:
         stand_in_for_missing_extras()
-        from specmargin.live.building import build_driver
+        from specmargin.live.driver_builder import build_driver
         from specmargin.live.vllm import scheduler
         from specmargin.live.vllm.plugin import register
 

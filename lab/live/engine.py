@@ -63,8 +63,8 @@ class Engine:
 
     def contestant(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Add a contestant, or replace the one of this name."""
-        from specmargin.live.building import build_driver  # noqa: PLC0415
         from specmargin.live.capture import Identity  # noqa: PLC0415
+        from specmargin.live.driver_builder import build_driver  # noqa: PLC0415
         from specmargin.live.settings_schema import read_settings  # noqa: PLC0415
 
         self.drivers[name] = build_driver(

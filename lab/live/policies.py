@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specmargin.live.making import make_policy
+from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import policy_text
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import ScheduledDepth

@@ -15,10 +15,10 @@ import numpy as np
 
 from lab.live.policies import small_policy
 from lab.terminal import run
-from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
 from specmargin.live.driver import Driver
-from specmargin.live.gating import Returned, expectation
+from specmargin.live.driver_builder import build_driver
+from specmargin.live.gate_messages import Returned, expectation
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from lab.live.stub_engine import ModelRunnerOutput, Request, Scheduler, configuration, specmargin_scheduler
 from lab.terminal import run
-from specmargin.live.making import make_policy
+from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import policy_text
 from specmargin.policies.tables import study_table
 

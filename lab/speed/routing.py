@@ -13,7 +13,7 @@ from lab.terminal import run
 from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.routing_profiles import bundled_routing
 from specmargin.routing.capture import ExpertIds, open_captures
-from specmargin.routing.counting import count
+from specmargin.routing.counts import count
 from specmargin.step import FloatArray, IntArray, Step
 
 LAYERS, EXPERTS, K, RUN = 40, 256, 8, 16

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from lab.gpu.replay import Bank, fitted, synthetic_bank
-from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
-from specmargin.live.gating import Returned, expectation
+from specmargin.live.driver_builder import build_driver
+from specmargin.live.gate_messages import Returned, expectation
+from specmargin.live.gate_prices import GatePrices, StepDrafts, gate_prices
 from specmargin.live.policy_schema import PolicyFile
-from specmargin.live.pricing import GatePrices, StepDrafts, gate_prices
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings
 from specmargin.policies.kernel.budget import RECENT, ranking_confidences, rounds_for

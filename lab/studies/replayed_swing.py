@@ -21,8 +21,8 @@ import polars as pl
 from lab import REFERENCE_BANK
 from lab.live.models import CATEGORIES
 from lab.live.swing import FIXED, PHASES, SAME_TEXT, SLICE_SECONDS
-from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
+from specmargin.live.driver_builder import build_driver
 from specmargin.live.policy_schema import read_policy
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings

@@ -16,8 +16,8 @@ import altair as alt
 from lab.terminal import parser, run
 from specmargin.catalog.prices import measured_file
 from specmargin.errors import CatalogError
-from specmargin.figures.files import save
 from specmargin.prices.measured_schema import PriceFile
+from specmargin.show.figures.files import save
 
 MOE, DENSE = "vllm-0.26-h200-qwen3-30b-a3b", "vllm-0.26-h200-qwen3-4b"
 _DEPTHS = ("#555555", "#92c5de", "#2166ac", "#053061")

@@ -24,7 +24,7 @@ from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
-from specmargin.prices.kernels.scaling import nearest_device
+from specmargin.prices.kernels.scaled import nearest_device
 from specmargin.prices.model import PriceModel
 from specmargin.routing.profile import UNIFORM
 from specmargin.step import FloatArray, Step

@@ -41,7 +41,7 @@ def test_results_are_kept_over_changes_that_no_plan_depends_on() -> None:
     packages = {name.split(".")[1] for name in modules if "." in name}
     assert {"architecture", "hardware", "prices", "routing", "acceptance", "decisions", "formats"} <= packages
     assert {"specmargin.catalog.module_bounds", "specmargin.verbs.plan.text"} <= modules
-    assert not packages & {"live", "explorer", "figures", "measure", "simulator", "policies"}
+    assert not packages & {"live", "show", "measure", "simulator", "policies"}
 
 
 def test_the_check_can_fail() -> None:

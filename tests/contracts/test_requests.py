@@ -18,10 +18,10 @@ from specmargin.answers.simulation_schema import SimulationFile
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
-from specmargin.explorer.request_schema import PageRequest
-from specmargin.explorer.schema import Query, ScenarioQuery
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, POLICIES
+from specmargin.show.explorer.request_schema import PageRequest
+from specmargin.show.explorer.schema import Query, ScenarioQuery
 from specmargin.simulator.policies import MAKERS
 from specmargin.verbs.coverage import CoverageRequest
 from specmargin.verbs.design import DesignRequest

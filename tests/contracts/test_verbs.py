@@ -36,7 +36,7 @@ from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import verb
 
 if TYPE_CHECKING:
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
 
 
 class CountRequest(Request):

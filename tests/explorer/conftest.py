@@ -36,8 +36,8 @@ class running:  # noqa: N801 (reads as what it does)
     def __init__(self, host: str = "127.0.0.1", token: str | None = None) -> None:
         import uvicorn  # noqa: PLC0415
 
-        from specmargin.explorer.guard import allowed_hosts  # noqa: PLC0415
-        from specmargin.explorer.server import make_app  # noqa: PLC0415
+        from specmargin.show.explorer.guard import allowed_hosts  # noqa: PLC0415
+        from specmargin.show.explorer.server import make_app  # noqa: PLC0415
 
         self._socket = socket.socket()
         self._socket.bind((host, 0))

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
-from specmargin.site.building import Outcome, Selection, build_cell, drafters_of
-from specmargin.site.pages import write_pages
+from specmargin.show.site.build import BuiltCell, Selection, build_cell, drafters_of
+from specmargin.show.site.pages import write_pages
 from tests.cell_files import header_of
 from tests.explorer.test_site import ACCEPTANCES, Quiet, answered, made, planned, priced
 
@@ -35,7 +35,7 @@ DRAFTERS = ("own", "ngram")
 TOLERANCE = 0.01
 
 
-def cells(folder: Path, draw: random.Random) -> Iterator[Outcome]:
+def cells(folder: Path, draw: random.Random) -> Iterator[BuiltCell]:
     """Random ones that fit."""
     found = 0
     while found < CELLS:
@@ -46,7 +46,7 @@ def cells(folder: Path, draw: random.Random) -> Iterator[Outcome]:
             yield outcome
 
 
-def states(cell: Outcome, folder: Path, draw: random.Random) -> Iterator[dict[str, Any]]:
+def states(cell: BuiltCell, folder: Path, draw: random.Random) -> Iterator[dict[str, Any]]:
     longest = header_of((folder / str(cell.path)).read_bytes())["longest"]
     for _ in range(STATES_PER_CELL):
         yield {

@@ -13,10 +13,10 @@ import pytest
 
 from specmargin.catalog.lookup import find_model
 from specmargin.cli.main import run
-from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.guard import POLICY
-from specmargin.explorer.schema import Query
-from specmargin.explorer.uploads import LIMITS
+from specmargin.show.explorer.gallery import GALLERY
+from specmargin.show.explorer.guard import POLICY
+from specmargin.show.explorer.schema import Query
+from specmargin.show.explorer.uploads import LIMITS
 from tests.command_line import payload
 from tests.explorer.conftest import running
 
@@ -291,7 +291,7 @@ def test_elsewhere_a_token_is_needed() -> None:
 
 
 def test_hosts_of_an_address() -> None:
-    from specmargin.explorer.guard import allowed_hosts, is_loopback  # noqa: PLC0415
+    from specmargin.show.explorer.guard import allowed_hosts, is_loopback  # noqa: PLC0415
 
     assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
     assert not is_loopback("0.0.0.0") and not is_loopback("192.168.1.2")

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 import specmargin
-from specmargin.explorer.choices import absent_figures
-from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
-from specmargin.explorer.schema import Query
-from specmargin.explorer.uploads import Uploads
-from specmargin.explorer.view import view_of
+from specmargin.show.explorer.choices import absent_figures
+from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.show.explorer.schema import Query
+from specmargin.show.explorer.uploads import Uploads
+from specmargin.show.explorer.view import view_of
 from tests.explorer.test_api import planned
 from tests.explorer.test_browser import Open, after, slide
 

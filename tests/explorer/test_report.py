@@ -14,11 +14,11 @@ import pytest
 from specmargin._version import __version__
 from specmargin.cli.main import run
 from specmargin.errors import InputError
-from specmargin.explorer.gallery import GALLERY
-from specmargin.explorer.jobs import Jobs
-from specmargin.explorer.schema import Progress
-from specmargin.explorer.words import bottleneck
-from specmargin.figures.theme import DARK_OF, PAIRED
+from specmargin.show.explorer.gallery import GALLERY
+from specmargin.show.explorer.jobs import Jobs
+from specmargin.show.explorer.schema import Progress
+from specmargin.show.explorer.words import bottleneck
+from specmargin.show.figures.theme import DARK_OF, PAIRED
 from tests.explorer.test_api import planned
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytest.importorskip("vl_convert")
-from specmargin.site.building import Outcome, Selection, build_cells
-from specmargin.site.pages import write_pages
+from specmargin.show.site.build import BuiltCell, Selection, build_cells
+from specmargin.show.site.pages import write_pages
 
 Open = Callable[..., "Page"]
 #: Dense and MoE, one GPU and several, a borrowed routing and one of its own, windows; every engine.
@@ -72,7 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         outcomes += build_cells(part, folder, 1)[0]
     built = {(outcome.model, outcome.gpu, outcome.engine) for outcome in outcomes}
     absent = [cell for cell in product(whole.models, whole.gpus, whole.engines) if cell not in built]
-    outcomes += [Outcome(key="", model=m, gpu=g, engine=e, refused=f"{m} is too large for {g}") for m, g, e in absent]
+    outcomes += [BuiltCell(key="", model=m, gpu=g, engine=e, refused=f"{m} is too large for {g}") for m, g, e in absent]
     write_pages(folder, whole, outcomes, "https://example.org/moe")
     return folder
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lab.validation.rounds.measured import GRAPH_LIMIT, Rounds, measured_rounds, round_pricer
+from lab.validation.rounds.measured import GRAPH_LIMIT, MeasuredRounds, measured_rounds, round_pricer
 
 from specmargin.catalog.engine_times import find_engine_time
 from specmargin.decisions.setting import Setting
@@ -41,7 +41,7 @@ def measured_table(model: str, drafter: str) -> PriceTable:
     return scenario_table(round_pricer(model, drafter, "laws", time), setting, max_batch=256)
 
 
-def measured_surface(engine: Rounds, batch: int) -> tuple[Surface, tuple[int, ...]]:
+def measured_surface(engine: MeasuredRounds, batch: int) -> tuple[Surface, tuple[int, ...]]:
     """Measured rounds, drafting at its price; and the depths that were measured. Others are never chosen."""
     priced = Surface.of(measured_table(engine.model, engine.drafter), batch)
     depths = engine.depth[engine.batch == batch].astype(np.int64)

@@ -10,8 +10,8 @@ from lab.validation.served.errors import ServedReport
 from lab.validation.served.figure import predicted_against_measured
 from lab.validation.served.rows import ServedRow
 
-from specmargin.figures.files import save
 from specmargin.hardware.layout import Layout
+from specmargin.show.figures.files import save
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "html", "json"])

@@ -93,7 +93,7 @@ def test_another_version_is_left_alone(run_engine: Run, plain: Result, tmp_path:
         "import sys, importlib.abc\n"
         "class Late(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'specmargin.live.vllm.configuring':\n"
+        "        if name == 'specmargin.live.vllm.configuration':\n"
         "            import vllm\n"
         "            vllm.__version__ = '9.99.0'\n"
         "sys.meta_path.insert(0, Late())\n"

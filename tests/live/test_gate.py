@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.live.gating import RETURNED, WHOLE, GateOrder, Returned, expectation
+from specmargin.live.gate_messages import RETURNED, WHOLE, GateOrder, Returned, expectation
+from specmargin.live.gate_prices import GatePrices, gate_prices
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import policy_text
-from specmargin.live.pricing import GatePrices, gate_prices
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Curve, GateKind
 from specmargin.policies.kernel import budget as budgets
@@ -28,7 +28,7 @@ inputs = pytest.importorskip("vllm.v1.worker.gpu.input_batch")
 async_utils = pytest.importorskip("vllm.v1.worker.gpu.async_utils")
 second = pytest.importorskip("vllm.v1.worker.gpu.model_runner")
 managers = pytest.importorskip("specmargin.live.vllm.gate.manager")
-installing = pytest.importorskip("specmargin.live.vllm.gate.installing")
+installing = pytest.importorskip("specmargin.live.vllm.gate.installation")
 returns = pytest.importorskip("specmargin.live.vllm.gate.returns")
 
 DEPTH, SLOTS, TOKENS = 4, 8, 64
@@ -218,7 +218,7 @@ def test_a_fault_leaves_the_step_to_vllm_and_is_counted(fault: str, monkeypatch:
     if fault == "budget raises":
         monkeypatch.setattr(manager.prices, "budget", lambda *_: 1 // 0)
     if fault == "budget too large":
-        monkeypatch.setattr("specmargin.live.pricing.best_budget", lambda *_: (10_000, 1.0, 1.0))
+        monkeypatch.setattr("specmargin.live.gate_prices.best_budget", lambda *_: (10_000, 1.0, 1.0))
     if fault == "ranking raises":
         monkeypatch.setattr(managers, "ranking_confidences", lambda *_: 1 // 0)
     if fault == "wrong factors":

@@ -62,7 +62,7 @@ def test_every_api_server_shows_the_boards() -> None:
         from fastapi.testclient import TestClient
         from prometheus_client import Counter
         from specmargin.live.board import Board
-        from specmargin.live.vllm.configuring import _board_folder
+        from specmargin.live.vllm.configuration import _board_folder
         from vllm.entrypoints.serve.instrumentator.metrics import attach_router
         folder = _board_folder(SimpleNamespace(_api_process_rank=-1))
         Board(folder / "engine-0.board").add("steps_total", 5)

@@ -116,7 +116,7 @@ def test_the_bank_is_one_that_specmargin_reads(recipe_output: Path) -> None:
     from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
     from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
     from specmargin.routing.capture import open_captures  # noqa: PLC0415
-    from specmargin.routing.counting import count  # noqa: PLC0415
+    from specmargin.routing.counts import count  # noqa: PLC0415
 
     frames = {name: pl.read_parquet(recipe_output / "bank" / f"{name}.parquet") for name in COLUMNS}
     assert {name: frame.columns for name, frame in frames.items()} == COLUMNS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specmargin.live.policy_schema import policy_text
-from specmargin.live.reading import parse_metrics
+from specmargin.live.readings import parse_metrics
 from tests.sglang_engine import sglang
 from tests.unit.live import policy_file
 

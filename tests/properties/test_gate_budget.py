@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmargin.errors import EngineError
-from specmargin.live.gating import WHOLE, GateOrder
-from specmargin.live.pricing import GatePrices, StepDrafts
+from specmargin.live.gate_messages import WHOLE, GateOrder
+from specmargin.live.gate_prices import GatePrices, StepDrafts
 from specmargin.policies.kernel.budget import ranking_confidences, ranking_keys
 from specmargin.policies.kernel.prices import PriceTable
 

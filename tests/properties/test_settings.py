@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Range, Schedule
-from specmargin.decisions.setting import MAX_DEPTH, Setting
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ScenarioError, ScheduleError
 from specmargin.hardware.layout import Layout
+from specmargin.limits import MAX_DEPTH
 from specmargin.modes import Parallel
 from specmargin.prices.model import EngineTime
 from tests.scenarios import pricer, scenario

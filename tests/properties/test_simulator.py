@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
-from specmargin.compiling import entry
+from specmargin.compiler import entry
 from specmargin.errors import ScenarioError
 from specmargin.modes import POLICIES as NAMES
 from specmargin.policies.kernel.prices import locate, ragged_parts

@@ -63,7 +63,7 @@ def test_a_fit_finds_the_terms_that_made_the_rounds() -> None:
     for engine in rounds.measured_rounds():
         seconds = rounds.predicted_seconds(engine, "laws", time) * generator.normal(1.0, 0.01, engine.batch.size)
         made.append(
-            rounds.Rounds(
+            rounds.MeasuredRounds(
                 name=engine.name,
                 model=engine.model,
                 drafter=engine.drafter,

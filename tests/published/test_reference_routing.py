@@ -10,10 +10,10 @@ import pytest
 from specmargin.architecture.types import ExpertPool
 from specmargin.errors import RoutingError
 from specmargin.modes import Placement
-from specmargin.routing.building import build_profile
 from specmargin.routing.capture import open_captures
-from specmargin.routing.counting import count
-from specmargin.routing.grouping import grouping_savings
+from specmargin.routing.capture_profile import build_profile
+from specmargin.routing.counts import count
+from specmargin.routing.groups import grouping_savings
 from specmargin.routing.placement import busiest_by_layer, rank_by_layer_expert
 from specmargin.routing.schema import RoutingFile, as_text, parse_routing
 from specmargin.step import IntArray, Step

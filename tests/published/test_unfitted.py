@@ -12,9 +12,9 @@ pytest.importorskip("scipy")
 from lab.validation.rounds.measured import held_out_rounds, round_lines
 from lab.validation.steps import step_lines
 
-from specmargin.explorer.gallery import figure
-from specmargin.explorer.view import View
 from specmargin.prices.kernels import store
+from specmargin.show.explorer.gallery import figure
+from specmargin.show.explorer.view import View
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not store.available(), reason="needs the measured tables")

@@ -13,11 +13,11 @@ import pytest
 
 from specmargin.acceptance.calibration import Logistic
 from specmargin.live.board import Board
-from specmargin.live.building import build_driver
 from specmargin.live.capture import Identity
 from specmargin.live.driver import Driver
+from specmargin.live.driver_builder import build_driver
 from specmargin.live.guard import Guard
-from specmargin.live.making import make_policy
+from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, read_settings
@@ -90,7 +90,7 @@ def register_in(monkeypatch: pytest.MonkeyPatch, engine_args: type[Any], **confi
         "vllm": {},
         "vllm.engine": {},
         "vllm.engine.arg_utils": {"EngineArgs": engine_args},
-        "specmargin.live.vllm.configuring": {"configure": lambda _: None, **configuring},
+        "specmargin.live.vllm.configuration": {"configure": lambda _: None, **configuring},
     }
     for name, members in modules.items():
         module = ModuleType(name)

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ValidationError
 from specmargin.acceptance.schema import AcceptanceFile
 from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.catalog.lookup import find_model
-from specmargin.explorer.request_schema import PageRequest
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.live.settings_schema import Settings
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.schema import complaint
+from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.verbs.coverage import CoverageRequest
 from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest

@@ -10,8 +10,8 @@ import pytest
 
 from specmargin.answers.command_line import command_line
 from specmargin.cli.main import run
-from specmargin.explorer.request_schema import PageRequest
 from specmargin.modes import Parallel
+from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 

@@ -13,9 +13,9 @@ pytest.importorskip("altair")
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
-from specmargin.figures.curve import curve
-from specmargin.figures.overlay import overlay_figures
-from specmargin.figures.payoff import pareto_figure, speedup_figure
+from specmargin.show.figures.curve import curve
+from specmargin.show.figures.overlay import overlay_figures
+from specmargin.show.figures.payoff import pareto_figure, speedup_figure
 from specmargin.verbs.plan.drafter_plan import drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.lookup import find_device, find_model
-from specmargin.decisions.paying import outcome
+from specmargin.decisions.payoff import payoff
 from specmargin.decisions.plan import make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
@@ -108,7 +108,7 @@ def test_fixed_time_makes_depth_cheaper() -> None:
 
 def test_where_it_stops_paying() -> None:
     priced = pricer("llama-3.1-8b", "h100", "eagle", acceptance="0.5", context=16)
-    ((first, last),) = outcome(priced, Setting(max_depth=4), up_to=4096).paying
+    ((first, last),) = payoff(priced, Setting(max_depth=4), up_to=4096).paying
     assert first == 1
     grid = priced.grid([last, last + 1, last + 50], 4)
     gain = grid.goodput[:, 1:].max(axis=1) / grid.no_spec_goodput

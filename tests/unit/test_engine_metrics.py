@@ -25,7 +25,7 @@ from specmargin.live.engine_metrics import (
     read_engine,
     tokens_per_second,
 )
-from specmargin.live.polling import Server
+from specmargin.live.server import Server
 from tests.sglang_source import source
 
 SGLANG = """# TYPE sglang:num_running_reqs gauge

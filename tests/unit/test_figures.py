@@ -14,18 +14,18 @@ import pytest
 pytest.importorskip("altair")
 
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.explorer.choices import marked_row
-from specmargin.explorer.gallery import GALLERY, DoesNotApplyError, figure
-from specmargin.explorer.request_schema import PageRequest
-from specmargin.explorer.story import paragraphs
-from specmargin.explorer.view import View
-from specmargin.figures.figure import Figure, end_labels
-from specmargin.figures.files import rendered, save
-from specmargin.figures.roofline import crossing, intensity
-from specmargin.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
 from specmargin.modes import DRAFTERS as KINDS
 from specmargin.modes import POLICIES as POLICY_NAMES
 from specmargin.routing.profile import UNIFORM
+from specmargin.show.explorer.choices import marked_row
+from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.show.explorer.request_schema import PageRequest
+from specmargin.show.explorer.story import paragraphs
+from specmargin.show.explorer.view import View
+from specmargin.show.figures.figure import Figure, end_labels
+from specmargin.show.figures.files import rendered, save
+from specmargin.show.figures.roofline import crossing, intensity
+from specmargin.show.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
 from tests.scenarios import scenario
 
 
@@ -328,7 +328,7 @@ def test_price_draws_the_step_that_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_histogram_of_a_curve_is_a_distribution() -> None:
-    from specmargin.figures.acceptance import accepted_shares  # noqa: PLC0415
+    from specmargin.show.figures.acceptance import accepted_shares  # noqa: PLC0415
 
     shares = accepted_shares(parse_acceptance("0.7,0.5,0.2"), 5)
     assert sum(shares) == pytest.approx(1.0)

@@ -13,8 +13,8 @@ import pytest
 from lab.live.stub_engine import ModelRunnerOutput, Request, SchedulerOutput, configuration, specmargin_scheduler
 
 from specmargin.live.driver import Driver
-from specmargin.live.gating import ORDER, RETURNED, GateOrder, Returned, expectation
-from specmargin.live.pricing import StepDrafts, gate_prices
+from specmargin.live.gate_messages import ORDER, RETURNED, GateOrder, Returned, expectation
+from specmargin.live.gate_prices import StepDrafts, gate_prices
 from specmargin.live.sequences import StepDone
 from specmargin.live.vllm import outcomes
 from specmargin.policies.controller import Controller, ControllerSettings

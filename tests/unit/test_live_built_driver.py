@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specmargin.live.driver import Driver
-from specmargin.live.gating import Returned, expectation
+from specmargin.live.gate_messages import Returned, expectation
 from specmargin.live.narrator import Narrator
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.kernel import decide

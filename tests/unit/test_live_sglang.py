@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmargin.compiling import entry
+from specmargin.compiler import entry
 from specmargin.live.board import read_board
-from specmargin.live.making import make_policy
+from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.sglang.names import KEY, SUPPORTED
 from specmargin.live.sglang.rounds import start

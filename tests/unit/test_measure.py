@@ -26,7 +26,7 @@ from specmargin.measure.points import (
     scheduling_of,
     scheduling_runs,
 )
-from specmargin.measure.pricing import Fitted, is_noisy, price_file
+from specmargin.measure.price_file import Fitted, is_noisy, price_file
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order

@@ -12,9 +12,9 @@ import pytest
 
 from specmargin.architecture.types import ExpertPool
 from specmargin.errors import RoutingError
-from specmargin.routing.building import build_profile
 from specmargin.routing.capture import open_captures
-from specmargin.routing.counting import count
+from specmargin.routing.capture_profile import build_profile
+from specmargin.routing.counts import count
 from specmargin.routing.schema import as_text, parse_routing
 from specmargin.step import Step
 from tests.command_line import payload, run
@@ -124,7 +124,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
 def test_a_large_profile_is_well_under_a_megabyte() -> None:
     """48 layers of 256 experts, runs of 16, three categories."""
     generator = np.random.default_rng(0)
-    from specmargin.routing.counting import empty_counts  # noqa: PLC0415
+    from specmargin.routing.counts import empty_counts  # noqa: PLC0415
 
     counts = {}
     for name in ("code", "prose", "chat"):

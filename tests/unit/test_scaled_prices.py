@@ -12,7 +12,7 @@ from specmargin.catalog.prices import find_prices, law_book, measured_devices
 from specmargin.errors import CatalogError
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels.law import Terms
-from specmargin.prices.kernels.scaling import nearest_device, scaled_book
+from specmargin.prices.kernels.scaled import nearest_device, scaled_book
 from specmargin.sources import SourceKind
 from specmargin.step import Step
 from tests.scenarios import pricer

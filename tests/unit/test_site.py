@@ -17,9 +17,9 @@ from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
 from specmargin.errors import InputError
 from specmargin.formats import ENGINES
-from specmargin.site import building, coding, grids
-from specmargin.site.card import card_svg, headline
-from specmargin.site.templates import command_templates, templates
+from specmargin.show.site import build, codes, grids
+from specmargin.show.site.card import card_svg, headline
+from specmargin.show.site.templates import command_templates, templates
 from tests.cell_files import header_of, numbers_of, read_table, read_varints
 from tests.command_line import ended
 
@@ -32,7 +32,7 @@ CELL = grids.Cell(model="qwen3-8b", gpu="h100", gpus=1, engine="vllm", drafters=
 
 @given(st.lists(st.integers(-(2**40), 2**40)))
 def test_numbers_come_back(values: list[int]) -> None:
-    assert list(read_varints(coding.varints(values))) == values
+    assert list(read_varints(codes.varints(values))) == values
 
 
 @given(st.data())
@@ -45,7 +45,7 @@ def test_tables_come_back(data: st.DataObject) -> None:
         tokens: [np.array(data.draw(st.lists(numbers, min_size=n, max_size=n)), dtype=np.int64) for n in length]
         for tokens, length in zip(contexts, lengths, strict=True)
     }
-    content = coding.packed(b"{}", coding.coded(table))
+    content = codes.packed(b"{}", codes.coded(table))
     left = numbers_of(content)
     read = read_table(left, contexts, columns)
     assert list(left) == []
@@ -57,14 +57,14 @@ def test_tables_come_back(data: st.DataObject) -> None:
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1))
 def test_quantising_is_off_by_half_a_quantum_at_most(values: list[float]) -> None:
     exact = np.array(values)
-    restored = coding.quantised(exact, coding.QUANTUM) * coding.QUANTUM
-    assert np.abs(restored - exact).max() <= coding.QUANTUM / 2 * (1 + 1e-6)
+    restored = codes.quantised(exact, codes.QUANTUM) * codes.QUANTUM
+    assert np.abs(restored - exact).max() <= codes.QUANTUM / 2 * (1 + 1e-6)
 
 
 def test_a_smooth_table_takes_less_than_a_byte_per_number() -> None:
-    smooth = coding.quantised(np.sqrt(np.arange(1.0, 513.0)), coding.QUANTUM)
+    smooth = codes.quantised(np.sqrt(np.arange(1.0, 513.0)), codes.QUANTUM)
     table = {float(at): [smooth + at * column for column in range(4)] for at in (1, 2)}
-    assert len(coding.packed(b"", coding.coded(table))) < 2 * smooth.size
+    assert len(codes.packed(b"", codes.coded(table))) < 2 * smooth.size
 
 
 # --- the file of a cell ---
@@ -82,8 +82,8 @@ def test_a_file_holds_the_prices_to_a_millionth_of_a_step() -> None:
         for column, series in enumerate(row):
             count = min(series.size, 512)
             unit = np.interp(np.arange(1, count + 1), anchors[:, 0], anchors[:, 1])
-            error = np.abs(series[:count] * coding.QUANTUM - priced[column][:count] / unit)
-            assert error.max() <= coding.QUANTUM / 2 * (1 + 1e-6), (tokens, column)
+            error = np.abs(series[:count] * codes.QUANTUM - priced[column][:count] / unit)
+            assert error.max() <= codes.QUANTUM / 2 * (1 + 1e-6), (tokens, column)
         assert row[2].size == row[0].size and row[9].size == 512 // 9  # depth 1, and the last with a CUDA graph
 
 
@@ -99,7 +99,7 @@ def test_a_file_ends_with_the_last_number_that_the_page_reads() -> None:
     (memory,) = read_table(numbers, [0.0], 1 + sum(each["depth"] + 1 for each in header["drafters"])).values()
     assert list(numbers) == []
     held = CELL.pricer("eagle")[1].sequence_bytes(3, made.memory_contexts[0])
-    assert memory[header["drafters"][0]["columns"]["memory"] + 3][0] * coding.BYTES == held
+    assert memory[header["drafters"][0]["columns"]["memory"] + 3][0] * codes.BYTES == held
 
 
 def test_a_large_model_gets_the_gpus_it_needs() -> None:
@@ -116,7 +116,7 @@ def test_what_fits_nowhere_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@pytest.mark.parametrize("drafter", building.DRAFTERS)
+@pytest.mark.parametrize("drafter", build.DRAFTERS)
 def test_settings_have_slots_where_numbers_go(engine: str, drafter: str) -> None:
     made = templates(ENGINES[engine], find_drafter(drafter, bundled_model("qwen3.6-35b-a3b")))
     several = () if made["one_depth"] else ("many", "stops")
@@ -137,47 +137,47 @@ def test_commands_keep_no_made_up_number(engine: str) -> None:
 
 def test_names_are_checked_before_anything_is_priced() -> None:
     with pytest.raises(InputError, match=r"--models: 'qwen3\.6-35b' is not bundled; nearest"):
-        building.select("qwen3.6-35b", "h200", "vllm", "own")
+        build.select("qwen3.6-35b", "h200", "vllm", "own")
     with pytest.raises(InputError, match="h201"):
-        building.select("qwen3-8b", "h201", "vllm", "own")
+        build.select("qwen3-8b", "h201", "vllm", "own")
     with pytest.raises(InputError, match="unknown engine"):
-        building.select("qwen3-8b", "h200", "vlm", "own")
+        build.select("qwen3-8b", "h200", "vlm", "own")
     with pytest.raises(InputError, match="--drafters: 'ssd'"):
-        building.select("qwen3-8b", "h200", "vllm", "ssd")
+        build.select("qwen3-8b", "h200", "vllm", "ssd")
 
 
 def test_all_means_all() -> None:
-    chosen = building.select("all", "all", "all", "all")
+    chosen = build.select("all", "all", "all", "all")
     assert len(chosen.models) > 40 and len(chosen.gpus) > 12 and len(chosen.engines) == 4
 
 
 def test_a_model_without_a_head_has_no_mtp() -> None:
-    assert building.drafters_of("qwen3-8b", ("own", "mtp", "ngram")) == ("eagle", "ngram")
-    assert building.drafters_of("deepseek-v3", ("own", "ngram")) == ("mtp", "ngram")
+    assert build.drafters_of("qwen3-8b", ("own", "mtp", "ngram")) == ("eagle", "ngram")
+    assert build.drafters_of("deepseek-v3", ("own", "ngram")) == ("mtp", "ngram")
 
 
 def test_a_stopped_build_goes_on(tmp_path: Path) -> None:
     """Finished cells are kept; a missing file, a cut line and other inputs are built again."""
-    chosen = building.select("qwen3-8b", "h100,a10", "vllm", "own")
-    first, built = building.build_cells(chosen, tmp_path, 2)
+    chosen = build.select("qwen3-8b", "h100,a10", "vllm", "own")
+    first, built = build.build_cells(chosen, tmp_path, 2)
     assert built == 2 and all(outcome.path for outcome in first)
-    again, built = building.build_cells(chosen, tmp_path, 1)
+    again, built = build.build_cells(chosen, tmp_path, 1)
     assert built == 0 and again == first
     assert first[0].path is not None
     (tmp_path / first[0].path).unlink()
-    record = tmp_path / building.FINISHED
+    record = tmp_path / build.FINISHED
     record.write_text(record.read_text() + '{"key": "cut off')
-    _, built = building.build_cells(chosen, tmp_path, 1)
+    _, built = build.build_cells(chosen, tmp_path, 1)
     assert built == 1
-    more = building.select("qwen3-8b", "h100,a10", "vllm", "own,ngram")
-    _, built = building.build_cells(more, tmp_path, 1)
+    more = build.select("qwen3-8b", "h100,a10", "vllm", "own,ngram")
+    _, built = build.build_cells(more, tmp_path, 1)
     assert built == 2
 
 
 _KILLED = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from specmargin.site.building import _end_with_the_build
+from specmargin.show.site.build import _end_with_the_build
 context = multiprocessing.get_context("spawn")
 pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_the_build)
 print(pool.submit(os.getpid).result(), flush=True)
@@ -187,10 +187,10 @@ time.sleep(600)
 
 def test_workers_end_with_a_killed_build() -> None:
     """Its output is closed once nobody holds it: neither the build nor its worker."""
-    build = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE)
-    assert build.stdout is not None and int(build.stdout.readline()) != build.pid
-    build.kill()
-    build.communicate(timeout=60)
+    started = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE)
+    assert started.stdout is not None and int(started.stdout.readline()) != started.pid
+    started.kill()
+    started.communicate(timeout=60)
 
 
 # --- the card ---

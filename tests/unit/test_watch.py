@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from specmargin.cli.main import run
 from specmargin.errors import EngineError, InputError
 from specmargin.live.board import METRICS, Reading
-from specmargin.live.polling import Server, UnreachableError
-from specmargin.live.reading import ServerReading, interval, parse_metrics, server_reading
+from specmargin.live.readings import ServerReading, interval, parse_metrics, server_reading
+from specmargin.live.server import Server, UnreachableError
 from specmargin.live.settings_schema import Mode
 
 GAUGES = {"sequences": 8, "goodput_tokens_per_second": 1240, "expected_goodput_tokens_per_second": 1300, "hurdle": 0.21}

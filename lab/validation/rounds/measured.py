@@ -49,7 +49,7 @@ _TOLERANCE = 0.04  # relative errors beyond it weigh less: kernels that are pric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class MeasuredRounds:
     """Measured rounds of one engine. Depth −1: an engine without speculation."""
 
     name: str
@@ -71,7 +71,7 @@ def _document() -> dict[str, Any]:
     return document
 
 
-def measured_rounds(*, runner: str = "second", async_scheduling: bool = True) -> list[Rounds]:
+def measured_rounds(*, runner: str = "second", async_scheduling: bool = True) -> list[MeasuredRounds]:
     """The engines of this runner and scheduling; by default those of vLLM's own defaults."""
     chosen = [
         engine
@@ -81,7 +81,7 @@ def measured_rounds(*, runner: str = "second", async_scheduling: bool = True) ->
     return [_rounds(engine, engine["name"]) for engine in chosen]
 
 
-def earlier_rounds() -> Rounds:
+def earlier_rounds() -> MeasuredRounds:
     """15 rounds of another run, which no term is fitted to. Their drafts share experts: only depth 0 and 1 compare."""
     return _rounds(_document()["earlier"], "earlier run")
 
@@ -92,12 +92,12 @@ def conditions() -> str:
     return f"{document['engine']}; {document['gpu']}; drafts {document['drafts']}"
 
 
-def _rounds(engine: dict[str, Any], name: str) -> Rounds:
+def _rounds(engine: dict[str, Any], name: str) -> MeasuredRounds:
     batch, depth, context, milliseconds = (
         np.array([row[key] for row in engine["rows"]], dtype=np.float64)
         for key in ("batch", "depth", "context", "round_ms")
     )
-    return Rounds(
+    return MeasuredRounds(
         name=name,
         model=engine["model"],
         drafter=engine["drafter"],
@@ -127,7 +127,7 @@ def round_pricer(model: str, drafter: str, prices: str, engine_time: EngineTime)
     return Pricer(scenario)
 
 
-def predicted_seconds(rounds: Rounds, prices: str, engine_time: EngineTime) -> FloatArray:
+def predicted_seconds(rounds: MeasuredRounds, prices: str, engine_time: EngineTime) -> FloatArray:
     pricer = round_pricer(rounds.model, rounds.drafter, prices, engine_time)
     deepest = int(max(rounds.depth.max(), 1.0))
     grid = pricer.grid(rounds.batch, deepest, rounds.context)
@@ -139,7 +139,7 @@ def predicted_seconds(rounds: Rounds, prices: str, engine_time: EngineTime) -> F
 # --- engine time ---
 
 
-def fitted_engine_time(prices: str, rounds: list[Rounds] | None = None) -> EngineTime:
+def fitted_engine_time(prices: str, rounds: list[MeasuredRounds] | None = None) -> EngineTime:
     """Terms with the least relative error on the rounds within the graph limit, none negative."""
     chosen = measured_rounds() if rounds is None else rounds
     features, unexplained, seconds = [], [], []
@@ -168,7 +168,7 @@ def fitted_engine_time(prices: str, rounds: list[Rounds] | None = None) -> Engin
     return EngineTime(**values, graph_limit=GRAPH_LIMIT, source=source)
 
 
-def _features(rounds: Rounds) -> FloatArray:
+def _features(rounds: MeasuredRounds) -> FloatArray:
     """How often each term occurs in a round, in the order of `TERMS`."""
     batch, depth = rounds.batch, rounds.depth
     drafting, off = depth > 0, depth == 0
@@ -202,7 +202,7 @@ class RoundLine:
     bias: float
 
 
-def held_out_rounds(source: str) -> Iterator[tuple[Rounds, FloatArray]]:
+def held_out_rounds(source: str) -> Iterator[tuple[MeasuredRounds, FloatArray]]:
     """Every engine, and what its rounds take by terms that were fitted to the other models."""
     engines = measured_rounds()
     for model in dict.fromkeys(engine.model for engine in engines):
@@ -225,7 +225,7 @@ def round_lines() -> Iterator[RoundLine]:
 
 
 def _line(
-    name: str, source: str, engines: list[Rounds], time: EngineTime, *, shallowest: int = -1, deepest: int = 99
+    name: str, source: str, engines: list[MeasuredRounds], time: EngineTime, *, shallowest: int = -1, deepest: int = 99
 ) -> RoundLine:
     errors = []
     for engine in engines:

@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.terminal import console, parser, run
 from lab.validation.served.peer import aiconfigurator
 from lab.validation.served.report import report
-from specmargin.figures.files import check_target
+from specmargin.show.figures.files import check_target
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 
 from lab.validation.served.errors import ServedReport
-from specmargin.figures.figure import Figure, rounded, table
-from specmargin.figures.validation import axes, diagonals, error_lines, median_error
+from specmargin.show.figures.figure import Figure, rounded, table
+from specmargin.show.figures.validation import axes, diagonals, error_lines, median_error
 
 _ENGINES = ("vllm", "sglang", "trtllm")
 _SIDE = 250

@@ -15,7 +15,7 @@ from lab.validation.served.figure import predicted_against_measured
 from lab.validation.served.peer import aiconfigurator
 from lab.validation.served.rows import ServedRow, served_rows
 from lab.validation.served.tpot import Wrapper
-from specmargin.figures.files import save
+from specmargin.show.figures.files import save
 
 
 def report(out: Console, *, peer: int = 0, seed: int = 0, figure: Path | None = None) -> list[Accuracy]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from specmargin.decisions.scenario import Scenario
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 _SHOWN_ROWS, _SHOWN_COLUMNS = 12, 8  # of a notebook's table
@@ -97,7 +97,7 @@ class Answer(ABC, Generic[RequestKind]):
         if isinstance(outputs, TableOutputs) and outputs.output is not None:
             write_table(outputs.output, self.table(), force=outputs.force)
         if isinstance(outputs, ChartOutputs) and outputs.plot is not None:
-            from specmargin.figures.files import save  # noqa: PLC0415 (an extra)
+            from specmargin.show.figures.files import save  # noqa: PLC0415 (an extra)
 
             save(self.plot(), outputs.plot)
         return self

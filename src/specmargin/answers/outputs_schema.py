@@ -52,7 +52,7 @@ class ChartOutputs(TableOutputs):
 
     def check(self) -> None:
         if self.plot is not None:
-            from specmargin.figures.files import check_target  # noqa: PLC0415 (an extra)
+            from specmargin.show.figures.files import check_target  # noqa: PLC0415 (an extra)
 
             check_target(self.plot, force=self.force)
         super().check()

@@ -18,11 +18,10 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 from pydantic import BeforeValidator, Field, ValidationError
 
 from specmargin.errors import ScenarioError
+from specmargin.limits import MAX_BATCH, MAX_DEPTH
 from specmargin.modes import DRAFTERS, ENGINES, Parallel, Placement, RooflineForm
 from specmargin.schema import StrictModel, first_complaint
 
-MAX_BATCH = 65_536
-MAX_DEPTH = 64
 MAX_CONTEXT = 1 << 24
 #: Why some verbs refuse a field.
 NO_ACCEPTANCE = "no price depends on acceptance"

@@ -18,7 +18,7 @@ from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
-from specmargin.prices.kernels.scaling import nearest_device, scaled_book
+from specmargin.prices.kernels.scaled import nearest_device, scaled_book
 from specmargin.prices.llamacpp import LlamaCppPrices
 from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA

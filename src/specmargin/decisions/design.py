@@ -11,11 +11,12 @@ from itertools import product
 from typing import assert_never
 
 from specmargin.architecture.variants import ExpertShape, reshaped, shape_of
-from specmargin.decisions.plan import MAX_BATCH, check_range
+from specmargin.decisions.plan import check_range
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.errors import ParallelismError, ScenarioError
+from specmargin.limits import MAX_BATCH
 from specmargin.modes import Hold
 from specmargin.routing.profile import ModelRouting
 from specmargin.sources import Source, assumed

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specmargin.decisions.plan import MAX_BATCH, check_range
+from specmargin.decisions.plan import check_range
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.unverified import unverified_seconds
 from specmargin.errors import AcceptanceError
+from specmargin.limits import MAX_BATCH
 from specmargin.prices.drafters import round_seconds
 from specmargin.step import Step
 

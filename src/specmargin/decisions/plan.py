@@ -9,14 +9,14 @@ import numpy as np
 
 from specmargin.acceptance.survival import break_even_acceptance
 from specmargin.decisions.grid import Grid
-from specmargin.decisions.paying import Loss, Ranges, outcome, stops_at_context
+from specmargin.decisions.payoff import Loss, Ranges, payoff, stops_at_context
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.errors import ScenarioError
+from specmargin.limits import MAX_BATCH
 
-MAX_BATCH = 65_536
 HORIZON = 8192  # the largest batch at which it is asked whether speculation pays
 
 
@@ -84,8 +84,8 @@ def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_g
     held = setting.held_depth(grid)
     largest, no_spec_largest = setting.largest_batch(pricer, held), pricer.no_spec_largest_batch
     horizon = min(max(largest, 1), HORIZON)
-    under = outcome(pricer, setting, up_to=horizon)
-    graph_free = outcome(pricer.with_every_graph(), Setting(max_depth=setting.max_depth), up_to=horizon)
+    under = payoff(pricer, setting, up_to=horizon)
+    graph_free = payoff(pricer.with_every_graph(), Setting(max_depth=setting.max_depth), up_to=horizon)
     return Plan(
         pricer=pricer,
         rows=plan_rows(pricer, batches, setting, min_gain=min_gain),

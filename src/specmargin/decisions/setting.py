@@ -11,9 +11,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import DepthTable, Schedule, spread
 from specmargin.errors import ScenarioError, ScheduleError
+from specmargin.limits import MAX_DEPTH
 from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray
-
-MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

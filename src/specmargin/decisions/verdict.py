@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specmargin.decisions.paying import Ranges
+from specmargin.decisions.payoff import Ranges
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.phrases import listed, say

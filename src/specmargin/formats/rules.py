@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from specmargin.decisions.plan import MAX_BATCH
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
+from specmargin.limits import MAX_BATCH
 from specmargin.phrases import fill
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from specmargin.errors import EngineError
 from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
-from specmargin.live.gating import GateOrder
+from specmargin.live.gate_messages import GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, Drafts, LiveRequest, StepDone
 from specmargin.live.settings_schema import Mode

@@ -18,8 +18,8 @@ from prometheus_client.samples import Sample
 from specmargin.acceptance.schema import AcceptanceFile, CategoryFile
 from specmargin.acceptance.survival import Survival
 from specmargin.errors import AcceptanceError, EngineError
-from specmargin.live.polling import Server, UnreachableError
-from specmargin.live.reading import parse_metrics
+from specmargin.live.readings import parse_metrics
+from specmargin.live.server import Server, UnreachableError
 from specmargin.sources import assumed
 
 _SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")  # labels of ranks that share their requests

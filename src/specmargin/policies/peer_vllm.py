@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specmargin.acceptance.bank import Rounds
-from specmargin.compiling import entry
+from specmargin.compiler import entry
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.policies.policy import Decision, Outcome, WholeDrafts
 from specmargin.step import FloatArray, IntArray

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from specmargin.compiling import entry
+from specmargin.compiler import entry
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specmargin.compiling import compiled, compiled_entry
+from specmargin.compiler import compiled, compiled_entry
 from specmargin.policies.kernel.decide import (
     GATED,
     choose_depth,
@@ -18,7 +18,7 @@ from specmargin.policies.kernel.decide import (
 )
 from specmargin.policies.kernel.types import Expectation
 from specmargin.simulator.costs import draft_alike, draft_ragged, target_seconds
-from specmargin.simulator.scheduling import arrive, close, commit, log_is_full, schedule
+from specmargin.simulator.scheduler import arrive, close, commit, log_is_full, schedule
 from specmargin.simulator.state import ARRIVE, DEPTH, OUTCOME, VERIFY, RequestRow, Simulation, State
 from specmargin.step import IntArray
 

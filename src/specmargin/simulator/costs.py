@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specmargin.compiling import compiled
+from specmargin.compiler import compiled
 from specmargin.policies.kernel.prices import at_context, drafting_seconds, locate, ragged_parts
 from specmargin.simulator.state import Simulation
 from specmargin.simulator.tables import StepTables

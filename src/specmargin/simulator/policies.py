@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from specmargin.caching import IdentityCache
+from specmargin.caches import IdentityCache
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, ScenarioError, nearest_names

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.caching import IdentityCache
+from specmargin.caches import IdentityCache
 from specmargin.errors import ScenarioError
 from specmargin.policies.policy import Decision, Outcome, Policy
 from specmargin.policies.rules import schedule_kernel

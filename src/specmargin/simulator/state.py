@@ -142,7 +142,7 @@ class TimeBin:
     block_seconds: float
 
 
-class Rounds(NamedTuple):
+class ReplayedRounds(NamedTuple):
     """The rounds that requests replay."""
 
     accepted: IntArray
@@ -196,7 +196,7 @@ class Log(NamedTuple):
 class Simulation(NamedTuple):
     """The arguments of the compiled loop."""
 
-    rounds: Rounds
+    rounds: ReplayedRounds
     limits: Limits
     tables: StepTables
     log: Log
@@ -204,8 +204,8 @@ class Simulation(NamedTuple):
     kernel: Kernel  # of a compiled policy
 
 
-def rounds_of(bank: RoundBank) -> Rounds:
-    return Rounds(
+def rounds_of(bank: RoundBank) -> ReplayedRounds:
+    return ReplayedRounds(
         accepted=bank.accepted, survival=bank.survival, first=bank.first_by_round, length=bank.length_by_round
     )
 

@@ -11,7 +11,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.measure.fit import Steps
-from specmargin.measure.pricing import Row, fitted_rows, usable
+from specmargin.measure.price_file import Row, fitted_rows, usable
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.prices.model import ledger
 from specmargin.step import FloatArray, IntArray, Step

@@ -23,7 +23,6 @@ from specmargin.answers.outputs_schema import ChartOutputs
 from specmargin.answers.request_schema import (
     FULL_DRAFTS,
     LOAD,
-    MAX_DEPTH,
     NO_ACCEPTANCE,
     NO_OFF_TIME,
     QUESTION,
@@ -33,14 +32,15 @@ from specmargin.answers.request_schema import (
 )
 from specmargin.answers.verb import verb
 from specmargin.errors import ScenarioError, needs_extra
+from specmargin.limits import MAX_DEPTH
 
 if TYPE_CHECKING:
     from specmargin.architecture.types import Architecture, ExpertPool
     from specmargin.decisions.amdahl import Amdahl
     from specmargin.decisions.scenario import Scenario
-    from specmargin.figures.figure import Chart
-    from specmargin.routing.grouping import GroupingLine
+    from specmargin.routing.groups import GroupingLine
     from specmargin.routing.profile import RoutingProfile
+    from specmargin.show.figures.figure import Chart
 
 _WORTH_IT = 0.05  # saved fraction of the distinct experts that would justify a scheduler change
 
@@ -216,7 +216,7 @@ class CoverageAnswer(Answer[CoverageRequest]):
         yield from sourced({"routing": self.profile.source, "model": self.architecture.source})
 
     def chart(self) -> Chart:
-        from specmargin.figures.experts import coverage_figure
+        from specmargin.show.figures.experts import coverage_figure
 
         name, profile = self.architecture.name, self.profile
         return coverage_figure(name, profile.name, self.rows_by_positions, profile.source).chart()
@@ -240,7 +240,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 def _grouping(request: CoverageRequest, capture: str, architecture: Architecture, pool: ExpertPool) -> GroupingAnswer:
     with needs_extra("profile"):
         from specmargin.routing.capture import open_captures
-        from specmargin.routing.grouping import grouping_savings
+        from specmargin.routing.groups import grouping_savings
 
     lines = grouping_savings(open_captures([capture]), experts=pool.experts)
     return GroupingAnswer(request=request, architecture=architecture, lines=lines)

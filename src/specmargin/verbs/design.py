@@ -23,15 +23,16 @@ from pydantic import BeforeValidator, Field
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced
 from specmargin.answers.outputs_schema import ChartOutputs
-from specmargin.answers.request_schema import MAX_BATCH, QUESTION, DepthField, ScenarioRequest, listed, parse_shares
+from specmargin.answers.request_schema import QUESTION, DepthField, ScenarioRequest, listed, parse_shares
 from specmargin.answers.verb import Progress, silent, tracked, verb
+from specmargin.limits import MAX_BATCH
 from specmargin.modes import Hold
 from specmargin.sources import weakest
 
 if TYPE_CHECKING:
     from specmargin.decisions.design import Design, DesignRow
     from specmargin.decisions.scenario import Scenario
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
 
 _SHOWN = 12
 _EQUAL = {Hold.ACTIVE: "active", Hold.TOTAL: "active and total"}
@@ -177,7 +178,7 @@ class DesignAnswer(Answer[DesignRequest]):
         yield from sourced(design.sources)
 
     def chart(self) -> Chart:
-        from specmargin.figures.design import design_figure
+        from specmargin.show.figures.design import design_figure
 
         return design_figure(self.design).chart()
 

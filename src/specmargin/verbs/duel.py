@@ -17,15 +17,16 @@ from pydantic import Field
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right, sourced
 from specmargin.answers.outputs_schema import ChartOutputs
-from specmargin.answers.request_schema import LOAD, MAX_BATCH, QUESTION, ContextField, DrafterField, ScenarioRequest
+from specmargin.answers.request_schema import LOAD, QUESTION, ContextField, DrafterField, ScenarioRequest
 from specmargin.answers.verb import verb
+from specmargin.limits import MAX_BATCH
 from specmargin.words import UNVERIFIED, duration
 
 if TYPE_CHECKING:
     from specmargin.decisions.duel import Duel, Side
     from specmargin.decisions.pricer import Pricer
     from specmargin.decisions.scenario import Scenario
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
 
 
 class DuelRequest(ScenarioRequest):
@@ -120,8 +121,8 @@ class DuelAnswer(Answer[DuelRequest]):
 
     def chart(self) -> Chart:
         """Goodput of both sides."""
-        from specmargin.figures.duel import duel_figure
-        from specmargin.figures.words import step_source
+        from specmargin.show.figures.duel import duel_figure
+        from specmargin.show.figures.words import step_source
 
         return duel_figure(self.table(), verdict=self.verdict, source=step_source(self.pricer)).chart()
 

@@ -28,7 +28,7 @@ from specmargin.answers.verb import verb
 from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
-    from specmargin.explorer.uploads import Uploads
+    from specmargin.show.explorer.uploads import Uploads
 
 
 class ExploreRequest(Request):
@@ -56,9 +56,9 @@ def explore(request: ExploreRequest, outputs: Outputs | None = None) -> None:
     with needs_extra("explore"):
         import uvicorn
 
-        from specmargin.explorer.guard import allowed_hosts, is_loopback
-        from specmargin.explorer.server import make_app
-        from specmargin.explorer.uploads import Uploads
+        from specmargin.show.explorer.guard import allowed_hosts, is_loopback
+        from specmargin.show.explorer.server import make_app
+        from specmargin.show.explorer.uploads import Uploads
     uploads, host = Uploads(), request.host
     start = _start_query(request.model, request.gpu, uploads)
     token = None if is_loopback(host) else secrets.token_urlsafe(24)

@@ -40,7 +40,7 @@ from specmargin.measure.steps import Order, check_engine, measure_steps
 from specmargin.prices.measured_schema import EngineFields, as_text
 
 if TYPE_CHECKING:
-    from specmargin.measure.pricing import Fitted
+    from specmargin.measure.price_file import Fitted
 
 _LIST = Shown(metavar="LIST")
 _RESOLVED = 2.0  # high / low beyond which the steps hardly depend on the parameter
@@ -213,7 +213,7 @@ def measure_vllm(
                 watch=lambda run, total, done: update(f"engine {run}", total, done),
             )
     with needs_extra("measure"):
-        from specmargin.measure.pricing import price_file
+        from specmargin.measure.price_file import price_file
 
     method = str((order.speculative or {}).get("method", ""))
     fitted = price_file(records.rows(), records.engines(), architecture, drafter_method=method)

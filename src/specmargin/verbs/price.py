@@ -16,24 +16,17 @@ from pydantic import Field
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced, warned
 from specmargin.answers.outputs_schema import ChartOutputs
-from specmargin.answers.request_schema import (
-    FULL_DRAFTS,
-    LOAD,
-    MAX_DEPTH,
-    NO_ACCEPTANCE,
-    NO_OFF_TIME,
-    BatchField,
-    ScenarioRequest,
-)
+from specmargin.answers.request_schema import FULL_DRAFTS, LOAD, NO_ACCEPTANCE, NO_OFF_TIME, BatchField, ScenarioRequest
 from specmargin.answers.verb import verb
+from specmargin.limits import MAX_DEPTH
 from specmargin.words import UNVERIFIED, amount, duration
 
 if TYPE_CHECKING:
     from specmargin.decisions.ledger import Ledger
     from specmargin.decisions.scenario import Scenario
     from specmargin.decisions.unverified import UnverifiedRound
-    from specmargin.figures.figure import Chart
     from specmargin.prices.model import ComponentPrice
+    from specmargin.show.figures.figure import Chart
 
 
 class PriceRequest(ScenarioRequest):
@@ -142,7 +135,7 @@ class PriceAnswer(Answer[PriceRequest]):
         yield from sourced(ledger.pricer.step_sources)
 
     def chart(self) -> Chart:
-        from specmargin.figures.step import step_figure
+        from specmargin.show.figures.step import step_figure
 
         return step_figure(
             self.ledger.pricer,

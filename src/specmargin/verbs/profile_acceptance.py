@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specmargin.acceptance.estimate import SurvivalEstimate
     from specmargin.acceptance.temperatures import Temperatures
     from specmargin.answers.ladder_prices import LadderPrices
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
 
 _ENDING = ".acceptance.json"
 _SAMPLED = 512  # rounds that a profile keeps
@@ -101,7 +101,7 @@ class ProfileAcceptanceOutputs(Outputs):
     def check(self) -> None:
         super().check()
         if self.plot is not None:
-            from specmargin.figures.files import check_target
+            from specmargin.show.figures.files import check_target
 
             check_target(self.plot, force=self.force)
 
@@ -261,7 +261,7 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
         if outputs.output is not None and outputs.name is not None:
             write_text(outputs.output, as_text(self.profile(outputs.name)), force=outputs.force)
         if outputs.plot is not None:
-            from specmargin.figures.files import save
+            from specmargin.show.figures.files import save
 
             save(self.plot(), outputs.plot)
         return self
@@ -309,8 +309,8 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
     def chart(self) -> Chart:
         """The ladder of policies."""
         from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices
-        from specmargin.figures.ladder import ladder_figure
         from specmargin.policies.study.ladder import LadderRow
+        from specmargin.show.figures.ladder import ladder_figure
 
         rows = [
             (
@@ -362,7 +362,7 @@ def _temperatures_words(fitted: Temperatures, path: Path) -> str:
 
 def _metrics(request: ProfileAcceptanceRequest, address: str, outputs: ProfileAcceptanceOutputs) -> MetricsAnswer:
     from specmargin.live.engine_metrics import acceptance_of, read_engine
-    from specmargin.live.polling import Server
+    from specmargin.live.server import Server
 
     profile = acceptance_of(read_engine(Server.from_address(address)), outputs.name or "metrics")
     return MetricsAnswer(request=request, profile=profile, output=outputs.output)

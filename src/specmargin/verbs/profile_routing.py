@@ -76,9 +76,9 @@ def profile_routing(
     request: ProfileRoutingRequest, *, outputs: ProfileRoutingOutputs | None = None, progress: Progress = silent
 ) -> ProfileRoutingAnswer:
     with needs_extra("profile"):
-        from specmargin.routing.building import build_profile
         from specmargin.routing.capture import open_captures
-        from specmargin.routing.counting import count
+        from specmargin.routing.capture_profile import build_profile
+        from specmargin.routing.counts import count
 
     output = None if outputs is None else outputs.output
     captures = open_captures(list(request.files))

@@ -19,12 +19,12 @@ from specmargin.answers.blocks import Block, Line
 from specmargin.answers.outputs_schema import FILE, Outputs
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import InputError, needs_extra
-from specmargin.explorer.request_schema import PageRequest
 from specmargin.files import write_text
+from specmargin.show.explorer.request_schema import PageRequest
 
 if TYPE_CHECKING:
     from specmargin.decisions.scenario import Scenario
-    from specmargin.explorer.view import View
+    from specmargin.show.explorer.view import View
 
 
 class ReportOutputs(Outputs):
@@ -39,9 +39,9 @@ class ReportOutputs(Outputs):
 @verb(PageRequest, outputs=ReportOutputs)
 def report(request: PageRequest, outputs: ReportOutputs | None = None, progress: Progress = silent) -> ReportAnswer:
     with needs_extra("explore"):
-        from specmargin.explorer.gallery import GALLERY
-        from specmargin.explorer.report import Origin, page
-        from specmargin.explorer.view import View
+        from specmargin.show.explorer.gallery import GALLERY
+        from specmargin.show.explorer.report import Origin, page
+        from specmargin.show.explorer.view import View
     gc.set_threshold(200_000)  # by default a tenth of the time: figures are many small objects, and none is garbage
     view = View(request=request)
     with progress("drawing", len(GALLERY)) as advance:

@@ -26,9 +26,7 @@ from specmargin.answers.outputs_schema import FILE, ChartOutputs, Outputs
 from specmargin.answers.request_schema import (
     DRAFTS,
     LOAD,
-    MAX_BATCH,
     MAX_CONTEXT,
-    MAX_DEPTH,
     MODEL,
     NUMBER,
     PRICES,
@@ -39,13 +37,14 @@ from specmargin.answers.request_schema import (
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import InputError, ScenarioError, needs_extra
 from specmargin.files import check_table, read_toml, write_columns
+from specmargin.limits import MAX_BATCH, MAX_DEPTH
 from specmargin.modes import POLICIES
 from specmargin.words import duration
 
 if TYPE_CHECKING:
     from specmargin.answers.simulation_schema import SimulationFile
     from specmargin.decisions.scenario import Scenario
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
     from specmargin.simulator.results import Result
 
 _MAX_REQUESTS = 10_000_000
@@ -344,7 +343,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
 
     def chart(self) -> Chart:
         """One policy over time, or several side by side."""
-        from specmargin.figures.simulation import (
+        from specmargin.show.figures.simulation import (
             SIMULATOR,
             Run,
             Words,

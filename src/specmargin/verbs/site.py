@@ -74,8 +74,8 @@ class SiteRequest(Request):
 @verb(SiteRequest, outputs=Outputs, waiting="writing pages")
 def site(request: SiteRequest, progress: Progress = silent) -> SiteAnswer:
     with needs_extra("explore"):
-        from specmargin.site.building import build_cells, select
-        from specmargin.site.pages import write_pages
+        from specmargin.show.site.build import build_cells, select
+        from specmargin.show.site.pages import write_pages
     out = request.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give the name of a folder")

@@ -40,7 +40,7 @@ from specmargin.verbs.simulate import flat
 from specmargin.words import duration
 
 if TYPE_CHECKING:
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
     from specmargin.simulator.sweep import Runner, SweepCounts
 
 _SHOWN = 20  # rows on a terminal
@@ -97,7 +97,7 @@ class SweepOutputs(Outputs):
         if self.table is not None:
             check_table(self.table, force=self.force)
         if self.plot is not None:
-            from specmargin.figures.files import check_target
+            from specmargin.show.figures.files import check_target
 
             check_target(self.plot, force=self.force)
 
@@ -188,7 +188,7 @@ class SweepAnswer(Answer[SweepRequest]):
         if isinstance(outputs, SweepOutputs) and outputs.table is not None:
             write_table(outputs.table, self.table(), force=outputs.force)
         if isinstance(outputs, SweepOutputs) and outputs.plot is not None:
-            from specmargin.figures.files import save
+            from specmargin.show.figures.files import save
 
             save(self.plot(), outputs.plot)
         return self
@@ -208,7 +208,7 @@ class SweepAnswer(Answer[SweepRequest]):
 
     def chart(self) -> Chart:
         """Goodput against the time between tokens, one line per policy."""
-        from specmargin.figures.simulation import SIMULATOR, Words, pareto_figure
+        from specmargin.show.figures.simulation import SIMULATOR, Words, pareto_figure
 
         rows = [row for row in self.table() if row["error"] is None and row.get("tpot_seconds_p50") is not None]
         if not rows:

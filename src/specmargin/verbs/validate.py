@@ -28,8 +28,8 @@ from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     from specmargin.decisions.scenario import Scenario
-    from specmargin.figures.figure import Chart
     from specmargin.prices.measured_schema import PriceFile
+    from specmargin.show.figures.figure import Chart
     from specmargin.validation.sources import CommonGrid, StepErrors
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -159,7 +159,7 @@ class ValidateAnswer(Answer[ValidateRequest]):
         )
 
     def chart(self) -> Chart:
-        from specmargin.figures.measured import residual_figure
+        from specmargin.show.figures.measured import residual_figure
 
         if not self.measured:
             raise InputError("no measured steps to draw; name a file of `specmargin measure vllm`")

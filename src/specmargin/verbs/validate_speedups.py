@@ -24,7 +24,7 @@ from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
-    from specmargin.figures.figure import Chart
+    from specmargin.show.figures.figure import Chart
     from specmargin.validation.speedups import PredictedPoint, Ranges, SpeedupLine, SpeedupReport
 
 _SHOWN_ROWS = 20
@@ -116,7 +116,7 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
             yield _coverage(self.report, self.ranges)
 
     def chart(self) -> Chart:
-        from specmargin.figures.validation import speedups_figure
+        from specmargin.show.figures.validation import speedups_figure
 
         return speedups_figure(self.report).chart()
 

@@ -12,8 +12,8 @@ from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
-from specmargin.live.gating import Returned, expectation
-from specmargin.live.making import make_policy
+from specmargin.live.gate_messages import Returned, expectation
+from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.policy import Decision, Outcome

@@ -21,13 +21,13 @@ from specmargin.live.release import reason
 from specmargin.live.sglang.names import KEY, board_folder, logger
 
 if TYPE_CHECKING:
-    from specmargin.live.sglang.rounds import Rounds
+    from specmargin.live.sglang.rounds import SglangRounds
 
 
 class SpecmarginParams(AdaptiveSpeculativeParams):
     """Implements SGLang's `AdaptiveSpecPolicy`."""
 
-    _rounds: Rounds | None = None
+    _rounds: SglangRounds | None = None
 
     def __init__(self, initial_steps: int, cfg_path: str | None = None) -> None:
         super().__init__(initial_steps, cfg_path)  # refuses what SGLang refuses
@@ -64,7 +64,7 @@ def _is_configured(path: Path) -> bool:
     return False
 
 
-def _start(path: Path, own_steps: list[int]) -> Rounds | None:
+def _start(path: Path, own_steps: list[int]) -> SglangRounds | None:
     """None, with a line in the log, if this rank or another cannot start."""
     engine, board = _metrics()
     rounds, problem = None, None

@@ -23,8 +23,8 @@ from llvmlite.binding import get_host_cpu_name
 from specmargin._version import __version__
 from specmargin.errors import EngineError
 from specmargin.files import read_json
-from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
+from specmargin.live.driver_builder import build_driver
 from specmargin.live.narrator import Narrator
 from specmargin.live.policy_schema import PolicyFile, parse_policy, policy_text, read_policy
 from specmargin.live.sequences import StepDone
@@ -38,7 +38,7 @@ _LOG_ROUNDS = 64  # between checks whether a log line is due
 
 
 @dataclass(kw_only=True)
-class Rounds:
+class SglangRounds:
     driver: Driver
     narrator: Narrator
     steps: tuple[int, ...]  # depths that SGLang prepares: those of its own configuration, and those that may be chosen
@@ -123,7 +123,7 @@ def start(
     board: Path | None,
     log: Callable[[str], None],
     warn: Callable[[str], None],
-) -> Rounds:
+) -> SglangRounds:
     """From Specmargin's part of the file of `--speculative-adaptive-config`, whose own part names `own_steps`."""
     settings, policy = read_config(path)
     steps = _steps(settings, policy, own_steps)
@@ -137,7 +137,7 @@ def start(
         by_rank=True,
         graph_positions="planned",
     )
-    return Rounds(
+    return SglangRounds(
         driver=driver,
         narrator=Narrator(driver=driver, every_seconds=settings.log_seconds, log=log),
         steps=steps,

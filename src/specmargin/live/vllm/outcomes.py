@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from specmargin.live.driver import Driver
-from specmargin.live.gating import RETURNED, Returned, expectation
+from specmargin.live.gate_messages import RETURNED, Returned, expectation
 from specmargin.live.sequences import StepDone
 from specmargin.step import IntArray
 

@@ -31,7 +31,7 @@ def register() -> None:
         requests = _request(self) if _is_configured(self) else []
         config = _create(functools.partial(create, self, *args, **kwargs), self, requests)
         if _is_configured(config):
-            from specmargin.live.vllm.configuring import configure  # noqa: PLC0415  # no cost without configuration
+            from specmargin.live.vllm.configuration import configure  # noqa: PLC0415  # no cost without configuration
 
             configure(config)
         return config
@@ -44,7 +44,7 @@ def _request(args: Any) -> list[Callable[[Any], None]]:
     """Ask for a gate, and for CUDA graphs of every depth that may be chosen. Returns what undoes it. Never raises: a
     mistake in the settings is told later."""
     try:
-        from specmargin.live.vllm.configuring import request  # noqa: PLC0415  # no cost without configuration
+        from specmargin.live.vllm.configuration import request  # noqa: PLC0415  # no cost without configuration
 
         return request(args)
     except Exception:  # the configuration is as the user gave it
@@ -71,7 +71,7 @@ def _refuses_gate(config: Any, args: Any, requests: list[Callable[[Any], None]])
 
     if remove_gate not in requests:
         return False
-    from specmargin.live.vllm.configuring import gate_refused  # noqa: PLC0415
+    from specmargin.live.vllm.configuration import gate_refused  # noqa: PLC0415
 
     if not gate_refused(config):
         return False

@@ -22,8 +22,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from specmargin.live.capture import Identity, PartWriter, drain
 from specmargin.live.sequences import LiveRequest
 from specmargin.live.settings_schema import CaptureSettings, read_settings
+from specmargin.live.vllm.identity import bank_identity
 from specmargin.live.vllm.names import KEY
-from specmargin.live.vllm.naming import bank_identity
 
 logger = init_logger("vllm.specmargin")
 _MAX_QUEUED_BYTES = 64e6

@@ -20,15 +20,15 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
 from specmargin.live.board import write_fault_board
-from specmargin.live.building import build_driver
 from specmargin.live.driver import Driver
-from specmargin.live.gating import ORDER
+from specmargin.live.driver_builder import build_driver
+from specmargin.live.gate_messages import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
 from specmargin.live.vllm.graphs import FLAG
+from specmargin.live.vllm.identity import bank_identity
 from specmargin.live.vllm.names import KEY
-from specmargin.live.vllm.naming import bank_identity
 from specmargin.live.vllm.outcomes import step_done
 
 logger = init_logger("vllm.specmargin")

@@ -137,9 +137,9 @@ def _report_graphs() -> None:
 def _install_gate() -> None:
     """The gate of vLLM's second runner. Without it the server runs with depth control only."""
     try:
-        from specmargin.live.vllm.gate import installing  # noqa: PLC0415  # the second runner is not everywhere
+        from specmargin.live.vllm.gate import installation  # noqa: PLC0415  # the second runner is not everywhere
 
-        installing.install()
+        installation.install()
     except Exception as error:
         logger.warning_once("Specmargin: drafts are not gated on the GPU (%s).", error)
 

@@ -11,7 +11,7 @@ import numpy as np
 from specmargin.architecture.types import LatentAttention
 from specmargin.errors import InputError
 from specmargin.measure.gpu.shapes import ExpertShape, Shapes
-from specmargin.prices.kernels.fitting import Samples, fit
+from specmargin.prices.kernels.fit import Samples, fit
 from specmargin.prices.kernels.kinds import expert_variant, grouped_variant, shape_key
 from specmargin.prices.kernels.law import Evidence, Law, Terms
 from specmargin.prices.kernels.terms import attention_terms, expert_terms, gemm_terms

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.compiling import HandleBase, StructType, compiled, compiled_entry, define_handle, entry, fast_entry
+from specmargin.compiler import HandleBase, StructType, compiled, compiled_entry, define_handle, entry, fast_entry
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.step import FloatArray, IntArray

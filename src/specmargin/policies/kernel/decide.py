@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba.experimental import structref
 
-from specmargin.compiling import HandleBase, StructType, compiled, define_handle, entry
+from specmargin.compiler import HandleBase, StructType, compiled, define_handle, entry
 from specmargin.policies.kernel.depth import (
     best_depth,
     choose_plain_probe,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from specmargin.compiling import compiled
+from specmargin.compiler import compiled
 from specmargin.policies.kernel.budget import LEAST_SURVIVAL, StepShape, choose_budget, rounds_for
 from specmargin.policies.kernel.gains import LEAST_GATED, NEW_LOOK
 from specmargin.policies.kernel.learn import PRIOR_ROUNDS, acceptance_shift, conditional_acceptance

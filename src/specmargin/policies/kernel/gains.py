@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiling import compiled
+from specmargin.compiler import compiled
 from specmargin.policies.kernel.budget import RECENT
 from specmargin.policies.kernel.times import STATES
 from specmargin.step import FloatArray, IntArray

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from specmargin.compiling import fast_entry
+from specmargin.compiler import fast_entry
 from specmargin.policies.kernel.prices import (
     FIRST_CONTEXT,
     PriceTable,

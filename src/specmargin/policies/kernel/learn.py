@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiling import compiled
+from specmargin.compiler import compiled
 from specmargin.policies.kernel.gains import GateGains
 from specmargin.policies.kernel.times import Times
 from specmargin.records import Rows, rows_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specmargin.compiling import compiled, entry
+from specmargin.compiler import compiled, entry
 from specmargin.errors import ScenarioError
 from specmargin.step import FloatArray, IntArray
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiling import compiled
+from specmargin.compiler import compiled
 from specmargin.policies.kernel.prices import PriceTable, equal_parts
 from specmargin.step import FloatArray, IntArray
 

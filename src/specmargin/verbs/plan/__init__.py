@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from specmargin.decisions.rows import PlanRow
     from specmargin.decisions.scenario import Scenario
     from specmargin.decisions.unverified import Unverified
-    from specmargin.figures.figure import Chart
     from specmargin.formats.base import EngineConfig
+    from specmargin.show.figures.figure import Chart
     from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 
@@ -143,7 +143,7 @@ class PlanAnswer(Answer[PlanRequest]):
             yield Line(f"Wrote {message}.")
 
     def chart(self) -> Chart:
-        from specmargin.figures.payoff import plan_figure
+        from specmargin.show.figures.payoff import plan_figure
 
         return plan_figure(self.best.plan, by_context=bool(self.best.by_context)).chart()
 
@@ -154,7 +154,7 @@ class PlanAnswer(Answer[PlanRequest]):
             return self
         answer = self._with_output(outputs)
         if outputs.plot is not None:
-            from specmargin.figures.files import save
+            from specmargin.show.figures.files import save
 
             save(self.plot(), outputs.plot)
         return answer._with_policy(outputs)._with_price_table(outputs)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmargin.answers.request_schema import MAX_BATCH
 from specmargin.answers.scenarios import scenarios_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
@@ -29,6 +28,7 @@ from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
+from specmargin.limits import MAX_BATCH
 from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import OverlappedDrafter
 from specmargin.verbs.plan.request_schema import PlanRequest

@@ -13,7 +13,7 @@ from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 from specmargin.acceptance.schema import read_acceptance
 from specmargin.files import write_text
 from specmargin.formats.base import EngineConfig, EngineFormat
-from specmargin.live.making import make_policy
+from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.settings_schema import Mode, Range
 from specmargin.live.sglang.names import KEY

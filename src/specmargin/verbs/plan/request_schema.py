@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from specmargin.answers.request_schema import (
     LOAD,
-    MAX_BATCH,
     MAX_CONTEXT,
     NUMBER,
     QUESTION,
@@ -18,6 +17,7 @@ from specmargin.answers.request_schema import (
     listed,
     parse_numbers,
 )
+from specmargin.limits import MAX_BATCH
 
 MAX_USERS = 8192  # concurrent requests of a plan
 RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of real traffic vary

@@ -28,8 +28,8 @@ from specmargin.answers.verb import verb
 from specmargin.errors import EngineError, nearest_names
 from specmargin.files import write_text
 from specmargin.live.engine_metrics import EngineReading, read_engine
-from specmargin.live.polling import Server, UnreachableError
-from specmargin.live.reading import ServerReading
+from specmargin.live.readings import ServerReading
+from specmargin.live.server import Server, UnreachableError
 from specmargin.verbs.watch.engine import EngineAnswer
 from specmargin.verbs.watch.plug_in import WatchAnswer
 from specmargin.verbs.watch.request_schema import Look, ReadingKind, WatchOutputs, WatchRequest

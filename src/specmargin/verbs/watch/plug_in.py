@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Column, Style, Table, bold, left, right
-from specmargin.live.reading import Interval, ServerReading, interval
+from specmargin.live.readings import Interval, ServerReading, interval
 from specmargin.live.settings_schema import Mode
 from specmargin.verbs.watch.request_schema import Look, WatchRequest
 from specmargin.words import duration

@@ -16,12 +16,12 @@ import torch
 from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerificationManager
 
 from specmargin.acceptance.calibration import Logistic
-from specmargin.live.gating import GateOrder
+from specmargin.live.gate_messages import GateOrder
+from specmargin.live.gate_prices import GatePrices, StepDrafts
 from specmargin.live.guard import Guard
-from specmargin.live.pricing import GatePrices, StepDrafts
 from specmargin.live.settings_schema import Curve, GateKind
-from specmargin.live.vllm.gate import seeding
-from specmargin.live.vllm.gate.profiling import unpadded_dummies
+from specmargin.live.vllm.gate import seed
+from specmargin.live.vllm.gate.profile import unpadded_dummies
 from specmargin.policies.kernel.budget import LEAST_KEY, RECENT, rounds_for
 
 _BOUND_EVERY = 25  # steps; vLLM refits every 100
@@ -74,8 +74,8 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
             self.guard.call("gate seed", None, self._start_estimator)
 
     def _start_estimator(self) -> None:
-        seeding.forget(self.estimator)
-        seeding.seed(self.estimator, self.calibrator)
+        seed.forget(self.estimator)
+        seed.seed(self.estimator, self.calibrator)
 
     # --- requests ---
 
@@ -91,7 +91,7 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
         super().record_confidences(confidence_probs, input_batch)
         self._steps += 1
         if self.estimator is not None and self._steps % _BOUND_EVERY == 0:
-            self.guard.call("gate bounds", None, seeding.bound, self.estimator)
+            self.guard.call("gate bounds", None, seed.bound, self.estimator)
         self._newest = (self._newest + 1) % RECENT
         self._recent[self._newest] = self._stale_confidences[self._stale_idx].np
         if new and self.prices is not None:

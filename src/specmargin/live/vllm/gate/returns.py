@@ -14,7 +14,7 @@ import torch
 from vllm.logger import init_logger
 from vllm.v1.worker.gpu import async_utils
 
-from specmargin.live.gating import RETURNED, Returned
+from specmargin.live.gate_messages import RETURNED, Returned
 
 logger = init_logger("vllm.specmargin")
 _SIGNALS = "specmargin_signals"  # attribute of vLLM's SamplerOutput

@@ -1,0 +1,130 @@
+"""Adds Specmargin to vLLM's configuration. On an error, the server starts with the plug-in disabled."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import vllm
+from prometheus_client import REGISTRY
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+
+from specmargin.errors import EngineError
+from specmargin.live.board import write_fault_board
+from specmargin.live.metrics import BoardCollector, show_with_multiprocess
+from specmargin.live.release import reason
+from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.vllm.check import check_engine
+from specmargin.live.vllm.gate.choice import add_gate, refusal_of_configuration, remove_gate
+from specmargin.live.vllm.graphs import add_depth_table, depth_note, remove_depth_table
+from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
+
+logger = init_logger("vllm.specmargin")
+_BOARDS = "SPECMARGIN_BOARDS"  # set by the parent for the API servers that it starts
+
+
+def configure(config: Any) -> None:
+    """Add the scheduler and the worker extension to the configuration, or leave it unchanged."""
+    try:
+        check_version(vllm.__version__)
+        check_engine(vllm.__version__)
+        _install(config, _settings(config))
+    except Exception as error:
+        logger.error("Specmargin: %s. The server starts with the plug-in disabled.", reason(error))
+        _uninstall(config)
+
+
+def request(args: Any) -> list[Callable[[Any], None]]:
+    """Before vLLM builds its configuration from these `EngineArgs`: what was added to them, as functions that remove
+    it, the least needed first."""
+    check_version(vllm.__version__)
+    added: list[Callable[[Any], None]] = []
+    settings = _settings(args)
+    if add_gate(args, settings, _log):
+        added.append(remove_gate)
+    if add_depth_table(args, settings, _log):
+        added.append(remove_depth_table)
+    return added
+
+
+def gate_refused(config: Any) -> bool:
+    """Whether vLLM would refuse the gate that was requested for this configuration; the log says why."""
+    try:
+        capability = current_platform.get_device_capability()
+        reason = refusal_of_configuration(config, None if capability is None else capability.major)
+    except Exception:  # vLLM decides when it loads the model
+        return False
+    if reason is not None:
+        _log(f"drafts are not gated on the GPU: {reason}")
+    return reason is not None
+
+
+def _log(text: str) -> None:
+    logger.info("Specmargin: %s.", text)
+
+
+def _settings(config: Any) -> Settings:
+    """`config`: anything with vLLM's `additional_config`."""
+    settings = config.additional_config.get(KEY) if isinstance(config.additional_config, dict) else None
+    if settings is not None:
+        return read_settings(settings, f"additional_config['{KEY}']")
+    file = os.environ.get(VARIABLE)
+    if not file:
+        raise EngineError(
+            "--scheduler-cls names Specmargin, but nothing configures it: give --additional-config "
+            f'\'{{"{KEY}": {{"mode": "observe"}}}}\' or set {VARIABLE}'
+        )
+    return read_settings(read_settings_file(Path(file)), file)
+
+
+def _install(config: Any, settings: Settings) -> None:
+    scheduler, parallel = config.scheduler_config, config.parallel_config
+    if scheduler.scheduler_cls not in (None, SCHEDULER, ASYNC_SCHEDULER):
+        raise EngineError(f"--scheduler-cls {scheduler.scheduler_cls} cannot be combined with Specmargin's")
+    board = _board_folder(parallel)
+    payload = settings.model_copy(update={"board": board}).model_dump(mode="json")
+    config.additional_config = {**config.additional_config, KEY: payload}
+    scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
+    if not parallel.worker_extension_cls:
+        parallel.worker_extension_cls = WORKER_EXTENSION
+    elif settings.capture is not None:
+        logger.warning("Specmargin: another worker extension is configured; no confidences are captured.")
+    note = None if config.speculative_config is None else depth_note(config.speculative_config)
+    if note is not None and settings.mode is not Mode.OBSERVE:
+        logger.warning("Specmargin: %s.", note)
+
+
+def _uninstall(config: Any) -> None:
+    """Remove the scheduler, and count the configuration fault in the metrics."""
+    if config.scheduler_config.scheduler_cls in (SCHEDULER, ASYNC_SCHEDULER):
+        config.scheduler_config.scheduler_cls = None
+    with suppress(OSError):
+        write_fault_board(_board_folder(config.parallel_config) / "engine-0.board", "configuration")
+
+
+def _board_folder(parallel: Any) -> Path:
+    """The folder of boards that the engine writes and `/metrics` reads; removed when its process exits.
+
+    With several API servers, the parent creates the engine's configuration and each server one of its own: the servers
+    show the parent's boards.
+    """
+    rank = getattr(parallel, "_api_process_rank", 0)  # -1: the parent
+    shared = os.environ.get(_BOARDS)
+    if shared and rank >= 0:
+        folder = Path(shared)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="specmargin-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if rank < 0:
+        os.environ[_BOARDS] = str(folder)
+    BoardCollector.show(folder, REGISTRY)
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        show_with_multiprocess(folder)
+    return folder

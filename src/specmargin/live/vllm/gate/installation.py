@@ -1,0 +1,142 @@
+"""Puts Specmargin's gate into vLLM's second runner, or keeps the server running where vLLM refuses one.
+
+vLLM raises where a model's attention or the settings do not support adaptive verification, and the server would not
+start. Here such a model runs with depth control only, and the log says why.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.worker.gpu import model_runner
+
+from specmargin.live.gate_messages import ORDER, GateOrder
+from specmargin.live.gate_prices import gate_prices
+from specmargin.live.guard import Guard
+from specmargin.live.policy_schema import read_policy
+from specmargin.live.settings_schema import GateKind, Settings, read_settings
+from specmargin.live.vllm.gate import returns
+from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
+from specmargin.live.vllm.names import KEY
+
+logger = init_logger("vllm.specmargin")
+_NOT_ORDERED = GateOrder()
+_MISREAD = "draft models with FlashAttention need runs of equal length"
+
+
+def install() -> None:
+    """Wrap the second runner and its factory of managers, once per process."""
+    runner_class, create = model_runner.GPUModelRunner, model_runner.maybe_create_adaptive_verification_manager
+    if hasattr(create, "specmargin"):
+        return
+    initialize, execute = runner_class.initialize_kv_cache, runner_class.execute_model
+    runners: list[Any] = []  # that whose KV cache is being initialised: the factory is not told
+
+    @functools.wraps(create)
+    def create_manager(**kwargs: Any) -> Any:
+        return _create(create, runners[-1] if runners else None, kwargs)
+
+    @functools.wraps(initialize)
+    def initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+        runners.append(self)
+        try:
+            return initialize(self, *args, **kwargs)
+        finally:
+            runners.pop()
+
+    @functools.wraps(execute)
+    def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        manager = self.adaptive_verification
+        if isinstance(manager, SpecmarginVerificationManager):
+            manager.order = getattr(scheduler_output, ORDER, _NOT_ORDERED)
+            manager.guard.step_done()
+        return execute(self, scheduler_output, *args, **kwargs)
+
+    create_manager.specmargin = True  # type: ignore[attr-defined]
+    model_runner.maybe_create_adaptive_verification_manager = create_manager
+    runner_class.initialize_kv_cache, runner_class.execute_model = initialize_kv_cache, execute_model
+    returns.install(runner_class)
+
+
+def _create(create: Any, runner: Any, kwargs: dict[str, Any]) -> Any:
+    """vLLM's manager, Specmargin's in its place, or None where vLLM refuses one that Specmargin asked for."""
+    settings = _settings(kwargs.get("vllm_config"))
+    try:
+        if settings is not None and settings.gate_kind is not GateKind.OFF and _misreads_runs(runner, kwargs):
+            raise ValueError(_MISREAD)
+        manager = create(**kwargs)
+    except Exception as error:
+        if settings is None or settings.gate_kind is GateKind.OFF or runner is None:
+            raise  # asked for by the user alone
+        disable(runner)
+        logger.warning_once("Specmargin: drafts are not gated, only their depth is controlled. vLLM says: %s", error)
+        return None
+    if manager is None or settings is None or settings.gate_kind is GateKind.OFF:
+        return manager
+    try:
+        return _ours(settings, runner, kwargs)
+    except Exception as error:  # vLLM's own gate works
+        logger.warning_once("Specmargin: vLLM's own gate is used (%s: %s).", type(error).__name__, error)
+        return manager
+
+
+def _misreads_runs(runner: Any, kwargs: dict[str, Any]) -> bool:
+    """With a gate, a draft model and FlashAttention the server stopped on an H200: an id outside of the vocabulary.
+    Most probably (read, not measured) because vLLM 0.32 sizes a draft model's first pass by runs of equal length.
+    Triton's attention takes no such size; heads (EAGLE, MTP) take the target's."""
+    kinds = [] if runner is None else type(getattr(runner, "speculator", None)).__mro__
+    if not any(kind.__name__ == "StandaloneARSpeculator" for kind in kinds):
+        return False
+    groups = [group for row in kwargs.get("attn_groups") or () for group in row]
+    return any("FLASH_ATTN" in group.backend.get_name() for group in groups)
+
+
+def _settings(config: Any) -> Settings | None:
+    """None: the plug-in is not configured."""
+    given = getattr(config, "additional_config", None)
+    if not isinstance(given, dict) or KEY not in given:
+        return None
+    try:
+        return read_settings(given[KEY], f"additional_config['{KEY}']")
+    except Exception:  # reported by the scheduler
+        return None
+
+
+def _ours(settings: Settings, runner: Any, kwargs: dict[str, Any]) -> SpecmarginVerificationManager:
+    states = kwargs["req_states"]
+    file = None if settings.policy is None else read_policy(settings.policy)
+    prices = None if file is None else gate_prices(file, states.num_speculative_steps)
+    kind = settings.gate_kind
+    manager = SpecmarginVerificationManager(
+        states,
+        kwargs["query_start_loc"],
+        kwargs["num_bonus_tokens"],
+        max_total_logits=kwargs["max_total_logits"],
+        kind=kind,
+        curve=settings.gate_curve,
+        prices=prices,
+        # No clock: a slow rank must not decide differently.
+        guard=Guard(log=logger.warning, faults_in_a_row=settings.faults_in_a_row, clock=lambda: 0.0),
+    )
+    native = kind is GateKind.NATIVE
+    manager.context = None if file is None else int(file.context)
+    if file is not None and not native and runner is not None:
+        manager.estimator = getattr(runner.speculator, "acceptance_estimator", None)
+        manager.calibrator = file.logistic
+    whose = f"vLLM's gate, costs: {settings.gate_curve}" if native else "Specmargin's gate"
+    logger.info_once("Specmargin: how much of each draft is verified is decided on the GPU (%s).", whose)
+    return manager
+
+
+def disable(runner: Any) -> None:
+    """Clear what adaptive verification set before vLLM found that the model does not support it."""
+    speculator, sampler = runner.speculator, runner.rejection_sampler
+    if speculator is not None:
+        speculator.enable_adaptive_verification = False
+        speculator.use_acceptance_estimator = False
+        speculator.acceptance_estimator = None
+    if sampler is not None:
+        sampler.enable_adaptive_verification = False
+    runner.speculative_config.enable_adaptive_verification = False

@@ -1,0 +1,142 @@
+"""Options of the page's controls, and the numbers shown next to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specmargin.architecture.types import Architecture
+from specmargin.caches import made_once
+from specmargin.catalog.drafters import acceptance_names, available_drafters
+from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
+from specmargin.catalog.prices import KINDS as PRICES
+from specmargin.catalog.prices import law_book
+from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
+from specmargin.decisions.rows import probability
+from specmargin.errors import InputError, ParallelismError
+from specmargin.formats import ENGINES
+from specmargin.modes import DRAFTERS, Parallel
+from specmargin.prices.kernels import store
+from specmargin.show.explorer.compare import OVERLAYS
+from specmargin.show.explorer.gallery import GALLERY
+from specmargin.show.explorer.schema import KV_CACHES, WEIGHTS
+from specmargin.show.explorer.view import View, pricer_of
+from specmargin.show.figures.theme import THEMES, config
+from specmargin.verbs.plan.commands import check_json
+from specmargin.verbs.plan.values import row_values
+
+#: What this provider of answers can do; `fields`: those with a control, None for all.
+CAN = {"uploads": True, "report": True, "json": True, "files": True, "story": True, "compare": True, "fields": None}
+
+
+@made_once(maxsize=1)
+def catalog() -> dict[str, Any]:
+    return {
+        "models": [_model(bundled_model(name)) for name in model_names()],
+        "gpus": [_gpu(name) for name in device_names()],
+        "engines": [{"name": name, "title": engine.title} for name, engine in ENGINES.items()],
+        "parallel": [str(kind) for kind in Parallel],
+        "prices": [kind for kind in PRICES if kind != "tables" or store.available()],
+        "drafters": [kind.name for kind in DRAFTERS.values() if not kind.needs_detail],
+        "acceptance": list(acceptance_names()),
+        "weights": list(WEIGHTS),
+        "kv_cache": list(KV_CACHES),
+        "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
+        "figures": [
+            *(
+                {"name": name, "title": title, "section": "Compared", "compare": True}
+                for name, title in OVERLAYS.items()
+            ),
+            *(
+                {"name": e.name, "title": e.title, "section": e.section, "slow": e.slow, "wait": e.wait}
+                for e in GALLERY.values()
+            ),
+        ],
+        "themes": {name: config(theme) for name, theme in THEMES.items()},
+        "can": CAN,
+    }
+
+
+def _model(architecture: Architecture) -> dict[str, Any]:
+    pools = architecture.pools
+    return {
+        "name": architecture.name,
+        "billions": round(architecture.parameters / 1e9, 1),
+        "experts": pools[0].experts if pools else None,
+        "experts_per_token": pools[0].experts_per_token if pools else None,
+        "mtp": architecture.draft_head is not None,
+        "max_context": architecture.max_context,
+    }
+
+
+def _gpu(name: str) -> dict[str, Any]:
+    device = bundled_device(name)
+    return {
+        "name": name,
+        "title": device.title,
+        "gigabytes": round(device.memory_bytes / 1e9),
+        "measured": law_book(device) is not None,
+    }
+
+
+def marked_row(view: View) -> dict[str, Any]:
+    """The plan at the marked batch, with the keys of its rows, and the model's limits for the controls."""
+    scenario, (row, sure) = view.scenario, view.row_and_range
+    architecture = scenario.architecture
+    return row_values(row, view.request.gpu_hour_price) | {
+        "speedup_low": sure.low,
+        "speedup_high": sure.high,
+        "check": check_json(view.answer, view.engine, row, sure),
+        "absent": absent_figures(view),
+        "next_token": next_tokens(view)[-1],
+        "next_token_by_row": next_tokens(view)[:-1],
+        "experts": architecture.pools[0].experts if architecture.pools else None,
+        "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
+        "drafter": scenario.drafter.name,
+        "drafters": [choice.kind for choice in available_drafters(architecture)],
+        "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
+        "max_context": architecture.max_context,
+        "prices": scenario.prices.name,
+        "routing": scenario.routing.name if architecture.is_moe else None,
+    }
+
+
+_EXPERTS = ("coverage", "popularity", "overlap", "design")
+_CONFIDENCES = ("reliability", "joint", "ladder")
+
+
+def absent_figures(view: View) -> list[str]:
+    """Figures that do not apply to this scenario, known without drawing them."""
+    rounds = view.rounds
+    absent = [] if view.scenario.architecture.is_moe else list(_EXPERTS)
+    absent += [] if rounds is not None and rounds.has_confidence else list(_CONFIDENCES)
+    return absent + ([] if view.rivals is not None else ["crossover"])
+
+
+def next_tokens(view: View) -> list[dict[str, Any]]:
+    """The survival that one more draft token needs, drafting included, by row of the plan and at the marked batch.
+
+    `needed` is None where it is no probability: `note` says why. `gain`: relative goodput that the token would add.
+    """
+    price = view.next_tokens
+    needed = [probability(float(value)) for value in price.hurdle]
+    return [
+        {"batch": batch, "needed": value, "note": note, "survival": survival, "gain": gain}
+        for batch, (value, note), survival, gain in zip(
+            price.batches.tolist(), needed, price.survival.tolist(), price.gain_in_graphs.tolist(), strict=True
+        )
+    ]
+
+
+def enough_gpus(view: View, error: InputError) -> int | None:
+    """The smallest common number of GPUs that fits the scenario, if the error is too few GPUs."""
+    if not isinstance(error, ParallelismError):
+        return None
+    for gpus in (2, 4, 8, 16, 32):
+        if gpus <= view.plan_request.gpus:
+            continue
+        try:
+            pricer_of(view.plan_request.scenario_only().model_copy(update={"gpus": gpus}))
+        except InputError:
+            continue
+        return gpus
+    return None

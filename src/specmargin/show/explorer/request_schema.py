@@ -1,0 +1,53 @@
+"""The request of the web page and of `report`: a scenario, and a load or the batch that figures mark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from specmargin.answers.request_schema import LOAD, DepthField, ScenarioRequest
+from specmargin.limits import MAX_BATCH
+from specmargin.verbs.plan.request_schema import (
+    RANGE_RATIO,
+    ConcurrencyField,
+    GpuHourField,
+    InputField,
+    OutputField,
+    PlanRequest,
+    RangeField,
+    RateField,
+)
+
+
+class PageRequest(ScenarioRequest):
+    batch: Annotated[
+        int, Field(ge=1, le=MAX_BATCH, description="Batch size marked in figures and used in the text."), LOAD.as_("N")
+    ] = 16
+    concurrency: ConcurrencyField = None
+    qps: RateField = None
+    isl: InputField = None
+    osl: OutputField = None
+    range_ratio: RangeField = RANGE_RATIO
+    depth: DepthField = 8
+    gpu_hour_price: GpuHourField = None
+
+    @model_validator(mode="after")
+    def _whole_load(self) -> PageRequest:
+        if self.concurrency is not None and self.qps is not None:
+            raise ValueError("give one load: --concurrency or --qps")
+        if (self.concurrency is not None or self.qps is not None) and (self.isl is None or self.osl is None):
+            raise ValueError("a load needs --isl and --osl (input and output tokens per request)")
+        return self
+
+    def as_plan(self) -> PlanRequest:
+        """The same question to `plan`. A load determines batch and context."""
+        fields = {name: getattr(self, name) for name in (*ScenarioRequest.model_fields, *_PLANNED)}
+        if self.concurrency is None and self.qps is None:
+            fields |= {"isl": None, "osl": None}
+        elif self.isl is not None and self.osl is not None:
+            fields["context"] = round(self.isl + self.osl / 2.0)
+        return PlanRequest.model_construct(**fields)
+
+
+_PLANNED = ("concurrency", "qps", "isl", "osl", "range_ratio", "depth", "gpu_hour_price")

@@ -1,0 +1,279 @@
+"""Queries of the page, validated on entry. Names only, never paths: a page must not read files by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, Field, create_model, field_validator
+
+from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing, request_options
+from specmargin.answers.verb import Verb
+from specmargin.architecture.precision import precision_named
+from specmargin.catalog.drafters import acceptance_names
+from specmargin.catalog.engine_times import engine_time_names
+from specmargin.catalog.lookup import device_names, find_device, model_names
+from specmargin.catalog.prices import KINDS as PRICES
+from specmargin.catalog.routing_profiles import BUNDLED
+from specmargin.errors import InputError, nearest_names
+from specmargin.formats import ENGINES, find_engine
+from specmargin.modes import DRAFTERS
+from specmargin.schema import first_complaint
+from specmargin.show.explorer.request_schema import PageRequest
+from specmargin.show.explorer.uploads import Kind
+from specmargin.show.explorer.words import title
+from specmargin.verbs.plan.request_schema import TpotField
+
+UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
+_CURVE = re.compile(r"((length|accepted):)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
+_CATEGORY = re.compile(r"[A-Za-z0-9_ .+-]{1,60}")
+_HIT_RATE = re.compile(r"[0-9.]{1,8}")
+
+#: Precisions that the page offers.
+WEIGHTS = ("bf16", "fp8", "fp8-block", "nvfp4", "mxfp4", "int4-g128")
+KV_CACHES = ("bf16", "fp8")
+Text = Annotated[str, Field(max_length=200)]
+
+
+def _either(names: tuple[str, ...]) -> dict[str, Any]:
+    """JSON schema: one of these names, or an uploaded file."""
+    return {"pattern": f"^({'|'.join(map(re.escape, names))}|upload:[0-9a-f]{{16}})$"}
+
+
+def _nullable(**schema: Any) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
+
+
+class ScenarioQuery(ScenarioRequest):
+    """A scenario by names that are checked: nothing that could name a file."""
+
+    model: Annotated[
+        Text, Field(description="A bundled name or upload:ID.", json_schema_extra=_either(model_names()))
+    ] = "qwen3.6-35b-a3b"
+    gpu: Annotated[Text, Field(description="A bundled device.", json_schema_extra={"enum": list(device_names())})] = (
+        "h200"
+    )
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
+    prices: Annotated[
+        Text | None,
+        Field(
+            description="datasheet, laws or tables; default: the most accurate available.",
+            json_schema_extra=_nullable(enum=list(PRICES)),
+        ),
+    ] = None
+    engine_time: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=engine_time_names()))] = None
+    drafter: Annotated[
+        Text | None,
+        Field(
+            description=f"{listing(DRAFTERS)}; model:NAME with a bundled model.",
+            json_schema_extra=_nullable(enum=[kind.name for kind in DRAFTERS.values() if not kind.needs_detail]),
+        ),
+    ] = None
+    acceptance: Annotated[
+        Text | None,
+        Field(
+            description="0.8, a survival curve, length:L@D, accepted:A@D, a bundled name or upload:ID.",
+            json_schema_extra=_nullable(
+                pattern=rf"^(0\.[0-9]{{1,3}}|{'|'.join(acceptance_names())}|upload:[0-9a-f]{{16}})$"
+            ),
+        ),
+    ] = None
+    routing: Annotated[
+        Text | None,
+        Field(
+            description="uniform, a bundled name[:category] or upload:ID[:category].",
+            json_schema_extra=_nullable(enum=["uniform", *BUNDLED]),
+        ),
+    ] = None
+    weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
+    kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+
+    @field_validator("model")
+    @classmethod
+    def _model(cls, value: str) -> str:
+        if UPLOAD.fullmatch(value) or value.lower() in model_names():
+            return value
+        raise ValueError(
+            f"{value!r} is not a bundled model{nearest_names(value, model_names())}; or drop a config.json"
+        )
+
+    @field_validator("gpu")
+    @classmethod
+    def _gpu(cls, value: str) -> str:
+        try:
+            is_name = value.isascii() and "." not in value and "/" not in value and "\\" not in value
+            return find_device(value).name if is_name and not value.endswith("toml") else _refuse_gpu(value)
+        except InputError:
+            return _refuse_gpu(value)
+
+    @field_validator("engine")
+    @classmethod
+    def _engine(cls, value: str) -> str:
+        return _checked(lambda: find_engine(value).name)
+
+    @field_validator("prices")
+    @classmethod
+    def _prices(cls, value: str | None) -> str | None:
+        return value if value is None else _one_of("prices", value, PRICES)
+
+    @field_validator("engine_time")
+    @classmethod
+    def _engine_time(cls, value: str | None) -> str | None:
+        return value if value is None else _one_of("engine time", value, tuple(engine_time_names()))
+
+    @field_validator("drafter")
+    @classmethod
+    def _drafter(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        kind, _, detail = value.partition(":")
+        _one_of("drafter", kind, tuple(DRAFTERS))
+        inner, _, rate = detail.partition("@")
+        fine = not detail or (kind == "model" and detail in model_names())
+        fine = fine or (
+            kind == "ssd" and inner in ("", "mtp", "eagle", "dflash") and bool(_HIT_RATE.fullmatch(rate or "0"))
+        )
+        if not fine:
+            raise ValueError(f"drafter {value!r} is not understood; use model:NAME of a bundled model, or ssd:mtp@0.8")
+        return value
+
+    @field_validator("acceptance")
+    @classmethod
+    def _acceptance(cls, value: str | None) -> str | None:
+        if value is None or value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
+            return value
+        raise ValueError(
+            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.4@3, accepted:1.4@3, a "
+            f"bundled curve, or drop a bank"
+        )
+
+    @field_validator("routing")
+    @classmethod
+    def _routing(cls, value: str | None) -> str | None:
+        if value is None or value == "uniform" or UPLOAD.fullmatch(value):
+            return value
+        name, colon, category = value.partition(":")
+        _one_of("routing", name, ("uniform", *BUNDLED))
+        if colon and not _CATEGORY.fullmatch(category):
+            raise ValueError(f"routing: {category!r} is not a category")
+        return value
+
+    @field_validator("weights", "kv_cache")
+    @classmethod
+    def _precision(cls, value: str | None) -> str | None:
+        return value if value is None else _checked(lambda: (precision_named(value), value)[1])
+
+
+class Query(ScenarioQuery, PageRequest):
+    """One scenario, as the page's address has it: every field of a request, its names checked."""
+
+    isl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 1000
+    osl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 300
+    tpot_slo: TpotField = None
+    layer: Annotated[int | None, Field(ge=0, le=1000, description="MoE layer shown in the routing figures.")] = None
+
+
+def query_of(verb: Verb[Any, Any]) -> type[ScenarioQuery]:
+    """The request of a verb as a query of an address."""
+    return create_model(
+        f"{verb.name.title()}Query",
+        __base__=(ScenarioQuery, verb.request),
+        __validators__={"joined": field_validator("*", mode="before")(_joined)},
+    )
+
+
+def _joined(value: Any) -> Any:
+    """`?positions=1,8` and `?positions=1&positions=8` are the same list."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+
+
+def refuse_files(verb: Verb[Any, Any], given: Iterable[str]) -> None:
+    """Fields of free text that `ScenarioQuery` does not check name files, which a page must not read."""
+    texts = {option.field for option in request_options(verb.request) if option.kind is str and not option.parsed}
+    for field in texts - set(ScenarioQuery.model_fields):
+        if field in given:
+            raise InputError(f"{field} may name a file, which this server does not read; use the command line")
+
+
+def _refuse_gpu(value: str) -> str:
+    raise ValueError(f"{value!r} is not a bundled GPU{nearest_names(value, device_names())}")
+
+
+def _one_of(what: str, value: str, names: tuple[str, ...]) -> str:
+    if value not in names:
+        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, names)}; known: {', '.join(names)}")
+    return value
+
+
+def _checked(find: Any) -> str:
+    """Turn an `InputError` into the `ValueError` that Pydantic reports."""
+    try:
+        return str(find())
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+def read_query(text: str) -> Query:
+    """A compared scenario, as the address has it: `gpu=b200&drafter=eagle`."""
+    try:
+        return Query.model_validate(dict(parse_qsl(text, max_num_fields=100)))
+    except ValueError as error:
+        raise InputError(f"a compared scenario of the link: {first_complaint(error, name=title)}") from None
+
+
+class ComparedQuery(Query):
+    """A scenario, and those it is compared with."""
+
+    vs: Annotated[
+        list[Annotated[str, Field(max_length=2000)]],
+        Field(default_factory=list, max_length=11, description="Scenarios to compare with: queries of addresses."),
+    ]
+
+
+class ViewQuery(ComparedQuery):
+    """Scenarios, the figures to draw, and the chart structures that the page has already."""
+
+    show: Annotated[str, Field(max_length=400, description="Comma-separated names of figures.")] = ""
+    have: Annotated[str, Field(max_length=4000, description="Keys of structures that the page has already.")] = ""
+
+
+class FigureQuery(ComparedQuery):
+    theme: Literal["light", "dark"] = "light"
+
+
+JobId = Annotated[str, Field(pattern="^[0-9a-f]{8,32}$", description="Chosen by the page, to ask for progress.")]
+
+
+class ReportQuery(Query):
+    """A scenario, and the id under which the progress of its report is kept."""
+
+    job: JobId | None = None
+
+
+class Progress(BaseModel):
+    """Figures that are drawn, and all of them; zero of zero for an unknown job."""
+
+    done: int = 0
+    total: int = 0
+
+
+class Failure(BaseModel):
+    """The body of every error."""
+
+    error: str
+    field: str | None = None
+
+
+UploadKind = Kind
+
+
+class Uploaded(BaseModel):
+    id: str
+    kind: UploadKind
+    name: str
+    summary: str
+    categories: list[str] = []

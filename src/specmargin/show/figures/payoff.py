@@ -1,0 +1,294 @@
+"""Where speculation pays: speed-up and depth by batch and context, and goodput against time between tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from specmargin.decisions.plan import Plan
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.setting import Setting
+from specmargin.show.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
+from specmargin.show.figures.figure import Figure, batch_axis, cell_texts, end_labels, rounded, table, x_at, y_at
+from specmargin.show.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
+from specmargin.show.figures.words import described, machine, price_source
+from specmargin.step import FloatArray
+
+CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
+
+
+# --- over batch ---
+
+
+def speedup_figure(pricer: Pricer, setting: Setting, *, batch: int) -> Figure:
+    """Depth and speed-up by batch, with every fixed depth as a thin line and a mark at `batch`."""
+    shown = curve(pricer, setting)
+    gains, best = shown.fixed_speedup, shown.speedup
+    fixed = [
+        {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
+        for depth in range(1, gains.shape[1])
+        for i, size in enumerate(shown.batches)
+        if np.isfinite(gains[i, depth])
+    ]
+    rows = [
+        {
+            "batch": shown.batches[i],
+            "speedup": rounded(best[i]),
+            "depth": int(shown.depths[i]),
+            "colour": drafter_colour(pricer.scenario.drafter.name),
+            "text": (str(shown.depths[i]) if shown.depths[i] else "off") if shown.batches[i] in MAP_BATCHES else "",
+        }
+        for i in shown.shown
+    ]
+    return Figure(
+        name="speedup",
+        title="Draft depth and speed-up by batch",
+        takeaway=_speedup_takeaway(pricer.scenario, shown, batch),
+        source=price_source(pricer),
+        tables={
+            "best": rows,
+            "fixed": fixed,
+            "fixed_labels": _fixed_labels(fixed),
+            "even": [{"speedup": 1.0}],
+            "here": [{"batch": batch}] if batch <= shown.batches[-1] else [],
+            "heading": [{"text": "draft"}],
+            "limit": limit_rows(shown, setting),
+        },
+        draw=_draw_speedup,
+    )
+
+
+def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The depth of each thin line, beside its last batch."""
+    ends: dict[str, tuple[float, float]] = {str(row["depth"]): (row["batch"], row["speedup"]) for row in rows}
+    speedups = [float(row["speedup"]) for row in rows]
+    spread = max(speedups, default=1.0) - min([*speedups, 1.0])  # the axis includes 1
+    at_batch = {batch: {name: end for name, end in ends.items() if end[0] == batch} for batch, _ in ends.values()}
+    gap = 0.045 * max(spread, 0.1)
+    return [row for some in at_batch.values() for row in end_labels(some, x="batch", y="speedup", gap=gap)]
+
+
+def _speedup_takeaway(scenario: Scenario, shown: Curve, marked: int) -> str:
+    if not shown.shown:
+        return f"{described(scenario)}: no sequence fits in memory with drafts."
+    best, batches, depths = shown.speedup, shown.batches, shown.depths
+    first, top, last = shown.shown[0], int(np.nanargmax(best)), shown.shown[-1]
+    if best[top] <= 1.0:
+        return f"{described(scenario)}: no depth pays at any batch."
+    ends = f"; at batch {batches[last]} {best[last]:.2f}×" if top != last else ""
+    opening = f"{best[first]:.2f}× at batch {batches[first]} with drafts of {depths[first]}"
+    most = "" if top == first else f", at most {best[top]:.2f}× at batch {batches[top]} (drafts of {depths[top]})"
+    marks = f"Thin lines: one depth at every batch; vertical line: batch {marked:,}."
+    return f"{described(scenario)}: {opening}{most}{ends}. {marks}"
+
+
+def _draw_speedup() -> alt.LayerChart:
+    x, y = batch_axis(), alt.Y("speedup:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
+    tooltip = [
+        alt.Tooltip("batch:Q", title="batch"),
+        alt.Tooltip("depth:Q", title="draft"),
+        alt.Tooltip("speedup:Q", title="speed-up", format=".2f"),
+    ]
+    fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail=alt.Detail("depth:N"))
+    even = table("even").mark_rule(style="reference").encode(y=y)
+    here = table("here").mark_rule(style="marker").encode(x=x)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
+    line = table("best").mark_line().encode(x=x, y=y, color=colour)
+    points = table("best").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=y_at(-15), text=alt.Text("text:N"))
+    heading = (
+        table("heading")
+        .mark_text(style="note", align="right")
+        .encode(x=x_at(-15), y=y_at(-15), text=alt.Text("text:N"))
+    )
+    names = [
+        table("fixed_labels").mark_text(style=style, align="left", dx=5).encode(x=x, y=y, text=alt.Text("series:N"))
+        for style in ("note-halo", "note")
+    ]
+    return alt.LayerChart(layer=[*limit_marks(), fixed, even, here, line, points, *names, depths, heading])
+
+
+# --- over batch and context ---
+
+
+def plan_figure(plan: Plan, *, by_context: bool) -> Figure:
+    """The figure of a plan: by batch, and with several contexts by context."""
+    if by_context:
+        return context_figure(plan.pricer, plan.setting)
+    return speedup_figure(plan.pricer, plan.setting, batch=plan.best.batch)
+
+
+def context_figure(pricer: Pricer, setting: Setting) -> Figure:
+    """Speed-up and depth by batch and context; empty where the sequences do not fit in memory."""
+    longest = pricer.scenario.architecture.max_context or CONTEXTS[-1]
+    contexts = [tokens for tokens in CONTEXTS if tokens <= longest] or [longest]
+    batches = np.tile(np.array(MAP_BATCHES, dtype=np.float64), len(contexts))
+    context_by_cell = np.repeat(np.array(contexts, dtype=np.float64), len(MAP_BATCHES))
+    grid = pricer.grid(batches, setting.max_depth, context_by_cell)
+    chosen, gain = setting.depths(grid), setting.goodput(grid) / grid.no_spec_goodput
+    largest = {tokens: _largest(pricer, tokens, setting) for tokens in contexts}
+    fits = np.array([size <= largest[int(tokens)] for size, tokens in zip(batches, context_by_cell, strict=True)])
+    low, high = _extent(gain[fits])
+    rows = [
+        {
+            "batch": int(size),
+            "context": int(tokens),
+            "label": _short(int(tokens)),
+            "speedup": rounded(value),
+            "depth": int(depth),
+            "text": f"{value:.2f}" if depth else "–",
+            "high": bool(value > low + _DARK * (high - low)),
+        }
+        for size, tokens, depth, value in np.column_stack([batches, context_by_cell, chosen, gain])[fits]
+    ]
+    return Figure(
+        name="context",
+        title="Speed-up by batch and context",
+        takeaway=_context_takeaway(pricer.scenario, rows, setting),
+        source=price_source(pricer),
+        tables={"cells": rows, "ends": [{"speedup": low}, {"speedup": high}]},
+        draw=_draw_context,
+        shape=(tuple(map(_short, contexts)),),
+    )
+
+
+_DARK = 0.62  # of the colour scale: above it, cells are dark enough for light text
+_STEPS = 5.0  # steps of a fifth at the ends of the scale, so that most changes of a control keep its colours
+
+
+def _extent(gain: FloatArray) -> tuple[float, float]:
+    """The ends of the colour scale: just outside the data, and 0.4 apart at least."""
+    if gain.size == 0:
+        return 1.0, 2.0
+    low, high = np.floor(gain.min() * _STEPS) / _STEPS, np.ceil(gain.max() * _STEPS) / _STEPS
+    return float(low), float(max(high, low + 0.4))
+
+
+def _largest(pricer: Pricer, tokens: int, setting: Setting) -> int:
+    there, schedule = pricer.with_context(float(tokens)), setting.schedule
+    return there.no_spec_largest_batch if schedule is None else setting.largest_batch(there, schedule.max_depth)
+
+
+def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]], setting: Setting) -> str:
+    if not rows:
+        return f"{machine(scenario)}: no sequence fits in memory."
+    best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
+    depth = "at its best depth" if setting.schedule is None else "with the flags"
+    return (
+        f"{machine(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
+        f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each {depth}. "
+        "Dash: no drafting. Empty: does not fit in memory."
+    )
+
+
+def _speedup_of(row: dict[str, object]) -> float:
+    return float(str(row["speedup"]))
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
+
+
+def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
+    x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
+    colour = alt.Color(
+        "speedup:Q",
+        scale=alt.Scale(range="heatmap", interpolate="lab", zero=False, nice=False),
+        legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
+    )
+    tooltip = [
+        alt.Tooltip("batch:O"),
+        alt.Tooltip("context:O"),
+        alt.Tooltip("speedup:Q", format=".2f"),
+        alt.Tooltip("depth:Q", title="draft"),
+    ]
+    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    ends = table("ends").mark_point(opacity=0).encode(color=colour)  # unseen: only the ends of the colour scale
+    return alt.LayerChart(layer=[cells, *cell_texts(x, y), ends])
+
+
+# --- against the time between tokens ---
+
+_SIZES = (1, 4, 16, 64, 256)  # batches that are written beside their points
+
+
+def pareto_figure(pricer: Pricer, setting: Setting) -> Figure:
+    """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
+    shown = curve(pricer, setting)
+    gpus, drafter = pricer.scenario.layout.gpus, pricer.scenario.drafter.name
+    everything = list(range(len(shown.batches)))
+    sides = {
+        NO_SPECULATION: (shown.grid.no_spec_goodput / gpus, shown.grid.no_spec_seconds, everything),
+        f"with {drafter}": (shown.goodput / gpus, shown.tpot_seconds, shown.shown),
+    }
+    rows: list[dict[str, Any]] = [
+        {
+            "goodput": rounded(goodput[i]),
+            "speed": rounded(1.0 / tpot[i]),
+            "tpot": rounded(tpot[i] * 1e3),
+            "batch": shown.batches[i],
+            "series": name,
+            "colour": NO_SPECULATION if name == NO_SPECULATION else drafter_colour(drafter),
+        }
+        for name, (goodput, tpot, drawn) in sides.items()
+        for i in drawn
+    ]
+    first = {str(row["series"]): row for row in reversed(rows)}
+    ends = {name: (row["speed"], row["goodput"]) for name, row in first.items()}
+    labels = end_labels(ends, x="speed", y="goodput", gap=0.55, log=True)
+    return Figure(
+        name="pareto",
+        title="Goodput against the speed of one sequence",
+        takeaway=_pareto_takeaway(pricer.scenario, shown),
+        source=price_source(pricer),
+        tables={
+            "points": rows,
+            "sizes": [row | {"text": f"{row['batch']}"} for row in rows if row["batch"] in _SIZES],
+            "labels": [row | {"colour": first[row["series"]]["colour"]} for row in labels],
+        },
+        draw=_draw_pareto,
+    )
+
+
+def _pareto_takeaway(scenario: Scenario, shown: Curve) -> str:
+    """At the middle one of the batches that fit: what users get without speculation, and the goodput at that speed."""
+    if not shown.shown:
+        return f"{described(scenario)}: no sequence fits in memory with drafts."
+    gpus, middle = scenario.layout.gpus, shown.shown[len(shown.shown) // 2]
+    plain = shown.grid.no_spec_goodput[middle] / gpus
+    wanted = 1.0 / shown.grid.no_spec_seconds[middle]  # tokens per second of one user
+    speeds, goodput = 1.0 / shown.tpot_seconds[shown.shown], shown.goodput[shown.shown] / gpus
+    said = f"{described(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {plain:,.0f} tokens/s"
+    if wanted >= speeds.min():
+        reached = f"{float(np.interp(-wanted, -speeds, goodput)):,.0f} with it"
+    else:
+        reached = f"{goodput[-1]:,.0f} with it at {speeds[-1]:.0f} tokens/s, where memory is full"
+    return f"{said} without speculation and {reached}. Numbers beside points: batch."
+
+
+def _draw_pareto() -> alt.LayerChart:
+    x = alt.X(
+        "speed:Q",
+        title="tokens/s per sequence (1 / TPOT)",
+        scale=alt.Scale(type="log", nice=False, padding=14),
+    )
+    y = alt.Y("goodput:Q", title="committed tokens/s per GPU", scale=alt.Scale(type="log", nice=False, padding=16))
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
+    dashes = [[5, 3] if name == NO_SPECULATION else [1, 0] for name in DRAFTERS]
+    dash = alt.StrokeDash("colour:N", scale=alt.Scale(domain=list(DRAFTERS), range=dashes), legend=None)
+    tooltip = [
+        alt.Tooltip("series:N", title=" "),
+        alt.Tooltip("batch:Q"),
+        alt.Tooltip("goodput:Q", title="tokens/s/GPU", format=",.0f"),
+        alt.Tooltip("tpot:Q", title="ms/token", format=".2f"),
+    ]
+    lines = table("points").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("batch:Q"))
+    points = table("points").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    sizes = table("sizes").mark_text(style="note", dx=-9, dy=7, align="right").encode(x=x, y=y, text=alt.Text("text:N"))
+    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
+    return alt.LayerChart(layer=[lines, points, sizes, labels])

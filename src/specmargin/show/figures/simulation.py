@@ -1,0 +1,273 @@
+"""Simulated serving: load over time, policies side by side, goodput against latency. From plain records to figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from specmargin.show.figures.figure import Figure, end_labels, rounded, table
+from specmargin.show.figures.theme import POLICIES, policy_colour
+
+Record = Mapping[str, Any]
+SIMULATOR = "Specmargin's simulator (modelled)"  # the source of what it made
+_WIDTH = 640
+_DASHES = {"none": [2, 2], "controller": [6, 2], "off": [1, 2], "oracle": [1, 3], "fixed": [8, 3, 2, 3]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """The texts of a figure; records do not tell where they come from."""
+
+    title: str
+    takeaway: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One policy: `timeline` of `hour, batch, depth, tokens_per_second`, `hourly` of `hour, tpot_p50, ttft_p50`."""
+
+    policy: str
+    timeline: Sequence[Record]
+    hourly: Sequence[Record]
+
+
+def day_figure(words: Words, runs: Sequence[Run], *, hours: float | None = None) -> Figure:
+    """Load, depth, speed, TPOT and TTFT over time; the load is that of the last run."""
+    last = hours or max((float(row["hour"]) for run in runs for row in run.timeline), default=1.0)
+    drafting = [run for run in runs if any(row["depth"] for row in run.timeline)]
+    return Figure(
+        name="day",
+        title=words.title,
+        takeaway=words.takeaway,
+        source=words.source,
+        tables={
+            "load": [{"hour": rounded(row["hour"], 5), "batch": rounded(row["batch"], 3)} for row in runs[-1].timeline],
+            "depth": _lines(drafting, "timeline", "depth", 1.0),
+            "speed": _lines(runs, "timeline", "tokens_per_second", 1.0),
+            "tpot": _lines(runs, "hourly", "tpot_p50", 1e3),
+            "ttft": _lines(runs, "hourly", "ttft_p50", 1e3),
+        },
+        draw=_draw_day,
+        shape=(tuple(run.policy for run in runs), rounded(last)),
+    )
+
+
+def _lines(runs: Sequence[Run], part: str, key: str, scale: float) -> list[dict[str, Any]]:
+    return [
+        {"hour": rounded(row["hour"], 5), "value": rounded(scale * float(row[key]), 3)} | _named(run.policy)
+        for run in runs
+        for row in getattr(run, part)
+    ]
+
+
+def _named(policy: str) -> dict[str, str]:
+    return {"policy": policy, "colour": policy_colour(policy)}
+
+
+_DAY = {
+    "depth": ["draft tokens", "verified"],
+    "speed": ["tokens/s", "while busy"],
+    "tpot": ["TPOT, ms", "(median)"],
+    "ttft": ["TTFT, ms", "(median)"],
+}
+
+
+def _draw_day(policies: tuple[str, ...], hours: float) -> alt.VConcatChart:
+    scale = alt.Scale(domain=[0, hours], nice=False)
+    bare = alt.X("hour:Q", title=None, scale=scale, axis=alt.Axis(tickCount=12, labels=False))
+    named = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
+    load = table("load").mark_area(style="area-quiet").encode(x=bare, y=_small_y("batch:Q", ["sequences", "decoding"]))
+    panels = [
+        _panel(name, title, named if name == "ttft" else bare, policies, legend=name == "ttft")
+        for name, title in _DAY.items()
+    ]
+    apart = alt.Resolve(scale=alt.ScaleResolveMap(color="independent", strokeDash="independent"))
+    return alt.VConcatChart(
+        vconcat=[load.properties(width=_WIDTH, height=70), *panels], spacing=8, resolve=apart
+    )  # one legend, below the last panel
+
+
+def _small_y(field: str, title: list[str]) -> alt.Y:
+    axis = alt.Axis(tickCount=4, labelExpr="datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')")
+    return alt.Y(field, title=title, axis=axis, scale=alt.Scale(zero=True))
+
+
+def _panel(name: str, title: list[str], x: alt.X, policies: tuple[str, ...], *, legend: bool) -> alt.Chart:
+    colour, dash = policy_encoding(_legend(policies) if legend else None)
+    y = _small_y("value:Q", title)
+    if name == "ttft":  # from a prompt's own time to minutes in a queue
+        axis = alt.Axis(tickCount=3, labelExpr="format(datum.value, '~s')")
+        y = alt.Y("value:Q", title=title, axis=axis, scale=alt.Scale(type="log", padding=6))
+    tooltip = [
+        alt.Tooltip("policy:N"),
+        alt.Tooltip("hour:Q", format=".1f"),
+        alt.Tooltip("value:Q", format=".3~g", title=name),
+    ]
+    line = table(name).mark_line(strokeWidth=1.6, strokeJoin="round", interpolate="monotone")
+    encoded = line.encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"), tooltip=tooltip)
+    chart: alt.Chart = encoded.properties(width=_WIDTH, height=80)
+    return chart
+
+
+def policy_encoding(legend: alt.Legend | None) -> tuple[alt.Color, alt.StrokeDash]:
+    """Colour and dash of each policy, the same in every figure."""
+    dashes = [_DASHES.get(name, [1, 0]) for name in POLICIES]
+    domain = list(POLICIES)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain), legend=legend)
+    return colour, alt.StrokeDash("colour:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
+
+
+def _legend(policies: Sequence[str]) -> alt.Legend:
+    shown = list(dict.fromkeys(map(policy_colour, policies)))
+    return alt.Legend(title=None, orient="bottom", values=shown, symbolType="stroke", symbolSize=260, columns=4)
+
+
+# --- goodput against latency ---
+
+
+def pareto_figure(words: Words, rows: Sequence[Record]) -> Figure:
+    """Goodput against the time between tokens, one line per policy over its loads.
+
+    A record: `policy, load, goodput_tokens_per_second, tpot_seconds` (the median).
+    """
+    points = [
+        {
+            "load": row["load"],
+            "goodput": rounded(row["goodput_tokens_per_second"]),
+            "tpot": rounded(1e3 * float(row["tpot_seconds"])),
+        }
+        | _named(str(row["policy"]))
+        for row in rows
+    ]
+    return Figure(
+        name="loads",
+        title=words.title,
+        takeaway=words.takeaway,
+        source=words.source,
+        tables={"points": points, "names": _names(points, by="load", x="tpot", y="goodput")},
+        draw=_draw_pareto,
+    )
+
+
+def _names(rows: Sequence[Record], *, by: str, x: str, y: str) -> list[dict[str, Any]]:
+    """The name of each line beside its last point, moved apart where names would touch: fixed depths share a colour."""
+    last: dict[str, Record] = {}
+    for row in sorted(rows, key=lambda row: float(row[by])):
+        last[str(row["policy"])] = row
+    ends = {policy: (float(row[x]), float(row[y])) for policy, row in last.items()}
+    highest = max((float(row[y]) for row in rows), default=1.0)
+    placed = end_labels(ends, x=x, y=y, gap=0.065 * highest)
+    return [row | _named(str(row["series"])) for row in placed]
+
+
+def _name_marks(name: str, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
+    halo = table(name).mark_text(style="label-halo").encode(x=x, y=y, text=alt.Text("policy:N"))
+    return [halo, table(name).mark_text(style="label").encode(x=x, y=y, text=alt.Text("policy:N"), color=plain)]
+
+
+def _draw_pareto() -> alt.LayerChart:
+    x = alt.X("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=False, nice=True))
+    axis = alt.Axis(labelExpr="format(datum.value, '~s')")
+    y = alt.Y("goodput:Q", title="goodput, tokens/s", axis=axis, scale=alt.Scale(zero=True))
+    colour, dash = policy_encoding(None)
+    tooltip = [
+        alt.Tooltip("policy:N"),
+        alt.Tooltip("load:Q"),
+        alt.Tooltip("goodput:Q", format=",.0f"),
+        alt.Tooltip("tpot:Q", format=".2f"),
+    ]
+    lines = table("points").mark_line(strokeWidth=1.6)
+    lines = lines.encode(
+        x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("load:Q"), detail=alt.Detail("policy:N")
+    )
+    plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
+    points = table("points").mark_point(filled=True, size=46).encode(x=x, y=y, color=plain, tooltip=tooltip)
+    return alt.LayerChart(layer=[lines, points, *_name_marks("names", x, y)], width=_WIDTH, height=380)
+
+
+# --- policies side by side ---
+
+
+_PANELS = (
+    ("busy_tokens_per_second", "tokens/s while busy", ",.0f", 1.0),
+    ("tpot_p50_seconds", "median time between tokens (TPOT), ms", ",.3r", 1e3),
+    ("ttft_p50_seconds", "median time to the first token (TTFT), ms", ",.3r", 1e3),
+)
+
+
+def policies_figure(words: Words, rows: Sequence[Record], hourly: Sequence[Record] = ()) -> Figure:
+    """Policies side by side, one panel per metric, in one order: the shortest time between tokens first.
+
+    A record: `policy` and the keys of the panels. `hourly`: records `policy, hour, tpot_p50, ttft_p50`, drawn below.
+    """
+    tables: dict[str, list[dict[str, Any]]] = {
+        key: [
+            {"value": rounded(scale * float(row[key]))} | _named(str(row["policy"]))
+            for row in rows
+            if row[key] is not None
+        ]
+        for key, _, _, scale in _PANELS
+    }
+    for name in ("tpot", "ttft") if hourly else ():
+        tables[name] = [
+            {"hour": int(row["hour"]), "value": rounded(1e3 * float(row[f"{name}_p50"]))} | _named(str(row["policy"]))
+            for row in hourly
+        ]
+        tables[f"{name}_names"] = _names(tables[name], by="hour", x="hour", y="value")
+    by_time = sorted(rows, key=lambda row: (row["tpot_p50_seconds"] is None, row["tpot_p50_seconds"] or 0.0))
+    return Figure(
+        name="policies",
+        title=words.title,
+        takeaway=words.takeaway,
+        source=words.source,
+        tables=tables,
+        draw=_draw_policies,
+        shape=(tuple(dict.fromkeys(str(row["policy"]) for row in by_time)), bool(hourly)),
+    )
+
+
+def _draw_policies(policies: tuple[str, ...], hourly: bool) -> alt.HConcatChart | alt.VConcatChart:
+    bars = alt.HConcatChart(hconcat=[_bars(policies, *panel[:3]) for panel in _PANELS], spacing=18)
+    if not hourly:
+        return bars
+    lines = [_hours(name, title) for name, title in (("tpot", "median TPOT, ms"), ("ttft", "median TTFT, ms"))]
+    apart = alt.Resolve(scale=alt.ScaleResolveMap(color="independent", strokeDash="independent"))
+    return alt.VConcatChart(vconcat=[bars, alt.HConcatChart(hconcat=lines, spacing=40)], spacing=24, resolve=apart)
+
+
+def _bars(policies: tuple[str, ...], key: str, title: str, form: str) -> alt.LayerChart:
+    y = alt.Y("policy:N", sort=list(policies), title=None, axis=alt.Axis(labelLimit=140))
+    axis = alt.Axis(tickCount=4, labelExpr="format(datum.value, '~s')")
+    x = alt.X("value:Q", title=title, axis=axis, scale=alt.Scale(zero=True))
+    colour, _ = policy_encoding(None)
+    bars = (
+        table(key)
+        .mark_bar(size=15)
+        .encode(x=x, y=y, color=colour, tooltip=[alt.Tooltip("policy:N"), alt.Tooltip("value:Q", format=",.4~g")])
+    )
+    values = [
+        table(key)
+        .mark_text(style=style, align="left", dx=4, fontSize=11)
+        .encode(x=x, y=y, text=alt.Text("value:Q", format=form))
+        for style in ("note-halo", "note")
+    ]
+    return alt.LayerChart(layer=[bars, *values], width=210, height=alt.Step(24))
+
+
+def _hours(name: str, title: str) -> alt.LayerChart:
+    """By hour of arrival, one line per policy."""
+    x = alt.X("hour:Q", title="hour of arrival", axis=alt.Axis(tickCount=12))
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=True))
+    colour, dash = policy_encoding(None)
+    lines = (
+        table(name)
+        .mark_line(strokeWidth=1.6)
+        .encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"))
+    )
+    points = table(name).mark_point(filled=True, size=22).encode(x=x, y=y, color=colour)
+    return alt.LayerChart(layer=[lines, points, *_name_marks(f"{name}_names", x, y)], width=330, height=240)

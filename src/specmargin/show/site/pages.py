@@ -1,0 +1,225 @@
+"""The pages of the site: those of the explorer, with answers from grids, a page and a preview card per model."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from specmargin._version import __version__
+from specmargin.catalog.drafters import find_drafter
+from specmargin.catalog.lookup import bundled_model
+from specmargin.decisions import certainty, verdict
+from specmargin.decisions.payoff import SEARCHED_CONTEXTS
+from specmargin.decisions.plan import HORIZON
+from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
+from specmargin.errors import InputError
+from specmargin.files import write_bytes
+from specmargin.formats import find_engine
+from specmargin.limits import MAX_BATCH
+from specmargin.show.explorer import choices, story
+from specmargin.show.explorer.server import vega_bundle
+from specmargin.show.figures import curve, overlay
+from specmargin.show.site.axes import shared
+from specmargin.show.site.build import BuiltCell, Selection, drafters_of
+from specmargin.show.site.card import HEIGHT, WIDTH, card_png, headline
+from specmargin.show.site.figures import FIGURES, structures
+from specmargin.show.site.grids import DEPTH
+from specmargin.show.site.story_page import story_files
+from specmargin.show.site.templates import templates
+from specmargin.verbs.plan import plan
+from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, MAX_NUM_SEQS
+from specmargin.verbs.plan.request_schema import PlanRequest
+
+#: Fields with a control: what the grids cover. The number of GPUs is that of the grid.
+FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
+_CAN = {"uploads": False, "report": False, "json": False, "files": False, "story": True, "compare": True}
+_TITLE = "Specmargin: where speculation pays"
+_OWN = ("api.js", "fields.js")  # of the explorer, replaced by the site's
+#: Charts wait for the first answer.
+_LAZY = 'import { firstAnswer } from "../api.js";\nawait firstAnswer;\nawait import("./vega-bundle.js");\n'
+#: Browsers load no module from a folder on disk: say so instead of an empty page.
+_FROM_DISK = (
+    '<script>if (location.protocol === "file:") addEventListener("DOMContentLoaded", () => {'
+    ' document.querySelector("h1").textContent = "Open it through a web server: python -m http.server"; });</script>'
+)
+_PAGES = ("index.html", "story.html")
+
+
+def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell], url: str | None) -> None:
+    """Everything but the grids. `url`: where the site will be, for the addresses of preview cards."""
+    built = [outcome for outcome in outcomes if outcome.path is not None]
+    if not built:
+        raise InputError(f"no cell of this site can be priced: {outcomes[0].refused}")
+    models = [name for name in selection.models if any(outcome.model == name for outcome in built)]
+    _static(folder, selection, models)
+    _write(folder / "data" / "site.json", _json(site_data(selection, outcomes, models)))
+    page = (_explorer() / "index.html").read_text(encoding="utf-8")
+    for model in models:
+        best = next(outcome for outcome in built if outcome.model == model)
+        place = best.gpu if best.gpus == 1 else f"{best.gpus} × {best.gpu}"
+        rows = _rows(best, drafters_of(model, selection.drafters)[0])
+        _write(folder / "cards" / f"{model}.png", card_png(model, place, rows))
+        text = headline(model, place, rows)
+        _write(folder / model / "index.html", _page(page, model, f"{model}: does speculation pay?", text, model, url))
+        if model == models[0]:
+            text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups, depths and flags."
+            _write(folder / "index.html", _page(page, "", _TITLE, text, model, url))
+            _write_story(folder, best, url)
+
+
+def _rows(cell: BuiltCell, drafter: str) -> list[list[float]]:
+    """Batch, depth and speed-up of the plan at its defaults, where it fits."""
+    request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine, drafter=drafter)
+    rows = plan(request).best.plan.rows
+    return [[row.batch, row.depth, round(row.speedup, 3)] for row in rows if row.fits]
+
+
+def _write_story(folder: Path, cell: BuiltCell, url: str | None) -> None:
+    """Drawing takes seconds, so it is done once for a scenario."""
+    page, drawn = (_explorer() / "story.html").read_text(encoding="utf-8"), folder / "data" / "story.key"
+    key = f"{cell.key} {url}"
+    if drawn.is_file() and drawn.read_text(encoding="utf-8") == key and (folder / "story" / "index.html").is_file():
+        return
+    for name, content in story_files(page, cell).items():
+        text = content
+        if name == "index.html":
+            text = _page(content.decode(), "story", story.TITLE, story.LEAD, cell.model, url)
+        _write(folder / "story" / name, text)
+    _write(drawn, key.encode())
+
+
+def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Sequence[str]) -> dict[str, Any]:
+    """What the page reads first: its controls, where the grids are, and the templates of flags and figures."""
+    known = choices.catalog()
+    kinds = list(dict.fromkeys(kind for model in models for kind in drafters_of(model, selection.drafters)))
+
+    def chosen(what: str, names: Sequence[str]) -> list[Any]:
+        return [entry for name in names for entry in known[what] if entry["name"] == name]
+
+    return {
+        "version": __version__,
+        "catalog": {
+            "models": chosen("models", models),
+            "gpus": chosen("gpus", selection.gpus),
+            "engines": chosen("engines", selection.engines),
+            "drafters": kinds,
+            "acceptance": [],
+            "parallel": ["tp"],
+            "prices": [],
+            "routing": [],
+            "weights": [],
+            "kv_cache": [],
+            "figures": FIGURES,
+            "themes": known["themes"],
+            "can": {**_CAN, "fields": list(FIELDS)},
+        },
+        "refused": {_cell(outcome): outcome.refused for outcome in outcomes if outcome.path is None},
+        "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
+        "structures": structures(),
+        "axes": shared(),
+        "limits": _limits(),
+        "phrases": {**verdict.PHRASES, **certainty.PHRASES, **overlay.PHRASES},
+    }
+
+
+def _limits() -> dict[str, Any]:
+    """Numbers and words of the planner, so that the browser has none of its own."""
+    return {
+        "batches": DEFAULT_BATCHES,
+        "min_gain": PlanRequest.model_fields["min_gain"].default,
+        "max_num_seqs": MAX_NUM_SEQS,
+        "horizon": HORIZON,
+        "max_batch": MAX_BATCH,
+        "contexts": SEARCHED_CONTEXTS.tolist(),
+        "much_less": verdict.MUCH_LESS,
+        "never_pays": NEVER_PAYS,
+        "always_pays": ALWAYS_PAYS,
+        "curve_batches": curve.BATCHES,
+        "label_characters": overlay.LABEL,
+    }
+
+
+def _cell(outcome: BuiltCell) -> str:
+    return f"{outcome.model}/{outcome.gpu}-{outcome.engine}"
+
+
+def _formats(engine: str, kinds: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
+    """By kind of drafter. A kind's flags do not depend on the model: any that has it will do."""
+    targets = [bundled_model(name) for name in models]
+    by_kind = {kind: next(t for t in targets if kind != "mtp" or t.draft_head is not None) for kind in kinds}
+    return {kind: templates(find_engine(engine), find_drafter(kind, target)) for kind, target in by_kind.items()}
+
+
+# --- files ---
+
+
+def _explorer() -> Traversable:
+    return files("specmargin.show.explorer") / "static"
+
+
+def _static(folder: Path, selection: Selection, models: Sequence[str]) -> None:
+    """Scripts and styles: the explorer's, but for its provider of answers."""
+    for entry in _explorer().iterdir():
+        if entry.is_file() and entry.name not in (*_PAGES, *_OWN):
+            _write(folder / "static" / entry.name, entry.read_bytes())
+    for entry in (files("specmargin.show.site") / "static").iterdir():
+        _write(folder / "static" / entry.name, entry.read_bytes())
+    _write(folder / "static" / "fields.js", fields_script(selection, models).encode())
+    _write(folder / "static" / "lib" / "vega.js", _LAZY.encode())
+    _write(folder / "static" / "lib" / "vega-bundle.js", vega_bundle())
+
+
+def fields_script(selection: Selection, models: Sequence[str]) -> str:
+    """The fields of the page's address and their defaults; a model's own page has it as its default."""
+    first = {"gpu": selection.gpus[0], "engine": selection.engines[0]}
+    defaults = {**first, "gpus": "1", "depth": str(DEPTH), "batch": "16", "context": "1024"}
+    return (
+        'import { folderModel, keepFolders } from "./address.js";\n'
+        f"const MODELS = {json.dumps(list(models))};\n"
+        f"export const FIELDS = {json.dumps([*FIELDS, 'depth', 'gpus'])};\n"
+        f"export const DEFAULTS = {{ ...{json.dumps(defaults)}, model: folderModel(MODELS) }};\n"
+        "keepFolders(MODELS, DEFAULTS.model);\n"
+    )
+
+
+def _page(page: str, path: str, title: str, text: str, model: str, url: str | None) -> bytes:
+    """The explorer's page in the folder `path` of the site, with its preview card."""
+    root = "../" if path else "./"
+    image = f"{url.rstrip('/')}/cards/{model}.png" if url else f"{root}cards/{model}.png"
+    card = {
+        "og:type": "website",
+        "og:title": title,
+        "og:description": text,
+        "og:image": image,
+        "og:image:width": str(WIDTH),
+        "og:image:height": str(HEIGHT),
+    }
+    if url:
+        card["og:url"] = f"{url.rstrip('/')}/{path}/" if path else f"{url.rstrip('/')}/"
+    tags = [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in card.items()]
+    tags += [
+        '<meta name="twitter:card" content="summary_large_image">',
+        f'<meta name="description" content="{html.escape(text)}">',
+    ]
+    tags.append(_FROM_DISK)
+    head = f'<base href="{root}">\n<title>{html.escape(title)}</title>\n' + "\n".join(tags)
+    return _retitled(page, head).encode()
+
+
+def _retitled(page: str, head: str) -> str:
+    start, end = page.index("<title>"), page.index("</title>") + len("</title>")
+    return page[:start] + head + page[end:]
+
+
+def _json(values: Any) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content)

@@ -1,0 +1,25 @@
+"""Functions for compiled code only: quick to compile, and an exception instead of a crash if Python calls one."""
+
+from __future__ import annotations
+
+import pytest
+
+from specmargin.compiler import compiled, entry
+
+
+@compiled
+def _twice(value: int) -> int:
+    return 2 * value
+
+
+@entry
+def _four_times(value: int) -> int:
+    return _twice(_twice(value))
+
+
+def test_compiled_code_calls_it_and_python_does_not() -> None:
+    assert _four_times(3) == 12
+    with pytest.raises(TypeError, match=r"^_twice is for compiled code only; Python calls functions under @entry$"):
+        _twice(3)
+    with pytest.raises(TypeError, match="only"):
+        _twice(value=3)
