@@ -24,7 +24,7 @@ class VerbCommand(TyperCommand):
     """Its help page is plain text with a section per panel: one that Rich draws takes three times as long."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": []} | {name: [] for name in FIRST_PANELS}
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *FIRST_PANELS)}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
