@@ -241,16 +241,25 @@ def check_table(path: Path, *, force: bool) -> None:
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, force: bool) -> None:
     """CSV or Parquet; values that are lists or tables of their own are left out."""
     check_new(path, force=force)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    names = [name for name in names if not any(isinstance(row.get(name), list | dict | tuple) for row in rows)]
     if path.suffix == ".parquet":
+        names = _plain_columns(rows)
         write_columns(path, [{name: row.get(name) for name in names} for row in rows], force=force)
         return
+    write_bytes(path, csv_text(rows).encode())
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Values that are lists or tables of their own are left out."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, _plain_columns(rows), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_bytes(path, text.getvalue().encode())
+    return text.getvalue()
+
+
+def _plain_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if not any(isinstance(row.get(name), list | dict | tuple) for row in rows)]
 
 
 def write_columns(path: Path, columns: Any, *, force: bool) -> None:

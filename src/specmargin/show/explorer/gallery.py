@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from specmargin.architecture.types import ExpertPool
 from specmargin.caches import made_once
@@ -17,7 +16,8 @@ from specmargin.errors import InputError, nearest_names
 from specmargin.modes import Hold
 from specmargin.routing.tabulated import coverage_rows
 from specmargin.show.explorer import day
-from specmargin.show.explorer.view import View
+from specmargin.show.explorer.uploads import Upload
+from specmargin.show.explorer.view import View, read_rounds
 from specmargin.show.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
 from specmargin.show.figures.figure import Figure
 from specmargin.show.figures.words import acceptance_source
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specmargin.acceptance.calibration import Tokens
     from specmargin.policies.study.ladder import LadderRow
 
-Value = TypeVar("Value")
+_PAYS, _EXPERTS, _ACCEPTANCE, _POLICIES = "Where it pays", "Experts", "Acceptance", "Policies"  # sections
 _POSITIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
 
 
@@ -46,6 +46,21 @@ class Entry:
     wait: str = ""  # duration to confirm before drawing
 
 
+GALLERY: dict[str, Entry] = {}
+
+
+def _shown(
+    name: str, title: str, *, section: str, slow: bool = False, wait: str = ""
+) -> Callable[[Callable[[View], Figure]], Callable[[View], Figure]]:
+    """Enters the decorated function; the page shows figures in this order."""
+
+    def enter(draw: Callable[[View], Figure]) -> Callable[[View], Figure]:
+        GALLERY[name] = Entry(name=name, title=title, section=section, draw=draw, slow=slow, wait=wait)
+        return draw
+
+    return enter
+
+
 def figure(name: str, view: View) -> Figure:
     if name not in GALLERY:
         raise InputError(f"no figure {name!r}{nearest_names(name, GALLERY)}; known: {', '.join(GALLERY)}")
@@ -55,20 +70,24 @@ def figure(name: str, view: View) -> Figure:
 # --- where it pays ---
 
 
+@_shown("speedup", "Best draft depth and speed-up by batch", section=_PAYS)
 def _speedup(view: View) -> Figure:
     return payoff.speedup_figure(view.pricer, view.setting, batch=view.batch)
 
 
+@_shown("ledger", "The price of one more draft token", section=_PAYS)
+def _ledger(view: View) -> Figure:
+    return _by_setting(ledger.ledger_figure, view.pricer, view.setting)
+
+
+@_shown("context", "Speed-up by batch and context", section=_PAYS)
 def _context(view: View) -> Figure:
     return _by_setting(payoff.context_figure, view.pricer, view.setting)
 
 
+@_shown("pareto", "Goodput against the speed of one sequence", section=_PAYS)
 def _pareto(view: View) -> Figure:
     return _by_setting(payoff.pareto_figure, view.pricer, view.setting)
-
-
-def _ledger(view: View) -> Figure:
-    return _by_setting(ledger.ledger_figure, view.pricer, view.setting)
 
 
 @made_once(maxsize=24)
@@ -77,6 +96,7 @@ def _by_setting(draw: Callable[[Pricer, Setting], Figure], pricer: Pricer, setti
     return draw(pricer, setting)
 
 
+@_shown("crossover", "Two drafters compared", section=_PAYS)
 def _crossover(view: View) -> Figure:
     if view.rivals is None:
         raise DoesNotApplyError("this model has no two drafters to compare")
@@ -87,6 +107,7 @@ def _crossover(view: View) -> Figure:
 # --- experts ---
 
 
+@_shown("roofline", "Arithmetic intensity by positions", section=_EXPERTS)
 def _roofline(view: View) -> Figure:
     return roofline.roofline_figure(view.scenario, batch=view.batch)
 
@@ -103,6 +124,7 @@ def _pool(view: View) -> ExpertPool:
     return pools[0]
 
 
+@_shown("coverage", "Distinct experts by positions", section=_EXPERTS)
 def _coverage(view: View) -> Figure:
     pool, routing = _pool(view), view.scenario.routing
     layer = view.layer
@@ -114,10 +136,12 @@ def _coverage(view: View) -> Figure:
     )
 
 
+@_shown("popularity", "Popularity of experts", section=_EXPERTS)
 def _popularity(view: View) -> Figure:
     return experts.popularity_figure(_model(view), _pool(view), view.local_routing, view.scenario.routing.source)
 
 
+@_shown("overlap", "Expert overlap of neighbours", section=_EXPERTS)
 def _overlap(view: View) -> Figure:
     pool, local = _pool(view), view.local_routing
     return experts.overlap_figure(_model(view), pool, local, _by_lag(view), view.scenario.routing.source)
@@ -141,6 +165,7 @@ def _drafter_name(view: View) -> str:
     return f"{view.bank.name}" if view.bank is not None else f"{view.scenario.drafter.name}"
 
 
+@_shown("histogram", "Accepted draft tokens per round", section=_ACCEPTANCE)
 def _histogram(view: View) -> Figure:
     rounds = view.rounds
     source = acceptance_source(view.scenario)
@@ -154,6 +179,7 @@ def _histogram(view: View) -> Figure:
     return acceptance.histogram_figure(accepted_histogram(rounds).tolist(), drafter=_drafter_name(view), source=source)
 
 
+@_shown("survival", "Survival by draft depth", section=_ACCEPTANCE)
 def _survival(view: View) -> Figure:
     curves = {"all": view.scenario.survival.up_to(max(view.max_depth, 1)).tolist()}
     if view.rounds is not None:
@@ -183,26 +209,28 @@ def _by_category(rounds: Rounds) -> dict[str, list[float]]:
     return {name: product_limit(part).tolist() for name, part in parts.items()}
 
 
-def _with_confidence(view: View) -> Rounds:
+def _with_confidence(view: View) -> Upload:
     rounds = view.rounds
-    if rounds is None or not rounds.has_confidence:
+    if view.bank is None or rounds is None or not rounds.has_confidence:
         raise DoesNotApplyError("needs a bank of rounds with the drafter's confidences: drop one on the page")
-    return rounds
+    return view.bank
 
 
+@_shown("reliability", "Reliability of the drafter's confidence", section=_ACCEPTANCE, slow=True)
 def _reliability(view: View) -> Figure:
-    rounds = _with_confidence(view)
+    bank = _with_confidence(view)
     from specmargin.acceptance.calibration import Raw  # noqa: PLC0415 (SciPy: 0.4 s)
 
-    judge, calibrated = _held_out(_ById(rounds))
+    judge, calibrated = _held_out(bank)
     sides = {"raw": Raw().probability(judge), "calibrated": calibrated}
     return acceptance.reliability_figure(
         sides, judge.accepted, drafter=_drafter_name(view), source=acceptance_source(view.scenario)
     )
 
 
+@_shown("joint", "Predicted against accepted, round by round", section=_ACCEPTANCE, slow=True)
 def _joint(view: View) -> Figure:
-    rounds = _with_confidence(view)
+    rounds = read_rounds(_with_confidence(view))
     from specmargin.acceptance.calibration import Raw, survival_of  # noqa: PLC0415
     from specmargin.acceptance.estimate import joint_table  # noqa: PLC0415
 
@@ -213,27 +241,14 @@ def _joint(view: View) -> Figure:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ById(Generic[Value]):
-    """A cache key that compares a value by identity."""
-
-    value: Value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.value is self.value
-
-
 @made_once(maxsize=4)
-def _held_out(bank: _ById[Rounds]) -> tuple[Tokens, FloatArray]:
+def _held_out(bank: Upload) -> tuple[Tokens, FloatArray]:
     """Tokens of the held-out half of the requests, and their probabilities calibrated on the other half."""
     import numpy as np  # noqa: PLC0415
 
     from specmargin.acceptance.calibration import Logistic, tokens_of  # noqa: PLC0415
 
-    rounds = bank.value
+    rounds = read_rounds(bank)
     requests = np.unique(rounds.prompt_by_round)
     if requests.size < 2:
         raise DoesNotApplyError(
@@ -248,37 +263,48 @@ def _held_out(bank: _ById[Rounds]) -> tuple[Tokens, FloatArray]:
 
 # --- policies, design, evidence ---
 
+
+def _without_early_stop(view: View) -> View:
+    if view.scenario.early_stop is not None:
+        raise DoesNotApplyError("simulated policies decide how long drafts are: leave out draft_p_min")
+    return view
+
+
+@_shown("day", "A simulated day", section=_POLICIES, slow=True)
+def _day(view: View) -> Figure:
+    return day.simulated_day(_without_early_stop(view))
+
+
+@_shown("policies", "Policies on the same simulated day", section=_POLICIES, slow=True)
+def _policies(view: View) -> Figure:
+    return day.policies(_without_early_stop(view))
+
+
 _CONCURRENCIES = (1, 4, 16, 64, 256)
 _SEQUENCES = 1500  # per concurrency: a quarter of `profile acceptance --ladder`
 
 
+@_shown("ladder", "Gain of policies over the best fixed depth", section=_POLICIES, slow=True, wait="half a minute")
 def _ladder(view: View) -> Figure:
-    rows = _ladder_rows(_ById(_with_confidence(view)), view.pricer)
+    rows = _ladder_rows(_with_confidence(view), view.pricer)
     title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
     return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
 
 
 @made_once(maxsize=8)
-def _ladder_rows(bank: _ById[Rounds], pricer: Pricer) -> list[LadderRow]:
+def _ladder_rows(bank: Upload, pricer: Pricer) -> list[LadderRow]:
     """Every policy on the same batches of the bank, at the prices of the scenario."""
     from specmargin.policies.study.ladder import Contest  # noqa: PLC0415 (compiled, an extra)
     from specmargin.policies.study.ladder import ladder as replay_policies  # noqa: PLC0415
     from specmargin.policies.tables import scenario_table  # noqa: PLC0415
 
-    prices = scenario_table(
-        pricer.with_every_graph(), Setting(max_depth=bank.value.depth), max_batch=max(_CONCURRENCIES)
-    )
-    return list(
-        replay_policies(Contest.of(bank.value, seed=0), prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES)
-    )
+    rounds, every_graph = read_rounds(bank), pricer.with_every_graph()
+    prices = scenario_table(every_graph, Setting(max_depth=rounds.depth), max_batch=max(_CONCURRENCIES))
+    contest = Contest.of(rounds, seed=0)
+    return list(replay_policies(contest, prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES))
 
 
-def _simulated(draw: Callable[[View], Figure], view: View) -> Figure:
-    if view.scenario.early_stop is not None:
-        raise DoesNotApplyError("simulated policies decide how long drafts are: leave out draft_p_min")
-    return draw(view)
-
-
+@_shown("design", "The same model with other experts", section="Other experts", slow=True)
 def _design(view: View) -> Figure:
     _pool(view)
     if view.routing_file is not None:
@@ -291,70 +317,7 @@ def _design(view: View) -> Figure:
     return design.design_figure(explore(view.pricer, space, view.setting, batch=view.batch))
 
 
-def _rounds() -> Figure:
+@_shown("validation", "Predicted against measured, whole rounds", section="Validation", slow=True)
+def _validation(_: View) -> Figure:
     """Independent of the controls: it validates the prices."""
     return validation.rounds_figure(held_out_rounds())
-
-
-GALLERY: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Entry(name="speedup", title="Best draft depth and speed-up by batch", section="Where it pays", draw=_speedup),
-        Entry(name="ledger", title="The price of one more draft token", section="Where it pays", draw=_ledger),
-        Entry(name="context", title="Speed-up by batch and context", section="Where it pays", draw=_context),
-        Entry(name="pareto", title="Goodput against the speed of one sequence", section="Where it pays", draw=_pareto),
-        Entry(name="crossover", title="Two drafters compared", section="Where it pays", draw=_crossover),
-        Entry(name="roofline", title="Arithmetic intensity by positions", section="Experts", draw=_roofline),
-        Entry(name="coverage", title="Distinct experts by positions", section="Experts", draw=_coverage),
-        Entry(name="popularity", title="Popularity of experts", section="Experts", draw=_popularity),
-        Entry(name="overlap", title="Expert overlap of neighbours", section="Experts", draw=_overlap),
-        Entry(name="histogram", title="Accepted draft tokens per round", section="Acceptance", draw=_histogram),
-        Entry(name="survival", title="Survival by draft depth", section="Acceptance", draw=_survival),
-        Entry(
-            name="reliability",
-            title="Reliability of the drafter's confidence",
-            section="Acceptance",
-            draw=_reliability,
-            slow=True,
-        ),
-        Entry(
-            name="joint",
-            title="Predicted against accepted, round by round",
-            section="Acceptance",
-            draw=_joint,
-            slow=True,
-        ),
-        Entry(
-            name="day",
-            title="A simulated day",
-            section="Policies",
-            draw=partial(_simulated, day.simulated_day),
-            slow=True,
-        ),
-        Entry(
-            name="policies",
-            title="Policies on the same simulated day",
-            section="Policies",
-            draw=partial(_simulated, day.policies),
-            slow=True,
-        ),
-        Entry(
-            name="ladder",
-            title="Gain of policies over the best fixed depth",
-            section="Policies",
-            draw=_ladder,
-            slow=True,
-            wait="half a minute",
-        ),
-        Entry(
-            name="design", title="The same model with other experts", section="Other experts", draw=_design, slow=True
-        ),
-        Entry(
-            name="validation",
-            title="Predicted against measured, whole rounds",
-            section="Validation",
-            draw=lambda _: _rounds(),
-            slow=True,
-        ),
-    )
-}

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from specmargin._version import __version__
 from specmargin.answers.command_line import command_line
 from specmargin.show.explorer import story
 from specmargin.show.explorer.choices import next_tokens
-from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.show.explorer.drawings import dark_rules, drawings
+from specmargin.show.explorer.gallery import GALLERY
 from specmargin.show.explorer.view import View
 from specmargin.show.explorer.words import bottleneck
-from specmargin.show.figures.figure import Figure
 from specmargin.show.figures.svg import drawers
-from specmargin.show.figures.theme import DARK, DARK_OF, LIGHT, PAIRED
+from specmargin.show.figures.theme import DARK, LIGHT, Theme
 
 _COLUMNS = {
     "batch": ("batch", "{:,}"),
@@ -36,12 +35,7 @@ _COLUMNS = {
     "distinct_experts": ("experts", "{:.0f}"),
     "bound_by": ("bottleneck", "{}"),
 }
-_SCALES = ('"heatmap"', '"diverging"')  # between the colours of a scale, no style sheet can tell dark from light
-# The first simulation loads compiled code, for which other Python code need not wait: it has a thread of its own, and
-# the figure that needs the same code comes last.
-_LOADS, _WAITS = "day", "policies"
-_ORDER = sorted(GALLERY, key=lambda name: (name != _LOADS, name == _WAITS, GALLERY[name].slow))
-_Drawing = tuple[Figure, Future[str], Future[str] | None]
+_DOCUMENT = files("specmargin.show.explorer") / "static" / "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +50,7 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
     """The whole document. `advance` is called after each figure, in any thread."""
     drawers()  # they start while the first figures are computed
     paragraphs = story.paragraphs(view)
-    drawn = _figures(view, advance)
+    drawn = drawings(list(GALLERY), view, heading="h4", advance=advance)
     plan = view.plan
     parts = [
         f"<h1>{_text(plan['model'])} on {_text(plan['gpu'])}</h1>",
@@ -74,53 +68,9 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
         _sources(plan["sources"]),
         _footer(view, origin),
     ]
-    return _DOCUMENT.format(
-        title=_text(f"{plan['model']} on {plan['gpu']}: does speculation pay?"), style=_style(), body="\n".join(parts)
-    )
-
-
-def _figures(view: View, advance: Callable[[], None]) -> dict[str, str]:
-    """Every figure that applies, by name. Figures are computed here while others are drawn in other processes."""
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="figure") as threads:
-        begun = dict(zip(_ORDER, threads.map(lambda name: _begun(name, view, advance), _ORDER), strict=True))
-        drawings = ((name, begun[name]) for name in GALLERY)
-        return {name: "" if drawing is None else _drawn(*drawing) for name, drawing in drawings}
-
-
-def _begun(name: str, view: View, advance: Callable[[], None]) -> _Drawing | None:
-    """A figure, and its drawings: one for both themes, or one for each if it has a continuous scale of colours."""
-    try:
-        shown = figure(name, view)
-    except DoesNotApplyError:
-        advance()
-        return None
-    draw = drawers().draw
-    if any(scale in json.dumps(shown.structure) for scale in _SCALES):
-        return shown, draw(shown.drawing(LIGHT)), draw(shown.drawing(DARK), drawn=advance)
-    return shown, draw(shown.drawing(PAIRED), drawn=advance), None
-
-
-def _drawn(shown: Figure, light: Future[str], dark: Future[str] | None) -> str:
-    if dark is None:
-        drawings = f'<div class="both">{_svg(light.result(), f"{shown.name}-")}</div>'
-    else:
-        drawings = "".join(
-            f'<div class="{theme}">{_svg(drawing.result(), f"{shown.name}-{theme}-")}</div>'
-            for theme, drawing in (("light", light), ("dark", dark))
-        )
-    label = _text(f"{shown.title}. {shown.takeaway}")
-    return (
-        f"<figure><h4>{_text(shown.title)}</h4><p>{_text(shown.takeaway)}</p>"
-        f'<div class="drawing" role="img" aria-label="{label}">{drawings}</div>'
-        f"<figcaption>Source: {_text(shown.source)}</figcaption></figure>"
-    )
-
-
-def _svg(text: str, prefix: str) -> str:
-    """Ids get a prefix per drawing, because drawings in one page must not share them."""
-    text = re.sub(r'id="([^"]+)"', rf'id="{prefix}\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", text)
-    return re.sub(r'href="#([^"]+)"', rf'href="#{prefix}\1"', text)
+    title = _text(f"{plan['model']} on {plan['gpu']}: does speculation pay?")
+    document = Template(_DOCUMENT.read_text(encoding="utf-8"))
+    return document.substitute(title=title, colours=_colours(), body="\n".join(parts))
 
 
 def _footer(view: View, origin: Origin) -> str:
@@ -209,63 +159,8 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-def _style() -> str:
-    """Dark drawings are light ones with other colours; the few that are drawn twice are switched."""
-    dark = "".join(
-        f'.both [{attribute}="{light}"]{{{attribute}:{other}}}'
-        for light, other in DARK_OF.items()
-        for attribute in ("fill", "stroke")
-    )
-    return (
-        f":root{{--paper:{LIGHT.paper};--ink:{LIGHT.ink};--quiet:{LIGHT.quiet};--faint:{LIGHT.faint}}}"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{--paper:{DARK.paper};--ink:{DARK.ink};"
-        f"--quiet:{DARK.quiet};--faint:{DARK.faint}}}.light{{display:none}}.dark{{display:block!important}}{dark}}}"
-        + _RULES
-    )
+def _colours() -> str:
+    def properties(theme: Theme) -> str:
+        return f":root{{--paper:{theme.paper};--ink:{theme.ink};--quiet:{theme.quiet};--faint:{theme.faint}}}"
 
-
-_RULES = """
-.dark{display:none}
-body{background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,sans-serif}
-body{max-width:50rem;margin:3rem auto;padding:0 1.2rem;overflow-wrap:break-word}
-h1{font-size:1.9rem;line-height:1.2}h2{margin-top:3rem}.verdict{font-size:1.15rem}
-dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9rem,1fr));gap:.6rem 1.2rem}
-dt{color:var(--quiet);font-size:.8rem}dd{margin:0}
-pre{background:color-mix(in srgb,var(--ink) 6%,transparent);padding:1rem;overflow-x:auto}
-pre{border-radius:6px;font-size:.85rem;white-space:pre-wrap}
-table{border-collapse:collapse;font-size:.8rem;width:100%}
-th,td{text-align:right;padding:.35rem .3rem;border-bottom:1px solid var(--faint);vertical-align:top}
-th,td{white-space:nowrap}th{color:var(--quiet);font-weight:500}
-th:last-child,td:last-child{text-align:left;white-space:normal}
-.unfit td{color:var(--quiet)}.note{color:var(--quiet);font-size:.85rem}
-figure{margin:2.5rem 0}h4{margin:0;font-size:1.05rem}figure p{margin:.2rem 0 .6rem;font-size:.9rem}
-figure p,figcaption{color:var(--quiet)}figcaption{font-size:.8rem}
-.drawing svg{display:block;width:100%;max-width:44rem;height:auto}
-footer,ul{color:var(--quiet);font-size:.85rem}footer{margin:3rem 0}footer a{color:inherit}
-@media(max-width:50rem){
-body{margin:1.5rem auto}h1{font-size:1.5rem}
-thead{display:none}table,tbody,tr,td{display:block}
-tr{padding:.6rem 0;border-bottom:1px solid var(--faint);display:grid;grid-template-columns:1fr 1fr;gap:0 1.4rem}
-td,td:last-child{border:0;padding:.05rem 0;display:flex;justify-content:space-between;text-align:right;gap:.8rem}
-td:last-child{grid-column:1/3}td::before{content:attr(data-name);color:var(--quiet);text-align:left}
-}
-@media print{.light{display:block!important}.dark{display:none!important}}
-"""
-
-_DOCUMENT = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+    return f"{properties(LIGHT)}@media screen and (prefers-color-scheme:dark){{{properties(DARK)}{dark_rules()}}}"

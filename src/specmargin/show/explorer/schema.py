@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, Field, create_model, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, create_model, field_validator
 
 from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing, request_options
 from specmargin.answers.verb import Verb
@@ -35,6 +37,7 @@ _HIT_RATE = re.compile(r"[0-9.]{1,8}")
 WEIGHTS = ("bf16", "fp8", "fp8-block", "nvfp4", "mxfp4", "int4-g128")
 KV_CACHES = ("bf16", "fp8")
 Text = Annotated[str, Field(max_length=200)]
+Value = TypeVar("Value")
 
 
 def _either(names: tuple[str, ...]) -> dict[str, Any]:
@@ -44,6 +47,89 @@ def _either(names: tuple[str, ...]) -> dict[str, Any]:
 
 def _nullable(**schema: Any) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", **schema}, {"type": "null"}]}
+
+
+# --- what text fields may say ---
+
+
+def _model(value: str) -> str:
+    if UPLOAD.fullmatch(value) or value.lower() in model_names():
+        return value
+    raise ValueError(f"{value!r} is not a bundled model{nearest_names(value, model_names())}; or drop a config.json")
+
+
+def _gpu(value: str) -> str:
+    with suppress(InputError):
+        if value.isascii() and not set("./\\") & set(value) and not value.endswith("toml"):
+            return find_device(value).name
+    raise ValueError(f"{value!r} is not a bundled GPU{nearest_names(value, device_names())}")
+
+
+def _engine(value: str) -> str:
+    return _found(find_engine, value).name
+
+
+def _precision(value: str) -> str:
+    _found(precision_named, value)
+    return value
+
+
+def _drafter(value: str) -> str:
+    kind, _, detail = value.partition(":")
+    _one_of("drafter", kind, DRAFTERS)
+    inner, _, rate = detail.partition("@")
+    of_model = kind == "model" and detail in model_names()
+    of_ssd = kind == "ssd" and inner in ("", "mtp", "eagle", "dflash") and _HIT_RATE.fullmatch(rate or "0")
+    if detail and not of_model and not of_ssd:
+        raise ValueError(f"drafter {value!r} is not understood; use model:NAME of a bundled model, or ssd:mtp@0.8")
+    return value
+
+
+def _acceptance(value: str) -> str:
+    if value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
+        return value
+    raise ValueError(
+        f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.4@3, accepted:1.4@3, a "
+        f"bundled curve, or drop a bank"
+    )
+
+
+def _routing(value: str) -> str:
+    if value == "uniform" or UPLOAD.fullmatch(value):
+        return value
+    name, colon, category = value.partition(":")
+    _one_of("routing", name, ("uniform", *BUNDLED))
+    if colon and not _CATEGORY.fullmatch(category):
+        raise ValueError(f"routing: {category!r} is not a category")
+    return value
+
+
+def _one_of(what: str, value: str, names: Collection[str]) -> str:
+    if value not in names:
+        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, names)}; known: {', '.join(names)}")
+    return value
+
+
+def _found(find: Callable[[str], Value], name: str) -> Value:
+    """Turn an `InputError` into the `ValueError` that Pydantic reports."""
+    try:
+        return find(name)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+_CHECKS: dict[str, Callable[[str], str]] = {
+    "model": _model,
+    "gpu": _gpu,
+    "engine": _engine,
+    "prices": partial(_one_of, "prices", names=PRICES),
+    "engine_time": partial(_one_of, "engine time", names=engine_time_names()),
+    "drafter": _drafter,
+    "acceptance": _acceptance,
+    "routing": _routing,
+    "weights": _precision,
+    "kv_cache": _precision,
+}
 
 
 class ScenarioQuery(ScenarioRequest):
@@ -92,80 +178,10 @@ class ScenarioQuery(ScenarioRequest):
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
 
-    @field_validator("model")
+    @field_validator(*_CHECKS)
     @classmethod
-    def _model(cls, value: str) -> str:
-        if UPLOAD.fullmatch(value) or value.lower() in model_names():
-            return value
-        raise ValueError(
-            f"{value!r} is not a bundled model{nearest_names(value, model_names())}; or drop a config.json"
-        )
-
-    @field_validator("gpu")
-    @classmethod
-    def _gpu(cls, value: str) -> str:
-        try:
-            is_name = value.isascii() and "." not in value and "/" not in value and "\\" not in value
-            return find_device(value).name if is_name and not value.endswith("toml") else _refuse_gpu(value)
-        except InputError:
-            return _refuse_gpu(value)
-
-    @field_validator("engine")
-    @classmethod
-    def _engine(cls, value: str) -> str:
-        return _checked(lambda: find_engine(value).name)
-
-    @field_validator("prices")
-    @classmethod
-    def _prices(cls, value: str | None) -> str | None:
-        return value if value is None else _one_of("prices", value, PRICES)
-
-    @field_validator("engine_time")
-    @classmethod
-    def _engine_time(cls, value: str | None) -> str | None:
-        return value if value is None else _one_of("engine time", value, tuple(engine_time_names()))
-
-    @field_validator("drafter")
-    @classmethod
-    def _drafter(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        kind, _, detail = value.partition(":")
-        _one_of("drafter", kind, tuple(DRAFTERS))
-        inner, _, rate = detail.partition("@")
-        fine = not detail or (kind == "model" and detail in model_names())
-        fine = fine or (
-            kind == "ssd" and inner in ("", "mtp", "eagle", "dflash") and bool(_HIT_RATE.fullmatch(rate or "0"))
-        )
-        if not fine:
-            raise ValueError(f"drafter {value!r} is not understood; use model:NAME of a bundled model, or ssd:mtp@0.8")
-        return value
-
-    @field_validator("acceptance")
-    @classmethod
-    def _acceptance(cls, value: str | None) -> str | None:
-        if value is None or value in acceptance_names() or UPLOAD.fullmatch(value) or _CURVE.fullmatch(value):
-            return value
-        raise ValueError(
-            f"acceptance {value!r} is not understood; give 0.8, 0.78,0.58,0.44, length:2.4@3, accepted:1.4@3, a "
-            f"bundled curve, or drop a bank"
-        )
-
-    @field_validator("routing")
-    @classmethod
-    def _routing(cls, value: str | None) -> str | None:
-        if value is None or value == "uniform" or UPLOAD.fullmatch(value):
-            return value
-        name, colon, category = value.partition(":")
-        _one_of("routing", name, ("uniform", *BUNDLED))
-        if colon and not _CATEGORY.fullmatch(category):
-            raise ValueError(f"routing: {category!r} is not a category")
-        return value
-
-    @field_validator("weights", "kv_cache")
-    @classmethod
-    def _precision(cls, value: str | None) -> str | None:
-        return value if value is None else _checked(lambda: (precision_named(value), value)[1])
+    def _names_no_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return value if value is None else _CHECKS[str(info.field_name)](value)
 
 
 class Query(ScenarioQuery, PageRequest):
@@ -197,24 +213,6 @@ def refuse_files(verb: Verb[Any, Any], given: Iterable[str]) -> None:
     for field in texts - set(ScenarioQuery.model_fields):
         if field in given:
             raise InputError(f"{field} may name a file, which this server does not read; use the command line")
-
-
-def _refuse_gpu(value: str) -> str:
-    raise ValueError(f"{value!r} is not a bundled GPU{nearest_names(value, device_names())}")
-
-
-def _one_of(what: str, value: str, names: tuple[str, ...]) -> str:
-    if value not in names:
-        raise ValueError(f"unknown {what} {value!r}{nearest_names(value, names)}; known: {', '.join(names)}")
-    return value
-
-
-def _checked(find: Any) -> str:
-    """Turn an `InputError` into the `ValueError` that Pydantic reports."""
-    try:
-        return str(find())
-    except InputError as error:
-        raise ValueError(str(error)) from None
 
 
 def read_query(text: str) -> Query:
@@ -268,12 +266,9 @@ class Failure(BaseModel):
     field: str | None = None
 
 
-UploadKind = Kind
-
-
 class Uploaded(BaseModel):
     id: str
-    kind: UploadKind
+    kind: Kind
     name: str
     summary: str
     categories: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import Verb
 from specmargin.caches import made_once
 from specmargin.errors import InputError
+from specmargin.files import csv_text
 from specmargin.schema import complaint
 from specmargin.show.explorer import choices, compare, gallery, report, story
 from specmargin.show.explorer.guard import Guard
@@ -42,13 +41,12 @@ from specmargin.show.explorer.schema import (
     ReportQuery,
     ScenarioQuery,
     Uploaded,
-    UploadKind,
     ViewQuery,
     query_of,
     read_query,
     refuse_files,
 )
-from specmargin.show.explorer.uploads import TooLargeError, Uploads
+from specmargin.show.explorer.uploads import Kind, TooLargeError, Uploads
 from specmargin.show.explorer.view import View, view_of, with_uploads
 from specmargin.show.explorer.words import page_words, title
 from specmargin.show.figures.figure import Figure
@@ -316,7 +314,7 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
         drafters = [each.scenario.drafter.name for each in views]
         drawn = _drawn(name, views, compare.labels(queries, drafters))
         if ending == "csv":
-            return _attached(_csv(drawn), "text/csv; charset=utf-8", f"{name}.csv")
+            return _attached(csv_text(drawn.table_rows()), "text/csv; charset=utf-8", f"{name}.csv")
         chart = drawn.chart(THEMES[query.theme])
         if ending == "json":
             return _attached(json.dumps(chart.to_dict()), "application/json", f"{name}.json")
@@ -353,16 +351,6 @@ def _attached(body: str | bytes, media_type: str, name: str) -> Response:
     return Response(body, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
-def _csv(figure: Figure) -> str:
-    rows = figure.table_rows()
-    columns = dict.fromkeys(name for row in rows for name in row)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
 # --- uploads ---
 
 
@@ -374,7 +362,7 @@ def _uploads(app: FastAPI, uploads: Uploads) -> None:
         openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
     )
     async def upload(
-        kind: UploadKind,
+        kind: Kind,
         request: Request,
         name: Annotated[str, InQuery(max_length=200)] = "file",
         beside: Annotated[str | None, InQuery(pattern="^[0-9a-f]{16}$")] = None,

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -78,15 +78,22 @@ class Uploads:
         new = not folder.exists()
         folder.mkdir(exist_ok=True)
         try:
-            if bank is None:
-                upload = _READERS[kind](key, name, _written(kind, folder, name, body))
-            else:
-                upload = _joined_bank(key, folder / "bank", bank.path, body)
+            held: Kind = "acceptance" if bank else kind
+            path = _joined_bank(folder / "bank", bank.path, body) if bank else _written(kind, folder, name, body)
+            summary, categories = _READERS[held](path)
         except SpecmarginError as error:
             message = _without_path(str(error), folder, name)
             if new:
                 shutil.rmtree(folder, ignore_errors=True)
             raise InputError(message) from None
+        upload = Upload(
+            id=key,
+            kind=held,
+            name="bank" if bank else shown(name),
+            path=path.parent if kind == "config" else path,
+            summary=summary,
+            categories=tuple(categories),
+        )
         self._store(upload)
         return upload
 
@@ -125,11 +132,11 @@ def _written(kind: Kind, folder: Path, name: str, body: bytes) -> Path:
     return path
 
 
-def _joined_bank(key: str, folder: Path, accepted: Path, confidences: bytes) -> Upload:
+def _joined_bank(folder: Path, accepted: Path, confidences: bytes) -> Path:
     folder.mkdir(exist_ok=True)
     shutil.copyfile(accepted, folder / "acceptance.parquet")
     (folder / "speculator.parquet").write_bytes(confidences)
-    return _acceptance(key, "bank", folder / "acceptance.parquet")
+    return folder / "acceptance.parquet"
 
 
 def _without_path(message: str, folder: Path, name: str) -> str:
@@ -139,42 +146,32 @@ def _without_path(message: str, folder: Path, name: str) -> str:
     return message.replace(str(folder), shown(name))
 
 
-def _config(key: str, name: str, path: Path) -> Upload:
+# --- readers: a summary of what the file holds, and its categories ---
+
+
+def _config(path: Path) -> tuple[str, Iterable[str]]:
     architecture = load_architecture(path)
-    billions = architecture.parameters / 1e9
     pool = (
         f", {architecture.pools[0].experts_per_token} of {architecture.pools[0].experts} experts per token"
         if architecture.is_moe
         else ", dense"
     )
-    summary = f"{architecture.name}: {billions:,.1f} B parameters{pool}"
-    return Upload(id=key, kind="config", name=shown(name), path=path.parent, summary=summary)
+    return f"{architecture.name}: {architecture.parameters / 1e9:,.1f} B parameters{pool}", ()
 
 
-def _acceptance(key: str, name: str, path: Path) -> Upload:
+def _acceptance(path: Path) -> tuple[str, Iterable[str]]:
     if path.suffix == ".json":
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
         profile = read_acceptance(path)
-        summary = f"acceptance profile {shown(profile.name)}, {len(profile.categories)} categories"
-        return Upload(
-            id=key,
-            kind="acceptance",
-            name=shown(name),
-            path=path,
-            summary=summary,
-            categories=tuple(profile.categories),
-        )
+        return f"acceptance profile {shown(profile.name)}, {len(profile.categories)} categories", profile.categories
     with needs_extra("profile"):
         from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     _check_rows(path)
     rounds = read_bank([path])
     confidences = "with confidences" if rounds.has_confidence else "without confidences"
-    summary = f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {confidences}"
-    return Upload(
-        id=key, kind="acceptance", name=shown(name), path=path, summary=summary, categories=tuple(rounds.categories)
-    )
+    return f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {confidences}", rounds.categories
 
 
 def _check_rows(path: Path) -> None:
@@ -191,17 +188,15 @@ def _check_rows(path: Path) -> None:
         raise InputError(f"{path}: has {rows:,} rounds; the page takes {MOST_ROUNDS:,} at most")
 
 
-def _routing(key: str, name: str, path: Path) -> Upload:
+def _routing(path: Path) -> tuple[str, Iterable[str]]:
     from specmargin.routing.schema import read_routing  # noqa: PLC0415
 
     profile = read_routing(path)
     summary = f"routing of {profile.experts_per_token} of {profile.experts} experts in {profile.layers} layers"
-    return Upload(
-        id=key, kind="routing", name=shown(name), path=path, summary=summary, categories=tuple(profile.categories)
-    )
+    return summary, profile.categories
 
 
-_READERS: dict[str, Callable[[str, str, Path], Upload]] = {
+_READERS: dict[str, Callable[[Path], tuple[str, Iterable[str]]]] = {
     "config": _config,
     "acceptance": _acceptance,
     "routing": _routing,

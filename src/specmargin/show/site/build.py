@@ -48,6 +48,10 @@ class BuiltCell:
     path: str | None = None
     refused: str | None = None
 
+    @property
+    def place(self) -> str:
+        return self.gpu if self.gpus == 1 else f"{self.gpus} × {self.gpu}"
+
 
 def select(models: str, gpus: str, engines: str, drafters: str) -> Selection:
     """From comma-separated names, or `all`."""

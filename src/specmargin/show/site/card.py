@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
@@ -70,20 +69,4 @@ def _text(x: float, y: float, size: int, text: str, colour: str, *, bold: bool =
 def card_png(model: str, place: str, rows: Sequence[Sequence[float]]) -> bytes:
     import vl_convert  # noqa: PLC0415 (an extra)
 
-    return _recompressed(bytes(vl_convert.svg_to_png(card_svg(model, place, rows), scale=_SCALE)))
-
-
-def _recompressed(png: bytes) -> bytes:
-    """The same image in a quarter of the bytes: the renderer compresses for speed."""
-    chunks, at = [], 8
-    while at < len(png):
-        length = int.from_bytes(png[at : at + 4], "big")
-        chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
-        at += 12 + length
-    pixels = zlib.compress(zlib.decompress(b"".join(content for kind, content in chunks if kind == b"IDAT")), 9)
-    kept = [(b"IHDR", chunks[0][1]), (b"IDAT", pixels), (b"IEND", b"")]
-    return png[:8] + b"".join(_chunk(kind, content) for kind, content in kept)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+    return bytes(vl_convert.svg_to_png(card_svg(model, place, rows), scale=_SCALE))

@@ -21,13 +21,15 @@ from specmargin.files import write_bytes
 from specmargin.formats import find_engine
 from specmargin.limits import MAX_BATCH
 from specmargin.show.explorer import choices, story
+from specmargin.show.explorer.drawings import dark_rules, drawings
+from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.server import vega_bundle
+from specmargin.show.explorer.view import View
 from specmargin.show.figures import curve, overlay
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 from specmargin.show.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.show.site.figures import FIGURES, structures
 from specmargin.show.site.grids import DEPTH
-from specmargin.show.site.story_page import story_files
 from specmargin.show.site.templates import templates
 from specmargin.verbs.plan import plan
 from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, MAX_NUM_SEQS
@@ -45,7 +47,8 @@ _FROM_DISK = (
     '<script>if (location.protocol === "file:") addEventListener("DOMContentLoaded", () => {'
     ' document.querySelector("h1").textContent = "Open it through a web server: python -m http.server"; });</script>'
 )
-_PAGES = ("index.html", "story.html")
+_PAGES = ("index.html", "story.html", "report.html")
+_DARK_DRAWINGS = f"<style>{dark_rules(':root[data-theme=dark] ')}</style>"
 
 
 def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell], url: str | None) -> None:
@@ -59,10 +62,9 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell
     page = (_explorer() / "index.html").read_text(encoding="utf-8")
     for model in models:
         best = next(outcome for outcome in built if outcome.model == model)
-        place = best.gpu if best.gpus == 1 else f"{best.gpus} × {best.gpu}"
         rows = _rows(best, drafters_of(model, selection.drafters)[0])
-        _write(folder / "cards" / f"{model}.png", card_png(model, place, rows))
-        text = headline(model, place, rows)
+        _write(folder / "cards" / f"{model}.png", card_png(model, best.place, rows))
+        text = headline(model, best.place, rows)
         _write(folder / model / "index.html", _page(page, model, f"{model}: does speculation pay?", text, model, url))
         if model == models[0]:
             text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups, depths and flags."
@@ -79,16 +81,34 @@ def _rows(cell: BuiltCell, drafter: str) -> list[list[float]]:
 
 def _write_story(folder: Path, cell: BuiltCell, url: str | None) -> None:
     """Drawing takes seconds, so it is done once for a scenario."""
-    page, drawn = (_explorer() / "story.html").read_text(encoding="utf-8"), folder / "data" / "story.key"
+    written, drawn = folder / "story" / "index.html", folder / "data" / "story.key"
     key = f"{cell.key} {url}"
-    if drawn.is_file() and drawn.read_text(encoding="utf-8") == key and (folder / "story" / "index.html").is_file():
+    if drawn.is_file() and drawn.read_text(encoding="utf-8") == key and written.is_file():
         return
-    for name, content in story_files(page, cell).items():
-        text = content
-        if name == "index.html":
-            text = _page(content.decode(), "story", story.TITLE, story.LEAD, cell.model, url)
-        _write(folder / "story" / name, text)
+    _write(written, _page(_story(cell), "story", story.TITLE, story.LEAD, cell.model, url))
     _write(drawn, key.encode())
+
+
+def _story(cell: BuiltCell) -> str:
+    """The explorer's page without its script and its controls, with the numbers and drawings of one cell."""
+    request = PageRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine)
+    view = View(request=request)
+    paragraphs = story.paragraphs(view)
+    drawn = drawings([part.figure for part in paragraphs], view, heading="h3")
+    sections = (
+        f'<section id="part-{part.id}"><h2>{html.escape(part.heading)}</h2><p>{html.escape(part.text)}</p>'
+        f"{drawn[part.figure]}</section>"
+        for part in paragraphs
+    )
+    lead = story.LEAD.replace("which this page computes for your scenario", "shown here for one model")
+    note = f"Numbers of {cell.model} on {cell.place}, batch {request.batch}, context {request.context:,}."
+    page = (_explorer() / "story.html").read_text(encoding="utf-8")
+    start, end = page.index('<p class="lead"'), page.index("</main>")
+    head = page[:start].replace('<script type="module" src="static/story.js"></script>', _DARK_DRAWINGS)
+    return (
+        f'{head}<p class="lead">{html.escape(lead)}</p>\n<p class="quiet">{html.escape(note)}</p>\n'
+        f'<div id="paragraphs">{"".join(sections)}</div>\n{page[end:]}'
+    )
 
 
 def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Sequence[str]) -> dict[str, Any]:
