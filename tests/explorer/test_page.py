@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 import specmargin
-from specmargin.show.explorer.choices import absent_figures
-from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
+from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, absent_figures, figure
 from specmargin.show.explorer.schema import Query
 from specmargin.show.explorer.uploads import Uploads
 from specmargin.show.explorer.view import view_of

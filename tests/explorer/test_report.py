@@ -74,7 +74,7 @@ def test_it_has_the_story_and_the_figures_in_light_and_dark(text: str) -> None:
     assert "MoE layers: extra tokens read experts" in text and "<h3>Verdict</h3>" in text
     assert text.count("<figure ") >= 12
     assert text.count('class="light"') == text.count('class="dark"')
-    assert text.count('class="light"') + text.count('class="both"') == text.count("<figure>") == text.count("Source: ")
+    assert text.count('class="light"') + text.count('class="both"') == text.count("<figure ") == text.count("Source: ")
     names = re.findall(r' id="([^"]+)"', text)
     assert len(names) == len(set(names))
 

@@ -17,7 +17,7 @@ from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.prices.kernels import store
 from specmargin.show.explorer.compare import OVERLAYS
-from specmargin.show.explorer.gallery import GALLERY
+from specmargin.show.explorer.gallery import GALLERY, absent_figures
 from specmargin.show.explorer.schema import KV_CACHES, WEIGHTS
 from specmargin.show.explorer.view import View, pricer_of
 from specmargin.show.figures.theme import THEMES, config
@@ -98,18 +98,6 @@ def marked_row(view: View) -> dict[str, Any]:
         "prices": scenario.prices.name,
         "routing": scenario.routing.name if architecture.is_moe else None,
     }
-
-
-_EXPERTS = ("coverage", "popularity", "overlap", "design")
-_CONFIDENCES = ("reliability", "joint", "ladder")
-
-
-def absent_figures(view: View) -> list[str]:
-    """Figures that do not apply to this scenario, known without drawing them."""
-    rounds = view.rounds
-    absent = [] if view.scenario.architecture.is_moe else list(_EXPERTS)
-    absent += [] if rounds is not None and rounds.has_confidence else list(_CONFIDENCES)
-    return absent + ([] if view.rivals is not None else ["crossover"])
 
 
 def next_tokens(view: View) -> list[dict[str, Any]]:

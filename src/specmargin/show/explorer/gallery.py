@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specmargin.acceptance.calibration import Tokens
     from specmargin.policies.study.ladder import LadderRow
 
-_PAYS, _EXPERTS, _ACCEPTANCE, _POLICIES = "Where it pays", "Experts", "Acceptance", "Policies"  # sections
+_PAYS, _MOE, _ACCEPTANCE, _POLICIES = "Where it pays", "Experts", "Acceptance", "Policies"  # sections
 _POSITIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
 
 
@@ -42,6 +42,7 @@ class Entry:
     title: str  # before it is drawn
     section: str
     draw: Callable[[View], Figure]
+    lacks: Callable[[View], str | None]  # why it does not apply to a scenario, known without drawing it
     slow: bool = False  # over 0.1 s: drawn after the others, when scrolled into view
     wait: str = ""  # duration to confirm before drawing
 
@@ -50,12 +51,18 @@ GALLERY: dict[str, Entry] = {}
 
 
 def _shown(
-    name: str, title: str, *, section: str, slow: bool = False, wait: str = ""
+    name: str,
+    title: str,
+    *,
+    section: str,
+    lacks: Callable[[View], str | None] = lambda _: None,
+    slow: bool = False,
+    wait: str = "",
 ) -> Callable[[Callable[[View], Figure]], Callable[[View], Figure]]:
     """Enters the decorated function; the page shows figures in this order."""
 
     def enter(draw: Callable[[View], Figure]) -> Callable[[View], Figure]:
-        GALLERY[name] = Entry(name=name, title=title, section=section, draw=draw, slow=slow, wait=wait)
+        GALLERY[name] = Entry(name=name, title=title, section=section, draw=draw, lacks=lacks, slow=slow, wait=wait)
         return draw
 
     return enter
@@ -64,7 +71,32 @@ def _shown(
 def figure(name: str, view: View) -> Figure:
     if name not in GALLERY:
         raise InputError(f"no figure {name!r}{nearest_names(name, GALLERY)}; known: {', '.join(GALLERY)}")
+    reason = GALLERY[name].lacks(view)
+    if reason is not None:
+        raise DoesNotApplyError(reason)
     return GALLERY[name].draw(view)
+
+
+def absent_figures(view: View) -> list[str]:
+    """Figures that do not apply to this scenario."""
+    return [name for name, entry in GALLERY.items() if entry.lacks(view) is not None]
+
+
+# --- what a scenario may lack ---
+
+
+def _experts(view: View) -> str | None:
+    architecture = view.scenario.architecture
+    return None if architecture.is_moe else f"{architecture.name} is dense: it has no experts"
+
+
+def _confidences(view: View) -> str | None:
+    known = view.rounds is not None and view.rounds.has_confidence
+    return None if known else "needs a bank of rounds with the drafter's confidences: drop one on the page"
+
+
+def _rivals(view: View) -> str | None:
+    return None if view.rivals is not None else "this model has no two drafters to compare"
 
 
 # --- where it pays ---
@@ -96,10 +128,9 @@ def _by_setting(draw: Callable[[Pricer, Setting], Figure], pricer: Pricer, setti
     return draw(pricer, setting)
 
 
-@_shown("crossover", "Two drafters compared", section=_PAYS)
+@_shown("crossover", "Two drafters compared", section=_PAYS, lacks=_rivals)
 def _crossover(view: View) -> Figure:
-    if view.rivals is None:
-        raise DoesNotApplyError("this model has no two drafters to compare")
+    assert view.rivals is not None
     first, second = (view.with_drafter(kind).pricer for kind in view.rivals)
     return crossover.crossover_figure(first, second, max_depth=view.max_depth)
 
@@ -107,7 +138,7 @@ def _crossover(view: View) -> Figure:
 # --- experts ---
 
 
-@_shown("roofline", "Arithmetic intensity by positions", section=_EXPERTS)
+@_shown("roofline", "Arithmetic intensity by positions", section=_MOE)
 def _roofline(view: View) -> Figure:
     return roofline.roofline_figure(view.scenario, batch=view.batch)
 
@@ -118,13 +149,10 @@ def _model(view: View) -> str:
 
 
 def _pool(view: View) -> ExpertPool:
-    pools = view.scenario.architecture.pools
-    if not pools:
-        raise DoesNotApplyError(f"{view.scenario.architecture.name} is dense: it has no experts")
-    return pools[0]
+    return view.scenario.architecture.pools[0]
 
 
-@_shown("coverage", "Distinct experts by positions", section=_EXPERTS)
+@_shown("coverage", "Distinct experts by positions", section=_MOE, lacks=_experts)
 def _coverage(view: View) -> Figure:
     pool, routing = _pool(view), view.scenario.routing
     layer = view.layer
@@ -136,12 +164,12 @@ def _coverage(view: View) -> Figure:
     )
 
 
-@_shown("popularity", "Popularity of experts", section=_EXPERTS)
+@_shown("popularity", "Popularity of experts", section=_MOE, lacks=_experts)
 def _popularity(view: View) -> Figure:
     return experts.popularity_figure(_model(view), _pool(view), view.local_routing, view.scenario.routing.source)
 
 
-@_shown("overlap", "Expert overlap of neighbours", section=_EXPERTS)
+@_shown("overlap", "Expert overlap of neighbours", section=_MOE, lacks=_experts)
 def _overlap(view: View) -> Figure:
     pool, local = _pool(view), view.local_routing
     return experts.overlap_figure(_model(view), pool, local, _by_lag(view), view.scenario.routing.source)
@@ -209,16 +237,14 @@ def _by_category(rounds: Rounds) -> dict[str, list[float]]:
     return {name: product_limit(part).tolist() for name, part in parts.items()}
 
 
-def _with_confidence(view: View) -> Upload:
-    rounds = view.rounds
-    if view.bank is None or rounds is None or not rounds.has_confidence:
-        raise DoesNotApplyError("needs a bank of rounds with the drafter's confidences: drop one on the page")
+def _bank(view: View) -> Upload:
+    assert view.bank is not None
     return view.bank
 
 
-@_shown("reliability", "Reliability of the drafter's confidence", section=_ACCEPTANCE, slow=True)
+@_shown("reliability", "Reliability of the drafter's confidence", section=_ACCEPTANCE, lacks=_confidences, slow=True)
 def _reliability(view: View) -> Figure:
-    bank = _with_confidence(view)
+    bank = _bank(view)
     from specmargin.acceptance.calibration import Raw  # noqa: PLC0415 (SciPy: 0.4 s)
 
     judge, calibrated = _held_out(bank)
@@ -228,9 +254,9 @@ def _reliability(view: View) -> Figure:
     )
 
 
-@_shown("joint", "Predicted against accepted, round by round", section=_ACCEPTANCE, slow=True)
+@_shown("joint", "Predicted against accepted, round by round", section=_ACCEPTANCE, lacks=_confidences, slow=True)
 def _joint(view: View) -> Figure:
-    rounds = read_rounds(_with_confidence(view))
+    rounds = read_rounds(_bank(view))
     from specmargin.acceptance.calibration import Raw, survival_of  # noqa: PLC0415
     from specmargin.acceptance.estimate import joint_table  # noqa: PLC0415
 
@@ -284,9 +310,16 @@ _CONCURRENCIES = (1, 4, 16, 64, 256)
 _SEQUENCES = 1500  # per concurrency: a quarter of `profile acceptance --ladder`
 
 
-@_shown("ladder", "Gain of policies over the best fixed depth", section=_POLICIES, slow=True, wait="half a minute")
+@_shown(
+    "ladder",
+    "Gain of policies over the best fixed depth",
+    section=_POLICIES,
+    lacks=_confidences,
+    slow=True,
+    wait="half a minute",
+)
 def _ladder(view: View) -> Figure:
-    rows = _ladder_rows(_with_confidence(view), view.pricer)
+    rows = _ladder_rows(_bank(view), view.pricer)
     title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
     return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
 
@@ -304,9 +337,8 @@ def _ladder_rows(bank: Upload, pricer: Pricer) -> list[LadderRow]:
     return list(replay_policies(contest, prices, concurrencies=_CONCURRENCIES, sequences=_SEQUENCES))
 
 
-@_shown("design", "The same model with other experts", section="Other experts", slow=True)
+@_shown("design", "The same model with other experts", section="Other experts", lacks=_experts, slow=True)
 def _design(view: View) -> Figure:
-    _pool(view)
     if view.routing_file is not None:
         raise DoesNotApplyError(
             "variants need routing that scales to other experts: choose a bundled profile or uniform"

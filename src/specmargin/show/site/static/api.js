@@ -68,28 +68,28 @@ function settings(cell, state) {
   }
 }
 
-async function answered(state, label) {
+async function answered(state) {
   try {
     const cell = await cellOf(state), chosen = settings(cell, state);
     const slice = await sliceOf(cell, chosen.context, (tokens) => fetched(`data/${cell.key}/${tokens}.bin`, "arrayBuffer"));
-    return { label, ...makePlan(slice, await opened(), chosen) };
+    return makePlan(slice, await opened(), chosen);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    return { label, refused: error.message, field: error.field, gpus: error.gpus };
+    return { refused: error.message, field: error.field, gpus: error.gpus };
   }
 }
 
 // What differs between the states; the model and the GPU of one alone.
 const LABELLED = ["model", "gpu", "engine", "drafter", "acceptance", "context", "depth"];
-function labels(states) {
+function labels(states, answers) {
   const differing = LABELLED.filter((field) => states.some((state) => (state[field] ?? "") !== (states[0][field] ?? "")));
   const shown = states.length > 1 && differing.length ? differing : ["model", "gpu"];
-  return states.map((state) => shown.map((field) => state[field] || `own ${field}`).join(", "));
+  return states.map((state, i) => shown.map((field) => state[field] || answers[i].plan?.[field] || `own ${field}`).join(", "));
 }
 
 export async function answer(states, { show = [], have = [] } = {}) {
-  const began = performance.now(), named = labels(states);
-  const answers = await Promise.all(states.map((state, i) => answered(state, named[i])));
+  const began = performance.now(), made = await Promise.all(states.map(answered)), named = labels(states, made);
+  const answers = made.map((one, i) => ({ label: named[i], ...one }));
   if (answers[0].field) throw new Refused(answers[0].refused, answers[0].field); // of a link: the page uses the default instead
   const sides = answers.filter((entry) => entry.plan);
   const drawn = sides.length ? overlays(sides, await opened()) : [];
