@@ -11,9 +11,10 @@ from specmargin.policies.kernel.budget import Priced
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.kernel.types import Kernel, Option, Rules, Tuning
+from specmargin.policies.kernel.tuning import Tuning
+from specmargin.policies.kernel.types import Kernel, Option, Rules
 from specmargin.policies.study.lookahead import LookAhead
-from specmargin.records import Rows, rows_of
+from specmargin.records import rows_of
 from specmargin.step import FloatArray, IntArray
 
 _NO_PRICES = PriceTable.of(
@@ -63,7 +64,7 @@ def controller_kernel(
     candidates: tuple[int, ...] | None,
     budgets: bool = False,
     learn_times: bool = True,
-    tuning: Rows[Tuning],
+    tuning: Tuning,
 ) -> Kernel:
     """`candidates`: depths that the engine runs well; None: all. `budgets`: its workers gate drafts. `learn_times`: of
     its steps."""
@@ -90,16 +91,16 @@ def _make_kernel(
     candidates: tuple[int, ...] | None = None,
     budgets: bool = False,
     learn_times: bool = True,
-    tuning: Rows[Tuning] | None = None,
+    tuning: Tuning | None = None,
 ) -> Kernel:
-    depths = table.max_depth
+    depths, tuned = table.max_depth, (tuning or Tuning()).as_rows()
     allowed = np.isin(np.arange(depths + 1), range(depths + 1) if candidates is None else candidates)
     rules = Rules(
         table=table,
         **ahead._asdict(),
         prior=_float64_copy(np.zeros(depths) if prior is None else prior),
         allowed=allowed,
-        tuning=rows_of(Tuning) if tuning is None else tuning,
+        tuning=tuned,
         learns=learns,
         learns_times=learn_times,
         gates=gates,
@@ -110,10 +111,10 @@ def _make_kernel(
     scratch = Scratch.of(table.max_batch, depths)
     return Kernel(
         rules=rules,
-        learned=Learned.nothing(depths, times=learn_times, gated_batch=gated_batch),
+        learned=Learned.nothing(depths, tuned, times=learn_times, gated_batch=gated_batch),
         scratch=scratch,
         options=rows_of(Option, depths + 1),
-        priced=Priced.shared(table, scratch, gated_batch * depths),
+        priced=Priced.shared(table, tuned, scratch, gated_batch * depths),
     )
 
 

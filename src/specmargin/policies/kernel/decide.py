@@ -36,9 +36,6 @@ from specmargin.policies.kernel.times import enter_state, fill_factors, learn_ti
 from specmargin.policies.kernel.types import Expectation, Kernel
 from specmargin.step import FloatArray, IntArray
 
-_FALLEN = -1.0  # log-odds: acceptance is far below that of the sample behind the look-ahead
-_STALLED = 3.0  # times as long as expected: the engine waited for something else (a compiler, another process)
-_SURE = 3.0  # standard deviations of the tokens accepted in the guard's window
 WHOLE, GATED, UNUSABLE = 0, 1, 2  # how the drafts of a batch are verified
 
 
@@ -56,7 +53,7 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     if marks.step < marks.off_until:
         return 0, rules.gates
     fill_options(kernel, within)
-    if rules.gates and kernel.learned.shift[0] >= _FALLEN:
+    if rules.gates and kernel.learned.shift[0] >= rules.tuning[0].fallen:
         return _ahead_depth(kernel, within)
     best = best_depth(kernel, within)
     if _is_worth_a_change(kernel, within, best):
@@ -194,7 +191,7 @@ def observe(
         return True
     expected_seconds = _learn_time(kernel, drafted, verified, seconds)
     if rules.gates or is_budgeted(kernel, verified.size):
-        _guard_goodput(kernel, drafted, accepted, min(seconds, _STALLED * expected_seconds))
+        _guard_goodput(kernel, drafted, accepted, min(seconds, rules.tuning[0].stalled * expected_seconds))
     return True
 
 
@@ -253,7 +250,7 @@ def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, second
     sums.plain = keep * sums.plain + batch * seconds / max(plain, 1e-6)
     sums.squares = keep * sums.squares + squares
     sums.steps += 1.0
-    likely = sums.committed + _SURE * np.sqrt(sums.squares)
+    likely = sums.committed + tuning.guard_sure * np.sqrt(sums.squares)
     if sums.steps >= steps and likely < sums.plain * (1.0 - tuning.guard_margin):
         sums.committed = sums.plain = sums.squares = sums.steps = 0.0
         marks.off_until = marks.step + tuning.guard_rest

@@ -10,18 +10,9 @@ from specmargin.policies.kernel.budget import Priced
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.records import Rows
 from specmargin.step import BoolArray, FloatArray, IntArray
-
-
-class Tuning:
-    """The controller's settings, as `ControllerSettings` explains them."""
-
-    hysteresis: float
-    probe_every: int
-    guard_steps: float
-    guard_margin: float
-    guard_rest: int
 
 
 class Rules(NamedTuple):
