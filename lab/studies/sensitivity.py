@@ -38,8 +38,9 @@ from specmargin.live.policy_schema import read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.tuning import Tuning
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.study.ladder import Contest, fixed_goodput
-from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.study.replay import Replay, draw_batches, replay
 from specmargin.step import FloatArray, IntArray
 
@@ -90,7 +91,7 @@ class Scenes:
 
     def h200(self, tuning: Tuning, seed: int) -> FloatArray:
         best = self._once("h200", seed, lambda: self._h200(seed, controllers=()).max(axis=0))
-        return np.log(self._h200(seed, controllers=("gate",), fixed=(), tuning=tuning)[0] / best)
+        return np.asarray(np.log(self._h200(seed, controllers=("gate",), fixed=(), tuning=tuning)[0] / best))
 
     def _h200(self, seed: int, **contestants: object) -> FloatArray:
         """Tokens per second by contestant and load; 0 where a depth has no CUDA graph."""
@@ -105,7 +106,7 @@ class Scenes:
         best = self._once(
             "swing", seed, lambda: np.max([fixed.fixed_rates(seed, depth) for depth in (0, *FIXED)], axis=0)
         )
-        return np.log(np.array(replace(fixed, tuning=tuning).controller_rates(seed)) / best)
+        return np.asarray(np.log(np.array(replace(fixed, tuning=tuning).controller_rates(seed)) / best))
 
     @cached_property
     def _texts(self) -> dict[str, list[IntArray]]:

@@ -22,9 +22,8 @@ from specmargin.policies.kernel.budget import (
 )
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.tuning import Tuning
+from specmargin.policies.rules import conditional_of
 from specmargin.step import FloatArray, IntArray
-
-_SUREST = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +146,3 @@ def gate_prices(file: PolicyFile, depths: int, tuning: Tuning | None = None) -> 
     prices = GatePrices(table=table, depths=depths, prior=prior, tuning=tuning or Tuning())
     prices.warm_up()
     return prices
-
-
-def conditional_of(survival: FloatArray, depths: int) -> FloatArray:
-    """Acceptance of each token whose predecessors were accepted; constant beyond the last known depth."""
-    known = np.clip(survival[:depths], 1e-6, 1.0)
-    conditional = np.clip(known / np.concatenate([[1.0], known[:-1]]), 0.0, _SUREST)
-    return np.pad(conditional, (0, depths - conditional.size), mode="edge")

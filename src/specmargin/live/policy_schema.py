@@ -16,8 +16,8 @@ from specmargin.errors import EngineError
 from specmargin.files import read_text
 from specmargin.live.settings_schema import Count, Range, Ranges
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.policy import ScheduledDepth
-from specmargin.policies.study.lookahead import LookAhead
 from specmargin.schema import StrictModel, first_complaint
 
 Seconds = Annotated[float, Field(ge=0.0)]

@@ -17,10 +17,9 @@ from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.tuning import Tuning
-from specmargin.policies.kernel.types import Expectation, Kernel
+from specmargin.policies.kernel.types import Expectation, Kernel, LookAhead
 from specmargin.policies.policy import Compiled, Outcome, Outlook, as_int64
-from specmargin.policies.rules import controller_kernel
-from specmargin.policies.study.lookahead import LookAhead
+from specmargin.policies.rules import make_kernel
 from specmargin.step import FloatArray
 
 _LONGEST_SECONDS = 100.0  # a longer time is not that of a step
@@ -49,10 +48,10 @@ class Controller(Compiled):
 
     def __post_init__(self) -> None:
         settings = self.settings
-        kernel = controller_kernel(
+        kernel = make_kernel(
             self.table,
-            self.prior_survival,
             self.look_ahead,
+            prior_survival=self.prior_survival,
             candidates=settings.candidates,
             budgets=settings.gated_by_workers,
             learn_times=settings.learn_times,

@@ -7,13 +7,13 @@ which time is charged), and the value of continuing to draft relative to that of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from specmargin.policies.kernel.gate import EarlyStop, Scratch, sample_goodput
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
@@ -24,22 +24,6 @@ _SEQUENCES = 3000  # sampled for each choice
 _ROUNDS = 3
 
 Option = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookAhead:
-    """By batch size, from 0 (not used), so that the hot path only looks up."""
-
-    depth_by_batch: IntArray
-    rate_by_batch: FloatArray  # tokens per second
-    option_by_batch: FloatArray  # (batches, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
-    next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
-
-    def depth(self, batch: int) -> int:
-        return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
-
-    def rate(self, batch: int) -> float:
-        return float(self.rate_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
 
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0, early_stop: bool = True) -> LookAhead:
