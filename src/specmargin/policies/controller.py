@@ -16,13 +16,12 @@ import numpy as np
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.times import LONGEST_SECONDS
 from specmargin.policies.kernel.tuning import Tuning
 from specmargin.policies.kernel.types import Expectation, Kernel, LookAhead
 from specmargin.policies.policy import Compiled, Outcome, Outlook, as_int64
 from specmargin.policies.rules import make_kernel
 from specmargin.step import FloatArray
-
-_LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Controller(Compiled):
         """Learn acceptance and prices, and update the guard; False if the outcome is invalid."""
         drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
         batch, seconds = verified.size, float(outcome.seconds)
-        timed = 0.0 < seconds < _LONGEST_SECONDS or math.isnan(seconds)
+        timed = 0.0 < seconds < LONGEST_SECONDS or math.isnan(seconds)
         shaped = drafted.shape == verified.shape == accepted.shape == (batch,)
         kinds = drafted.dtype.kind + verified.dtype.kind + accepted.dtype.kind
         whole_numbers = not kinds.strip("iu")

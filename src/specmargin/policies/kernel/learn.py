@@ -13,6 +13,9 @@ from specmargin.policies.kernel.tuning import Tuning
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
 
+# Limits of arithmetic: texts that are exactly alike would be infinitely alike, and certain tokens have no variance.
+_LEAST_EXCESS, _LEAST_TOKEN_VARIANCE = 0.01, 0.05
+
 
 class Marks:
     """State of the controller. Steps are counted where a depth is chosen; −1: none."""
@@ -129,7 +132,7 @@ def _chance(learned: Learned) -> float:
 def _rounds_of_all(learned: Learned) -> float:
     """How many recent rounds the mean of all rounds counts for: few where texts differ by more than chance."""
     texts = learned.texts[0]
-    return float(max(0.5 * texts.window / (_chance(learned) * max(texts.square - 1.0, 0.01)), 1.0))
+    return float(max(0.5 * texts.window / (_chance(learned) * max(texts.square - 1.0, _LEAST_EXCESS)), 1.0))
 
 
 @compiled
@@ -163,7 +166,7 @@ def learn_shift(learned: Learned, expected: float, observed: float, tokens: floa
     if tokens <= 0.0:
         return
     tuning, shift = learned.tuning[0], learned.shift
-    spread = max(expected * (1.0 - expected / tokens), 0.05 * tokens)
+    spread = max(expected * (1.0 - expected / tokens), _LEAST_TOKEN_VARIANCE * tokens)
     step = tuning.shift_rate * (observed - expected) / (spread + tuning.shift_rounds)
     moved = (1.0 - tuning.shift_forgetting) * shift[0] + step
     shift[0] = min(max(moved, -tuning.largest_shift), tuning.largest_shift)

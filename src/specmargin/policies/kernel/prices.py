@@ -18,7 +18,7 @@ from specmargin.step import FloatArray, IntArray
 
 AxisPoint = tuple[int, float]  # a context on the table's axis: the interval, and the fraction of it
 FIRST_CONTEXT: AxisPoint = (0, 0.0)  # policies assume the same context for all sequences
-_NOISE = 0.01  # relative noise of measured prices
+_NOISE = 0.01  # relative noise of measured prices: within it no depth is called slower than a deeper one
 
 
 class PriceTable(NamedTuple):

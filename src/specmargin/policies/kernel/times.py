@@ -28,6 +28,7 @@ from specmargin.step import FloatArray, IntArray
 
 LEVEL, DRAFT, FIRST = 0, 1, 2  # places of the level, of drafting and of depth 0 in the state
 STATES = 18  # powers of two up to 131,072 sequences
+LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 _LEAST_VARIANCE, _MOST_VARIANCE = 1e-9, 1e4  # within which rounding does not matter
 
 
@@ -186,7 +187,7 @@ def learn_time(
     shape = (1.0 - over) * low_z * mean[FIRST + low] + over * high_z * mean[FIRST + high]
     verify, draft = verify_seconds * math.exp(shape), draft_seconds * math.exp(mean[DRAFT])
     total = verify + draft
-    if not (0.0 < seconds < 100.0 and 0.0 < total < 100.0):
+    if not (0.0 < seconds < LONGEST_SECONDS and 0.0 < total < LONGEST_SECONDS):
         return seconds
     expected_seconds = math.exp(mean[LEVEL]) * total if times.seen[state, 0] > 0 else seconds
     _forget(times, state, step)
@@ -258,6 +259,6 @@ def _forget(times: Times, state: int, step: int) -> None:
         for j in range(DRAFT, times.prior.shape[0]):
             p[i, j] += lost * (times.prior[i, j] - p[i, j])
     drift = tuning.first_drift if seen[0] < tuning.first_steps else times.drift[0]
-    p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * min(steps, tuning.drift_steps), times.prior[LEVEL, LEVEL])
+    p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * steps, times.prior[LEVEL, LEVEL])
     seen[0] += 1
     seen[1] = step

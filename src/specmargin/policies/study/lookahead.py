@@ -18,10 +18,13 @@ from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # factors for a sequence and for the whole pass
+# Factors for a sequence and for the whole pass that are tried: from "the next token alone counts" to several tokens.
+_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))
 _NEVER_STOP = (1e6, 1e6)
-_SEQUENCES = 3000  # sampled for each choice
-_ROUNDS = 3
+_STOPPED_DEPTHS = (1, 2, 4)  # at which early stops are tried, and the deepest: few, since options are many
+_SEQUENCES, _LEAST_STEPS = 3000, 16  # sampled per batch size, the same for every choice, so that chance hardly decides
+_ROUNDS = 3  # towards the rate that is the goodput it leads to
+_BETTER = 1.0005  # less is chance, and would prefer more complicated choices
 
 Option = tuple[float, float]
 
@@ -60,7 +63,7 @@ class _Study:
     def best(self, batch: int, choices: list[tuple[int, Option]]) -> tuple[int, float, Option]:
         """Depth, rate and option with the highest goodput. The rate is the one used in the run: the early stop is a
         heuristic, and at a slightly higher rate it may draft nothing at all."""
-        steps = max(_SEQUENCES // batch, 16)
+        steps = max(_SEQUENCES // batch, _LEAST_STEPS)
         picked = self.generator.integers(0, self.sample.shape[0], (steps, batch))
         plain = batch / self.table.verify_seconds(np.zeros(batch, dtype=np.int64))
         best, best_goodput = (0, plain, _NEVER_STOP), plain
@@ -68,7 +71,7 @@ class _Study:
             rate = best_goodput
             for _ in range(_ROUNDS):
                 goodput = self._goodput(picked, depth, EarlyStop(rate, *option))
-                if goodput > best_goodput * 1.0005:
+                if goodput > best_goodput * _BETTER:
                     best, best_goodput = (depth, rate, option), goodput
                 rate = goodput
         return best
@@ -82,5 +85,5 @@ def _choices(table: PriceTable, *, early_stop: bool) -> list[tuple[int, Option]]
     whole = [(depth, _NEVER_STOP) for depth in range(1, table.max_depth + 1)]
     if not table.by_pass or not early_stop:
         return whole
-    depths = sorted({min(depth, table.max_depth) for depth in (1, 2, 4, table.max_depth)})
+    depths = sorted({min(depth, table.max_depth) for depth in (*_STOPPED_DEPTHS, table.max_depth)})
     return whole + list(product(depths, _OPTIONS))
