@@ -102,11 +102,11 @@ def test_a_policy_file_round_trips(tmp_path: Path) -> None:
     assert policy.table.table.by_pass == prices.by_pass
     assert (policy.table.table.max_batch, policy.table.table.max_depth) == (8, DEPTH)
     assert policy.logistic is not None
-    assert policy.look_ahead is not None
-    ahead = policy.look_ahead.look_ahead
-    assert ahead.depth_by_batch.shape == ahead.rate_by_batch.shape == (9,)
+    assert policy.gate is not None
+    assert len(policy.gate.gain_by_batch) == 9
+    assert set(policy.gate.graph_depths) <= set(range(DEPTH + 1))
     ungated = policy_file(gated=False)
-    assert (ungated.logistic, ungated.look_ahead) == (None, None)
+    assert (ungated.logistic, ungated.gate) == (None, None)
 
 
 def _changed(text: str, **parts: Any) -> str:
@@ -118,7 +118,7 @@ def test_wrong_policies_are_one_sentence(tmp_path: Path) -> None:
     whole = json.loads(text)
     wrong = {
         "not JSON at all": "is not valid JSON",
-        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/2'",
+        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/3'",
         _changed(text, survival=[0.5, 1.5]): "survival.1 must be at most 1, got 1.5",
         _changed(text, survival=[]): "survival must not be empty",
         _changed(text, schedule=[]): "schedule: needs at least one range",

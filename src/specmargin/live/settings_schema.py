@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,14 @@ def _check_ranges(ranges: list[Range]) -> list[Range]:
 
 
 Ranges = Annotated[list[Range], AfterValidator(_check_ranges)]
+
+
+def depths_by_batch(ranges: Iterable[Range], last: int) -> list[int]:
+    """For batches 0 to `last`. As in vLLM, gaps and the tail keep the depth of the range before them."""
+    depths = [0] * (last + 1)
+    for first, _, depth in sorted(ranges):
+        depths[first:] = [depth] * len(depths[first:])
+    return depths
 
 
 class Mode(StrEnum):
