@@ -4,6 +4,7 @@ streams and events are stand-ins, as in vLLM's own tests."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
@@ -428,6 +429,18 @@ def test_the_hooks_fit_this_vllm() -> None:
         "self._dummy_run(**batch)",
     ):
         assert line in called
+
+
+def test_the_hooks_are_installed_with_the_worker_extension() -> None:
+    importlib.import_module("specmargin.live.vllm.worker")
+    hooked = {
+        second: ["maybe_create_adaptive_verification_manager"],
+        second.GPUModelRunner: ["initialize_kv_cache", "execute_model", "sample", "capture_model"],
+        async_utils.AsyncOutput: ["__init__", "get_output"],
+    }
+    for owner, names in hooked.items():
+        for name in names:
+            assert len(getattr(owner, name).specmargin_hooks) == 1, name
 
 
 def test_what_was_verified_comes_back_with_the_output(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from specmargin.cli.main import run
 from specmargin.errors import EngineError
+from specmargin.files import read_json
 from specmargin.live.policy_schema import policy_text, read_policy, schedule_of
-from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.vllm.names import SUPPORTED, check_version
 from tests.unit.live import DEPTH, built, policy_file, table
 
@@ -80,12 +81,12 @@ def test_wrong_settings_are_one_sentence(values: object, message: str) -> None:
 def test_settings_files(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text('{"mode": "observe"}')
-    assert read_settings(read_settings_file(file), str(file)) == Settings()
+    assert read_settings(read_json(file, EngineError), str(file)) == Settings()
     file.write_text("{mode: observe}")
     with pytest.raises(EngineError, match="not valid JSON"):
-        read_settings_file(file)
+        read_json(file, EngineError)
     with pytest.raises(EngineError, match=r"cannot be read \(no such file\)"):
-        read_settings_file(tmp_path / "nothing.json")
+        read_json(tmp_path / "nothing.json", EngineError)
 
 
 # --- policies ---

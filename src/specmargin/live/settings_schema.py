@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from specmargin.errors import EngineError
-from specmargin.files import read_json
 from specmargin.schema import StrictModel, first_complaint
 
 Count = Annotated[int, Field(ge=0)]
@@ -152,7 +151,3 @@ def read_settings(given: object, source: str) -> Settings:
         return Settings.model_validate(given)
     except ValidationError as error:
         raise EngineError(f"{source}: {first_complaint(error)}") from None
-
-
-def read_settings_file(path: Path) -> object:
-    return read_json(path, EngineError)

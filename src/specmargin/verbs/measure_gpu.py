@@ -12,7 +12,6 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from specmargin.errors import needs_extra
 from specmargin.files import write_text
 from specmargin.measure.gpu.shapes import Shapes, key_of, shapes_of
 from specmargin.measure.records import Records
+from specmargin.prices.measured_schema import rows_by_line
 
 if TYPE_CHECKING:
     from specmargin.measure.gpu.laws import KernelReport
@@ -124,11 +124,7 @@ class MeasureGpuAnswer(Answer[MeasureGpuRequest]):
         }
 
     def written(self, outputs: Outputs) -> Self:
-        """JSON with one row per line."""
-        values = dict(self.report.file)
-        rows = ",\n".join("  " + json.dumps(row) for row in values.pop("rows"))
-        head = json.dumps(values, indent=1, ensure_ascii=False)
-        write_text(self.output, f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n', force=outputs.force)
+        write_text(self.output, rows_by_line(self.report.file), force=outputs.force)
         return self
 
     def blocks(self) -> Iterator[Block]:

@@ -16,10 +16,11 @@ from prometheus_client import REGISTRY
 from vllm.platforms import current_platform
 
 from specmargin.errors import EngineError
+from specmargin.files import read_json
 from specmargin.live.board import report_failed_start
 from specmargin.live.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.release import reason
-from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.vllm.check import check_engine
 from specmargin.live.vllm.gate.choice import refusal_of_configuration, wants_gate
 from specmargin.live.vllm.graphs import FLAG, add_depth_table, depth_note
@@ -83,7 +84,7 @@ def _settings(config: Any) -> Settings:
             "--scheduler-cls names Specmargin, but nothing configures it: give --additional-config "
             f'\'{{"{KEY}": {{"mode": "observe"}}}}\' or set {VARIABLE}'
         )
-    return read_settings(read_settings_file(Path(file)), file)
+    return read_settings(read_json(Path(file), EngineError), file)
 
 
 def _install(config: Any, settings: Settings) -> None:

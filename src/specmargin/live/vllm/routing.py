@@ -22,10 +22,9 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from specmargin.live.capture import Identity, PartWriter, drain
 from specmargin.live.hooks import around
 from specmargin.live.sequences import LiveRequest
-from specmargin.live.settings_schema import CaptureSettings, read_settings
-from specmargin.live.vllm.identity import bank_identity
+from specmargin.live.settings_schema import CaptureSettings
+from specmargin.live.vllm.engine_config import bank_identity, engine_settings
 from specmargin.live.vllm.log import attempt, logger
-from specmargin.live.vllm.names import KEY
 
 _MAX_QUEUED_BYTES = 64e6
 _TAP, _SCHEDULED = "_specmargin_routing", "_specmargin_scheduled"  # attributes of a model runner
@@ -129,7 +128,7 @@ def _read(runner: Any, output: Any) -> Any:
 
 def _tap(runner: Any) -> RoutingTap | None:
     """None if there is nothing to capture."""
-    settings = read_settings(runner.vllm_config.additional_config[KEY], KEY).capture
+    settings = engine_settings(runner.vllm_config).capture
     if settings is None or not settings.routing:
         return None
     graphs = runner.vllm_config.compilation_config.cudagraph_mode

@@ -24,9 +24,9 @@ from specmargin.live.driver_builder import build_driver
 from specmargin.live.gate_messages import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
-from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
+from specmargin.live.settings_schema import GateKind, Mode, Settings
+from specmargin.live.vllm.engine_config import bank_identity, engine_settings
 from specmargin.live.vllm.graphs import FLAG
-from specmargin.live.vllm.identity import bank_identity
 from specmargin.live.vllm.log import logger
 from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.outcomes import step_done
@@ -57,7 +57,7 @@ class _Decisions:
 
     def _start(self: Any) -> None:
         config = self.vllm_config
-        settings = read_settings(config.additional_config[KEY], f"additional_config['{KEY}']")
+        settings = engine_settings(config)
         if config.speculative_config is None or self.num_spec_tokens == 0:
             logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
             return

@@ -20,9 +20,9 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from specmargin.live.hooks import around
 from specmargin.live.vllm import routing  # noqa: F401  # importing it installs its hooks
+from specmargin.live.vllm.engine_config import engine_settings
 from specmargin.live.vllm.graphs import TABLE
 from specmargin.live.vllm.log import attempt, logger
-from specmargin.live.vllm.names import KEY
 
 _TAP = "_specmargin_tap"
 
@@ -98,10 +98,9 @@ def _confident(take: Any, runner: Any) -> DraftTokenIds | None:
 
 def _tap(runner: Any) -> ConfidenceTap | None:
     """None if the drafter has no logits or rounds are not captured."""
-    settings = runner.vllm_config.additional_config.get(KEY) or {}
     drafter = getattr(runner, "drafter", None)
-    wanted = settings.get("capture") and hasattr(getattr(drafter, "model", None), "compute_logits")
-    return ConfidenceTap(drafter) if wanted else None
+    readable = hasattr(getattr(drafter, "model", None), "compute_logits")
+    return ConfidenceTap(drafter) if readable and engine_settings(runner.vllm_config).capture else None
 
 
 def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds | None:

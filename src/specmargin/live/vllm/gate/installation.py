@@ -6,6 +6,7 @@ start. Here such a model runs with depth control only, and the log says why.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from vllm.v1.worker.gpu import model_runner
@@ -15,10 +16,10 @@ from specmargin.live.gate_prices import gate_prices
 from specmargin.live.guard import Guard
 from specmargin.live.hooks import around
 from specmargin.live.policy_schema import read_policy
-from specmargin.live.settings_schema import GateKind, Settings, read_settings
+from specmargin.live.settings_schema import GateKind, Settings
+from specmargin.live.vllm.engine_config import engine_settings
 from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
 from specmargin.live.vllm.log import attempt, logger
-from specmargin.live.vllm.names import KEY
 
 _NOT_ORDERED = GateOrder()
 _MISREAD = "draft models with FlashAttention need runs of equal length"
@@ -80,14 +81,10 @@ def _misreads_runs(runner: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _settings(config: Any) -> Settings | None:
-    """None: the plug-in is not configured."""
-    given = getattr(config, "additional_config", None)
-    if not isinstance(given, dict) or KEY not in given:
-        return None
-    try:
-        return read_settings(given[KEY], f"additional_config['{KEY}']")
-    except Exception:  # reported by the scheduler
-        return None
+    """None: the plug-in is not configured, or not as it should be, which the scheduler reports."""
+    with suppress(Exception):
+        return engine_settings(config)
+    return None
 
 
 def _ours(settings: Settings, runner: Any, kwargs: dict[str, Any]) -> SpecmarginVerificationManager:
