@@ -25,7 +25,7 @@ from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
-from specmargin.errors import ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
 from specmargin.limits import MAX_BATCH
@@ -158,7 +158,8 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         return None
     if request.concurrency is None and find_spec("numba") is None:
         return None  # a rate can be planned without the simulator
-    from specmargin.simulator.service import ServiceLoad
+    with needs_extra("simulate"):
+        from specmargin.simulator.service import ServiceLoad
 
     return ServiceLoad(
         input_tokens=request.isl,
