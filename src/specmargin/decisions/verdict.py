@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specmargin.decisions.payoff import Ranges
+from specmargin.decisions.payoff import Spans
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.phrases import listed, say
@@ -66,7 +66,7 @@ PHRASES: dict[str, tuple[str, ...]] = {
         "{stops_at_context:,} tokens these flags do not pay there].",
     ),
 }
-_LONG_RANGES, _LONG_STEPS = 3, 4  # lists of more are shortened
+_LONG_SPANS, _LONG_STEPS = 3, 4  # lists of more are shortened
 MUCH_LESS = 0.8  # of the sequences that fit without drafts
 
 
@@ -124,37 +124,37 @@ def _steps(plan: Plan, rows: list[PlanRow]) -> str:
     return listed("step", items, PHRASES, between=", ", most=_LONG_STEPS)
 
 
-def _where(plan: Plan, ranges: Ranges) -> dict[str, Any]:
+def _where(plan: Plan, spans: Spans) -> dict[str, Any]:
     return {
-        "everywhere": ranges == ((1, plan.priced_up_to),),
+        "everywhere": spans == ((1, plan.priced_up_to),),
         "more_fit": plan.largest_batch > plan.priced_up_to,
         "priced_up_to": plan.priced_up_to,
         "largest_batch": plan.largest_batch,
         "one_fits": plan.largest_batch == 1,
-        "spans": _spans(ranges),
+        "spans": _spans(spans),
     }
 
 
 def _graph_free(plan: Plan) -> dict[str, Any]:
     """Where it could pay with a CUDA graph for every step, if that reaches further."""
-    last, further = ((ranges[-1][1] if ranges else 0) for ranges in (plan.paying, plan.graph_free_paying))
+    last, further = ((spans[-1][1] if spans else 0) for spans in (plan.paying, plan.graph_free_paying))
     if plan.setting.graph_limit is None or further <= last:
         return {}
     where = say("where", PHRASES, _where(plan, plan.graph_free_paying))
     return {"graph_limit": plan.setting.graph_limit, "graph_free": where}
 
 
-def _spans(ranges: Ranges) -> str | None:
-    items = [{"low": low, "high": high, "one": low == high} for low, high in ranges]
-    return listed("span", items, PHRASES, between=" and ", most=_LONG_RANGES) or None
+def _spans(spans: Spans) -> str | None:
+    items = [{"low": low, "high": high, "one": low == high} for low, high in spans]
+    return listed("span", items, PHRASES, between=" and ", most=_LONG_SPANS) or None
 
 
 def _losing(plan: Plan) -> dict[str, Any]:
     if plan.loss is None:
         return {}
-    edges = [batch for entry in plan.loss.ranges for batch in entry]
+    edges = [batch for entry in plan.loss.spans for batch in entry]
     return {
-        "losing_spans": _spans(plan.loss.ranges),
+        "losing_spans": _spans(plan.loss.spans),
         "off_there": not plan.setting.depths_at(plan.pricer, edges).any(),
         "worst_speedup": plan.loss.worst_speedup,
         "worst_batch": plan.loss.worst_batch,
