@@ -1,10 +1,12 @@
 """The plan in three sentences: what to do and the gain, where it pays, and what would change the answer.
 
-The sentences are data (`phrases.py`), which the static site fills too; this module finds their values.
+The sentences are data (`verdict.toml`), which the static site fills too; this module finds their values.
 """
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
 from typing import Any
 
 from specmargin.decisions.payoff import Spans
@@ -12,60 +14,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.phrases import listed, say
 
-PHRASES: dict[str, tuple[str, ...]] = {
-    "verdict": ("{advice}[ {paying}][ {change}]",),
-    "advice": (
-        "{none_fits!}No requested batch fits in memory ({sequences} would, at a context of {context:g}).",
-        "{pays!}Not yet: {unsupported}. {subject} would be {gain} with drafts of {steps}.",
-        "{pays!}Speculate: {subject} is {gain}; draft {steps}[ ({capped_depth} is the maximum considered)].",
-        "Do not speculate: {subject} gains nothing at one depth for all batches considered (depth {alone_depth} would "
-        "reach {alone_speedup:.2f}× at batch {alone_batch} alone).",
-        "Do not speculate: {subject} gains nothing at any batch considered.",
-    ),
-    "subject": ("{model} on [{several_gpus} × ]{gpu} with {drafter}",),
-    "gain": ("{first_speedup:.2f}× as fast at batch {first_batch}[, up to {best_speedup:.2f}× at batch {best_batch}]",),
-    "sequences": ("{one_fits!}1 sequence", "{largest_batch:,} sequences"),
-    # `steps`: "3 tokens up to batch 8, 2 up to 64, nothing beyond"
-    "step": (
-        "{only!}{draft} at every batch",
-        "{end!}{cut!}{draft} at the largest",
-        "{end!}{draft} beyond",
-        "{draft} up to [{first!}batch ]{last:,}",
-    ),
-    "draft": ("{off!}nothing", "{first!}{single!}1 token", "{first!}{depth} tokens", "{depth}"),
-    # Several ranges, if an MoE model pays again once a step reads all experts.
-    "paying": (
-        "{pays!}It [{unsupported!}would pay][{supported!}pays] {where}[ (with CUDA graphs of more than {graph_limit:,} "
-        "positions it could pay {graph_free})][; {losing}][; {memory}].",
-    ),
-    "where": (
-        "{everywhere!}{more_fit!}at every batch considered, up to {priced_up_to:,}",
-        "{everywhere!}at every batch that fits, up to {largest_batch:,}",
-        "at batch {spans}",
-        "at no batch",
-    ),
-    "span": ("{one!}{low:,}", "{low:,} to {high:,}"),
-    "losing": (
-        "it loses at batch {losing_spans}[{off_there!}, where drafting is off] ({worst_speedup:.2f}× at batch "
-        "{worst_batch:,})",
-    ),
-    # Memory reserved for drafts leaves less for sequences; much less on models with recurrent states.
-    "memory": (
-        "{fewer_fit!}with drafts, {sequences} fit in memory instead of {no_spec_largest_batch:,}[{faster_without!}, so "
-        "peak throughput is higher without speculation ({no_spec_peak_tokens_per_second:,.0f} against "
-        "{peak_tokens_per_second:,.0f} tok/s)]",
-    ),
-    "change": (
-        "{no_drafts!}No drafts were considered (--depth 0).",
-        "{row_off!}Above a per-token acceptance of {switch_acceptance:.2f}, some depth pays {there}",
-        "Below a per-token acceptance of {switch_acceptance:.2f}, no depth pays {there}",
-        "At batch {row_batch} not even perfect drafts would pay.",
-    ),
-    "there": (
-        "at batch {row_batch} (the plan uses {first_acceptance:.2f} for the first token)[; beyond a context of about "
-        "{stops_at_context:,} tokens these flags do not pay there].",
-    ),
-}
+PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
 _LONG_SPANS, _LONG_STEPS = 3, 4  # lists of more are shortened
 MUCH_LESS = 0.8  # of the sequences that fit without drafts
 

@@ -161,7 +161,7 @@ class Result:
             "e2e_seconds": _distribution(self.e2e_seconds),
             "requests": self.requests.size,
             "finished": int(totals.finished),
-            "refused": int(totals.rejected),
+            "refused": int(totals.refused),
             "committed": committed,
             "drafted": drafted,
             "verified": verified,

@@ -34,7 +34,7 @@ from specmargin.simulator.state import (
     new_state,
 )
 from specmargin.simulator.tables import StepTables, TableLimits, context_axis, step_tables
-from specmargin.simulator.workload import RateSchedule, Request, draw
+from specmargin.simulator.workload import Request, draw
 
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
@@ -112,14 +112,6 @@ def check_room(serving: Serving, held_depth: int | None, requests: Rows[Request]
         )
 
 
-def expected_requests(serving: Serving) -> int:
-    """Number of requests, for a progress bar; an expectation for rate schedules, exact otherwise."""
-    arrivals = serving.workload.arrivals
-    if isinstance(arrivals, RateSchedule):
-        return int(np.trapezoid(arrivals.requests_per_second, arrivals.hours) * 3600.0)
-    return arrivals.requests
-
-
 def tables_of(serving: Serving, requests: Rows[Request] | None = None) -> StepTables:
     """Step prices up to the longest of these requests; the same for every policy, and cached."""
     requests = draw(serving.workload, serving.seed) if requests is None else requests
@@ -152,11 +144,11 @@ class Run:
             if code == core.NEEDS_DECISION:
                 self.decider.decide()
                 continue
-            finished = int(totals["finished"][0] + totals["rejected"][0])
+            finished = int(totals["finished"][0] + totals["refused"][0])
             advance(finished - reported)
             reported = finished
             self._collect_log()
-        advance(int(totals["finished"][0] + totals["rejected"][0]) - reported)
+        advance(int(totals["finished"][0] + totals["refused"][0]) - reported)
         self._collect_log()
 
     def _collect_log(self) -> None:

@@ -29,7 +29,7 @@ def arrive(limits: Limits, state: State) -> bool:
             engine.next_request += 1
             most_tokens = request.prompt_tokens + request.output_tokens + limits.kv.lookahead_tokens
             if _blocks_for(most_tokens, limits) > limits.kv.blocks:
-                totals.rejected += 1
+                totals.refused += 1
                 if limits.users > 0:
                     _next_of_user(state, limits.users)
                 continue
@@ -48,7 +48,7 @@ def arrive(limits: Limits, state: State) -> bool:
 def _next_of_user(state: State, users: int) -> None:
     """A user whose request finished or was refused sends the next one now."""
     totals = state.totals[0]
-    following = users + totals.finished + totals.rejected - 1
+    following = users + totals.finished + totals.refused - 1
     if following < state.requests.size:
         state.requests[following].arrival_seconds = totals.clock
 
@@ -260,12 +260,9 @@ def _log_step(simulation: Simulation, start: float, seconds: float, used: int) -
     waiting = engine.queue_tail - engine.queue_head + engine.stacked
     time_bin = log.bins[int(start / simulation.limits.bin_seconds)]
     time_bin.busy_seconds += seconds
-    time_bin.steps += 1.0
     time_bin.committed += step.committed
-    time_bin.drafted += step.drafted
     time_bin.verified += step.extra
     time_bin.accepted += step.accepted
-    time_bin.prefill_tokens += step.prompt_tokens
     time_bin.sequence_seconds += step.rounds * seconds
     if step.rounds > 0:
         time_bin.depth_seconds += seconds * step.extra / step.rounds

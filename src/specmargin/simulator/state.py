@@ -69,7 +69,7 @@ class Totals:
     """Sums over the run."""
 
     finished: int
-    rejected: int  # requests that cannot fit in memory
+    refused: int  # requests that cannot fit in memory
     committed: int
     drafted: int
     verified: int
@@ -110,12 +110,9 @@ class TimeBin:
     """Sums over the steps that began in one bin of time."""
 
     busy_seconds: float
-    steps: float
     committed: float
-    drafted: float
     verified: float
     accepted: float
-    prefill_tokens: float
     sequence_seconds: float
     depth_seconds: float
     decode_seconds: float

@@ -62,7 +62,7 @@ def _over(result: Result, window: IntArray, seconds: float) -> Steady:
 
 
 def _check_fit(result: Result) -> None:
-    if result.totals.rejected:
+    if result.totals.refused:
         raise ScenarioError(
             "the longest requests do not fit in memory: lower --isl, --osl or --range-ratio, or add --gpus"
         )

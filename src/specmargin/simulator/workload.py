@@ -133,6 +133,11 @@ class RateSchedule:
     def seconds(self) -> float:
         return self.hours[-1] * 3600.0
 
+    @property
+    def requests(self) -> int:
+        """Expected; drawn are more or fewer."""
+        return int(np.trapezoid(self.requests_per_second, self.hours) * 3600.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:

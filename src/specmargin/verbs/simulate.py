@@ -226,7 +226,7 @@ def simulate(
         run.check(serving, name)
     results = []
     for name in names:
-        with progress(name, run.expected_requests(serving)) as advance:
+        with progress(name, serving.workload.arrivals.requests) as advance:
             log_steps = outputs.save_steps is not None
             results.append(run.simulate(replace(serving, policy=name), log_steps=log_steps, advance=advance))
     rows = tuple(_row(result, described) for result in results)
