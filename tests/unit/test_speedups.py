@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ from specmargin.validation.speedups import (
 )
 from specmargin.validation.whole_requests import Loop, load_of
 from specmargin.verbs.plan.request_schema import PlanRequest
-from tests.scenarios import pricer
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
 
@@ -34,6 +34,13 @@ def file(folder: Path, *rows: str, header: str = HEADER) -> Path:
     path = folder / "points.csv"
     path.write_text(header + "".join(f"{row}\n" for row in rows))
     return path
+
+
+@cache
+def priced_by_laws() -> Pricer:
+    return Pricer(
+        scenario_of(read_request(PlanRequest, {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws"}))[1]
+    )
 
 
 def predicted(identity: str, source: str, *, length: float, measured: float, speedup: float) -> PredictedPoint:
@@ -51,7 +58,7 @@ def predicted(identity: str, source: str, *, length: float, measured: float, spe
     )
     return PredictedPoint(
         point=point,
-        pricer=pricer(),
+        pricer=priced_by_laws(),
         no_spec_seconds=1.0,
         round_speedup=speedup,
         datasheet_speedup=speedup,

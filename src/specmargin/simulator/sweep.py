@@ -16,7 +16,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,13 +175,13 @@ def run_or_report(run: RunCell, description: Description, folder: str) -> dict[s
 
 
 def _as_finished(
-    submit: Callable[[Description, str], Future[dict[str, Any]]], cells: Sequence[Cell], folder: str, workers: int
+    submit: Callable[[Description], Future[dict[str, Any]]], cells: Sequence[Cell], workers: int
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     queue = iter(cells)
     running: dict[Future[dict[str, Any]], Cell] = {}
     while True:
         for cell in islice(queue, _AHEAD * workers - len(running)):
-            running[submit(cell.description, folder)] = cell
+            running[submit(cell.description)] = cell
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -205,7 +204,9 @@ class LocalRunner:
         workers = min(self.workers, len(cells))
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             try:
-                yield from _as_finished(partial(pool.submit, run_or_report, self.run), cells, folder, workers)
+                yield from _as_finished(
+                    lambda described: pool.submit(run_or_report, self.run, described, folder), cells, workers
+                )
             except BrokenProcessPool:
                 raise InputError(
                     "a worker process died (out of memory?); finished cells are kept: run again with fewer --workers"
@@ -251,4 +252,4 @@ class RayRunner:
     def _run_on(self, ray: Any, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
         remote, run = ray.remote(num_cpus=1)(run_or_report), ray.put(self.run)
         workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        return _as_finished(lambda *cell: remote.remote(run, *cell).future(), cells, folder, workers)
+        return _as_finished(lambda described: remote.remote(run, described, folder).future(), cells, workers)
