@@ -26,14 +26,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payoff:
-    """Speed-ups of a setting at batches 1 to `up_to`."""
+    """Speed-ups of a setting by batch."""
 
     batches: FloatArray
     speedups: FloatArray
-
-    @property
-    def up_to(self) -> int:
-        return int(self.batches[-1])
 
     @property
     def paying(self) -> Spans:

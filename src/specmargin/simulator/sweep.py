@@ -204,9 +204,7 @@ class LocalRunner:
         workers = min(self.workers, len(cells))
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             try:
-                yield from _as_finished(
-                    lambda described: pool.submit(run_or_report, self.run, described, folder), cells, workers
-                )
+                yield from _as_finished(lambda cell: pool.submit(run_or_report, self.run, cell, folder), cells, workers)
             except BrokenProcessPool:
                 raise InputError(
                     "a worker process died (out of memory?); finished cells are kept: run again with fewer --workers"
@@ -232,8 +230,10 @@ class RayRunner:
         started = not ray.is_initialized()
         if started:
             self._start(ray)
+        remote, run = ray.remote(num_cpus=1)(run_or_report), ray.put(self.run)
+        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
         try:
-            yield from self._run_on(ray, cells, folder)
+            yield from _as_finished(lambda cell: remote.remote(run, cell, folder).future(), cells, workers)
         finally:
             if started:
                 ray.shutdown()
@@ -248,8 +248,3 @@ class RayRunner:
         except Exception as error:  # Ray raises many kinds where it finds no cluster
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"no Ray cluster at {self.address!r} ({reason}); start one, or use --ray local") from None
-
-    def _run_on(self, ray: Any, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        remote, run = ray.remote(num_cpus=1)(run_or_report), ray.put(self.run)
-        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        return _as_finished(lambda described: remote.remote(run, described, folder).future(), cells, workers)
