@@ -230,10 +230,8 @@ class RayRunner:
         started = not ray.is_initialized()
         if started:
             self._start(ray)
-        remote, run = ray.remote(num_cpus=1)(run_or_report), ray.put(self.run)
-        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
         try:
-            yield from _as_finished(lambda cell: remote.remote(run, cell, folder).future(), cells, workers)
+            yield from self._run_on(ray, cells, folder)
         finally:
             if started:
                 ray.shutdown()
@@ -248,3 +246,8 @@ class RayRunner:
         except Exception as error:  # Ray raises many kinds where it finds no cluster
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"no Ray cluster at {self.address!r} ({reason}); start one, or use --ray local") from None
+
+    def _run_on(self, ray: Any, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        remote, run = ray.remote(num_cpus=1)(run_or_report), ray.put(self.run)
+        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        return _as_finished(lambda cell: remote.remote(run, cell, folder).future(), cells, workers)
