@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,22 @@ def measured_rows(file: PriceFile, model: Architecture) -> tuple[list[Row], Step
     mode = next(iter(file.modes))
     rows = usable([row.model_dump() for row in file.rows], model, mode, noisy=file.evidence.noisy)
     return fitted_rows(rows, model, mode)
+
+
+def step_points(file: PriceFile, model: Architecture, scenarios: Mapping[str, Scenario]) -> list[dict[str, Any]]:
+    """Every measured step beside its price of every source, in milliseconds."""
+    rows, steps = measured_rows(file, model)
+    predicted = {name: priced_seconds(scenario, steps) for name, scenario in scenarios.items()}
+    return [
+        {
+            "prices": name,
+            **{column: row[column] for column in ("kind", "batch", "depth")},
+            "measured": float(steps.seconds[i]) * 1e3,
+            "predicted": float(seconds[i]) * 1e3,
+        }
+        for name, seconds in predicted.items()
+        for i, row in enumerate(rows)
+    ]
 
 
 def priced_seconds(scenario: Scenario, steps: Steps) -> FloatArray:

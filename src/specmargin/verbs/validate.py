@@ -159,12 +159,15 @@ class ValidateAnswer(Answer[ValidateRequest]):
         )
 
     def chart(self) -> Chart:
-        from specmargin.show.figures.measured import residual_figure
+        from specmargin.show.figures.validation import steps_figure
+        from specmargin.validation.sources import step_points
 
         if not self.measured:
             raise InputError("no measured steps to draw; name a file of `specmargin measure vllm`")
-        file = next(iter(self.measured))
-        return residual_figure(self.measured[file], self.scenarios[file].architecture, self.scenarios)
+        name, file = next(iter(self.measured.items()))
+        points = step_points(file, self.scenarios[name].architecture, self.scenarios)
+        source = f"{name}: {file.conditions['engine']}, {file.conditions['machine']}"
+        return steps_figure(points, model=self.model, source=source).chart()
 
 
 def _errors(title: str, lines: Sequence[StepErrors]) -> Table:

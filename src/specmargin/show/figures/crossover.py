@@ -9,7 +9,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, fitting
-from specmargin.show.figures.figure import Figure, cell_texts, rounded, table
+from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.marks import BATCH, Plane, layers, ordinal, tips
 from specmargin.show.figures.words import price_source
 from specmargin.step import BoolArray, FloatArray
 
@@ -90,7 +91,6 @@ def _words(scenario: Scenario, batches: list[int], ratio: np.ndarray, names: tup
 
 
 def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
-    x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("depth:O", title="draft tokens", scale=alt.Scale(domain=list(range(deep, 0, -1))))
     side = f"datum.value < 1 ? '{_FIRST} {names[0]} ' : '{_SECOND} {names[1]} '"
     ahead = f"({side}) + format(max(datum.value, 1 / datum.value), '.3~g') + '×'"
@@ -104,11 +104,5 @@ def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
             gradientLength=140,
         ),
     )
-    tooltip = [
-        alt.Tooltip("batch:O"),
-        alt.Tooltip("depth:O", title="draft"),
-        alt.Tooltip("winner:N", title="ahead"),
-        alt.Tooltip("ratio:Q", format=".2f"),
-    ]
-    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    return alt.LayerChart(layer=[cells, *cell_texts(x, y)])
+    tooltip = tips("batch:O", "depth:O|draft", "winner:N|ahead", "ratio:Q||.2f")
+    return layers(Plane(ordinal("batch", BATCH), y).cells(colour, tooltip=tooltip))

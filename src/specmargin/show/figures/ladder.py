@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from specmargin.show.figures.figure import Figure, powers, rounded, table
+from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.marks import Plane, by_name, by_powers, dashed, layers, tips
 from specmargin.show.figures.theme import POLICIES
 
 if TYPE_CHECKING:
@@ -77,19 +78,15 @@ def _panel(title: str) -> alt.LayerChart:
     shown = {_NAMES.get(name, name): style for name, style in SHOWN.items()}
     name_of = {policy: name for name, (policy, _) in shown.items()}
     domain = [name_of.get(policy, policy) for policy in POLICIES]  # a policy's place is its colour
-    dashes = [shown[name][1] if name in shown else [1, 0] for name in domain]
-    scale = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("concurrency:Q", scale=scale, axis=powers(11), title="sequences decoding together")
     y = alt.Y("gain:Q", axis=alt.Axis(format="+%"), title="goodput over the best fixed depth")
+    on = Plane(by_powers("concurrency", "sequences decoding together", 11), y)
     legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke", symbolSize=260, values=list(shown))
-    colour = alt.Color("policy:N", scale=alt.Scale(domain=domain), legend=legend)
-    dash = alt.StrokeDash("policy:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
-    tooltip = [alt.Tooltip("policy:N"), alt.Tooltip("concurrency:Q"), alt.Tooltip("gain:Q", format="+.1%")]
-    base = table("gains").transform_filter(f"datum.prices === {_quoted(title)}")
-    lines = base.mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
-    points = base.mark_point(size=20).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    zero = table("zero").mark_rule(style="reference").encode(y=y)
-    return alt.LayerChart(layer=[zero, lines, points])
+    colour = by_name("policy", domain, legend)
+    dash = dashed("policy", {name: shown[name][1] if name in shown else [1, 0] for name in domain}, legend)
+    tooltip = tips("policy:N", "concurrency:Q", "gain:Q||+.1%")
+    lines = on.traced("gains", color=colour, strokeDash=dash, size=20, tooltip=tooltip)
+    own = [mark.transform_filter(f"datum.prices === {_quoted(title)}") for mark in lines]
+    return layers(on.level("zero"), own)
 
 
 def _quoted(text: str) -> str:
