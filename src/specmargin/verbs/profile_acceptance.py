@@ -299,16 +299,9 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
     def chart(self) -> Chart:
         """The ladder of policies."""
         from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices
-        from specmargin.policies.study.ladder import LadderRow
         from specmargin.show.figures.ladder import ladder_figure
 
-        rows = [
-            (
-                PRICE_TITLES[LadderPrices(row["prices"])],
-                LadderRow(**{key: value for key, value in row.items() if key != "prices"}),
-            )
-            for row in self.study["ladder"]
-        ]
+        rows = [row | {"prices": PRICE_TITLES[LadderPrices(row["prices"])]} for row in self.study["ladder"]]
         return ladder_figure(rows, source=f"Specmargin; {self.rounds.source}").chart()
 
 

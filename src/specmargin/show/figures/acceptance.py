@@ -69,13 +69,13 @@ def survival_figure(
     between = (
         f"; survival to depth {len(curves[best])}: {curves[best][-1]:.0%} ({best}), {curves[worst][-1]:.0%} ({worst})"
         if best != worst
-        else f", all of {len(curves[best])} with {curves[best][-1]:.0%}"
+        else f"; all {len(curves[best])} are accepted in {curves[best][-1]:.0%} of rounds"
     )
     cleared = "" if needed is None else f" At the marked batch one more token needs {needed:.2f}."
     return Figure(
         name="survival",
         title="Survival by draft depth",
-        takeaway=f"{drafter}: the first token is accepted with {curves[names[0]][0]:.0%}{between}.{cleared}",
+        takeaway=f"{drafter}: {curves[names[0]][0]:.0%} of first tokens are accepted{between}.{cleared}",
         source=source,
         tables={
             "curves": rows,

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import altair as alt
 
-from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.figure import Figure, Row, columns
 from specmargin.show.figures.marks import Plane, by_name, by_powers, dashed, layers, tips
 from specmargin.show.figures.theme import POLICIES
-
-if TYPE_CHECKING:
-    from specmargin.policies.study.ladder import LadderRow
 
 # The policy of each name, and a dash pattern that distinguishes policies without colour.
 SHOWN = {
@@ -28,42 +24,35 @@ _LOWEST, _HIGHEST = -0.4, 0.65
 _COLUMNS = 2
 
 
-def ladder_figure(
-    rows: Sequence[tuple[str, LadderRow]], *, source: str = "Specmargin; a bank of draft rounds"
-) -> Figure:
-    """One panel per set of prices; zero is the best fixed depth in hindsight."""
-    titles = tuple(dict.fromkeys(title for title, _ in rows))
-    first = [row for title, row in rows if title == titles[0] and row.policy == "ours"]
+def ladder_figure(rows: Sequence[Row], *, source: str = "Specmargin; a bank of draft rounds") -> Figure:
+    """One panel per set of `prices`; zero is the best fixed depth in hindsight."""
+    titles = tuple(dict.fromkeys(str(row["prices"]) for row in rows))
+    drawn = [row for row in rows if row["policy"] in SHOWN]
+    own = [row for row in rows if row["prices"] == titles[0] and row["policy"] == "ours"]
+    first, last = own[0], own[-1]
+    lost = any(row["gain"] < _LOWEST for row in drawn)
     return Figure(
         name="ladder",
         title="Gain of policies over the best fixed depth",
         takeaway=(
-            f"{titles[0]}: the gate of Specmargin gains {first[0].gain:+.1%} at {first[0].concurrency} and "
-            f"{first[-1].gain:+.1%} at {first[-1].concurrency} sequences over the best fixed depth in hindsight. "
-            f"Every policy replays the same batches of a bank.{_cut(rows)}"
+            f"{titles[0]}: the gate of Specmargin gains {first['gain']:+.1%} at {first['concurrency']} and "
+            f"{last['gain']:+.1%} at {last['concurrency']} sequences over the best fixed depth in hindsight. "
+            f"Every policy replays the same batches of a bank."
+            f"{f' Losses beyond {-_LOWEST:.0%} are drawn at {-_LOWEST:.0%}.' if lost else ''}"
         ),
         source=f"{source}, fitted on half of its requests and replayed on the other half",
         tables={
-            "gains": [
-                {
-                    "concurrency": row.concurrency,
-                    "gain": rounded(min(max(row.gain, _LOWEST), _HIGHEST)),
-                    "policy": _NAMES.get(row.policy, row.policy),
-                    "prices": title,
-                }
-                for title, row in rows
-                if row.policy in SHOWN
-            ],
+            "gains": columns(
+                concurrency=[row["concurrency"] for row in drawn],
+                gain=[min(max(float(row["gain"]), _LOWEST), _HIGHEST) for row in drawn],
+                policy=[_NAMES.get(row["policy"], row["policy"]) for row in drawn],
+                prices=[row["prices"] for row in drawn],
+            ),
             "zero": [{"gain": 0.0}],
         },
         draw=_draw,
         shape=(titles,),
     )
-
-
-def _cut(rows: Sequence[tuple[str, LadderRow]]) -> str:
-    lost = any(row.gain < _LOWEST for _, row in rows if row.policy in SHOWN)
-    return f" Losses beyond {-_LOWEST:.0%} are drawn at {-_LOWEST:.0%}." if lost else ""
 
 
 def _draw(titles: tuple[str, ...]) -> alt.ConcatChart | alt.LayerChart:
