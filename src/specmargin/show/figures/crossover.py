@@ -9,7 +9,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, fitting
-from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.figure import Figure, columns
 from specmargin.show.figures.marks import BATCH, Plane, layers, ordinal, tips
 from specmargin.show.figures.words import price_source
 from specmargin.step import BoolArray, FloatArray
@@ -29,19 +29,16 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8) -> Fi
     allowed = setting.allowed(first_grid)
     reach = next((r for r in _REACHES if _extent(ratio[:, 1:], allowed[:, 1:]) <= r), _REACHES[-1])
     names = (first.scenario.drafter.name, second.scenario.drafter.name)
-    rows = [
-        {
-            "batch": batch,
-            "depth": depth,
-            "ratio": rounded(ratio[i, depth]),
-            "text": _cell(float(ratio[i, depth])),
-            "winner": _winner(float(ratio[i, depth]), names),
-            "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(reach)),
-        }
-        for i, batch in enumerate(batches)
-        for depth in range(1, setting.max_depth + 1)
-        if allowed[i, depth]
-    ]
+    row, column = np.nonzero(allowed[:, 1:])
+    ratios = ratio[row, column + 1]
+    rows = columns(
+        batch=np.array(batches)[row],
+        depth=column + 1,
+        ratio=ratios,
+        text=[_cell(value) for value in ratios],
+        winner=[_winner(value, names) for value in ratios],
+        high=np.abs(np.log(ratios)) > 0.75 * np.log(reach),
+    )
     kinds = dict.fromkeys(str(side.scenario.survival.source.kind) for side in (first, second))
     best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (first_grid, second_grid)]
     return Figure(
