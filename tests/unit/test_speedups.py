@@ -99,7 +99,7 @@ def test_whole_requests_are_the_closed_loop_of_the_plan(tmp_path: Path, capsys: 
     asked = {"model": "llama-3.1-8b", "gpu": "h200", "drafter": "eagle", "acceptance": "length:2.0@2"}
     pricer = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
     load = ServiceLoad(
-        input_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192, requests=1000
+        prompt_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192, requests=1000
     )  # as a load generator sends, ramp and drain included
     answer = service(pricer, load, Schedule.fixed(2, last=16))
     assert rows["throughput"]["closed_loop"]["speedup"] == pytest.approx(answer.speedup)
@@ -126,7 +126,7 @@ def test_lengths_are_stated_or_those_of_the_dataset(
 ) -> None:
     point = predicted("a", "one", length=2.0, measured=2.0, speedup=2.0).point
     lengths = lengths_of(point.model_copy(update={"stated_as": stated, "isl": isl, "osl": osl}))
-    found = None if lengths is None else (lengths.input_tokens, lengths.output_tokens, lengths.stated)
+    found = None if lengths is None else (lengths.prompt_tokens, lengths.output_tokens, lengths.stated)
     assert found == expected
 
 

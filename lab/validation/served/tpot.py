@@ -96,11 +96,11 @@ def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Predict
     pricer = Pricer(scenario)
     copies = row.layout.sequence_ranks  # each data-parallel rank decodes its share and prefills its own prompts
     sequences = math.ceil(row.concurrency / copies)
-    decode = Step.uniform(batch=sequences * copies, context=row.input_tokens + row.output_tokens / 2.0)
+    decode = Step.uniform(batch=sequences * copies, context=row.prompt_tokens + row.output_tokens / 2.0)
     decode_seconds = float(pricer.verify(decode).total_seconds)
-    chunks = math.ceil(row.input_tokens / _CHUNK_TOKENS)
-    earlier = row.input_tokens * (chunks - 1.0) / (2.0 * chunks)  # mean context of a chunk
-    prompts = Step.prompts(count=copies, tokens=row.input_tokens / chunks, context=earlier)
+    chunks = math.ceil(row.prompt_tokens / _CHUNK_TOKENS)
+    earlier = row.prompt_tokens * (chunks - 1.0) / (2.0 * chunks)  # mean context of a chunk
+    prompts = Step.prompts(count=copies, tokens=row.prompt_tokens / chunks, context=earlier)
     added = float(pricer.verify(decode.joined(prompts)).total_seconds) - decode_seconds
     return Prediction(
         row=row,

@@ -50,7 +50,7 @@ class Benchmark:
     """The load that the prediction is about."""
 
     model: str
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     concurrency: int | None = None
     requests_per_second: float | None = None
@@ -62,7 +62,7 @@ class Benchmark:
     @property
     def subset(self) -> str:
         """The part of SPEED-Bench whose prompts are nearest in length."""
-        return min(SUBSETS, key=lambda name: abs(math.log(SUBSETS[name] / max(self.input_tokens, 1))))
+        return min(SUBSETS, key=lambda name: abs(math.log(SUBSETS[name] / max(self.prompt_tokens, 1))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ _INPUT_TOKENS_BY_DATASET = {"alpaca": 14, "gsm8k": 59, "humaneval": 124, "mtbenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     stated: bool
 
@@ -35,13 +35,13 @@ class Lengths:
 def lengths_of(point: Point) -> Lengths | None:
     """As the row states them, or those assumed for its dataset; None for a dataset without known lengths."""
     if point.isl is not None and point.osl is not None:
-        return Lengths(input_tokens=point.isl, output_tokens=point.osl, stated=True)
+        return Lengths(prompt_tokens=point.isl, output_tokens=point.osl, stated=True)
     text = point.stated_as.lower().replace("-", "")
     named = next((tokens for name, tokens in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
-    input_tokens = point.isl or named
-    if input_tokens is None:
+    prompt_tokens = point.isl or named
+    if prompt_tokens is None:
         return None
-    return Lengths(input_tokens=input_tokens, output_tokens=point.osl or _OUTPUT_TOKENS, stated=False)
+    return Lengths(prompt_tokens=prompt_tokens, output_tokens=point.osl or _OUTPUT_TOKENS, stated=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def closed_loop(pricer: Pricer, point: Point, lengths: Lengths, batched_tokens: 
     """`batched_tokens`: the engine's tokens per step."""
     accepting = pricer.with_survival(parse_acceptance(f"length:{point.accept_length}@{point.depth}"))
     load = ServiceLoad(
-        input_tokens=lengths.input_tokens,
+        prompt_tokens=lengths.prompt_tokens,
         output_tokens=lengths.output_tokens,
         users=point.batch,
         max_num_batched_tokens=batched_tokens,

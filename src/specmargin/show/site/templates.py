@@ -45,7 +45,7 @@ def _text(config: EngineConfig) -> dict[str, Any]:
 def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
     """The commands that serve a model and check the answer."""
     commands, name = COMMANDS[engine], served_model(model, None, engine)[0]
-    check = commands.check(Benchmark(model=name, input_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
+    check = commands.check(Benchmark(model=name, prompt_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
     for subset in SUBSETS:
         check = check.replace(subset, "{subset}")
     return {
