@@ -45,7 +45,7 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
         ],
         "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
         "pays_at_batches": [list(entry) for entry in plan.paying],
-        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
+        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.spans],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
         "stops_at_batch": plan.stops_at_batch,
         "stops_at_context": plan.stops_at_context,
@@ -152,9 +152,9 @@ def _load_values(load: Load, no_spec: Operating, speculating: Operating) -> dict
         }
 
     return {
-        "requests_per_second": load.requests_per_second,
-        "input_tokens": load.input_tokens,
-        "output_tokens": load.output_tokens,
+        "qps": load.requests_per_second,
+        "isl": load.prompt_tokens,
+        "osl": load.output_tokens,
         "no_spec": side(no_spec),
         "speculating": side(speculating),
     }
