@@ -15,7 +15,6 @@ from specmargin.errors import EngineError
 from specmargin.files import read_text
 from specmargin.live.settings_schema import Count, Range, Ranges, depths_by_batch
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.policy import ScheduledDepth
 from specmargin.schema import StrictModel, first_complaint
 
