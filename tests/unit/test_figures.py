@@ -264,6 +264,9 @@ def test_labels_are_moved_apart_in_order() -> None:
     heights = [row["y"] for row in placed]
     assert [row["series"] for row in placed] == ["a", "b", "c"]
     assert all(upper - lower > 0.099 for lower, upper in pairwise(heights))
+    far = end_labels({"a": (1.0, 0.50), "b": (9.0, 0.51)}, x="x", y="y", gap=0.1, reach=2.0)
+    assert [row["y"] for row in far] == [0.50, 0.51]
+    assert end_labels({}, x="x", y="y", gap=0.1) == []
 
 
 def test_knees_of_the_economics_post() -> None:
