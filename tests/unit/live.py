@@ -49,7 +49,7 @@ def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> Policy
         device="test",
         context=512.0,
         sources={"prices": "assumed: test"},
-        calibrator=Logistic(weights=weights, depths=d, rich=True) if gated else None,
+        calibrator=Logistic(weights=weights, depths=d) if gated else None,
         sample=sample if gated else None,
     )
 

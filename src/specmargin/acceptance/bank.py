@@ -7,7 +7,7 @@ The specdec-calibration layout (`acceptance.parquet` and `speculator.parquet`, j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,22 +72,16 @@ class Rounds:
         return np.asarray((drafted & np.isnan(self.confidence_by_round_depth)).any(axis=1))
 
     @property
+    def accepted_by_round_depth(self) -> BoolArray:
+        return np.asarray(np.arange(self.depth) < self.accepted_by_round[:, np.newaxis])
+
+    @property
     def categories(self) -> list[str]:
         return list(dict.fromkeys(self.category_by_round))
 
     def chosen(self, mask: BoolArray) -> Rounds:
-        index = np.flatnonzero(mask)
-        return Rounds(
-            category_by_round=tuple(self.category_by_round[i] for i in index),
-            prompt_by_round=self.prompt_by_round[index],
-            round_index=self.round_index[index],
-            context_by_round=self.context_by_round[index],
-            drafted_by_round=self.drafted_by_round[index],
-            accepted_by_round=self.accepted_by_round[index],
-            confidence_by_round_depth=self.confidence_by_round_depth[index],
-            speculator=self.speculator,
-            source=self.source,
-        )
+        categories = tuple(self.category_by_round[i] for i in np.flatnonzero(mask))
+        return replace(self, category_by_round=categories, **{name: getattr(self, name)[mask] for name in _ARRAYS})
 
     def with_confidence(self) -> Rounds | None:
         """The requests in which every drafted token has a confidence, whole so that histories stay complete; None if
@@ -99,6 +93,16 @@ class Rounds:
 
     def of_category(self, name: str) -> Rounds:
         return self.chosen(np.array([category == name for category in self.category_by_round]))
+
+
+_ARRAYS = (
+    "prompt_by_round",
+    "round_index",
+    "context_by_round",
+    "drafted_by_round",
+    "accepted_by_round",
+    "confidence_by_round_depth",
+)
 
 
 def read_bank(paths: Sequence[Path]) -> Rounds:
@@ -253,16 +257,12 @@ def _joined(parts: Sequence[Rounds]) -> Rounds:
         for part in parts
     ]
     offsets = np.cumsum([0, *(int(part.prompt_by_round.max()) + 1 for part in parts[:-1])])
+    requests = [part.prompt_by_round + offset for part, offset in zip(parts, offsets, strict=True)]
+    arrays = {name: [getattr(part, name) for part in parts] for name in _ARRAYS}
+    arrays |= {"prompt_by_round": requests, "confidence_by_round_depth": confidence}
     return Rounds(
         category_by_round=tuple(name for part in parts for name in part.category_by_round),
-        prompt_by_round=np.concatenate(
-            [part.prompt_by_round + offset for part, offset in zip(parts, offsets, strict=True)]
-        ),
-        round_index=np.concatenate([part.round_index for part in parts]),
-        context_by_round=np.concatenate([part.context_by_round for part in parts]),
-        drafted_by_round=np.concatenate([part.drafted_by_round for part in parts]),
-        accepted_by_round=np.concatenate([part.accepted_by_round for part in parts]),
-        confidence_by_round_depth=np.concatenate(confidence),
+        **{name: np.concatenate(values) for name, values in arrays.items()},
         speculator=next((part.speculator for part in parts if part.speculator), ""),
         source=", ".join(part.source for part in parts),
     )

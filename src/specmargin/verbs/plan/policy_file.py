@@ -74,7 +74,7 @@ def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | N
         if profile.calibrator is None or not profile.sample:
             return None, None
         weights = np.array(profile.calibrator.weights)
-        return Logistic(weights=weights, depths=profile.calibrator.depths, rich=True), np.array(profile.sample)
+        return Logistic(weights=weights, depths=profile.calibrator.depths), np.array(profile.sample)
     rounds = read_bank([path]).with_confidence()
     if rounds is None:
         return None, None
