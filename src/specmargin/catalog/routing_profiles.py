@@ -13,7 +13,7 @@ import numpy as np
 from specmargin.architecture.types import Architecture
 from specmargin.errors import InputError, RoutingError, nearest_names
 from specmargin.routing.curves import CurveRouting
-from specmargin.routing.profile import UNIFORM, ModelRouting, RoutingProfile, UniformWithReplacement, check_model
+from specmargin.routing.profile import UNIFORM, WITH_REPLACEMENT, ModelRouting, RoutingProfile, check_model
 from specmargin.sources import Source, assumed, published
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUNDLED = ("deepseek-v4-flash", "qwen3.6-35b-a3b")
 CAPTURED = ("reference-moe",)  # profiles with expert ids, as `specmargin profile routing` writes them
 SCALED = "qwen3.6-35b-a3b"  # stands for models without a capture: most categories and run lengths
-_NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, UniformWithReplacement())}
+_NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, WITH_REPLACEMENT)}
 DEFAULT_CATEGORY = "all"
 ASSUMED = "assumed"
 _PRIOR_WEIGHT = 0.5  # of uniform routing, for a model without a capture
