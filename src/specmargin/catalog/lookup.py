@@ -17,7 +17,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.files import existing
-from specmargin.hardware.device import Device, load_device, read_device
+from specmargin.hardware.device import Device, device_of, load_device
 from specmargin.sources import Source, assumed, published
 
 _FOLDER = files("specmargin.catalog")
@@ -158,7 +158,7 @@ def device_names() -> tuple[str, ...]:
 
 
 def bundled_device(name: str) -> Device:
-    return read_device(name, _device_tables()[name], f"bundled device {name}")
+    return device_of(name, _device_tables()[name])
 
 
 def device_template(spec: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.module_bounds import module_bounds
@@ -20,12 +20,14 @@ from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.kernels.scaled import nearest_device, scaled_book
 from specmargin.prices.llamacpp import LlamaCppPrices
+from specmargin.prices.measured import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured import MeasuredPrices
-from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
-from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
 from specmargin.prices.rdna import RdnaPrices, has_hybrid_kernels
 from specmargin.prices.roofline import Roofline
+
+if TYPE_CHECKING:
+    from specmargin.prices.measured_schema import PriceFile
 
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
@@ -126,6 +128,8 @@ def _measured(spec: str) -> PriceModel | None:
     price_file = measured_file(spec)
     if price_file is None:
         return None
+    from specmargin.prices.measured_schema import measured_prices  # noqa: PLC0415 (pydantic only where a file is read)
+
     name, _, mode = _split(spec)
     return measured_prices(price_file, Path(name).name, mode)
 
@@ -133,9 +137,13 @@ def _measured(spec: str) -> PriceModel | None:
 def measured_file(spec: str) -> PriceFile | None:
     """The price file of a bundled name or a path; None where it is neither."""
     name = _split(spec)[0]
-    if name in measured_names():
-        return read_price_file(Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}")))
-    return read_price_file(Path(name)) if _is_measured(Path(name)) else None
+    bundled = Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}"))
+    path = bundled if name in measured_names() else Path(name)
+    if not _is_measured(path):
+        return None
+    from specmargin.prices.measured_schema import read_price_file  # noqa: PLC0415
+
+    return read_price_file(path)
 
 
 def _split(spec: str) -> tuple[str, str, str]:

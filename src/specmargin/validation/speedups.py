@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -21,7 +21,7 @@ from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ParallelismError, ScenarioError, SpecmarginError
 from specmargin.formats import find_engine
-from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
+from specmargin.prices.drafters import Drafter
 from specmargin.step import BoolArray, FloatArray, Step
 from specmargin.validation.points_schema import Point
 from specmargin.validation.whole_requests import Loop, closed_loop, lengths_of
@@ -145,17 +145,9 @@ def _cost(pricer: Pricer, point: Point) -> RoundCost:
 
 def _passes(drafter: Drafter, depth: int) -> float:
     """Passes of the drafter that the engine launches one after another in a round."""
-    match drafter:
-        case CostlessDrafter():
-            return 0.0
-        case HeadDrafter() if drafter.head.block is not None:
-            return 1.0
-        case HeadDrafter() | ModelDrafter():
-            return float(depth)
-        case OverlappedDrafter():
-            return 0.0  # beside the verify step: not a term of its own
-        case _:
-            assert_never(drafter)
+    if drafter.runs is None or drafter.hit_rate is not None:  # overlapped passes are no term of their own
+        return 0.0
+    return 1.0 if drafter.drafts_blocks else float(depth)
 
 
 def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], *, prices: str | None) -> Pricer:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
-from specmargin.prices.accuracy import HeldOutRounds
 from specmargin.show.figures.figure import Figure, rounded, table
 
 if TYPE_CHECKING:
@@ -45,18 +44,15 @@ def diagonals(x: alt.X, y: alt.Y) -> list[alt.Chart]:
 # --- whole rounds ---
 
 
-def rounds_figure(held_out: HeldOutRounds) -> Figure:
+def rounds_figure(engine: str, rounds: Sequence[dict[str, Any]]) -> Figure:
     """Rounds of a real engine against predictions that were not fitted to their model, by price source."""
     rows: list[dict[str, Any]] = [
         {
-            "measured": rounded(row.measured_seconds * 1e3),
-            "predicted": rounded(row.predicted_seconds * 1e3),
-            "prices": row.prices,
-            "model": row.model,
-            "batch": row.batch,
-            "depth": row.depth,
+            "measured": rounded(row["measured_seconds"] * 1e3),
+            "predicted": rounded(row["predicted_seconds"] * 1e3),
+            **{name: row[name] for name in ("prices", "model", "batch", "depth")},
         }
-        for row in held_out.rounds
+        for row in rounds
     ]
     sources = tuple(dict.fromkeys(row["prices"] for row in rows))
     values = [row[side] for row in rows for side in ("measured", "predicted")]
@@ -74,7 +70,7 @@ def rounds_figure(held_out: HeldOutRounds) -> Figure:
             f"{', '.join(f'{name} {error:.1%}' for name, error in errors.items())} (worst {worst:.0%}). The engine "
             f"time of each model is fitted to the others. Solid line: exact; dashed: 25% off."
         ),
-        source=f"Specmargin measurement, {held_out.engine}; python -m lab.validation.rounds",
+        source=f"Specmargin measurement, {engine}; python -m lab.validation.rounds",
         tables={"rows": rows} | error_lines(low, high),
         draw=_draw_rounds,
         shape=(sources, rounded(low), rounded(high)),
