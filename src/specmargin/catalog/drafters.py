@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,14 @@ import numpy as np
 from specmargin.acceptance.early_stop import EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import Survival, parse_acceptance
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, plain_attention
+from specmargin.architecture.families.builder import LayerBuilder, plain_attention, vocabulary_matrix
 from specmargin.architecture.precision import BF16
 from specmargin.architecture.quantization import unquantized
-from specmargin.architecture.types import Architecture, DraftHead, Matrix, Split, grouped
+from specmargin.architecture.types import Architecture, DraftHead, grouped
+from specmargin.catalog.bundled import bundled_text, read_bundled
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
-from specmargin.files import read_json
+from specmargin.files import read_json, split_detail
 from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter
 from specmargin.sources import Source, SourceKind, assumed, published
@@ -155,7 +155,7 @@ def _eagle_head(path: str, target: Architecture) -> DraftHead:
         name="eagle",
         groups=grouped([layer]),
         fusion=(make.whole("fc", hidden, inputs=3 * target.hidden),),
-        lm_head=_lm_head(hidden, vocabulary),
+        lm_head=vocabulary_matrix("lm_head", hidden, vocabulary, BF16),
         shares_lm_head=False,
         vector_parameters=hidden,
         source=source,
@@ -185,8 +185,8 @@ def _dspark_head(path: str, target: Architecture) -> DraftHead:
     return replace(
         head,
         anchored=bool(config.values.get("sample_from_anchor", True)),
-        serial=(replace(_lm_head(rank, target.vocabulary), name="markov_w2"),),
-        lookups=(replace(_lm_head(rank, target.vocabulary), name="markov_w1"),),
+        serial=(vocabulary_matrix("markov_w2", rank, target.vocabulary, BF16),),
+        lookups=(vocabulary_matrix("markov_w1", rank, target.vocabulary, BF16),),
         vector_parameters=head.vector_parameters + confidence,
     )
 
@@ -242,20 +242,9 @@ def _head_config(
     return Config(origin=str(file), values=values), published(f"{file} ({kind} head configuration)")
 
 
-def _lm_head(hidden: int, vocabulary: int) -> Matrix:
-    return Matrix(
-        name="lm_head",
-        inputs=hidden,
-        outputs=vocabulary,
-        precision=BF16,
-        split=Split.COLUMNS,
-        split_units=vocabulary,
-    )
-
-
-@cache
 def _acceptance_tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((files("specmargin.catalog") / "acceptance.toml").read_text(encoding="utf-8"))
+    tables: dict[str, dict[str, Any]] = read_bundled("acceptance.toml")
+    return tables
 
 
 def acceptance_names() -> tuple[str, ...]:
@@ -271,15 +260,8 @@ def bundled_acceptance(name: str) -> Survival:
 
 def _path_and_category(text: str | None) -> tuple[Path, str] | None:
     """A bank or profile at PATH[:CATEGORY]; None where there is no such file or folder."""
-    if text is None:
-        return None
-    path, category = Path(text), ""
-    if not path.exists():
-        head, _, category = text.rpartition(":")
-        path = Path(head)
-        if not head or not path.exists():
-            return None
-    return path, category
+    name, category = split_detail(text or "")
+    return (Path(name), category) if os.path.lexists(name) else None
 
 
 def _survival_from_path(text: str | None) -> Survival | None:
@@ -326,8 +308,7 @@ def acceptance_profile(name: str) -> AcceptanceFile:
     """A bundled profile."""
     from specmargin.acceptance.schema import parse_acceptance_file  # noqa: PLC0415 (pydantic only where a file is read)
 
-    text = (files("specmargin.catalog") / "acceptance" / f"{name}.acceptance.json").read_text(encoding="utf-8")
-    return parse_acceptance_file(text, f"bundled acceptance {name}")
+    return parse_acceptance_file(bundled_text(f"acceptance/{name}.acceptance.json"), f"bundled acceptance {name}")
 
 
 def _survival_from_profile(text: str | None, choice: DraftChoice, target: Architecture) -> Survival | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.module_bounds import module_bounds
 from specmargin.errors import CatalogError, nearest_names
-from specmargin.files import read_json
+from specmargin.files import read_json, split_detail
 from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
@@ -31,15 +30,10 @@ if TYPE_CHECKING:
 
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
+_LAWS = "laws.json"
 _ENDING = ".prices.json"
 _WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
-
-
-@cache
-def _laws() -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((files("specmargin.catalog") / "laws.json").read_text(encoding="utf-8"))
-    return values
 
 
 def law_book(device: Device) -> LawBook | None:
@@ -48,14 +42,14 @@ def law_book(device: Device) -> LawBook | None:
 
 @cache
 def _law_book(gpu: str) -> LawBook | None:
-    book = LawBook.from_json(gpu, _laws())
+    book = LawBook.from_json(gpu, read_bundled(_LAWS))
     return book if book.laws else None
 
 
 @cache
 def measured_devices() -> tuple[Device, ...]:
     """Devices with bundled laws."""
-    return tuple(bundled_device(name) for name in dict.fromkeys(entry["gpu"] for entry in _laws()["laws"]))
+    return tuple(bundled_device(name) for name in dict.fromkeys(entry["gpu"] for entry in read_bundled(_LAWS)["laws"]))
 
 
 def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ()) -> PriceModel | None:
@@ -119,8 +113,7 @@ def _unmeasured(spec: str | None, device: Device, engine: str, datasheet: Roofli
 
 def measured_names() -> list[str]:
     """Bundled price files of whole steps, as `specmargin measure` writes them."""
-    folder = files("specmargin.catalog") / "measurements"
-    return sorted(f.name.removesuffix(_ENDING) for f in folder.iterdir() if f.name.endswith(_ENDING))
+    return sorted(f.name.removesuffix(_ENDING) for f in (FOLDER / "measurements").iterdir() if f.name.endswith(_ENDING))
 
 
 def _measured(spec: str) -> PriceModel | None:
@@ -130,24 +123,20 @@ def _measured(spec: str) -> PriceModel | None:
         return None
     from specmargin.prices.measured_schema import measured_prices  # noqa: PLC0415 (pydantic only where a file is read)
 
-    name, _, mode = _split(spec)
+    name, mode = split_detail(spec)
     return measured_prices(price_file, Path(name).name, mode)
 
 
 def measured_file(spec: str) -> PriceFile | None:
     """The price file of a bundled name or a path; None where it is neither."""
-    name = _split(spec)[0]
-    bundled = Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}"))
+    name, _ = split_detail(spec)
+    bundled = Path(str(FOLDER / "measurements" / f"{name}{_ENDING}"))
     path = bundled if name in measured_names() else Path(name)
     if not _is_measured(path):
         return None
     from specmargin.prices.measured_schema import read_price_file  # noqa: PLC0415
 
     return read_price_file(path)
-
-
-def _split(spec: str) -> tuple[str, str, str]:
-    return (spec, "", "") if Path(spec).exists() else spec.partition(":")
 
 
 def _is_measured(path: Path) -> bool:

@@ -264,14 +264,7 @@ def decoder(
     config, scheme, hidden = reading.config, reading.scheme, reading.hidden
     count = layers or config.layer_count()
     vocabulary = config.positive("vocab_size")
-    lm_head = Matrix(
-        name=head_name,
-        inputs=hidden,
-        outputs=vocabulary,
-        precision=scheme.of_special(head_name),
-        split=Split.COLUMNS,
-        split_units=vocabulary,
-    )
+    lm_head = vocabulary_matrix(head_name, hidden, vocabulary, scheme.of_special(head_name))
     embedding = Matrix(
         name="embed_tokens", inputs=hidden, outputs=vocabulary, precision=scheme.of_special("embed_tokens")
     )
@@ -290,6 +283,17 @@ def decoder(
         draft_head=_mtp_head(reading, [layer(draft, count + i) for i in range(draft_layers)], lm_head),
         vector_parameters=hidden if vector_parameters is None else vector_parameters,
         source=reading.source,
+    )
+
+
+def vocabulary_matrix(name: str, inputs: int, vocabulary: int, precision: Precision) -> Matrix:
+    return Matrix(
+        name=name,
+        inputs=inputs,
+        outputs=vocabulary,
+        precision=precision,
+        split=Split.COLUMNS,
+        split_units=vocabulary,
     )
 
 
