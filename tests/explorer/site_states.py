@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
@@ -19,7 +20,6 @@ from typing import Any
 
 from specmargin.show.site.build import BuiltCell, Selection, build_cell, drafters_of
 from specmargin.show.site.pages import write_pages
-from tests.cell_files import header_of
 from tests.explorer.test_site import ACCEPTANCES, Quiet, answered, made, planned, priced
 
 CELLS, STATES_PER_CELL = 80, 5
@@ -47,7 +47,7 @@ def cells(folder: Path, draw: random.Random) -> Iterator[BuiltCell]:
 
 
 def states(cell: BuiltCell, folder: Path, draw: random.Random) -> Iterator[dict[str, Any]]:
-    longest = header_of((folder / str(cell.path)).read_bytes())["longest"]
+    longest = json.loads((folder / str(cell.path)).read_bytes())["contexts"][-1]
     for _ in range(STATES_PER_CELL):
         yield {
             "model": cell.model,

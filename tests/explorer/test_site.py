@@ -34,7 +34,7 @@ CELLS = {
     ("gpt-oss-120b", "b200"): ("trtllm",),
 }
 ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
-GRID_CONTEXTS, BETWEEN = (1024, 8192, 65_536), (600, 1500, 3000, 5000, 12_000, 24_000, 50_000, 100_000)
+GRID_CONTEXTS, BETWEEN = (1024, 2896, 8192, 32_768, 65_536), (600, 1500, 3000, 5000, 12_000, 24_000, 50_000, 100_000)
 ACCEPTANCES = (None, "0.55", "0.7", "0.83", "0.9", "0.85,0.7,0.55,0.4", "length:2.6@3", "accepted:1.9@4")
 #: Keys of `plan --json` that the page does not read, and of its rows.
 LEFT_OUT = {
@@ -276,7 +276,7 @@ def test_little_is_loaded_before_the_answer(browser: Browser, served: str) -> No
     page.wait_for_selector("#figure-overlay-speedup svg .mark-line path")
     loaded = page.evaluate(_LOADED)
     before = {name.removeprefix(served): size for name, early, size in loaded if early}
-    assert "data/qwen3.6-35b-a3b/h200-vllm.bin" in before and "static/lib/vega-bundle.js" not in before
+    assert "data/qwen3.6-35b-a3b/h200-vllm/1024.bin" in before and "static/lib/vega-bundle.js" not in before
     assert sum(before.values()) <= 300_000, before
     assert any(name.endswith("vega-bundle.js") for name, early, _ in loaded if not early)
     page.close()

@@ -26,7 +26,7 @@ def rows() -> list[ServedRow]:
 
 @pytest.fixture(scope="module")
 def report(rows: list[ServedRow]) -> ServedReport:
-    """Every row: half a minute."""
+    """Every row."""
     return served_report(rows, _silent)
 
 

@@ -17,89 +17,57 @@ from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
 from specmargin.errors import InputError
 from specmargin.formats import ENGINES
-from specmargin.show.site import build, codes, grids
+from specmargin.show.site import build, grids
 from specmargin.show.site.card import card_svg, headline
 from specmargin.show.site.templates import command_templates, templates
-from tests.cell_files import header_of, numbers_of, read_table, read_varints
+from tests.cell_files import unpacked
 from tests.command_line import ended
 
 pytest.importorskip("vl_convert")
 CELL = grids.Cell(model="qwen3-8b", gpu="h100", gpus=1, engine="vllm", drafters=("eagle", "ngram"))
 
 
-# --- numbers in few bytes ---
-
-
-@given(st.lists(st.integers(-(2**40), 2**40)))
-def test_numbers_come_back(values: list[int]) -> None:
-    assert list(read_varints(codes.varints(values))) == values
+# --- the files of a cell ---
 
 
 @given(st.data())
-def test_tables_come_back(data: st.DataObject) -> None:
-    """Columns and later contexts may end early, as those of an engine with CUDA graphs do."""
-    columns, numbers = data.draw(st.integers(1, 4)), st.integers(-(2**40), 2**40)
-    lengths = [sorted(data.draw(st.lists(st.integers(0, 6), min_size=columns, max_size=columns)))[::-1]] * 3
-    contexts = data.draw(st.permutations([1024.0, 8192.0, 65_536.0]))
-    table = {
-        tokens: [np.array(data.draw(st.lists(numbers, min_size=n, max_size=n)), dtype=np.int64) for n in length]
-        for tokens, length in zip(contexts, lengths, strict=True)
-    }
-    content = codes.packed(b"{}", codes.coded(table))
-    left = numbers_of(content)
-    read = read_table(left, contexts, columns)
-    assert list(left) == []
-    assert {at: [each.tolist() for each in row] for at, row in read.items()} == {
-        at: [each.tolist() for each in row] for at, row in table.items()
-    }
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=1))
-def test_quantising_is_off_by_half_a_quantum_at_most(values: list[float]) -> None:
-    exact = np.array(values)
-    restored = codes.quantised(exact, codes.QUANTUM) * codes.QUANTUM
-    assert np.abs(restored - exact).max() <= codes.QUANTUM / 2 * (1 + 1e-6)
+def test_tables_come_back_to_half_a_quantum(data: st.DataObject) -> None:
+    """Of logarithms of seconds, which are between minus and plus a few tens."""
+    shapes = data.draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=3))
+    seed = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    tables = [seed.uniform(-30.0, 30.0, shape) for shape in shapes]
+    for exact, read in zip(tables, unpacked(grids.packed(tables), shapes), strict=True):
+        assert np.abs(read - exact).max() <= grids.QUANTUM / 2 * (1 + 1e-6)
 
 
 def test_a_smooth_table_takes_less_than_a_byte_per_number() -> None:
-    smooth = codes.quantised(np.sqrt(np.arange(1.0, 513.0)), codes.QUANTUM)
-    table = {float(at): [smooth + at * column for column in range(4)] for at in (1, 2)}
-    assert len(codes.packed(b"", codes.coded(table))) < 2 * smooth.size
+    smooth = np.log(np.sqrt(np.arange(1.0, 513.0)))
+    assert len(grids.packed([np.stack([smooth + depth for depth in range(8)])])) < 8 * smooth.size
 
 
-# --- the file of a cell ---
+def test_the_files_hold_the_prices_to_a_few_millionths() -> None:
+    """Plain steps, verify steps and rounds at every batch to 512, at a context of the slider; nothing is left over."""
+    files = dict(grids.cell_files(CELL))
+    header, pricer = json.loads(files[".json"]), CELL.pricer("eagle")[1]
+    tokens, depths = header["contexts"][2], [drafter["depth"] for drafter in header["drafters"]]
+    assert {f"/{context}.bin" for context in header["contexts"]} | {".json"} == set(files)
+    batches, sampled = len(header["batches"]), len(header["sampled"])
+    shapes = [(1, batches), (9, batches), *((depth, batches) for depth in depths)]
+    shapes += [(9, sampled), (9, sampled), *((depth, sampled) for depth in depths)]
+    plain, verify, rounds, *_ = unpacked(files[f"/{tokens}.bin"], shapes)
+    exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)
+    assert np.allclose(np.exp(plain[0, :512]), exact.no_spec_seconds, rtol=2e-6)
+    made = np.exp(plain + verify)[:, :512]
+    assert np.allclose(made, exact.verify_seconds.T, rtol=4e-6)
+    assert np.allclose(made[1:] * np.exp(rounds[:, :512]), exact.round_seconds.T[1:], rtol=6e-6)
 
 
-def test_a_file_holds_the_prices_to_a_millionth_of_a_step() -> None:
-    """Plain steps, verify steps and drafting, at every context with every batch."""
-    content = grids.cell_file(CELL)
-    header, pricer = header_of(content), CELL.pricer("eagle")[1]
-    anchors = np.array(header["anchors"])
-    columns = 10 + header["drafters"][0]["depth"]
-    for tokens, row in read_table(numbers_of(content), header["contexts"], columns).items():
-        exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)
-        priced = [exact.no_spec_seconds, *exact.verify_seconds.T, *exact.draft_seconds.T[1:]]
-        for column, series in enumerate(row):
-            count = min(series.size, 512)
-            unit = np.interp(np.arange(1, count + 1), anchors[:, 0], anchors[:, 1])
-            error = np.abs(series[:count] * codes.QUANTUM - priced[column][:count] / unit)
-            assert error.max() <= codes.QUANTUM / 2 * (1 + 1e-6), (tokens, column)
-        assert row[2].size == row[0].size and row[9].size == 512 // 9  # depth 1, and the last with a CUDA graph
-
-
-def test_a_file_ends_with_the_last_number_that_the_page_reads() -> None:
-    content = grids.cell_file(CELL)
-    header, numbers = header_of(content), numbers_of(content)
-    made = grids.Grids(CELL)
-    depth = header["drafters"][0]["depth"]
-    read_table(numbers, made.contexts, 10 + depth)
-    read_table(numbers, made.all_contexts, 10 + depth)
-    for _ in range(2):
-        read_table(numbers, made.contexts, 9)
-    (memory,) = read_table(numbers, [0.0], 1 + sum(each["depth"] + 1 for each in header["drafters"])).values()
-    assert list(numbers) == []
-    held = CELL.pricer("eagle")[1].sequence_bytes(3, made.memory_contexts[0])
-    assert memory[header["drafters"][0]["columns"]["memory"] + 3][0] * codes.BYTES == held
+def test_the_header_holds_memory_and_where_it_stops_paying() -> None:
+    header = json.loads(dict(grids.cell_files(CELL))[".json"])
+    pricer, drafter = CELL.pricer("eagle")[1], header["drafters"][0]
+    assert drafter["bytes"][2][3] == pricer.sequence_bytes(3, header["contexts"][2])
+    grid = pricer.grid([1], 3, header["searched"][5])
+    assert drafter["ratios"][3][5] == pytest.approx(grid.round_seconds[0, 3] / grid.no_spec_seconds[0], abs=1e-6)
 
 
 def test_a_large_model_gets_the_gpus_it_needs() -> None:
@@ -241,6 +209,7 @@ def test_the_command_writes_and_resumes(tmp_path: Path) -> None:
         "qwen3-8b/index.html",
         "story/index.html",
         "data/site.json",
-        "data/qwen3-8b/h100-sglang.bin",
+        "data/qwen3-8b/h100-sglang.json",
+        "data/qwen3-8b/h100-sglang/1024.bin",
     }
     assert wanted <= names

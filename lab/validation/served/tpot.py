@@ -7,13 +7,14 @@ time that its chunks add to a decode step.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
 
 from lab.validation.served.rows import ServedRow, architecture_of
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_device
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
@@ -25,7 +26,14 @@ from specmargin.prices.drafters import FREE
 from specmargin.step import Step
 
 _CHUNK_TOKENS = 8192  # default chunk of vLLM, SGLang and TensorRT-LLM
-Wrapper = Callable[[Sequence[ServedRow]], Iterable[ServedRow]]
+Rows = list[ServedRow]
+Item = TypeVar("Item")
+
+
+class Wrapper(Protocol):
+    """Iterates over items and shows how far it is; `iter` shows nothing."""
+
+    def __call__(self, items: Sequence[Item], /) -> Iterable[Item]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,62 +58,57 @@ class Predictions:
 
 
 def predict(rows: Sequence[ServedRow], prices: str, *, progress: Wrapper = iter) -> Predictions:
-    """Kernel times under `datasheet`, `laws` or `tables`."""
-    by_configuration: dict[object, Prediction | str] = {}
-    predictions: list[Prediction] = []
+    """Kernel times under `datasheet`, `laws` or `tables`. Rows that differ in their load alone are priced together."""
+    groups: dict[object, Rows] = {}
+    for row in rows:
+        groups.setdefault((row.model, row.weights, row.device, row.engine, row.layout), []).append(row)
+    by_identity: dict[str, Prediction] = {}
     refused: dict[str, int] = {}
-    for row in progress(rows):
-        key = row.configuration
-        if key not in by_configuration:
-            by_configuration[key] = _predict_or_refuse(row, prices)
-        result = by_configuration[key]
-        if isinstance(result, str):
-            refused[result] = refused.get(result, 0) + 1
-        else:
-            predictions.append(
-                Prediction(
-                    row=row,
-                    decode_seconds=result.decode_seconds,
-                    prefill_seconds=result.prefill_seconds,
-                    layers=result.layers,
-                    sequences=result.sequences,
-                )
-            )
-    return Predictions(rows=tuple(predictions), refused=refused)
-
-
-def _predict_or_refuse(row: ServedRow, prices: str) -> Prediction | str:
-    try:
-        return _predict(row, architecture_of(row.model, row.weights), prices)
-    except InputError as error:
-        return str(error)
-
-
-def _predict(row: ServedRow, architecture: Architecture, prices: str) -> Prediction:
-    device = find_device(row.device)
-    scenario = Scenario(
-        architecture=architecture,
-        device=device,
-        prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
-        routing=find_routing(None, architecture),  # as `plan` does
-        drafter=FREE,
-        survival=parse_acceptance("0"),
-        layout=row.layout,
-        context=0.0,
+    for group in progress(list(groups.values())):
+        try:
+            by_identity.update((prediction.row.identity, prediction) for prediction in _predicted(group, prices))
+        except InputError as error:
+            refused[str(error)] = refused.get(str(error), 0) + len(group)
+    return Predictions(
+        rows=tuple(by_identity[row.identity] for row in rows if row.identity in by_identity), refused=refused
     )
-    pricer = Pricer(scenario)
-    copies = row.layout.sequence_ranks  # each data-parallel rank decodes its share and prefills its own prompts
-    sequences = math.ceil(row.concurrency / copies)
-    decode = Step.uniform(batch=sequences * copies, context=row.input_tokens + row.output_tokens / 2.0)
-    decode_seconds = float(pricer.verify(decode).total_seconds)
-    chunks = math.ceil(row.input_tokens / _CHUNK_TOKENS)
-    earlier = row.input_tokens * (chunks - 1.0) / (2.0 * chunks)  # mean context of a chunk
-    prompts = Step.prompts(count=copies, tokens=row.input_tokens / chunks, context=earlier)
-    added = float(pricer.verify(decode.joined(prompts)).total_seconds) - decode_seconds
-    return Prediction(
-        row=row,
-        decode_seconds=decode_seconds,
-        prefill_seconds=added * chunks / copies * row.concurrency / row.output_tokens,
-        layers=architecture.layers,
-        sequences=sequences,
+
+
+def _predicted(rows: Rows, prices: str) -> Iterator[Prediction]:
+    pricer = _pricer(rows[0], prices)
+    copies = rows[0].layout.sequence_ranks  # each data-parallel rank decodes its share and prefills its own prompts
+    concurrency, prompt, output = np.array(
+        [(row.concurrency, row.input_tokens, row.output_tokens) for row in rows], dtype=np.float64
+    ).T
+    sequences = np.ceil(concurrency / copies)
+    decode = Step.uniform(batch=sequences * copies, context=prompt + output / 2.0)
+    decode_seconds = np.asarray(pricer.verify(decode).total_seconds)
+    chunks = np.ceil(prompt / _CHUNK_TOKENS)
+    earlier = prompt * (chunks - 1.0) / (2.0 * chunks)  # mean context of a chunk
+    prompts = Step.prompts(count=copies, tokens=prompt / chunks, context=earlier)
+    added = np.asarray(pricer.verify(decode.joined(prompts)).total_seconds) - decode_seconds
+    prefill_seconds = added * chunks / copies * concurrency / output
+    for row, decoding, prefilling, count in zip(rows, decode_seconds, prefill_seconds, sequences, strict=True):
+        yield Prediction(
+            row=row,
+            decode_seconds=float(decoding),
+            prefill_seconds=float(prefilling),
+            layers=pricer.scenario.architecture.layers,
+            sequences=float(count),
+        )
+
+
+def _pricer(row: ServedRow, prices: str) -> Pricer:
+    architecture, device = architecture_of(row.model, row.weights), find_device(row.device)
+    return Pricer(
+        Scenario(
+            architecture=architecture,
+            device=device,
+            prices=find_prices(prices, device, row.engine, RooflineForm.PER_COMPONENT),
+            routing=find_routing(None, architecture),  # as `plan` does
+            drafter=FREE,
+            survival=parse_acceptance("0"),
+            layout=row.layout,
+            context=0.0,
+        )
     )

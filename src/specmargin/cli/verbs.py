@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from specmargin.answers.answer import Answer
-from specmargin.answers.outputs_schema import Outputs
-from specmargin.answers.request_schema import Request, RequestOption, read_request, request_options
+from specmargin.answers.request_schema import LOAD, QUESTION, Request, RequestOption, read_request, request_options
 from specmargin.answers.verb import Verb
-from specmargin.show import terminal
 from specmargin.verbs import summary, verb_names
 
 RequestKind = TypeVar("RequestKind", bound=Request)
+FIRST_PANELS = tuple(str(shown.panel) for shown in (QUESTION, LOAD))  # of a help page
+_PAGE_COLUMNS = 100  # of a help page in a wide terminal
+
+
+class VerbCommand(TyperCommand):
+    """Its help page is plain text with a section per panel: one that Rich draws takes three times as long."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *FIRST_PANELS)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                default = "Arguments" if param.param_type_name == "argument" else "Help"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or default, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def command(verb: Verb[Any, Any]) -> typer.Typer:
@@ -25,11 +41,13 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
     options = [*request_options(verb.request), *request_options(verb.outputs)]
 
     def run(**given: Any) -> None:
+        from specmargin.show import terminal  # Rich, which a help page does not need
+
         request, outputs = _read(verb.request, given), _read(verb.outputs, given)
         outputs.check()
-        with _waiting(verb):
+        with nullcontext() if verb.waiting is None else terminal.waiting(verb.waiting):
             answer = verb(request, outputs=outputs, progress=terminal.progress, bars=terminal.bars)
-        code = _show(answer, outputs)
+        code = terminal.show_answer(answer, outputs)
         if code:
             raise typer.Exit(code)
 
@@ -37,14 +55,15 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
     parameters = [_parameter(option) for option in options]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(help=_page(verb.help))(run)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    page = {"max_content_width": _PAGE_COLUMNS}
+    app.command(cls=VerbCommand, help=_page(verb.help), context_settings=page)(run)
     return app
 
 
 def group(verb: str) -> typer.Typer:
     """The page that lists the verbs of two words that begin with this one; `split_verb` finds the verb itself."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, rich_markup_mode=None)
     app.callback()(lambda: None)
     for name in verb_names():
         first, _, part = name.partition(" ")
@@ -57,24 +76,6 @@ def _page(text: str) -> str:
     """Paragraphs are wrapped to the terminal; lines of an indented block are kept as they are."""
     blocks = text.split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part.replace("\n", " ") for part in blocks)
-
-
-def _waiting(verb: Verb[Any, Any]) -> AbstractContextManager[None]:
-    return nullcontext() if verb.waiting is None else terminal.waiting(verb.waiting)
-
-
-def _show(answer: Any, outputs: Outputs) -> int:
-    """Show one answer, or answers as they come (`watch`); some verbs have none (`explore`)."""
-    if answer is None:
-        return 0
-    if not isinstance(answer, Answer):
-        return terminal.show_live(answer, as_json=outputs.as_json)
-    answer = answer.written(outputs)
-    if outputs.as_json:
-        terminal.show_json(answer.to_dict())
-    else:
-        terminal.show(answer.explained() if getattr(outputs, "explain", False) else answer.blocks())
-    return int(answer.exit_code)
 
 
 def _read(kind: type[RequestKind], given: Mapping[str, Any]) -> RequestKind:
@@ -97,9 +98,9 @@ def _parameter(option: RequestOption) -> inspect.Parameter:
     else:
         info = typer.Option(
             *option.options,
-            help=option.help,
+            help=f"{option.help}  [default: {option.default}]" if option.default else option.help,
             metavar=shown.metavar,
-            show_default=option.default or False,
+            show_default=False,
             rich_help_panel=shown.panel,
             hidden=option.unused,
             autocompletion=shown.names,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import Block, Line, Style, Table, Verbatim
+from specmargin.answers.outputs_schema import Outputs
 
 WIDTH = 80
 _PATIENCE_SECONDS = 2.0
@@ -32,6 +33,20 @@ _STYLES = {
 def console() -> Console:
     """Terminals keep their width; pipes and files get 80 columns."""
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+
+def show_answer(answer: Any, outputs: Outputs) -> int:
+    """Show one answer, or answers as they come (`watch`); some verbs have none (`explore`)."""
+    if answer is None:
+        return 0
+    if not isinstance(answer, Answer):
+        return show_live(answer, as_json=outputs.as_json)
+    answer = answer.written(outputs)
+    if outputs.as_json:
+        show_json(answer.to_dict())
+    else:
+        show(answer.explained() if getattr(outputs, "explain", False) else answer.blocks())
+    return int(answer.exit_code)
 
 
 def show(blocks: Iterable[Block], out: Console | None = None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shutil import rmtree
 from threading import Thread
 
 from specmargin._version import __version__
@@ -18,7 +19,7 @@ from specmargin.errors import CatalogError, InputError, nearest_names
 from specmargin.files import write_bytes
 from specmargin.formats import ENGINES, find_engine
 from specmargin.prices.kernels import store
-from specmargin.show.site.grids import FORMAT, Cell, cell_file, enough_gpus
+from specmargin.show.site.grids import FORMAT, Cell, cell_files, enough_gpus
 
 DRAFTERS = ("mtp", "eagle", "dflash", "ngram")  # those whose settings the page can write
 FINISHED = Path("data") / "cells.jsonl"
@@ -37,7 +38,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltCell:
-    """One finished cell: its file, or why there is none."""
+    """One finished cell: its header, which is written last, or why there is none."""
 
     key: str
     model: str
@@ -90,19 +91,18 @@ def key_of(model: str, gpu: str, engine: str, drafters: Sequence[str]) -> str:
 
 
 def build_cell(wanted: Wanted, folder: Path) -> BuiltCell:
-    """Write the file of one cell. A scenario that cannot be priced is an outcome, not an error."""
+    """Write the files of one cell. A scenario that cannot be priced is an outcome, not an error."""
     model, gpu, engine, drafters = wanted
-    key = key_of(*wanted)
+    key, name = key_of(*wanted), f"data/{model}/{gpu}-{engine}"
+    (folder / name).mkdir(parents=True, exist_ok=True)
     try:
         gpus = enough_gpus(model, gpu, drafters[0])
-        cell = Cell(model=model, gpu=gpu, gpus=gpus, engine=engine, drafters=drafters)
-        content = cell_file(cell)
+        for ending, content in cell_files(Cell(model=model, gpu=gpu, gpus=gpus, engine=engine, drafters=drafters)):
+            write_bytes(folder / f"{name}{ending}", content)
     except InputError as error:
+        rmtree(folder / name)
         return BuiltCell(key=key, model=model, gpu=gpu, engine=engine, refused=str(error))
-    path = f"data/{model}/{gpu}-{engine}.bin"
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / path, content)
-    return BuiltCell(key=key, model=model, gpu=gpu, engine=engine, gpus=gpus, path=path)
+    return BuiltCell(key=key, model=model, gpu=gpu, engine=engine, gpus=gpus, path=f"{name}.json")
 
 
 def finished(folder: Path) -> dict[str, BuiltCell]:

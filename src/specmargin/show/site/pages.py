@@ -14,7 +14,6 @@ from specmargin._version import __version__
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
 from specmargin.decisions import certainty, verdict
-from specmargin.decisions.payoff import SEARCHED_CONTEXTS
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
 from specmargin.errors import InputError
@@ -24,7 +23,6 @@ from specmargin.limits import MAX_BATCH
 from specmargin.show.explorer import choices, story
 from specmargin.show.explorer.server import vega_bundle
 from specmargin.show.figures import curve, overlay
-from specmargin.show.site.axes import shared
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 from specmargin.show.site.card import HEIGHT, WIDTH, card_png, headline
 from specmargin.show.site.figures import FIGURES, structures
@@ -121,7 +119,6 @@ def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Seque
         "refused": {_cell(outcome): outcome.refused for outcome in outcomes if outcome.path is None},
         "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
         "structures": structures(),
-        "axes": shared(),
         "limits": _limits(),
         "phrases": {**verdict.PHRASES, **certainty.PHRASES, **overlay.PHRASES},
     }
@@ -135,7 +132,6 @@ def _limits() -> dict[str, Any]:
         "max_num_seqs": MAX_NUM_SEQS,
         "horizon": HORIZON,
         "max_batch": MAX_BATCH,
-        "contexts": SEARCHED_CONTEXTS.tolist(),
         "much_less": verdict.MUCH_LESS,
         "never_pays": NEVER_PAYS,
         "always_pays": ALWAYS_PAYS,

@@ -1,13 +1,12 @@
 // The provider of answers for the static site: grids written by `specmargin site` instead of a server.
 
 import { overlays } from "./overlays.js";
-import { readCell } from "./cell.js";
+import { sliceOf } from "./cell.js";
 import { makePlan } from "./plan.js";
 import { parseAcceptance, Unreadable } from "./survival.js";
 
 const ROOT = new URL("../", import.meta.url);
-const cells = new Map(); // by path: promises
-let site = null;
+const loaded = new Map(); // by path: promises
 
 export class Refused extends Error {
   constructor(message, field = null, gpus = null) {
@@ -17,13 +16,18 @@ export class Refused extends Error {
   }
 }
 
-async function fetched(path) {
-  const reply = await fetch(new URL(path, ROOT)).catch(() => null);
-  if (!reply?.ok) throw new Refused(`${path} is missing: was this site uploaded completely?`);
-  return reply;
+// A file of the site, once.
+function fetched(path, form) {
+  const loading = loaded.get(path) ?? fetch(new URL(path, ROOT)).catch(() => null).then((reply) => {
+    if (!reply?.ok) throw new Refused(`${path} is missing: was this site uploaded completely?`);
+    return reply[form]();
+  });
+  loading.catch(() => loaded.delete(path));
+  loaded.set(path, loading);
+  return loading;
 }
 
-const opened = () => (site ??= fetched("data/site.json").then((reply) => reply.json()));
+const opened = () => fetched("data/site.json", "json");
 
 export async function catalog() { return (await opened()).catalog; }
 
@@ -32,19 +36,14 @@ export async function catalog() { return (await opened()).catalog; }
 const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
 
 async function cellOf(state) {
-  const { catalog: known, refused, axes } = await opened();
+  const { catalog: known, refused } = await opened();
   for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
     const offered = known[list].map((entry) => entry.name);
     if (!offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
   }
   const key = `${state.model}/${state.gpu}-${state.engine}`;
   if (refused[key]) throw new Refused(refused[key], "gpu");
-  if (!cells.has(key)) {
-    const reading = fetched(`data/${key}.bin`).then((reply) => reply.arrayBuffer()).then((content) => readCell(content, axes));
-    reading.catch(() => cells.delete(key));
-    cells.set(key, reading);
-  }
-  return cells.get(key);
+  return { ...(await fetched(`data/${key}.json`, "json")), key };
 }
 
 function number(state, field, low, high, otherwise) {
@@ -56,10 +55,10 @@ function number(state, field, low, high, otherwise) {
 function settings(cell, state) {
   const kinds = cell.drafters.map((entry) => entry.kind), drafter = state.drafter ? kinds.indexOf(state.drafter) : 0;
   if (drafter < 0) throw new Refused(`This site has no grid for the drafter "${state.drafter}" here; it has ${names(kinds)}.`, "drafter");
-    try {
+  try {
     return {
       drafter, survival: state.acceptance ? parseAcceptance(state.acceptance) : null, given: state.acceptance,
-      context: number(state, "context", cell.allContexts[0], cell.longest, 1024),
+      context: number(state, "context", cell.contexts[0], cell.contexts[cell.contexts.length - 1], 1024),
       depth: number(state, "depth", 1, cell.depth, cell.depth), batch: number(state, "batch", 1, 8192, 16),
       price: number(state, "gpu_hour_price", 0, 1e9, null),
     };
@@ -71,8 +70,9 @@ function settings(cell, state) {
 
 async function answered(state, label) {
   try {
-    const cell = await cellOf(state);
-    return { label, ...makePlan(cell, await opened(), settings(cell, state)) };
+    const cell = await cellOf(state), chosen = settings(cell, state);
+    const slice = await sliceOf(cell, chosen.context, (tokens) => fetched(`data/${cell.key}/${tokens}.bin`, "arrayBuffer"));
+    return { label, ...makePlan(slice, await opened(), chosen) };
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     return { label, refused: error.message, field: error.field, gpus: error.gpus };

@@ -1,105 +1,92 @@
-// A cell: a model on GPUs in an engine, as `specmargin site` wrote it (show/site/grids.py). Reads its file, and interpolates.
+// A cell, a model on GPUs in an engine, at one context: what show/site/grids.py wrote, interpolated.
 
-import { between, inflated, place, Reader } from "./coding.js";
-
-const LOG = { scale: Math.log }, OUTSIDE = { outside: true };
-const ascending = (a, b) => a - b;
-
-// `axes`: what all cells have in common, as show/site/axes.py wrote it.
-export async function readCell(content, axes) {
-  const bytes = new Uint8Array(content), end = 4 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
-  const [header, numbers] = await Promise.all([inflated(bytes.subarray(4, end)), inflated(bytes.subarray(end))]);
-  return new Cell(JSON.parse(new TextDecoder().decode(header)), new Reader(numbers), axes);
+// The place of x among ascending knots: the knot before it and the share of the way to the next; beyond the ends too.
+export function place(knots, x) {
+  let low = 0, high = knots.length - 1;
+  if (low === high) return [0, 0];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (knots[middle] <= x) low = middle; else high = middle;
+  }
+  return [low, (x - knots[low]) / (knots[high] - knots[low])];
 }
 
-class Cell {
-  constructor(header, reader, axes) {
-    Object.assign(this, header, { axes });
-    const coarse = axes.coarse.filter((tokens) => tokens <= this.longest && !this.contexts.includes(tokens));
-    this.allContexts = [...this.contexts, ...coarse].sort(ascending);
-    this.memoryContexts = this.allContexts.filter((tokens) => [...axes.octaves, ...this.contexts, this.longest].includes(tokens));
-    this.anchored = this.anchors.map(([batch]) => batch);
-    this.read(reader, [...this.contexts, ...coarse]);
+// Numbers, or arrays of them of any depth.
+const mixed = (a, b, share) => (typeof a === "number" ? (1 - share) * a + share * b : a.map((each, i) => mixed(each, b[i], share)));
+
+export function between(values, [low, share]) {
+  if (share === 0) return values[low];
+  return share === 1 ? values[low + 1] : mixed(values[low], values[low + 1], share);
+}
+
+// Rows of whole numbers, stored as differences along each row; the lowest bytes of all first, then the next ones.
+class Rows {
+  constructor(bytes) {
+    const count = bytes.length / 4, byte = (i, j) => bytes[j * count + i] << (8 * j);
+    this.numbers = Int32Array.from({ length: count }, (_, i) => byte(i, 0) | byte(i, 1) | byte(i, 2) | byte(i, 3));
+    this.read = 0;
   }
 
-  read(reader, stored) {
-    const { quanta } = this.axes, depths = this.depth + 1, last = this.drafters[this.drafters.length - 1];
-    const drafted = this.drafters.reduce((sum, { columns, depth }) => sum + (columns.times === null ? 0 : depth), 0);
-    const table = (contexts, columns, scaled) => {
-      const rows = reader.table(contexts, columns);
-      return contexts.map((tokens) => rows.get(tokens).map((series) => series.map(scaled)));
-    };
-    const batches = [...Array(this.axes.one_by_one).keys()].map((i) => i + 1).concat(this.axes.beyond);
-    const seconds = (at) => (value, i) => value * quanta.seconds * this.unit(at[i]);
-    this.times = table(this.contexts, 1 + depths + drafted, seconds(batches));
-    this.batches = this.times.map(([plain]) => batches.slice(0, plain.length));
-    const corrections = table(stored, 1 + depths + drafted, (value) => value * quanta.corrections);
-    this.corrections = this.allContexts.map((tokens) => corrections[stored.indexOf(tokens)]);
-    this.uniform = this.routing_range && table(this.contexts, last.columns.uniform + last.depth, (value) => value * quanta.moved);
-    this.added = table(this.contexts, depths, seconds(this.axes.sampled));
-    this.bound = table(this.contexts, depths, (value) => value);
-    [this.distinct] = this.experts === null ? [null] : table([0], depths, (value) => value * quanta.experts);
-    [this.memory] = table([0], last.columns.memory + last.depth + 1, (value) => value * quanta.bytes);
-    this.sampled = this.axes.sampled.slice(0, this.added[0][0].length);
+  take(rows, length) {
+    return Array.from({ length: rows }, () => {
+      let value = 0;
+      this.read += length;
+      return Float64Array.from(this.numbers.subarray(this.read - length, this.read), (difference) => (value += difference));
+    });
+  }
+}
+
+async function readTable(content, { batches, sampled, depth, drafters, quantum }) {
+  const stream = new Blob([content]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stored = new Rows(new Uint8Array(await new Response(stream).arrayBuffer()));
+  const times = (rows, of) => stored.take(rows, batches.length).map((row, at) => row.map((value, i) => of(at)[i] * Math.exp(value * quantum)));
+  const shares = (rows) => stored.take(rows, sampled.length).map((row) => row.map((value) => value * quantum));
+  const [plain] = times(1, () => batches.map(() => 1)), verify = times(depth + 1, () => plain);
+  const rounds = drafters.map((drafter) => [verify[0], ...times(drafter.depth, (at) => verify[at + 1])]);
+  const more = shares(depth + 1), bound = stored.take(depth + 1, sampled.length);
+  return { plain, verify, rounds, more, bound, uniform: drafters.map((drafter) => shares(drafter.depth)) };
+}
+
+// `read(tokens)`: the content of the table of a context.
+export async function sliceOf(cell, tokens, read) {
+  const at = place(cell.contexts, tokens), [low, share] = at;
+  const table = async (i) => readTable(await read(cell.contexts[i]), cell);
+  const tables = await Promise.all([share < 1 && table(low), share > 0 && table(low + 1)]);
+  const of = (name) => (tables[0] && tables[1] ? mixed(tables[0][name], tables[1][name], share) : (tables[0] || tables[1])[name]);
+  const [near] = tables.filter(Boolean).slice(share > 0.5 ? -1 : 0);
+  const times = { plain: of("plain"), verify: of("verify"), rounds: of("rounds"), more: of("more"), uniform: of("uniform"), bound: near.bound };
+  return new Slice(cell, { ...times, plainBytes: between(cell.bytes, at), bytes: cell.drafters.map((drafter) => between(drafter.bytes, at)) });
+}
+
+class Slice {
+  constructor(cell, tables) {
+    Object.assign(this, tables, { cell, logarithms: cell.sampled.map(Math.log) });
   }
 
-  allowed(batch, depth) { return depth === 0 || this.graph_limit === null || batch * (depth + 1) <= this.graph_limit; }
+  allowed(batch, depth) { return depth === 0 || this.cell.graph_limit === null || batch * (depth + 1) <= this.cell.graph_limit; }
 
-  unit(batch) { return between(this.anchored, (i) => this.anchors[i][1], batch); }
-
-  // --- values at any context and batch ---
-
-  // Seconds of one column, linear in the batch and in the context, corrected between contexts.
-  at(tokens, batch, column) {
-    const value = between(this.contexts, (i) => this.atBatch(this.batches[i], this.times[i][column], batch), tokens, OUTSIDE);
-    if (this.contexts.includes(tokens)) return value;
-    const missed = (i) => between(this.knots, (j) => this.corrections[i][column][j], batch);
-    return value + this.unit(batch) * between(this.allContexts, missed, tokens, OUTSIDE);
+  sample(series, batch) {
+    const [low, share] = place(this.logarithms, Math.log(batch));
+    return between(series, [low, Math.min(Math.max(share, 0), 1)]);
   }
-
-  atBatch(batches, series, batch) {
-    if (batch <= this.axes.one_by_one && Number.isInteger(batch)) return series[batch - 1];
-    return between(batches, (i) => series[i], batch, OUTSIDE);
-  }
-
-  plain(tokens, batch) { return this.at(tokens, batch, 0); }
-
-  verify(tokens, batch, depth) { return this.at(tokens, batch, depth + 1); }
-
-  round(drafter, tokens, batch, depth) {
-    const { times } = this.drafters[drafter].columns, verified = this.verify(tokens, batch, depth);
-    return depth && times !== null ? verified + this.at(tokens, batch, times + depth - 1) : verified;
-  }
-
-  sample(series, batch) { return between(this.sampled, (i) => series[i], batch, LOG); }
 
   // How far the logarithm of round over plain step moves under uniform routing; 0 where routing is known.
-  uniformShift(drafter, tokens, batch, depth) {
-    if (!this.uniform) return 0;
-    return between(this.contexts, (i) => this.sample(this.uniform[i][this.drafters[drafter].columns.uniform + depth - 1], batch), tokens);
-  }
+  uniformShift(drafter, batch, depth) { return this.sample(this.uniform[drafter][depth - 1], batch); }
 
-  // Seconds of one more position, its bottleneck, and the experts that are read.
-  oneMore(tokens, batch, depth) {
-    const context = place(this.contexts, tokens), [low, share] = place(this.sampled, batch, LOG);
+  // One more position over a plain step, its bottleneck, and the experts that are read.
+  oneMore(batch, depth) {
+    const [low, share] = place(this.logarithms, Math.log(batch)), { bounds, distinct } = this.cell;
     return {
-      seconds: between(this.contexts, (i) => this.sample(this.added[i][depth], batch), tokens),
-      bound: this.bounds[this.bound[context[0] + Math.round(context[1])][depth][low + Math.round(share)]],
-      experts: this.distinct && this.sample(this.distinct[depth], batch),
+      share: this.sample(this.more[depth], batch),
+      bound: bounds[this.bound[depth][Math.min(low + Math.round(share), this.cell.sampled.length - 1)]],
+      experts: distinct && this.sample(distinct[depth], batch),
     };
   }
 
-  // --- memory ---
+  plainFits() { return Math.max(Math.floor(this.cell.free_bytes / this.plainBytes), 0); }
 
-  held(free, tokens, column) {
-    const bytes = between(this.memoryContexts, (i) => this.memory[column][i], tokens, OUTSIDE);
-    return Math.max(Math.floor((free - this.weight_bytes) / Math.max(bytes, 1)), 0);
+  fits(drafter, depth) {
+    const free = this.cell.free_bytes - this.cell.drafters[drafter].weight_bytes;
+    return Math.max(Math.floor(free / Math.max(this.bytes[drafter][depth], 1)), 0);
   }
-
-  fits(drafter, tokens, depth) {
-    const { columns, weight_bytes: own } = this.drafters[drafter];
-    return this.held(this.usable_bytes - own, tokens, columns.memory + depth);
-  }
-
-  plainFits(tokens) { return this.held(this.usable_bytes, tokens, 0); }
 }

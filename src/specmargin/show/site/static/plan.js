@@ -1,30 +1,29 @@
 // The plan of a scenario, with the keys of `plan --json`: interpolation in a cell, and arithmetic on its prices. Limits, rules
 // and sentences are data that Python wrote (`site`: see show/site/pages.py).
 
+import { between, place } from "./cell.js";
 import { fill } from "./phrases.js";
 import { argmax, choose, depthAt, extended, maxDepth, pays, range, spread } from "./schedule.js";
 import { breakEven, shifted, survivalTo } from "./survival.js";
 import { verdict } from "./words.js";
 
 class Prices {
-  constructor(cell, drafter, tokens, survival, depth) {
-    Object.assign(this, { cell, drafter, tokens, survival: survivalTo(survival, depth), maxDepth: depth, known: new Map() });
+  constructor(slice, drafter, survival, depth) {
+    Object.assign(this, { slice, drafter, survival: survivalTo(survival, depth), maxDepth: depth, known: new Map() });
     this.committed = [1];
     this.survival.forEach((value) => this.committed.push(this.committed[this.committed.length - 1] + value));
   }
 
   // { plain, round[depth], speedup[depth], allowed[depth] } at a batch
-  at(batch, tokens = this.tokens) {
-    const key = `${batch}@${tokens}`;
-    if (!this.known.has(key)) this.known.set(key, this.priced(batch, tokens));
-    return this.known.get(key);
+  at(batch) {
+    if (!this.known.has(batch)) this.known.set(batch, this.priced(batch));
+    return this.known.get(batch);
   }
 
-  priced(batch, tokens) {
-    const { cell, drafter } = this, plain = cell.plain(tokens, batch), depths = range(this.maxDepth + 1);
-    const allowed = depths.map((depth) => cell.allowed(batch, depth));
-    const round = depths.map((depth) => (allowed[depth] || depth <= 1 ? cell.round(drafter, tokens, batch, depth) : NaN));
-    return { plain, round, allowed, speedup: round.map((seconds, depth) => (this.committed[depth] * plain) / seconds) };
+  priced(batch) {
+    const { slice, drafter } = this, at = place(slice.cell.batches, batch), plain = between(slice.plain, at), depths = range(this.maxDepth + 1);
+    const round = depths.map((depth) => between(slice.rounds[drafter][depth], at));
+    return { plain, round, allowed: depths.map((depth) => slice.allowed(batch, depth)), speedup: round.map((seconds, depth) => (this.committed[depth] * plain) / seconds) };
   }
 
   best(batch) { // the best allowed depth
@@ -32,7 +31,7 @@ class Prices {
     return argmax(speedup.map((value, depth) => (allowed[depth] ? value : -Infinity)));
   }
 
-  fits(depth) { return this.cell.fits(this.drafter, this.tokens, depth); }
+  fits(depth) { return this.slice.fits(this.drafter, depth); }
 
   table(largest) {
     const batches = spread(largest), rows = batches.map((batch) => this.at(batch));
@@ -41,25 +40,25 @@ class Prices {
 
   // At batch 1: the survival at which verifying token 1, 2, … pays.
   hurdles() {
-    const { cell, tokens, committed } = this, { round } = this.at(1);
-    return range(this.maxDepth).map((i) => (cell.verify(tokens, 1, i + 1) - cell.verify(tokens, 1, i)) * (committed[i + 1] / round[i + 1]));
+    const { slice: { verify }, committed } = this, { round } = this.at(1);
+    return range(this.maxDepth).map((i) => (verify[i + 1][0] - verify[i][0]) * (committed[i + 1] / round[i + 1]));
   }
 }
 
 // `state`: { drafter (index), context, survival (null: the drafter's own), depth, price (per GPU-hour, or null), batch }
-export function makePlan(cell, site, state) {
-  const { limits } = site, drafter = cell.drafters[state.drafter];
-  const prices = new Prices(cell, state.drafter, state.context, state.survival ?? drafter.survival, Math.min(state.depth, drafter.depth));
-  const plainFits = cell.plainFits(state.context), batches = limits.batches.filter((batch) => batch <= Math.max(plainFits, 1));
+export function makePlan(slice, site, state) {
+  const { limits } = site, { cell } = slice, drafter = cell.drafters[state.drafter];
+  const prices = new Prices(slice, state.drafter, state.survival ?? drafter.survival, Math.min(state.depth, drafter.depth));
+  const plainFits = slice.plainFits(), batches = limits.batches.filter((batch) => batch <= Math.max(plainFits, 1));
   const setting = settingOf(prices, site.formats[cell.plan.engine][drafter.kind], batches, limits);
   const { schedule } = setting, configured = maxDepth(schedule) > 0, fits = configured ? prices.fits(maxDepth(schedule)) : plainFits;
-  const view = { cell, state, drafter, prices, schedule, configured, fits, limits };
+  const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits };
   const rows = batches.map((batch) => rowAt(view, batch)), first = rows.find((each) => each.fits) ?? rows[0];
   const horizon = Math.min(Math.max(fits, 1), limits.horizon), gains = outcome(view, horizon);
   const plan = {
     ...cell.plan, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: cell.warnings[rows[0].depth], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
-    stops_at_context: stopsAtContext(view, batches[0]), switch_acceptance: switchAcceptance(prices, batches[0]),
+    stops_at_context: stopsAtContext(view), switch_acceptance: switchAcceptance(prices, batches[0]),
     largest_batch: fits, no_spec_largest_batch: plainFits,
     peak_tokens_per_second: peak(Math.min(fits, limits.max_batch), (batch) => batch / tpot(view, batch)),
     no_spec_peak_tokens_per_second: peak(Math.min(plainFits, limits.max_batch), (batch) => batch / prices.at(batch).plain),
@@ -75,7 +74,7 @@ function facts({ cell, drafter, prices }) {
   const { prices: source, routing, gpus } = cell.plan;
   return {
     experts: cell.experts, survival: prices.survival, drafter: drafter.name, drafters: cell.drafters.map((each) => each.kind),
-    moe_layers: cell.moe_layers, prices: source, routing, fixed: { gpus: String(gpus) }, min_context: cell.allContexts[0], max_context: cell.longest,
+    moe_layers: cell.moe_layers, prices: source, routing, fixed: { gpus: String(gpus) }, min_context: cell.contexts[0], max_context: cell.contexts[cell.contexts.length - 1],
   };
 }
 
@@ -130,16 +129,16 @@ function checked(commands, row, context) {
 // --- rows ---
 
 // Seconds between tokens under the setting.
-function tpot({ prices, schedule, configured }, batch, tokens) {
-  const at = prices.at(batch, tokens), depth = depthAt(schedule, batch);
+function tpot({ prices, schedule, configured }, batch) {
+  const at = prices.at(batch), depth = depthAt(schedule, batch);
   return configured ? at.round[depth] / prices.committed[depth] : at.plain;
 }
 
 function rowAt(view, batch) {
-  const { cell, prices, schedule, fits, state } = view, at = prices.at(batch);
+  const { cell, slice, prices, schedule, fits, state } = view, at = prices.at(batch);
   const depth = depthAt(schedule, batch), seconds = tpot(view, batch), speedup = at.plain / seconds, sure = rangeOf(view, batch, depth, speedup);
   const even = Math.min(Math.max(depth, 1), prices.maxDepth), ratio = at.round[even] / at.plain, alpha = breakEven(ratio, even);
-  const more = cell.oneMore(state.context, batch, depth), hurdle = (batch / seconds) * more.seconds;
+  const more = slice.oneMore(batch, depth), hurdle = (batch / seconds) * more.share * at.plain;
   const hours = (cell.plan.gpus * 1e6 * seconds) / batch / 3600;
   const row = {
     batch, depth, speedup, speedup_low: sure.low, speedup_high: sure.high,
@@ -162,10 +161,10 @@ function better(at, speedup, minGain) {
 }
 
 // The 80% range of a speed-up, and the input that widens it most, among those that can be known better.
-function rangeOf({ cell, state, drafter, prices }, batch, depth, speedup) {
+function rangeOf({ cell, slice, state, drafter, prices }, batch, depth, speedup) {
   if (depth === 0) return { low: speedup, high: speedup, unknown: null };
   const committed = (by) => 1 + shifted(prices.survival.slice(0, depth), by).reduce((sum, value) => sum + value, 0);
-  const moved = Math.abs(cell.uniformShift(state.drafter, state.context, batch, depth));
+  const moved = Math.abs(slice.uniformShift(state.drafter, batch, depth));
   const inputs = [cell.price_range]; // logarithms of the factors by which each could change the speed-up
   if (!state.survival) inputs.push({ ...drafter.acceptance, range: drafter.shift.map((by) => Math.log(committed(by) / prices.committed[depth])) });
   if (cell.routing_range) inputs.push({ ...cell.routing_range, range: [-moved, moved] });
@@ -199,11 +198,10 @@ function where(gains, chosen) {
   return ranges;
 }
 
-function stopsAtContext(view, batch) {
-  if (view.prices.maxDepth === 0) return null;
-  const contexts = [...new Set(view.limits.contexts.map((tokens) => Math.min(tokens, view.cell.max_context ?? Infinity)))];
-  const paying = contexts.map((tokens) => view.prices.at(batch, tokens).plain / tpot(view, batch, tokens) > 1), last = paying.lastIndexOf(true);
-  return last < 0 || last === paying.length - 1 ? null : Math.floor(contexts[last + 1]);
+// At batch 1, among the contexts that Python searched.
+function stopsAtContext({ cell, drafter, prices, schedule, configured }) {
+  const depth = depthAt(schedule, 1), paying = drafter.ratios[depth].map((ratio) => configured && prices.committed[depth] / ratio > 1), last = paying.lastIndexOf(true);
+  return last < 0 || last === paying.length - 1 ? null : Math.floor(cell.searched[last + 1]);
 }
 
 function switchAcceptance(prices, batch) {
