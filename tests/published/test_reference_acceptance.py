@@ -152,7 +152,6 @@ def test_rounds_cut_short_are_censored(rounds: Rounds) -> None:
         category_by_round=rounds.category_by_round,
         prompt_by_round=rounds.prompt_by_round,
         round_index=rounds.round_index,
-        context_by_round=rounds.context_by_round,
         drafted_by_round=depth,
         accepted_by_round=np.minimum(rounds.accepted_by_round, depth),
         confidence_by_round_depth=rounds.confidence_by_round_depth,

@@ -71,7 +71,6 @@ def _rounds(confidence: list[list[float]], accepted: list[int], drafted: list[in
         category_by_round=("all",) * count,
         prompt_by_round=np.arange(count),
         round_index=np.zeros(count, dtype=np.int64),
-        context_by_round=np.zeros(count),
         drafted_by_round=np.array(drafted),
         accepted_by_round=np.array(accepted),
         confidence_by_round_depth=np.array(confidence),

@@ -27,7 +27,6 @@ class Rounds:
     category_by_round: tuple[str, ...]
     prompt_by_round: IntArray  # the request: rounds of the same request are not independent
     round_index: IntArray
-    context_by_round: FloatArray
     drafted_by_round: IntArray
     accepted_by_round: IntArray
     confidence_by_round_depth: FloatArray
@@ -98,7 +97,6 @@ class Rounds:
 _ARRAYS = (
     "prompt_by_round",
     "round_index",
-    "context_by_round",
     "drafted_by_round",
     "accepted_by_round",
     "confidence_by_round_depth",
@@ -168,12 +166,10 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
     _single_value(frame, "model", path)
     frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
     drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
-    context = frame["context_len"].to_numpy() if "context_len" in frame.columns else np.zeros(frame.height)
     return Rounds(
         category_by_round=tuple(str(name) for name in frame["category"].to_list()),
         prompt_by_round=_requests(frame),
         round_index=frame["round_idx"].to_numpy().astype(np.int64),
-        context_by_round=context.astype(np.float64),
         drafted_by_round=drafted.astype(np.int64),
         accepted_by_round=frame["accept"].to_numpy().astype(np.int64),
         confidence_by_round_depth=frame.select(names).to_numpy().astype(np.float64),
@@ -214,7 +210,6 @@ def _read_csv(path: Path) -> Rounds:
         category_by_round=_categories(frame),
         prompt_by_round=prompt.astype(np.int64),
         round_index=np.arange(frame.height),
-        context_by_round=np.zeros(frame.height),
         drafted_by_round=(
             frame["drafted"].to_numpy().astype(np.int64) if "drafted" in frame.columns else np.full(frame.height, depth)
         ),
@@ -237,7 +232,6 @@ def _read_metrics(path: Path) -> Rounds:
         category_by_round=_categories(frame),
         prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
         round_index=np.arange(frame.height),
-        context_by_round=np.zeros(frame.height),
         drafted_by_round=drafted,
         accepted_by_round=frame["per_step_accepted"].to_numpy().astype(np.int64),
         confidence_by_round_depth=np.full((frame.height, max(int(drafted.max(initial=1)), 1)), np.nan),

@@ -182,7 +182,6 @@ class ExpertBlock:
     expert: tuple[Matrix, ...]  # the matrices of one expert
     router: tuple[Matrix, ...]
     always_on: tuple[Matrix, ...] = ()  # shared experts, their gate, latent projections
-    hash_routed: bool = False  # the expert follows from the token id (DeepSeek V4's first layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

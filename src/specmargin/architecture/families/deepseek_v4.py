@@ -1,4 +1,4 @@
-"""DeepSeek V4: one shared KV head, a window and a compressed history, hyper-connections, hash-routed first layers."""
+"""DeepSeek V4: one shared KV head, a window and a compressed history, hyper-connections."""
 
 from __future__ import annotations
 
@@ -35,13 +35,17 @@ def deepseek_v4(reading: Reading) -> Architecture:
     ratios = config.per_layer("compress_ratios", layers)
     if not all(isinstance(ratio, int) and ratio >= 0 for ratio in ratios):
         raise ArchitectureError(f"{config.origin}: 'compress_ratios' must list whole numbers, got {ratios}")
-    hashed = config.integer("num_hash_layers", 0)
     streams = config.positive("hc_mult")
     config.positive("n_shared_experts")  # every V4 has them: a missing key must not read as none
 
     def layer(make: LayerBuilder, index: int) -> Layer:
-        is_mtp = index >= layers
-        return _layer(make, config, ratio=0 if is_mtp else ratios[index], hash_routed=index < hashed and not is_mtp)
+        mixer = _mixer(make, config, _attention(config, ratios[index] if index < layers else 0))
+        mixing = (2 + streams) * streams + 3  # base and scale of a hyper-connection
+        mixer = mixer._replace(
+            projections=(*mixer.projections, _hyper_connection("hc_attn", make.hidden, streams)),
+            vectors=mixer.vectors + 2 * mixing,
+        )
+        return make.layer(mixer, _experts(make, config, streams))
 
     return decoder(
         reading,
@@ -54,17 +58,6 @@ def deepseek_v4(reading: Reading) -> Architecture:
         # The engine stores the non-positional part of a KV entry in fp8 and the rotary part in bf16.
         kv_precision=FP8,
     )
-
-
-def _layer(make: LayerBuilder, config: Config, *, ratio: int, hash_routed: bool) -> Layer:
-    mixer = _mixer(make, config, _attention(config, ratio))
-    streams = config.positive("hc_mult")
-    mixing = (2 + streams) * streams + 3  # base and scale of a hyper-connection
-    mixer = mixer._replace(
-        projections=(*mixer.projections, _hyper_connection("hc_attn", make.hidden, streams)),
-        vectors=mixer.vectors + 2 * mixing,
-    )
-    return make.layer(mixer, _experts(make, config, streams, hash_routed))
 
 
 def _attention(config: Config, ratio: int) -> CompressedAttention:
@@ -121,10 +114,9 @@ def _compressor(make: LayerBuilder, name: str, width: int) -> list[Matrix]:
     return [replace(part, precision=BF16, stage="input") for part in parts]
 
 
-def _experts(make: LayerBuilder, config: Config, streams: int, hash_routed: bool) -> ExpertBlock:
+def _experts(make: LayerBuilder, config: Config, streams: int) -> ExpertBlock:
     block = routed(make, config, "n_routed_experts", shared="n_shared_experts", module="ffn")
-    router = (*block.router, _hyper_connection("hc_ffn", make.hidden, streams))
-    return replace(block, router=router, hash_routed=hash_routed)
+    return replace(block, router=(*block.router, _hyper_connection("hc_ffn", make.hidden, streams)))
 
 
 def _hyper_connection(name: str, hidden: int, streams: int) -> Matrix:
