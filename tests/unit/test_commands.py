@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from specmargin.formats import ENGINES
-from specmargin.formats.commands import COMMANDS
 from specmargin.verbs.plan.commands import check_json, serve_json, served_model
 from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -39,10 +38,6 @@ def commands(answer, engine: str, batch: int = 16) -> tuple[dict[str, Any], dict
 
 def flags(command: object) -> set[str]:
     return set(re.findall(r"(?<!\S)--[a-z][\w-]*", str(command)))
-
-
-def test_every_engine_has_commands() -> None:
-    assert set(COMMANDS) == set(ENGINES)
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.decisions.duel import duel
-from specmargin.decisions.load import Load, settle, settle_plain
+from specmargin.decisions.load import Load, settle
 from specmargin.decisions.setting import Setting
 from specmargin.errors import AcceptanceError, ScenarioError
 from specmargin.step import Step
@@ -28,7 +28,7 @@ def test_a_load_settles_where_littles_law_holds() -> None:
 def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
     priced = pricer(drafter="free", context=1150)
     load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
-    plain = settle_plain(priced, load)
+    plain = settle(priced, load, Setting.fixed(0))
     speculating = settle(priced, load, Setting(max_depth=4))
     assert speculating.batch <= plain.batch
     assert speculating.tpot_seconds < plain.tpot_seconds
@@ -38,7 +38,7 @@ def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
     """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
     priced = pricer(drafter="mtp", acceptance="0.78", context=510)
     load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
-    plain = settle_plain(priced, load)
+    plain = settle(priced, load, Setting.fixed(0))
     speculating = settle(priced, load, Setting(max_depth=8, graph_limit=512))
     assert plain.batch > priced.largest_batch(8)
     assert speculating.batch <= priced.largest_batch(speculating.depth)

@@ -70,7 +70,7 @@ def compare(ours: Pricer, other: Pricer, batches: Sequence[int], setting: Settin
 
 
 def _side(grid: Grid, i: int, depth: int, other_depth: int, configured: bool) -> Side:
-    speedup = grid.goodput[i] / grid.no_spec_goodput[i]
+    speedup = grid.speedup[i]
     if not configured:
         speedup[0] = 1.0
     return Side(

@@ -70,11 +70,6 @@ def settle(pricer: Pricer, load: Load, setting: Setting) -> Operating:
     return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
 
 
-def settle_plain(pricer: Pricer, load: Load) -> Operating:
-    """The same without speculation."""
-    return settle(pricer, load, Setting.fixed(0))
-
-
 def _settle_at(pricer: Pricer, load: Load, share: float, setting: Setting) -> tuple[Operating | None, float]:
     """The steady state in an engine configured for `max_depth`, and the requests per second that it could serve."""
     largest = min(max(setting.largest_batch(pricer, setting.max_depth), 1), _LARGEST_BATCH)

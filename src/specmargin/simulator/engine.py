@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,7 @@ class EngineSettings:
             raise ScenarioError(f"engine: switch_seconds must not be negative, got {self.switch_seconds}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvBudget:
+class KvBudget(NamedTuple):
     """KV blocks of the whole engine. Recurrent states and windows are a fixed number of blocks per sequence."""
 
     blocks: int

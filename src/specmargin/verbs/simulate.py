@@ -224,10 +224,9 @@ def simulate(
     serving = serving_of(described, folder)
     for name in names:
         run.check(serving, name)
-    serving = run.with_tables(serving)
     results = []
     for name in names:
-        with progress(name, run.expected_requests(serving)) as advance:
+        with progress(name, serving.workload.arrivals.requests) as advance:
             log_steps = outputs.save_steps is not None
             results.append(run.simulate(replace(serving, policy=name), log_steps=log_steps, advance=advance))
     rows = tuple(_row(result, described) for result in results)
@@ -354,7 +353,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
         title, results = f"{self.described.scenario.model} on {self.described.scenario.gpu}", self.results
         if len(results) == 1:
             policy, timeline = results[0].serving.policy, results[0].timeline()
-            said = f"Policy {policy}, {results[0].requests.count:,} requests."
+            said = f"Policy {policy}, {results[0].requests.size:,} requests."
             run = Run(policy=policy, timeline=timeline, hourly=_in_mid_hour(results[0].hourly()))
             return day_figure(Words(title=title, takeaway=said, source=SIMULATOR), [run]).chart()
         hourly = [row | {"policy": result.serving.policy} for result in results for row in result.hourly()]

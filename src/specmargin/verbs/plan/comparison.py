@@ -7,7 +7,7 @@ from typing import Any
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
 from specmargin.decisions.compare import ComparedRow, Comparison, Side
-from specmargin.decisions.unverified import Unverified, UnverifiedRow, unverified_json
+from specmargin.decisions.unverified import Unverified, UnverifiedRow
 from specmargin.words import UNVERIFIED, duration
 
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
@@ -96,7 +96,7 @@ def _unverified_cells(row: UnverifiedRow) -> list[str]:
 def compared_values(compared: Comparison | Unverified) -> dict[str, Any]:
     """The key that `compare` adds."""
     if isinstance(compared, Unverified):
-        return {"unverified": unverified_json(compared)}
+        return {"unverified": {"label": UNVERIFIED, "rows": [row.values() for row in compared.rows]}}
     return {"comparison": _comparison_json(compared)}
 
 

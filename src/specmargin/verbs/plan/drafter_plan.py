@@ -16,7 +16,7 @@ from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.grid import Grid
-from specmargin.decisions.load import Load, Operating, settle, settle_plain
+from specmargin.decisions.load import Load, Operating, settle
 from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
@@ -25,7 +25,7 @@ from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
-from specmargin.errors import ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
 from specmargin.limits import MAX_BATCH
@@ -102,7 +102,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
     setting, load = setting_of(request, pricer), load_of(request)
     no_spec, speculating = None, None
     if load is not None:
-        no_spec = settle_plain(pricer, load)
+        no_spec = settle(pricer, load, Setting.fixed(0))
         speculating = settle(pricer, load, setting)
     batches = _batches(pricer, request, setting, no_spec, speculating)
     check_range("batch", batches, 1, MAX_BATCH)
@@ -157,7 +157,8 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         return None
     if request.concurrency is None and find_spec("numba") is None:
         return None  # a rate can be planned without the simulator
-    from specmargin.simulator.service import ServiceLoad
+    with needs_extra("simulate"):
+        from specmargin.simulator.service import ServiceLoad
 
     return ServiceLoad(
         input_tokens=request.isl,

@@ -45,7 +45,7 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
         ],
         "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
         "pays_at_batches": [list(entry) for entry in plan.paying],
-        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
+        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.spans],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
         "stops_at_batch": plan.stops_at_batch,
         "stops_at_context": plan.stops_at_context,
