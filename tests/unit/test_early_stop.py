@@ -182,9 +182,8 @@ def test_refusals_are_one_sentence(changes: dict[str, Any], reason: str) -> None
 def test_a_scenario_file_cannot_simulate_it(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(
-        '[scenario]\nmodel = "qwen3.6-27b"\ngpu = "rtx-5090"\nengine = "llamacpp"\nweights = "q4_k"\n'
-        "draft_p_min = 0.5\n"
-        "[workload]\nrequests = 2\nprompt = 20\noutput = 4\nrequests_per_second = 4\n"
+        'model = "qwen3.6-27b"\ngpu = "rtx-5090"\nengine = "llamacpp"\nweights = "q4_k"\n'
+        "draft_p_min = 0.5\nrequests = 2\nisl = 20\nosl = 4\nqps = 4\n"
     )
     with pytest.raises(ScenarioError, match="policies decide here how long drafts are"):
         run("simulate", [str(path), "--policy", "fixed:2", "--json"])
