@@ -1,4 +1,4 @@
-"""The simulator against theory: closed forms, queues, order of rounds, preemption, switching, workloads and traces."""
+"""The simulator against theory: closed forms, queues, order of rounds, preemption, workloads and traces."""
 
 from __future__ import annotations
 
@@ -141,22 +141,6 @@ def test_requests_that_never_fit_are_refused_and_the_rest_served() -> None:
     assert result.finished.tolist() == [True, False, True]
     assert result.summary()["refused"] == 1
     assert result.attainment(Slo(ttft_seconds=10.0)) == pytest.approx(2 / 3)
-
-
-def test_switching_costs_are_paid_where_the_depth_changes() -> None:
-    base = serving(
-        arrivals=Poisson(requests_per_second=40.0, requests=80),
-        bank=curve_bank("0.4"),
-        drafter="eagle",
-        policy="schedule",
-    )
-    free = simulate(base, log_steps=True)
-    engine = replace(base.engine, switch_seconds=1e-6)
-    costly = simulate(replace(base, engine=engine), log_steps=True)
-    changes = int((np.diff(costly.step_columns()["draft_depth"]) != 0).sum())
-    assert changes > 0
-    assert costly.seconds_by_component()["switching"] == pytest.approx(changes * 1e-6)
-    assert "switching" not in free.seconds_by_component()
 
 
 def test_overlapped_drafting_takes_the_longer_of_the_two() -> None:
