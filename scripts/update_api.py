@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from specmargin.answers.request_schema import ScenarioRequest
@@ -110,9 +110,12 @@ def _kind(field: FieldInfo) -> str:
     return " | ".join([*names, *(["None"] if NoneType in kinds else [])])
 
 
-def _name(kind: Any, *, parsed: bool) -> str:
+def _name(kind: Any, *, parsed: bool = False) -> str:
     if get_origin(kind) is tuple:
-        return "str | int | Sequence[float]"
+        number = get_args(kind)[0] in (int, float)
+        return f"{'str | int | ' if parsed else ''}Sequence[{'float' if number else _name(get_args(kind)[0])}]"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "int | str | Mapping[str, float]" if parsed else "Mapping[str, Any]"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "str"
     return f"{kind.__name__} | str" if parsed else str(kind.__name__)

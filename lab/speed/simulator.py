@@ -16,8 +16,6 @@ from dataclasses import replace
 
 from lab import REFERENCE_BANK, ROOT
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.answers.simulation_schema import read_simulation
-from specmargin.answers.simulations import serving_of
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.decisions.pricer import Pricer
@@ -30,6 +28,8 @@ from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.run import simulate, tables_of
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import LognormalLength, Poisson, Workload
+from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
+from specmargin.verbs.simulate.serving import serving_of
 
 PEER = "@doublewordai/inference-lab@0.2.1"
 FOLDER = ROOT / ".benchmarks" / "inference-lab"
@@ -199,8 +199,7 @@ def report_first_call() -> float:
 def report_day() -> float:
     """The day of examples/day.toml, by hour and policy; with the rounds of the reference bank."""
     path = ROOT / "examples" / "day.toml"
-    simulation = read_simulation(path).model_copy(update={"bank": str(REFERENCE_BANK)})
-    serving = serving_of(simulation, path.parent)
+    serving = serving_of(*completed(SimulateRequest(model=str(path), bank=str(REFERENCE_BANK))))
     tables_of(serving)
     start = time.perf_counter()
     controller = simulate(replace(serving, policy="controller"))

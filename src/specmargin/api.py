@@ -250,12 +250,15 @@ class SimulateOptions(TypedDict, total=False):
     off_ms: float | None
     policy: str
     qps: float | None
-    users: int | None
+    concurrency: int | None
     trace: str | None
+    hours: Sequence[float] | None
+    hourly_qps: Sequence[float] | None
     requests: int
     burst: int
-    isl: int | str
-    osl: int | str
+    isl: int | str | Mapping[str, float]
+    osl: int | str | Mapping[str, float]
+    categories: Sequence[Mapping[str, Any]]
     bank: str | None
     depth: int
     max_num_seqs: int

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from specmargin.answers.simulation_schema import read_simulation
-from specmargin.answers.simulations import serving_of
 from specmargin.simulator.results import Result
 from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import RateSchedule
+from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
+from specmargin.verbs.simulate.serving import serving_of
 from tests.conftest import ROOT
 from tests.data import REFERENCE_BANK
 
@@ -27,8 +27,7 @@ OTHERS = ("none", "fixed:1", "fixed:2", "fixed:3", "fixed:4")
 
 def _day(bank: Path | None) -> Serving:
     path = ROOT / "examples" / "day.toml"
-    described = read_simulation(path).model_copy(update={"bank": None if bank is None else str(bank)})
-    serving = serving_of(described, path.parent)
+    serving = serving_of(*completed(SimulateRequest(model=str(path), bank=None if bank is None else str(bank))))
     arrivals = serving.workload.arrivals
     assert isinstance(arrivals, RateSchedule)
     assert arrivals.hours[-1] == 24.0

@@ -98,7 +98,7 @@ def test_whole_requests_are_the_closed_loop_of_the_plan(tmp_path: Path, capsys: 
     asked = {"model": "llama-3.1-8b", "gpu": "h200", "drafter": "eagle", "acceptance": "length:2.0@2"}
     priced = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
     load = ServiceLoad(
-        input_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192, requests=1000
+        prompt_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192, requests=1000
     )  # as a load generator sends, ramp and drain included
     answer = service(priced, load, Schedule.fixed(2, last=16))
     assert rows["throughput"]["closed_loop"]["speedup"] == pytest.approx(answer.speedup)
@@ -125,7 +125,7 @@ def test_lengths_are_stated_or_those_of_the_dataset(
 ) -> None:
     point = predicted("a", "one", length=2.0, measured=2.0, speedup=2.0).point
     load = load_of(point.model_copy(update={"stated_as": stated, "isl": isl, "osl": osl}), 8192)
-    found = None if load is None else (load.input_tokens, load.output_tokens, load.requests is not None)
+    found = None if load is None else (load.prompt_tokens, load.output_tokens, load.requests is not None)
     assert found == expected
 
 

@@ -131,7 +131,7 @@ class Benchmark:
     folder: ClassVar[str] = "<your SPEED-Bench folder>"
 
     model: str
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     concurrency: int | None = None
     requests_per_second: float | None = None
@@ -143,7 +143,7 @@ class Benchmark:
     @property
     def subset(self) -> str:
         """The part of SPEED-Bench whose prompts are nearest in length."""
-        return min(SUBSETS, key=lambda name: abs(math.log(SUBSETS[name] / max(self.input_tokens, 1))))
+        return min(SUBSETS, key=lambda name: abs(math.log(SUBSETS[name] / max(self.prompt_tokens, 1))))
 
     @property
     def rate(self) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from specmargin.live.board import Board
+from specmargin.live.board import Board, board_path
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver
 from specmargin.live.guard import Guard
@@ -61,7 +61,7 @@ def build_driver(
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
     slowest = math.inf if by_rank else settings.slowest_decision_seconds
     guard = Guard(log=log, faults_in_a_row=settings.faults_in_a_row, slowest_seconds=slowest)
-    board = Board(None if settings.board is None else settings.board / f"engine-{engine}.board")
+    board = Board(None if settings.board is None else board_path(settings.board, engine))
     board.put("mode", float(list(Mode).index(settings.mode)))
     capture = None
     if settings.capture is not None and identity is not None:

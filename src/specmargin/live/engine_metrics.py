@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from prometheus_client.samples import Sample
@@ -121,19 +121,12 @@ class EngineReading:
         return self.accept_length if self.accept_length else None
 
 
-class _Endpoint(Server):
-    """A page of metrics as text."""
-
-    def text(self) -> str:
-        return self._text()
-
-
 def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReading:
     """The engine behind the address, by its own metrics; TensorRT-LLM has them on another page."""
     fault: EngineError | None = None
     base = server.url.removesuffix("/metrics").removesuffix("/prometheus")
     for url in dict.fromkeys((server.url, f"{base}/prometheus/metrics")):
-        page = _Endpoint(url=url, timeout_seconds=server.timeout_seconds, clock=server.clock)
+        page = replace(server, url=url)
         try:
             reading = engine_reading(page.text(), page.clock(), url, only=only)
         except UnreachableError:

@@ -36,7 +36,7 @@ _MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
 class ServiceLoad:
     """Requests of one kind: `users` that send their next when the last one ends, or a Poisson rate."""
 
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     users: int | None = None
     requests_per_second: float | None = None
@@ -73,7 +73,7 @@ class Service:
         """What the service gains, in one or two sentences."""
         load, gain = self.load, self.speedup
         spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
-        tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
+        tokens = f"{load.prompt_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
         if load.users is not None:
             subject = f"With {load.users:,} concurrent requests of {tokens}"
             before, after = self.plain.tokens_per_second, self.speculating.tokens_per_second
@@ -93,8 +93,18 @@ class Service:
     def values(self, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
         """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
         low, high = (self.bound(decode_speedup, bound) for bound in decode_range)
-        load = {name: value for name, value in asdict(self.load).items() if name != "requests"}  # a plan has none
-        values: dict[str, Any] = {"speedup": self.speedup, "speedup_low": low, "speedup_high": high, **load}
+        values: dict[str, Any] = {
+            "speedup": self.speedup,
+            "speedup_low": low,
+            "speedup_high": high,
+            "isl": self.load.prompt_tokens,
+            "osl": self.load.output_tokens,
+            "concurrency": self.load.users,
+            "qps": self.load.requests_per_second,
+            "range_ratio": self.load.range_ratio,
+            "prefix_hit": self.load.prefix_hit,
+            "max_num_batched_tokens": self.load.max_num_batched_tokens,
+        }
         for name, steady in (("plain", self.plain), ("speculating", self.speculating)):
             values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / self.gpus}
         return values
@@ -135,7 +145,7 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
         pricer=pricer,
         workload=Workload(
             arrivals=arrivals,
-            prompt=length_around(load.input_tokens, load.range_ratio),
+            prompt=length_around(load.prompt_tokens, load.range_ratio),
             output=length_around(load.output_tokens, load.range_ratio),
         ),
         bank=drawn_rounds({"all": pricer.scenario.survival}, depth, seed=seed),

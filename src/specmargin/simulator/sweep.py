@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from specmargin.errors import InputError, ScenarioError, needs_extra
 
-SCHEMA = "specmargin.sweep-cell/1"
+SCHEMA = "specmargin.sweep-cell/2"
 Description = dict[str, Any]
 RunCell = Callable[[Description, str], dict[str, Any]]
 _AHEAD = 3  # queued cells per worker, so that none is idle
@@ -55,8 +55,7 @@ def make_cells(descriptions: Sequence[Description], folder: Path) -> list[Cell]:
 
 def _file_names(description: Description) -> list[str]:
     """Whatever may name a file: model, GPU, prices, routing, acceptance (`FILE:CATEGORY`), bank and trace."""
-    names = [description.get("bank"), description["workload"].get("trace"), *description["scenario"].values()]
-    names += [category.get("acceptance") for category in description["workload"].get("categories", ())]
+    names = [*description.values(), *(category.get("acceptance") for category in description.get("categories", ()))]
     texts = [name.partition(":")[0] for name in names if isinstance(name, str)]
     return [text for text in texts if "/" in text or "." in text]
 

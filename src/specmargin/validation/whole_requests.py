@@ -37,12 +37,12 @@ def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
     `batched_tokens`: the engine's tokens per step.
     """
     text = point.stated_as.lower().replace("-", "")
-    input_tokens = point.isl or next((n for name, n in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
-    if input_tokens is None:
+    prompt_tokens = point.isl or next((n for name, n in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
+    if prompt_tokens is None:
         return None
     stated = point.isl is not None and point.osl is not None
     return ServiceLoad(
-        input_tokens=input_tokens,
+        prompt_tokens=prompt_tokens,
         output_tokens=point.osl or _OUTPUT_TOKENS,
         users=point.batch,
         max_num_batched_tokens=batched_tokens,

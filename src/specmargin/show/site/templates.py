@@ -55,7 +55,7 @@ def _text(config: EngineConfig) -> dict[str, Any]:
 def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
     """The commands that serve a model and check the answer."""
     form, name = find_engine(engine), served_model(model, None, engine)[0]
-    check = form.check(Benchmark(model=name, input_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
+    check = form.check(Benchmark(model=name, prompt_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
     for subset in SUBSETS:
         check = check.replace(subset, "{subset}")
     return {

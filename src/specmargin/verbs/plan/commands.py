@@ -47,7 +47,7 @@ def check_json(answer: DrafterPlan, engine: EngineFormat, row: PlanRow, sure: Sp
     context = round(answer.plan.scenario.context)
     load = Benchmark(
         model=served_model(request.model, request.weights, engine.name)[0],
-        input_tokens=request.isl if service is not None and request.isl else max(context - OUTPUT_TOKENS // 2, 1),
+        prompt_tokens=request.isl if service is not None and request.isl else max(context - OUTPUT_TOKENS // 2, 1),
         output_tokens=request.osl if service is not None and request.osl else OUTPUT_TOKENS,
         concurrency=(request.concurrency or row.batch) if service is not None else row.batch,
         requests_per_second=None if service is None else request.qps,

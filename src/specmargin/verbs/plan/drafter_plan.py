@@ -92,7 +92,7 @@ def load_of(request: PlanRequest) -> Load | None:
     target = None if request.tpot_slo is None else request.tpot_slo * 1e-3
     return Load(
         requests_per_second=request.qps,
-        input_tokens=request.isl,
+        prompt_tokens=request.isl,
         output_tokens=request.osl,
         tpot_target_seconds=target,
     )
@@ -162,7 +162,7 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         from specmargin.simulator.service import ServiceLoad
 
     return ServiceLoad(
-        input_tokens=request.isl,
+        prompt_tokens=request.isl,
         output_tokens=request.osl,
         users=request.concurrency,
         requests_per_second=request.qps,

@@ -214,7 +214,7 @@ def _service_cells(steady: Steady, gpus: int) -> list[str]:
 
 
 def _settled(load: Load, no_spec: Operating, speculating: Operating) -> Iterator[Block]:
-    tokens, target = f"{load.input_tokens} + {load.output_tokens} tokens", load.tpot_target_seconds
+    tokens, target = f"{load.prompt_tokens} + {load.output_tokens} tokens", load.tpot_target_seconds
     yield bold(f"{load.requests_per_second:g} requests/s of {tokens} (times include prefill of other requests)")
     rows = []
     for name, point in (("no speculation", no_spec), ("with these flags", speculating)):

@@ -152,9 +152,9 @@ def _load_values(load: Load, no_spec: Operating, speculating: Operating) -> dict
         }
 
     return {
-        "requests_per_second": load.requests_per_second,
-        "input_tokens": load.input_tokens,
-        "output_tokens": load.output_tokens,
+        "qps": load.requests_per_second,
+        "isl": load.prompt_tokens,
+        "osl": load.output_tokens,
         "no_spec": side(no_spec),
         "speculating": side(speculating),
     }
