@@ -115,9 +115,7 @@ def served(load: Drawn, **changes: Any) -> Result:
     except ScenarioError:
         requests = draw(serving.workload, serving.seed)
         whole_blocks = load.blocks - 1  # drafts take less than one
-        assert (
-            requests["prompt_tokens"] + requests["output_tokens"]
-        ).min() > whole_blocks * BLOCK_TOKENS
+        assert (requests["prompt_tokens"] + requests["output_tokens"]).min() > whole_blocks * BLOCK_TOKENS
         reject()
 
 

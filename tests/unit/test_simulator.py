@@ -151,6 +151,16 @@ def test_overlapped_drafting_takes_the_longer_of_the_two() -> None:
     assert "drafting" not in overlapped.seconds_by_component()  # hidden behind verification, every time
 
 
+def test_a_bank_keeps_the_named_categories_in_their_order() -> None:
+    categories, sequence = ["a", "b", "c", "a", "c", "a"], np.array([0, 1, 2, 0, 3, 4])
+    bank = captured_rounds(categories, sequence, np.arange(6), np.full((6, 2), 0.5), "test", names=("c", "a"))
+    assert bank.categories == ("c", "a")
+    assert bank.accepted.tolist() == [2, 4, 0, 3, 5]
+    assert bank.first_by_round.tolist() == [0, 1, 2, 2, 4]
+    assert bank.length_by_round.tolist() == [1, 1, 2, 2, 1]
+    assert bank.first_by_category.tolist() == [0, 2, 5]
+
+
 def test_categories_have_their_own_acceptance_lengths_and_routing() -> None:
     curves = {"easy": parse_acceptance("0.95"), "hard": parse_acceptance("0.05")}
     workload = Workload(
