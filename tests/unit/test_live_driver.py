@@ -291,8 +291,7 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
             expected = Expectation(
                 np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0, rows
             )
-            driver._next = _Planned(decision=Decision(2, True, expected=expected))
-            driver._planned.append(driver._next)
+            driver._planned.append(_Planned(decision=Decision(2, True, expected=expected)))
             driver.done(done(names, verified, taken, seconds=0.01 + 0.001 * (step % 3)), 2)
         assert len(later._unlearned) == (step + 1) % 4
     for driver in (at_once, later):
