@@ -22,8 +22,9 @@ from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.story import paragraphs
 from specmargin.show.explorer.view import View
-from specmargin.show.figures.figure import Figure, end_labels
+from specmargin.show.figures.figure import Figure, columns, end_labels
 from specmargin.show.figures.files import rendered, save
+from specmargin.show.figures.marks import tips
 from specmargin.show.figures.roofline import crossing, intensity
 from specmargin.show.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
 from tests.scenarios import scenario
@@ -74,6 +75,23 @@ def test_charts_name_no_colour_of_their_own(name: str) -> None:
     text = json.dumps(figure(name, view()).structure)
     assert not any(f'"{attribute}": "#' in text for attribute in ("color", "fill", "stroke"))
     assert "scheme" not in text
+
+
+def styles(spec: Any) -> set[str]:
+    """Styles that the marks of a specification name."""
+    if isinstance(spec, list):
+        return set().union(*map(styles, spec))
+    if not isinstance(spec, dict):
+        return set()
+    named_here = spec["mark"].get("style", []) if isinstance(spec.get("mark"), dict) else []
+    own = {named_here} if isinstance(named_here, str) else set(named_here)
+    return own.union(*map(styles, spec.values()))
+
+
+def test_every_style_is_one_of_the_theme() -> None:
+    """Vega-Lite ignores a style that does not exist."""
+    used = set().union(*(styles(figure(name, view()).structure) for name in DRAWN))
+    assert len(used) > 12 and used <= config(LIGHT)["style"].keys()
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -218,7 +236,26 @@ def test_sliders_and_drafters_change_the_rows_of_a_chart_and_not_the_chart(name:
     assert {figure(name, view(**change)).key for change in changes} == {figure(name, view()).key}
 
 
-# --- labels and knees ---
+# --- rows, labels and knees ---
+
+
+def test_columns_become_rows_with_rounded_numbers() -> None:
+    made = columns(batch=np.array([1, 2]), share=[1 / 3, 2 / 3], text=map(str, "ab"), series="x")
+    assert made == [
+        {"batch": 1, "share": 0.3333, "text": "a", "series": "x"},
+        {"batch": 2, "share": 0.6667, "text": "b", "series": "x"},
+    ]
+    with pytest.raises(ValueError, match="shorter"):
+        columns(batch=[1, 2], share=[0.5])
+
+
+def test_what_a_pointer_shows_has_a_title_and_a_format_where_they_are_given() -> None:
+    shown = [tip.to_dict(context={}) for tip in tips("batch:O", "tpot:Q|ms/token|.2f", "share:Q||.1%")]
+    assert shown == [
+        {"field": "batch", "type": "ordinal"},
+        {"field": "tpot", "type": "quantitative", "title": "ms/token", "format": ".2f"},
+        {"field": "share", "type": "quantitative", "format": ".1%"},
+    ]
 
 
 def test_labels_are_moved_apart_in_order() -> None:

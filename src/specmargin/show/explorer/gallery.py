@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -255,7 +255,9 @@ _SEQUENCES = 1500  # per concurrency: a quarter of `profile acceptance --ladder`
 def _ladder(view: View) -> Figure:
     rows = _ladder_rows(_ById(_with_confidence(view)), view.pricer)
     title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
-    return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
+    return ladder.ladder_figure(
+        [asdict(row) | {"prices": title} for row in rows], source=acceptance_source(view.scenario)
+    )
 
 
 @made_once(maxsize=8)
