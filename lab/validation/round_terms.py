@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 from rich.console import Console
@@ -18,7 +17,7 @@ from scipy.optimize import least_squares
 
 from lab.terminal import note, table
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
-from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
+from specmargin.prices.drafters import Drafter
 from specmargin.prices.model import EngineTime
 from specmargin.step import FloatArray, Step
 from specmargin.validation.points_schema import Point
@@ -63,17 +62,9 @@ class RoundRow:
 
 def _passes(drafter: Drafter, depth: int) -> float:
     """Passes of the drafter that the engine launches one after another in a round."""
-    match drafter:
-        case CostlessDrafter():
-            return 0.0
-        case HeadDrafter() if drafter.head.block is not None:
-            return 1.0
-        case HeadDrafter() | ModelDrafter():
-            return float(depth)
-        case OverlappedDrafter():
-            return 0.0  # beside the verify step: not a term of its own
-        case _:
-            assert_never(drafter)
+    if drafter.runs is None or drafter.hit_rate is not None:  # overlapped passes are no term of their own
+        return 0.0
+    return 1.0 if drafter.drafts_blocks else float(depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from specmargin.answers.request_schema import read_request
 from specmargin.verbs import find_verb
 
 if TYPE_CHECKING:
-    from specmargin.verbs.coverage import CoverageAnswer, GroupingAnswer
+    from specmargin.verbs.coverage import CoverageAnswer
     from specmargin.verbs.design import DesignAnswer
     from specmargin.verbs.duel import DuelAnswer
     from specmargin.verbs.plan import PlanAnswer
@@ -108,12 +108,11 @@ class CoverageOptions(ScenarioOptions, total=False):
     layer: int | None
     batch: int
     depth: int
-    grouping: str | None
 
 
-def coverage(model: str, **options: Unpack[CoverageOptions]) -> CoverageAnswer | GroupingAnswer:
+def coverage(model: str, **options: Unpack[CoverageOptions]) -> CoverageAnswer:
     """Distinct experts by number of positions: independent tokens (width), or one run (depth)."""
-    answer: CoverageAnswer | GroupingAnswer = find_verb("coverage").ask(model=model, **options)
+    answer: CoverageAnswer = find_verb("coverage").ask(model=model, **options)
     return answer
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.live.gate_messages import RETURNED, WHOLE, GateOrder, Returned, expectation
+from specmargin.live.gate_messages import RETURNED, GateOrder, Returned, expectation
 from specmargin.live.gate_prices import GatePrices, gate_prices
 from specmargin.live.guard import Guard
 from specmargin.live.hooks import around
@@ -153,7 +153,6 @@ def test_the_whole_loop_gates_and_learns(tmp_path: Path) -> None:
     assert kernel is not None
     table = kernel.rules.table
     for step in range(120):
-        driver.begin()
         depth = driver.draft_depth(ids) or 0
         manager.order = driver.gate_order(6, depth)
         _add(manager, 6, confidence)
@@ -189,7 +188,7 @@ def test_sure_drafts_are_verified_whole_and_hopeless_ones_not_at_all() -> None:
 def test_a_probe_is_verified_whole_within_what_one_chunk_of_logits_holds() -> None:
     manager = _manager(per_position=1e-2)
     tokens, drafts = _add(manager, 4, 0.01)
-    manager.order = WHOLE
+    manager.order = GateOrder(gated=False)
     assert manager.get_num_tokens(tokens, drafts) == 4 * (1 + DEPTH)
     manager._max_total_logits = 10
     assert manager.get_num_tokens(tokens, drafts) == 10

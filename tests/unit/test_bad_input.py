@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from specmargin.acceptance.schema import AcceptanceFile
+from specmargin.catalog.bundled import read_bundled
 from specmargin.catalog.lookup import find_model
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.policy_schema import PolicyFile
@@ -56,10 +57,7 @@ SURVIVAL: dict[str, Any] = {
 
 
 def config(name: str = DENSE) -> str:
-    from specmargin.catalog import lookup  # noqa: PLC0415
-
-    entry = json.loads((lookup._FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
-    return json.dumps(entry["config"])
+    return json.dumps(read_bundled(f"models/{name}.json")["config"])
 
 
 @pytest.fixture

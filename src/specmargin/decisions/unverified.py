@@ -9,13 +9,13 @@ step, all but their logits, so that a real system without verification gains lit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 
 from specmargin.decisions.plan import Plan
 from specmargin.errors import ScenarioError
-from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
+from specmargin.prices.drafters import Drafter
 from specmargin.step import FloatArray
 
 
@@ -77,13 +77,7 @@ class Unverified:
 
 def unverified_seconds(drafter: Drafter, plain: FloatArray, draft: FloatArray) -> FloatArray:
     """Seconds of a round without verification. Overlapped drafting never has to be repeated: nothing is rejected."""
-    match drafter:
-        case OverlappedDrafter():
-            return np.maximum(plain, draft)
-        case CostlessDrafter() | HeadDrafter() | ModelDrafter():
-            return plain + draft
-        case _:
-            assert_never(drafter)
+    return plain + draft if drafter.hit_rate is None else np.maximum(plain, draft)
 
 
 def unverified(plan: Plan) -> Unverified:

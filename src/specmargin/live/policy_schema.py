@@ -91,7 +91,7 @@ class PolicyFile(StrictModel):
     @property
     def logistic(self) -> Logistic | None:
         file = self.calibrator
-        return None if file is None else Logistic(weights=np.array(file.weights), depths=file.depths, rich=True)
+        return None if file is None else Logistic(weights=np.array(file.weights), depths=file.depths)
 
 
 def read_policy(path: Path) -> PolicyFile:

@@ -28,9 +28,8 @@ from specmargin.measure.fit import (
 )
 from specmargin.measure.points import SCHEDULINGS, scheduling_of
 from specmargin.prices.drafters import DraftTime
-from specmargin.prices.measured import MeasuredModel
+from specmargin.prices.measured import SCHEMA, MeasuredModel
 from specmargin.prices.measured_schema import (
-    SCHEMA,
     DraftFields,
     EngineFields,
     EvidenceFields,

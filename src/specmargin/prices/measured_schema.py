@@ -16,8 +16,6 @@ from specmargin.prices.model import EngineTime
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
 
-SCHEMA: Literal["specmargin.measured/1"] = "specmargin.measured/1"
-
 
 class ModelFields(StrictModel):
     name: str

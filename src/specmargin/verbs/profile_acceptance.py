@@ -9,7 +9,7 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -26,7 +26,7 @@ from specmargin.files import write_text
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
-    from specmargin.acceptance.calibration import CalibrationLine, Quality
+    from specmargin.acceptance.calibration import Quality
     from specmargin.acceptance.estimate import SurvivalEstimate
     from specmargin.acceptance.schema import AcceptanceFile
     from specmargin.acceptance.temperatures import Temperatures
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _ENDING = ".acceptance.json"
 _SAMPLED = 512  # rounds that a profile keeps
-_CALIBRATORS = ("raw", "isotonic", "logistic", "calibrated")
+_CALIBRATORS = ("raw", "calibrated")
 
 
 # --- request ---
@@ -137,7 +137,7 @@ def _ladder_prices(names: Sequence[str]) -> list[LadderPrices]:
 
 def _study(rounds: Rounds, ladder_prices: Sequence[LadderPrices], splits: int, progress: Progress) -> dict[str, Any]:
     """Survival, calibration held out by request, and the ladder of policies, in the shape of the JSON."""
-    from specmargin.acceptance.calibration import Raw, calibration_lines, survival_of
+    from specmargin.acceptance.calibration import Raw, held_out_quality, survival_of
     from specmargin.acceptance.estimate import accepted_histogram, joint_table, survival_estimate
 
     confident = rounds.with_confidence()
@@ -157,7 +157,8 @@ def _study(rounds: Rounds, ladder_prices: Sequence[LadderPrices], splits: int, p
         study["calibrated_rounds"] = confident.count
         study["joint"] = joint_table(confident, survival_of(confident, Raw())).tolist()
         with progress("calibrating", 1):
-            study["calibration"] = [_line_json(line) for line in calibration_lines(confident, splits=splits)]
+            by_depth = held_out_quality(confident, splits=splits)
+            study["calibration"] = [_line_json(depth, qualities) for depth, qualities in by_depth.items()]
         study["ladder"] = _ladder(confident, ladder_prices, progress)
     return study
 
@@ -185,10 +186,9 @@ def _estimate_json(estimate: SurvivalEstimate) -> dict[str, Any]:
     }
 
 
-def _line_json(line: CalibrationLine) -> dict[str, Any]:
-    values: dict[str, Any] = {"depth": line.depth}
-    for name in _CALIBRATORS:
-        quality: Quality = getattr(line, name)
+def _line_json(depth: int, qualities: Mapping[str, Quality]) -> dict[str, Any]:
+    values: dict[str, Any] = {"depth": depth}
+    for name, quality in qualities.items():
         values |= {
             f"ece_{name}": quality.calibration_error,
             f"log_loss_{name}": quality.log_loss,

@@ -154,9 +154,6 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "price": _of("price", *_MOE, "--batch", "8", "--depth", "3"),
     "coverage": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8"),
     "coverage --gpu": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8", "--gpu", "h200"),
-    "coverage --grouping": lambda folder: _answered(
-        "coverage", "reference-moe", "--grouping", str(routing_bank(folder / "bank", rounds=200))
-    ),
     "duel": _of("duel", *_MOE, "--batch", "8", "--alpha", "0.8"),
     "design": _of("design", *_MOE, "--batch", "8", "--experts", "128,256", "--experts-per-token", "8"),
     "profile routing": lambda folder: _answered(

@@ -31,8 +31,6 @@ from specmargin.live.vllm.log import logger
 from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.outcomes import step_done
 
-_LOG_STEPS = 8  # between checks whether a log line is due
-
 
 class _Decisions:
     """Mixin of both schedulers, before vLLM's class in the method resolution order."""
@@ -42,7 +40,6 @@ class _Decisions:
     _narrator: Narrator | None = None
     _last_done: float = math.nan  # end of the last step; NaN while idle
     _started: float = math.nan
-    _steps: int = 0
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -106,13 +103,9 @@ class _Decisions:
         driver = self._driver
         if driver is not None:
             self._started = time.perf_counter()
-            driver.guard.call("verify decision", None, self._before_schedule, driver)
+            if driver.limits_requests:
+                driver.guard.call("verify decision", None, self._truncate_drafts, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
-
-    def _before_schedule(self: Any, driver: Driver) -> None:
-        driver.begin()
-        if driver.limits_requests:
-            self._truncate_drafts(driver)
 
     def _truncate_drafts(self: Any, driver: Driver) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]
@@ -180,9 +173,8 @@ class _Decisions:
         driver.done(step, scheduled.num_spec_tokens_to_schedule)
         if not self.running:
             driver.settle()
-        self._steps += 1
-        if self._narrator is not None and self._steps % _LOG_STEPS == 0:
-            driver.guard.call("outcome", None, self._narrator.look, now)
+        if self._narrator is not None:
+            self._narrator.look(now)
 
     def shutdown(self: Any) -> None:
         for driver in (self._driver, self._disabled):

@@ -295,7 +295,7 @@ def _design(view: View) -> Figure:
 
 def _rounds() -> Figure:
     """Independent of the controls: it validates the prices."""
-    return validation.rounds_figure(held_out_rounds())
+    return validation.rounds_figure(*held_out_rounds())
 
 
 GALLERY: dict[str, Entry] = {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
-from specmargin.prices.accuracy import HeldOutRounds
 from specmargin.show.figures.figure import Figure, rounded
 from specmargin.show.figures.marks import Plane, by_name, layers, tips
 
@@ -21,18 +20,15 @@ MILLISECONDS = (0.3, 1, 2, 3, 5, 10, 20, 30, 50, 100, 300)
 _SHAPES = ["circle", "diamond", "square", "triangle-up"]
 
 
-def rounds_figure(held_out: HeldOutRounds) -> Figure:
+def rounds_figure(engine: str, rounds: Rows) -> Figure:
     """Rounds of a real engine against predictions that were not fitted to their model, by price source."""
     rows: list[dict[str, Any]] = [
         {
-            "measured": rounded(row.measured_seconds * 1e3),
-            "predicted": rounded(row.predicted_seconds * 1e3),
-            "prices": row.prices,
-            "model": row.model,
-            "batch": row.batch,
-            "depth": row.depth,
+            "measured": rounded(row["measured_seconds"] * 1e3),
+            "predicted": rounded(row["predicted_seconds"] * 1e3),
+            **{name: row[name] for name in ("prices", "model", "batch", "depth")},
         }
-        for row in held_out.rounds
+        for row in rounds
     ]
     first = [row for row in rows if row["prices"] == rows[0]["prices"]]
     batches = [row["batch"] for row in rows]
@@ -45,7 +41,7 @@ def rounds_figure(held_out: HeldOutRounds) -> Figure:
             f"0.32, drafting included, batch {min(batches)} to {max(batches)}: median error {errors(rows, 'prices')} "
             f"(worst {max(_errors(first)):.0%}). The engine time of each model is fitted to the others. {LEGEND}"
         ),
-        source=f"Specmargin measurement, {held_out.engine}; python -m lab.validation.rounds",
+        source=f"Specmargin measurement, {engine}; python -m lab.validation.rounds",
         by="prices",
         unit="ms/round",
     )
@@ -80,7 +76,7 @@ def speedups_figure(report: SpeedupReport) -> Figure:
         takeaway=f"Median error {np.median(_errors(rows)):.1%} on {len(rows)} measurements. {LEGEND}",
         source="specmargin validate speedups",
         by="source",
-        unit="speed-up (×)",
+        unit="× over no speculation",
         ticks=(0.5, 0.7, 1, 1.5, 2, 3, 4),
     )
 

@@ -30,7 +30,6 @@ from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, find_release
 from specmargin.limits import MAX_BATCH
 from specmargin.modes import RooflineForm
-from specmargin.prices.drafters import OverlappedDrafter
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ def engine_config(
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        overlapped=isinstance(choice.drafter, OverlappedDrafter),
+        overlapped=choice.drafter.hit_rate is not None,
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),
