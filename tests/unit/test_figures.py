@@ -27,6 +27,7 @@ from specmargin.show.figures.files import rendered, save
 from specmargin.show.figures.marks import tips
 from specmargin.show.figures.roofline import crossing, intensity
 from specmargin.show.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
+from tests.conftest import ROOT
 from tests.scenarios import scenario
 
 
@@ -34,6 +35,7 @@ def view(**changes: Any) -> View:
     return View(request=PageRequest(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}))
 
 
+STATIC = ROOT / "src" / "specmargin" / "show" / "explorer" / "static"
 NEED_A_BANK = ("reliability", "joint", "ladder")
 SIMULATED = ("day", "policies")  # carry rows of their own, and take seconds
 DRAWN = [name for name in GALLERY if name not in (*NEED_A_BANK, *SIMULATED)]
@@ -91,7 +93,11 @@ def styles(spec: Any) -> set[str]:
 def test_every_style_is_one_of_the_theme() -> None:
     """Vega-Lite ignores a style that does not exist."""
     used = set().union(*(styles(figure(name, view()).structure) for name in DRAWN))
-    assert len(used) > 12 and used <= config(LIGHT)["style"].keys()
+    known = config(LIGHT)["style"].keys()
+    assert len(used) > 12 and used <= known
+    script = (STATIC / "charts.js").read_text(encoding="utf-8")
+    resized = re.findall(r'small\("([\w-]+)"|config\.style\.([\w-]+)', script)
+    assert len(resized) > 4 and {one or other for one, other in resized} <= known
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -264,6 +270,9 @@ def test_labels_are_moved_apart_in_order() -> None:
     heights = [row["y"] for row in placed]
     assert [row["series"] for row in placed] == ["a", "b", "c"]
     assert all(upper - lower > 0.099 for lower, upper in pairwise(heights))
+    far = end_labels({"a": (1.0, 0.50), "b": (9.0, 0.51)}, x="x", y="y", gap=0.1, reach=2.0)
+    assert [row["y"] for row in far] == [0.50, 0.51]
+    assert end_labels({}, x="x", y="y", gap=0.1) == []
 
 
 def test_knees_of_the_economics_post() -> None:

@@ -70,3 +70,12 @@ class FileOutputs(Outputs):
     def stem(self, ending: str) -> str | None:
         """The name of the file without its ending: the name of what is in it."""
         return None if self.output is None else self.output.name.removesuffix(ending)
+
+
+class MeasurementOutputs(FileOutputs):
+    """Of a measurement, which goes on where an earlier one ended."""
+
+    output: Annotated[
+        Path, Field(description="Where to write the prices, FILE.json, for --prices."), FILE.named("--output", "-o")
+    ]
+    force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False

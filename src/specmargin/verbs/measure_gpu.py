@@ -16,21 +16,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import Block, Line, Table, bold, left, warned
-from specmargin.answers.outputs_schema import FILE, OUTPUT, Outputs
+from specmargin.answers.outputs_schema import MeasurementOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.errors import needs_extra
-from specmargin.files import write_text
 from specmargin.measure.gpu.shapes import Shapes, key_of, shapes_of
 from specmargin.measure.records import Records
-from specmargin.prices.measured_schema import rows_by_line
 
 if TYPE_CHECKING:
     from specmargin.measure.gpu.laws import KernelReport
@@ -58,17 +56,12 @@ class MeasureGpuRequest(Request):
     fit_only: Annotated[bool, Field(description="Time nothing: fit the rows measured so far.")] = False
 
 
-class MeasureGpuOutputs(Outputs):
-    output: Annotated[Path, Field(description="Where to write the laws, FILE.json."), FILE.named("--output", "-o")]
-    force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False
-
-
 # --- verb ---
 
 
-@verb(MeasureGpuRequest, outputs=MeasureGpuOutputs)
+@verb(MeasureGpuRequest, outputs=MeasurementOutputs)
 def measure_gpu(
-    request: MeasureGpuRequest, *, outputs: MeasureGpuOutputs, progress: Progress = silent
+    request: MeasureGpuRequest, *, outputs: MeasurementOutputs, progress: Progress = silent
 ) -> MeasureGpuAnswer:
     name, shapes = find_device(request.gpu).name, shapes_of(find_model(request.model))
     records = Records(path=outputs.output.with_suffix(".rows.jsonl"))
@@ -123,9 +116,10 @@ class MeasureGpuAnswer(Answer[MeasureGpuRequest]):
             "failures": report.failures,
         }
 
-    def written(self, outputs: Outputs) -> Self:
-        write_text(self.output, rows_by_line(self.report.file), force=outputs.force)
-        return self
+    def file_text(self) -> str:
+        from specmargin.prices.measured_schema import rows_by_line
+
+        return rows_by_line(self.report.file)
 
     def blocks(self) -> Iterator[Block]:
         report, launches = self.report, self.report.launch_seconds

@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import Block, Line, Table, bold, dim, left, right, warned
-from specmargin.answers.outputs_schema import FILE, OUTPUT, FileOutputs
+from specmargin.answers.outputs_schema import MeasurementOutputs
 from specmargin.answers.request_schema import Numbers, Request, Shown, parse_numbers
 from specmargin.answers.verb import Bars, no_bars, verb
 from specmargin.architecture.types import Architecture
@@ -180,19 +180,12 @@ def _engine_args(flags: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-class MeasureVllmOutputs(FileOutputs):
-    output: Annotated[
-        Path, Field(description="Where to write the price file, FILE.json."), FILE.named("--output", "-o")
-    ]
-    force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False
-
-
 # --- verb ---
 
 
-@verb(MeasureVllmRequest, outputs=MeasureVllmOutputs)
+@verb(MeasureVllmRequest, outputs=MeasurementOutputs)
 def measure_vllm(
-    request: MeasureVllmRequest, *, outputs: MeasureVllmOutputs, bars: Bars = no_bars
+    request: MeasureVllmRequest, *, outputs: MeasurementOutputs, bars: Bars = no_bars
 ) -> MeasureVllmAnswer:
     architecture = find_model(request.model)
     order, log = request.order(architecture), outputs.output.with_suffix(".log")

@@ -34,7 +34,6 @@ class Curve:
     fits_by_depth: BoolArray  # by batch and depth: whether a graph and memory for that depth exist
     goodput: FloatArray  # not a number where the setting does not fit
     limit: int  # the largest batch that fits with the setting
-    no_spec_limit: int
 
     @property
     def speedup(self) -> FloatArray:
@@ -77,7 +76,6 @@ def curve(pricer: Pricer, setting: Setting, batches: Sequence[int] = BATCHES) ->
         fits_by_depth=by_depth,
         goodput=np.where(fits, setting.goodput_at(grid, depths), np.nan),
         limit=limit,
-        no_spec_limit=pricer.no_spec_largest_batch,
     )
 
 

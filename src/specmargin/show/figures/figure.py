@@ -119,16 +119,19 @@ def _placed(structure: dict[str, Any]) -> dict[str, Any]:
 
 
 def end_labels(
-    ends: Mapping[str, tuple[float, float]], *, x: str, y: str, gap: float, log: bool = False
+    ends: Mapping[str, tuple[float, float]], *, x: str, y: str, gap: float, log: bool = False, reach: float = np.inf
 ) -> list[dict[str, Any]]:
-    """Labels at the ends of lines, moved apart where they would touch: `gap` in units of y (of log2 y if `log`)."""
+    """Labels at the ends of lines, moved apart where they would touch.
+
+    `gap`: in units of y (of log2 y if `log`). `reach`: labels further apart than this in x do not touch.
+    """
     order = sorted(ends, key=lambda name: ends[name][1])
-    values = np.array([ends[name][1] for name in order], dtype=np.float64)
-    heights = np.log2(np.maximum(values, 1e-12)) if log else values
+    across, values = np.array([ends[name] for name in order], dtype=np.float64).reshape(-1, 2).T
+    heights = np.log2(np.maximum(values, 1e-12)) if log else values.copy()
     for _ in range(8):
         for low in range(len(order) - 1):
             short = gap - (heights[low + 1] - heights[low])
-            if short > 0:
+            if short > 0 and abs(across[low + 1] - across[low]) <= reach:
                 heights[low] -= short / 2
                 heights[low + 1] += short / 2
     final = 2.0**heights if log else heights

@@ -158,13 +158,13 @@ def _draw(names: tuple[str, ...]) -> alt.LayerChart:
         area_between("bands", start, "to:Q", style).transform_filter(f"datum.kind == '{kind}'")
         for kind, style in (("tax", "tax-band"), ("free", "band"))
     ]
-    band_names = Plane(middle, y_at(6)).text("bands", style="note", baseline="top")
+    band_names = Plane(middle, y_at(6)).text("bands", style="aside", baseline="top")
     return layers(
         bands,
         band_names.transform_calculate(middle="sqrt(datum.from * datum.to)"),
         on.level("ridge"),
         on.at("here").encode(y=y_at(24), y2=alt.value("height")),
-        on.haloed("ridge", style="note", align="left", dx=6, dy=-9),
+        on.haloed("ridge", style="aside", align="left", dx=6, dy=-9),
         on.line("lines", color=colour, strokeDash=dashed("series", dict(zip(names, ([5, 3], [1, 0]), strict=False)))),
         on.points("knees", size=70, shape="diamond", tooltip=tips("text:N")),
         on.text("knees", dy=16, fontWeight=600),

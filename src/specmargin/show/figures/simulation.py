@@ -157,8 +157,8 @@ def _names(rows: Sequence[Record], *, by: str, x: str, y: str) -> list[dict[str,
     for row in sorted(rows, key=lambda row: float(row[by])):
         last[str(row["policy"])] = row
     ends = {policy: (float(row[x]), float(row[y])) for policy, row in last.items()}
-    highest = max((float(row[y]) for row in rows), default=1.0)
-    placed = end_labels(ends, x=x, y=y, gap=0.065 * highest)
+    furthest, highest = (max((float(row[axis]) for row in rows), default=1.0) for axis in (x, y))
+    placed = end_labels(ends, x=x, y=y, gap=0.065 * highest, reach=0.15 * furthest)
     return [row | _named(str(row["series"])) for row in placed]
 
 

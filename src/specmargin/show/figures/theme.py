@@ -137,6 +137,6 @@ def _coloured(part: Any, theme: Theme) -> Any:
 
 @cache
 def _template() -> dict[str, Any]:
-    """`text` has no fontSize, which Vega-Lite would prefer to that of a style."""
+    """`text` has no fontSize, which Vega-Lite would prefer to that of a style; small screens leave out `aside`."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("theme.json").read_text(encoding="utf-8"))
     return found

@@ -76,7 +76,7 @@ def speedups_figure(report: SpeedupReport) -> Figure:
         takeaway=f"Median error {np.median(_errors(rows)):.1%} on {len(rows)} measurements. {LEGEND}",
         source="specmargin validate speedups",
         by="source",
-        unit="speed-up (×)",
+        unit="× over no speculation",
         ticks=(0.5, 0.7, 1, 1.5, 2, 3, 4),
     )
 
