@@ -146,7 +146,6 @@ class Server:
         batch = len(ids)
         if self.driver is None:
             return self.depth, held * batch
-        self.driver.begin()
         depth = self.driver.draft_depth(ids) or 0
         order = self.driver.gate_order(batch, depth)
         if not (order.gated and self.driver.device_gate) or held == 0:

@@ -153,7 +153,6 @@ def test_the_whole_loop_gates_and_learns(tmp_path: Path) -> None:
     assert kernel is not None
     table = kernel.rules.table
     for step in range(120):
-        driver.begin()
         depth = driver.draft_depth(ids) or 0
         manager.order = driver.gate_order(6, depth)
         _add(manager, 6, confidence)

@@ -97,7 +97,7 @@ def test_nothing_of_ours_raises_into_the_engine(scheduler: Any) -> None:
     """Whatever breaks inside, the engine's own result comes back; after five faults in a row nothing of ours runs."""
     driver = scheduler._driver
     driver.policy = SimpleNamespace(draft=lambda _: 1 / 0, observe=lambda _: 1 / 0, outlook=lambda *_: 1 / 0)
-    driver.begin = lambda: 1 / 0
+    driver._limited, scheduler._truncate_drafts = 1, lambda _: 1 / 0
     for _ in range(20):
         scheduled = scheduler.schedule()
         assert scheduled.num_spec_tokens_to_schedule == DEPTH  # vLLM's own

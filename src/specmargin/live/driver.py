@@ -69,7 +69,7 @@ class Driver:
     _drafts: _Drafts = ((), None)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
     _pending: Decision = NOT_DECIDED  # of the pending drafts
-    _next: _Planned = field(default_factory=lambda: _Planned(decision=NOT_DECIDED))
+    _verifying: Decision = NOT_DECIDED  # of the drafts that the step decided last verifies
     _unlearned: list[_FinishedStep] = field(default_factory=list)
     _since_learned: int = 0
     _steps: int = 0
@@ -116,10 +116,6 @@ class Driver:
 
     # --- decisions ---
 
-    def begin(self) -> None:
-        """The next step verifies the drafts that were decided last."""
-        self._next = _Planned(decision=self._pending)
-
     def limits(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
         """How much of each draft its request allows to verify; None: all of it."""
         if self.policy is None or not request_ids or self.mode is Mode.OBSERVE:
@@ -133,19 +129,20 @@ class Driver:
 
     def draft_depth(self, request_ids: Collection[str]) -> int | None:
         """How deep the next step drafts at its end; None leaves the engine's own depth. Only the number of requests is
-        looked at, unless some of them have limits or classes."""
+        looked at, unless some of them have limits or classes. The step verifies the drafts that were decided before."""
+        self._verifying = self._pending
+        planned = _Planned(decision=self._verifying)
+        self._planned.append(planned)
         if self.policy is None or not request_ids:
-            self._planned.append(self._next)
             return None
         self._pending = NOT_DECIDED  # if the decision fails, the engine drafts at its own depth
         depth = self.guard.call("depth decision", None, self._draft_depth, self.policy, request_ids)
-        self._next.depth = -1 if depth is None else depth
-        self._planned.append(self._next)
+        planned.depth = -1 if depth is None else depth
         return None if self.mode is Mode.OBSERVE else depth
 
     def gate_order(self, batch: int, depth: int) -> GateOrder:
         """What the workers' gate needs to know of the step that was decided last. `depth`: drafted at its end."""
-        gated = self._next.decision.gated or self._next.decision is NOT_DECIDED or not self._gates_by_policy
+        gated = self._verifying.gated or self._verifying is NOT_DECIDED or not self._gates_by_policy
         priced = self._priced_order(batch)
         return priced._replace(gated=gated, depth=depth, confidences=self.capture is not None)
 

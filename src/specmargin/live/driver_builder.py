@@ -117,7 +117,6 @@ def _warm_up(driver: Driver) -> None:
         request_ids = [f"warm-up {i}" for i in range(batch)]
         for request_id in request_ids:
             driver.add(request_id, None)
-        driver.begin()
         depth = driver.draft_depth(request_ids) or 0
         step = StepDone.of(
             request_ids=request_ids,

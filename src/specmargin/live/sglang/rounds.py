@@ -64,7 +64,6 @@ class SglangRounds:
         return depth
 
     def _decide(self, batch: int) -> int | None:
-        self.driver.begin()
         depth = self.driver.draft_depth([""] * batch)  # requests have no names here
         if depth is not None and depth not in self.steps:
             raise EngineError(f"depth {depth} was chosen, but SGLang prepared only {_listed(self.steps)}")

@@ -103,13 +103,9 @@ class _Decisions:
         driver = self._driver
         if driver is not None:
             self._started = time.perf_counter()
-            driver.guard.call("verify decision", None, self._before_schedule, driver)
+            if driver.limits_requests:
+                driver.guard.call("verify decision", None, self._truncate_drafts, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
-
-    def _before_schedule(self: Any, driver: Driver) -> None:
-        driver.begin()
-        if driver.limits_requests:
-            self._truncate_drafts(driver)
 
     def _truncate_drafts(self: Any, driver: Driver) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]

@@ -85,7 +85,7 @@ def marked_row(view: View) -> dict[str, Any]:
     return row_values(row, view.request.gpu_hour_price) | {
         "speedup_low": sure.low,
         "speedup_high": sure.high,
-        "check": check_json(view.answer, view.engine, row, sure),
+        "check": check_json(view.answer, row, sure),
         "absent": absent_figures(view),
         "next_token": next_tokens(view)[-1],
         "next_token_by_row": next_tokens(view)[:-1],

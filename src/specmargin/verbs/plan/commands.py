@@ -9,16 +9,16 @@ from specmargin.catalog.ids import listed_variants
 from specmargin.catalog.lookup import hub_id, model_names
 from specmargin.decisions.certainty import SpeedupRange
 from specmargin.decisions.rows import PlanRow
-from specmargin.formats.base import Benchmark, EngineFormat, Launch
+from specmargin.formats.base import Benchmark, Launch
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
 _LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
 
 
-def serve_json(answer: DrafterPlan, engine: EngineFormat) -> dict[str, Any]:
+def serve_json(answer: DrafterPlan) -> dict[str, Any]:
     """The command that starts the server."""
-    request, layout = answer.request, answer.plan.scenario.layout
+    request, layout, engine = answer.request, answer.plan.scenario.layout, answer.engine
     model, quantize = served_model(request.model, request.weights, engine.name)
     command = engine.serve(
         Launch(
@@ -41,9 +41,9 @@ def serve_json(answer: DrafterPlan, engine: EngineFormat) -> dict[str, Any]:
     }
 
 
-def check_json(answer: DrafterPlan, engine: EngineFormat, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
+def check_json(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
     """The benchmark for one row, or for the load, and what it should show."""
-    request, service = answer.request, answer.service
+    request, service, engine = answer.request, answer.service, answer.engine
     context = round(answer.plan.scenario.context)
     load = Benchmark(
         model=served_model(request.model, request.weights, engine.name)[0],

@@ -12,26 +12,25 @@ from specmargin.acceptance.bank import read_bank
 from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
 from specmargin.acceptance.schema import CalibratorFile, read_acceptance
 from specmargin.files import write_text
-from specmargin.formats.base import EngineConfig, EngineFormat
+from specmargin.formats.base import EngineConfig
 from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.settings_schema import Mode, Range
 from specmargin.live.sglang.names import KEY
 from specmargin.policies.tables import scenario_table
 from specmargin.step import FloatArray
-from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS, DrafterPlan
 
 _MOST_ROUNDS = 512  # in the sample: more would not change what a gate is expected to give
 Confidence = tuple[CalibratorFile | None, FloatArray | None]  # and calibrated survivals of some rounds
 
 
-def write_policy(
-    path: Path, best: DrafterPlan, acceptance: str | None, *, engine: EngineFormat, max_batch: int, force: bool
-) -> tuple[EngineConfig, str]:
+def write_policy(path: Path, best: DrafterPlan, *, force: bool) -> tuple[EngineConfig, str]:
     """Write the file; returns the engine's setting, whose flags may name it, and a message for the user."""
+    engine = best.engine
     inside = engine.with_policy is not None
-    confidence = (None, None) if inside else _confidence(acceptance)  # SGLang shows no confidences
-    text = policy_text(_policy(best, confidence, max_batch=max_batch, plan_graphs=inside))
+    confidence = (None, None) if inside else _confidence(best.request.acceptance)  # SGLang shows no confidences
+    text = policy_text(_policy(best, confidence, plan_graphs=inside))
     config, what = best.config, "the policy of the live controller"
     if engine.with_policy is not None:
         settings = {"mode": Mode.ADAPTIVE.value, "policy": json.loads(text)}
@@ -43,8 +42,8 @@ def write_policy(
     return config, f"{path}, {what} ({gated})"
 
 
-def _policy(best: DrafterPlan, confidence: Confidence, *, max_batch: int, plan_graphs: bool) -> PolicyFile:
-    pricer, scenario = best.plan.pricer, best.plan.scenario
+def _policy(best: DrafterPlan, confidence: Confidence, *, plan_graphs: bool) -> PolicyFile:
+    pricer, scenario, max_batch = best.plan.pricer, best.plan.scenario, best.request.max_batch or MAX_NUM_SEQS
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     return make_policy(
         table=scenario_table(pricer, best.plan.setting, max_batch=max_batch),
