@@ -8,13 +8,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from specmargin.answers.request_schema import ScenarioRequest
@@ -46,6 +46,8 @@ from specmargin.verbs import find_verb
 if TYPE_CHECKING:
 '''
 
+_SHARED_TEXT = '    """Options of every verb that takes a scenario."""'
+
 _SWEEP = '''
 
 def sweep(grid: str | Path | Mapping[str, Any], *, output: str | Path | None = None, workers: int = 1) -> SweepAnswer:
@@ -68,7 +70,10 @@ def text() -> str:
     verbs = [verb for verb in map(find_verb, verb_names()) if _answers_a_scenario(verb)]
     lines = [f"    from {verb.function.__module__} import {', '.join(_answers(verb))}" for verb in verbs]
     lines = sorted([*lines, "    from specmargin.verbs.sweep import SweepAnswer"])
-    return _formatted(_HEAD + "\n".join(lines) + "\n" + "".join(map(_function, verbs)) + _SWEEP)
+    shared = _shared(verbs)
+    options = f"\n\nclass ScenarioOptions(TypedDict, total=False):\n{_SHARED_TEXT}\n\n{_indented(shared)}\n"
+    functions = "".join(_function(verb, shared) for verb in verbs)
+    return _formatted(_HEAD + "\n".join(lines) + "\n" + options + functions + _SWEEP)
 
 
 def _answers_a_scenario(verb: Verb[Any, Any]) -> bool:
@@ -81,12 +86,22 @@ def _answers(verb: Verb[Any, Any]) -> list[str]:
     return str(inspect.signature(verb.function).return_annotation).split(" | ")
 
 
-def _function(verb: Verb[Any, Any]) -> str:
+def _shared(verbs: Sequence[Verb[Any, Any]]) -> list[str]:
+    """The fields that every verb takes, and takes alike."""
+    first, *others = [list(_fields(verb)) for verb in verbs]
+    return [line for line in first if all(line in fields for fields in others)]
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _function(verb: Verb[Any, Any], shared: Sequence[str]) -> str:
     options, answer = f"{verb.name.capitalize()}Options", " | ".join(_answers(verb))
     summary = verb.help.split("\n\n", 1)[0].replace("\n", " ")
-    fields = "\n".join(f"    {line}" for line in _fields(verb))
+    fields = _indented(line for line in _fields(verb) if line not in shared)
     return (
-        f"\n\nclass {options}(TypedDict, total=False):\n{fields}\n\n\n"
+        f"\n\nclass {options}(ScenarioOptions, total=False):\n{fields}\n\n\n"
         f"def {verb.name}(model: str, **options: Unpack[{options}]) -> {answer}:\n"
         f'    """{summary}"""\n'
         f'    answer: {answer} = find_verb("{verb.name}").ask(model=model, **options)\n'
@@ -110,9 +125,12 @@ def _kind(field: FieldInfo) -> str:
     return " | ".join([*names, *(["None"] if NoneType in kinds else [])])
 
 
-def _name(kind: Any, *, parsed: bool) -> str:
+def _name(kind: Any, *, parsed: bool = False) -> str:
     if get_origin(kind) is tuple:
-        return "str | int | Sequence[float]"
+        number = get_args(kind)[0] in (int, float)
+        return f"{'str | int | ' if parsed else ''}Sequence[{'float' if number else _name(get_args(kind)[0])}]"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "int | str | Mapping[str, float]" if parsed else "Mapping[str, Any]"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "str"
     return f"{kind.__name__} | str" if parsed else str(kind.__name__)

@@ -154,7 +154,7 @@ def fewest_gpus(model: str, gpu: str, parallel: str) -> int:
 
 
 def faults(result: DrafterPlan, engine: str) -> Iterator[str]:
-    losing = () if result.plan.loss is None else result.plan.loss.ranges
+    losing = () if result.plan.loss is None else result.plan.loss.spans
     batches = {*_sampled(result.plan.paying), *_sampled(losing), *(row.batch for row in result.plan.rows)}
     result.plan.pricer.grid(sorted(batches), result.plan.setting.max_depth)  # priced together, kept by the pricer
     yield from _row_faults(result, engine)
@@ -197,7 +197,7 @@ def _row_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
 
 def _range_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan = result.plan
-    losing = () if plan.loss is None else plan.loss.ranges
+    losing = () if plan.loss is None else plan.loss.spans
     inside = [(batch, side) for ranges, side in ((plan.paying, 1), (losing, -1)) for batch in _sampled(ranges)]
     for batch, side in inside:
         speedup = parsed_speedup(result, engine, batch)

@@ -6,6 +6,7 @@ python -m lab.fits.modules --check    # packs again and reports what would chang
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from rich.progress import track
 from lab import CATALOG
 from lab.tables.modules import measured_times
 from lab.terminal import parser, run
-from specmargin.catalog.module_bounds import FILE, packed
+from specmargin.catalog.module_bounds import FILE, LOG_STEP, MISSING, UNIT_SECONDS, Times
 from specmargin.prices.kernels import store
+from specmargin.step import FloatArray
 
 TARGET = CATALOG / FILE
 
@@ -33,6 +35,28 @@ def main() -> None:
         print("unchanged" if _is_shipped(arrays) else "would change")
     else:
         np.savez_compressed(TARGET, allow_pickle=False, **arrays)
+
+
+def packed(times: Times) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Index and times of one GPU, as arrays of bytes and of 16-bit numbers."""
+    index = [
+        {
+            "engine": engine,
+            "version": module.version,
+            "signature": signature,
+            "batch": module.batch.tolist(),
+            "context": module.context.tolist(),
+        }
+        for (engine, signature), module in times.items()
+    ]
+    steps = [_steps(module.seconds_by_batch_context).ravel() for module in times.values()]
+    return np.frombuffer(json.dumps(index).encode(), np.uint8), np.concatenate(steps)
+
+
+def _steps(seconds: FloatArray) -> np.ndarray[Any, Any]:
+    """Rounded down: a bound is never above what was measured."""
+    steps = np.floor(np.log(np.maximum(np.nan_to_num(seconds), UNIT_SECONDS) / UNIT_SECONDS) / LOG_STEP)
+    return np.asarray(np.where(np.isnan(seconds), MISSING, steps).astype(np.uint16))
 
 
 def _is_shipped(arrays: dict[str, np.ndarray[Any, Any]]) -> bool:

@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from lab import CATALOG, PUBLISHED
 from specmargin.architecture.types import ExpertPool
-from specmargin.routing.curves import effective_positions, independent_positions, popularity
+from specmargin.routing.curves import effective_positions, popularity
 from specmargin.step import FloatArray
 
 TARGET = CATALOG / "routing"
@@ -44,6 +44,17 @@ def main() -> None:
             categories[name] = {"by_layer": numbers.tolist(), "longest_run": runs[-1]} | errors
             print(model, name, errors)
         write(model, pool, categories)
+
+
+def independent_positions(popularity_by_layer_expert: FloatArray, distinct_by_layer: FloatArray) -> FloatArray:
+    """m by layer: how many independent positions touch this many experts, Σ_e 1 − (1 − p_e)^m, by bisection."""
+    miss = np.log1p(-np.minimum(popularity_by_layer_expert, 1.0 - 1e-12))
+    low, high = np.zeros(distinct_by_layer.shape), np.full(distinct_by_layer.shape, 1e5)
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        is_low = -np.expm1(middle[:, np.newaxis] * miss).sum(axis=1) < distinct_by_layer
+        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
+    return np.asarray((low + high) / 2.0)
 
 
 def fit_category(

@@ -137,7 +137,7 @@ def specmargin_scheduler() -> Iterator[type[Any]]:
         "vllm.v1.core.sched.scheduler": {"Scheduler": Scheduler},
         "vllm.v1.outputs": {"DraftTokenIds": object, "ModelRunnerOutput": ModelRunnerOutput},
     }
-    before = {name: sys.modules.get(name) for name in (*names, _OURS, "specmargin.live.vllm.identity")}
+    before = {name: sys.modules.get(name) for name in (*names, _OURS, "specmargin.live.vllm.log")}
     for name in before:
         sys.modules.pop(name, None)
     for name, members in names.items():

@@ -62,7 +62,6 @@ def _microseconds(driver: Driver, batch: int) -> float:
     for _ in range(STEPS):
         back = Returned(drafted.astype(np.int32), generator.random((batch, DEPTH)).astype(np.float32))
         started = time.perf_counter()
-        driver.begin()
         depth = driver.draft_depth(names) or 0
         step = StepDone.of(drafted, np.minimum(drafted, 1), prompt_tokens=0, seconds=0.008 + 0.0003 * batch)
         if driver.device_gate:

@@ -17,10 +17,11 @@ from scipy.optimize import least_squares
 
 from lab.terminal import note, table
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
+from specmargin.prices.drafters import Drafter
 from specmargin.prices.model import EngineTime
-from specmargin.step import FloatArray
+from specmargin.step import FloatArray, Step
 from specmargin.validation.points_schema import Point
-from specmargin.validation.speedups import PredictedPoint, SpeedupReport
+from specmargin.validation.speedups import PredictedPoint
 
 TERMS = ("verify_step_seconds", "verify_sequence_seconds", "draft_pass_seconds")
 _MEASURED = "vllm"  # its terms come from measured rounds
@@ -29,6 +30,41 @@ _ROW_ERROR = 0.1  # of a measured speed-up, as a log
 _PRIOR_FACTOR = 3.0  # a term this far from its prior counts as much as a row that is off by `_ROW_ERROR`
 _NEGLIGIBLE_SECONDS = np.array([1e-4, 1e-5, 5e-5])  # by term: added to it before taking logs, so that 0 is a value
 _FEWEST_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    """A predicted row, and the terms of its round."""
+
+    predicted: PredictedPoint
+    counts: tuple[float, float, float]  # verify steps, verified sequences and draft passes of a round
+    priced: tuple[float, float, float]  # seconds of each
+
+    @classmethod
+    def of(cls, predicted: PredictedPoint) -> RoundRow:
+        point, scenario = predicted.point, predicted.pricer.scenario
+        step = Step.uniform(batch=point.batch, depth=point.depth).divided(scenario.layout.sequence_ranks)
+        counts = (1.0, float(step.verified_sequences), _passes(scenario.drafter, point.depth))
+        time = scenario.engine_time
+        priced = (time.verify_step_seconds, time.verify_sequence_seconds, time.draft_pass_seconds)
+        return cls(predicted=predicted, counts=counts, priced=priced)
+
+    @property
+    def point(self) -> Point:
+        return self.predicted.point
+
+    def speedup(self, terms: Sequence[float] | FloatArray) -> float:
+        """With other terms of a round; a closed loop changes as a round does."""
+        row = self.predicted
+        added = sum(n * (term - own) for n, term, own in zip(self.counts, terms, self.priced, strict=True))
+        return float(row.speedup / (1.0 + row.round_speedup * added / (row.point.accept_length * row.no_spec_seconds)))
+
+
+def _passes(drafter: Drafter, depth: int) -> float:
+    """Passes of the drafter that the engine launches one after another in a round."""
+    if drafter.runs is None or drafter.hit_rate is not None:  # overlapped passes are no term of their own
+        return 0.0
+    return 1.0 if drafter.drafts_blocks else float(depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +99,10 @@ class EngineFits:
     not_fitted: dict[str, str]  # by engine: why
 
 
-def engine_fits(report: SpeedupReport) -> EngineFits:
+def engine_fits(predicted: Sequence[RoundRow]) -> EngineFits:
     """Own terms of every engine in the report whose terms are not measured."""
-    by_engine: dict[str, list[PredictedPoint]] = {}
-    for row in report.predicted:
+    by_engine: dict[str, list[RoundRow]] = {}
+    for row in predicted:
         if row.point.engine != _MEASURED:
             by_engine.setdefault(row.point.engine, []).append(row)
     fits, not_fitted = [], {}
@@ -84,7 +120,7 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _grouping(rows: Sequence[PredictedPoint]) -> tuple[str, Callable[[Point], str]]:
+def _grouping(rows: Sequence[RoundRow]) -> tuple[str, Callable[[Point], str]]:
     """Leave out models, or GPUs where the rows have more of them."""
     models, gpus = ({value(row.point) for row in rows} for value in (_model, _gpu))
     return ("GPU", _gpu) if len(gpus) > len(models) else ("model", _model)
@@ -102,7 +138,7 @@ def _source(point: Point) -> str:
     return point.source
 
 
-def _engine_fit(engine: str, rows: Sequence[PredictedPoint], name: str, group: Callable[[Point], str]) -> EngineFit:
+def _engine_fit(engine: str, rows: Sequence[RoundRow], name: str, group: Callable[[Point], str]) -> EngineFit:
     prior = prior_terms(engine)
     by_source, _ = _held_out(rows, prior, "source", _source)
     by_group, terms = _held_out(rows, prior, name, group)
@@ -130,7 +166,7 @@ def _terms(time: EngineTime) -> FloatArray:
 
 
 def _held_out(
-    rows: Sequence[PredictedPoint], prior: FloatArray, by: str, group: Callable[[Point], str]
+    rows: Sequence[RoundRow], prior: FloatArray, by: str, group: Callable[[Point], str]
 ) -> tuple[HeldOut, FloatArray]:
     """Errors with each group left out of the fit; the prior alone where no other row is left. And the fitted terms."""
     names = np.array([group(row.point) for row in rows])
@@ -155,7 +191,7 @@ def _held_out(
 # --- the fit ---
 
 
-def fit_terms(rows: Sequence[PredictedPoint], prior: FloatArray) -> FloatArray:
+def fit_terms(rows: Sequence[RoundRow], prior: FloatArray) -> FloatArray:
     """The terms of least squared log error, shrunk to the prior; the prior itself without rows."""
     if not rows:
         return prior
@@ -172,15 +208,15 @@ def fit_terms(rows: Sequence[PredictedPoint], prior: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(np.exp(result.x) - _NEGLIGIBLE_SECONDS, 0.0))
 
 
-def _source_weights(rows: Sequence[PredictedPoint]) -> FloatArray:
+def _source_weights(rows: Sequence[RoundRow]) -> FloatArray:
     """So that n rows of a source count √n: the squares of their weights sum to it."""
     sources = [row.point.source for row in rows]
     return np.array([sources.count(source) ** -0.25 for source in sources])
 
 
-def _log_errors(rows: Sequence[PredictedPoint], terms: FloatArray) -> FloatArray:
+def _log_errors(rows: Sequence[RoundRow], terms: FloatArray) -> FloatArray:
     """Log of predicted over measured speed-up with these terms of a round in place of those that were priced."""
-    return np.array([np.log(row.with_terms(terms) / row.point.speedup) for row in rows])
+    return np.array([np.log(row.speedup(terms) / row.point.speedup) for row in rows])
 
 
 # --- the report ---

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lab import DATA
+from lab import SPEEDUPS
 from lab.terminal import console, note, parser, progress, run, table
 from lab.validation.accuracy import Accuracy
-from lab.validation.round_terms import engine_fits, show_fits
+from lab.validation.round_terms import RoundRow, engine_fits, show_fits
 from specmargin.validation.points_schema import read_points
 from specmargin.validation.speedups import (
     SpeedupLine,
@@ -27,17 +27,15 @@ from specmargin.validation.speedups import (
     speedup_lines,
 )
 
-POINTS = DATA / "published" / "speedups" / "points.csv"
 
-
-def report(out: Console, file: Path = POINTS) -> list[Accuracy]:
+def report(out: Console, file: Path = SPEEDUPS) -> list[Accuracy]:
     points = read_points(file)
     with progress("speed-ups", len(points)) as advance:
         predicted = predict(points, file.parent, advance)
     rules = {line.rule: line for line in speedup_lines(predicted) if line.group == "all rows"}
     _show_rules(out, rules)
     _show_rest(out, predicted)
-    show_fits(out, engine_fits(predicted))
+    show_fits(out, engine_fits([RoundRow.of(row) for row in predicted.predicted]))
     out.print()
     best, datasheet = rules["specmargin"], rules["datasheet"]
     errors = {"tables": _median_and_bias(best), "datasheet": _median_and_bias(datasheet)}
@@ -63,11 +61,9 @@ def _show_rules(out: Console, rules: dict[str, SpeedupLine]) -> None:
 
 def _show_rest(out: Console, predicted: SpeedupReport) -> None:
     note(out, f"median of the sources' median errors {source_median(predicted):.1%}")
-    loops, spread = loop_errors(predicted), ranges(predicted)
-    if loops is not None:
-        note(
-            out, f"{loops.rows} rows of whole requests, as a closed loop: {loops.median_error:.1%} ({loops.bias:+.1%})"
-        )
+    errors, spread = loop_errors(predicted), ranges(predicted)
+    if errors is not None:
+        note(out, f"{errors[0].rows} rows of whole requests, as a closed loop: {_median_and_bias(errors[0])}")
     if spread is not None:
         note(out, f"80% range, each from the errors of the other sources: holds {spread.inside.mean():.0%} of the rows")
     for name, reason in predicted.refused.items():
@@ -76,7 +72,7 @@ def _show_rest(out: Console, predicted: SpeedupReport) -> None:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("file", type=Path, nargs="?", default=POINTS, metavar="FILE.csv")
+    options.add_argument("file", type=Path, nargs="?", default=SPEEDUPS, metavar="FILE.csv")
     report(console(), options.parse_args().file)
 
 

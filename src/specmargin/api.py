@@ -19,7 +19,7 @@ from specmargin.answers.request_schema import read_request
 from specmargin.verbs import find_verb
 
 if TYPE_CHECKING:
-    from specmargin.verbs.coverage import CoverageAnswer, GroupingAnswer
+    from specmargin.verbs.coverage import CoverageAnswer
     from specmargin.verbs.design import DesignAnswer
     from specmargin.verbs.duel import DuelAnswer
     from specmargin.verbs.plan import PlanAnswer
@@ -28,18 +28,14 @@ if TYPE_CHECKING:
     from specmargin.verbs.sweep import SweepAnswer
 
 
-class PlanOptions(TypedDict, total=False):
-    gpu: Required[str]
+class ScenarioOptions(TypedDict, total=False):
+    """Options of every verb that takes a scenario."""
+
     gpus: int
     parallel: str
-    placement: str
     weights: str | None
     kv_cache: str | None
-    memory_utilization: float
-    drafter: str | None
-    acceptance: str | None
     routing: str | None
-    draft_p_min: float | None
     context: int | str
     engine: str
     prices: str | None
@@ -53,6 +49,15 @@ class PlanOptions(TypedDict, total=False):
     verify_ms: float | None
     verify_sequence_ms: float | None
     verify_token_us: float | None
+
+
+class PlanOptions(ScenarioOptions, total=False):
+    gpu: Required[str]
+    placement: str
+    memory_utilization: float
+    drafter: str | None
+    acceptance: str | None
+    draft_p_min: float | None
     draft_pass_ms: float | None
     off_ms: float | None
     batch: str | int | Sequence[float] | None
@@ -80,29 +85,11 @@ def plan(model: str, **options: Unpack[PlanOptions]) -> PlanAnswer:
     return answer
 
 
-class PriceOptions(TypedDict, total=False):
+class PriceOptions(ScenarioOptions, total=False):
     gpu: Required[str]
-    gpus: int
-    parallel: str
     placement: str
-    weights: str | None
-    kv_cache: str | None
     memory_utilization: float
     drafter: str | None
-    routing: str | None
-    context: int | str
-    engine: str
-    prices: str | None
-    form: str
-    engine_time: str | None
-    graph_limit: int | None
-    step_ms: float | None
-    sequence_ms: float | None
-    position_us: float | None
-    layer_us: float | None
-    verify_ms: float | None
-    verify_sequence_ms: float | None
-    verify_token_us: float | None
     draft_pass_ms: float | None
     batch: int
     depth: int
@@ -114,63 +101,26 @@ def price(model: str, **options: Unpack[PriceOptions]) -> PriceAnswer:
     return answer
 
 
-class CoverageOptions(TypedDict, total=False):
+class CoverageOptions(ScenarioOptions, total=False):
     gpu: str
-    gpus: int
-    parallel: str
     placement: str
-    weights: str | None
-    kv_cache: str | None
-    routing: str | None
-    context: int | str
-    engine: str
-    prices: str | None
-    form: str
-    engine_time: str | None
-    graph_limit: int | None
-    step_ms: float | None
-    sequence_ms: float | None
-    position_us: float | None
-    layer_us: float | None
-    verify_ms: float | None
-    verify_sequence_ms: float | None
-    verify_token_us: float | None
     positions: str | int | Sequence[float]
     layer: int | None
     batch: int
     depth: int
-    grouping: str | None
 
 
-def coverage(model: str, **options: Unpack[CoverageOptions]) -> CoverageAnswer | GroupingAnswer:
+def coverage(model: str, **options: Unpack[CoverageOptions]) -> CoverageAnswer:
     """Distinct experts by number of positions: independent tokens (width), or one run (depth)."""
-    answer: CoverageAnswer | GroupingAnswer = find_verb("coverage").ask(model=model, **options)
+    answer: CoverageAnswer = find_verb("coverage").ask(model=model, **options)
     return answer
 
 
-class DuelOptions(TypedDict, total=False):
+class DuelOptions(ScenarioOptions, total=False):
     gpu: Required[str]
-    gpus: int
-    parallel: str
     placement: str
-    weights: str | None
-    kv_cache: str | None
     memory_utilization: float
     drafter: str | None
-    routing: str | None
-    context: int | str
-    engine: str
-    prices: str | None
-    form: str
-    engine_time: str | None
-    graph_limit: int | None
-    step_ms: float | None
-    sequence_ms: float | None
-    position_us: float | None
-    layer_us: float | None
-    verify_ms: float | None
-    verify_sequence_ms: float | None
-    verify_token_us: float | None
     draft_pass_ms: float | None
     alpha: Required[float]
     batch: int
@@ -182,30 +132,12 @@ def duel(model: str, **options: Unpack[DuelOptions]) -> DuelAnswer:
     return answer
 
 
-class DesignOptions(TypedDict, total=False):
+class DesignOptions(ScenarioOptions, total=False):
     gpu: Required[str]
-    gpus: int
-    parallel: str
-    weights: str | None
-    kv_cache: str | None
     memory_utilization: float
     drafter: str | None
     acceptance: str | None
-    routing: str | None
     draft_p_min: float | None
-    context: int | str
-    engine: str
-    prices: str | None
-    form: str
-    engine_time: str | None
-    graph_limit: int | None
-    step_ms: float | None
-    sequence_ms: float | None
-    position_us: float | None
-    layer_us: float | None
-    verify_ms: float | None
-    verify_sequence_ms: float | None
-    verify_token_us: float | None
     draft_pass_ms: float | None
     off_ms: float | None
     batch: int
@@ -222,40 +154,25 @@ def design(model: str, **options: Unpack[DesignOptions]) -> DesignAnswer:
     return answer
 
 
-class SimulateOptions(TypedDict, total=False):
+class SimulateOptions(ScenarioOptions, total=False):
     gpu: str
-    gpus: int
-    parallel: str
     placement: str
-    weights: str | None
-    kv_cache: str | None
     memory_utilization: float
     drafter: str | None
     acceptance: str | None
-    routing: str | None
-    context: int | str
-    engine: str
-    prices: str | None
-    form: str
-    engine_time: str | None
-    graph_limit: int | None
-    step_ms: float | None
-    sequence_ms: float | None
-    position_us: float | None
-    layer_us: float | None
-    verify_ms: float | None
-    verify_sequence_ms: float | None
-    verify_token_us: float | None
     draft_pass_ms: float | None
     off_ms: float | None
     policy: str
     qps: float | None
-    users: int | None
+    concurrency: int | None
     trace: str | None
+    hours: Sequence[float] | None
+    hourly_qps: Sequence[float] | None
     requests: int
     burst: int
-    isl: int | str
-    osl: int | str
+    isl: int | str | Mapping[str, float]
+    osl: int | str | Mapping[str, float]
+    categories: Sequence[Mapping[str, Any]]
     bank: str | None
     depth: int
     max_num_seqs: int

@@ -48,6 +48,14 @@ def existing(spec: str) -> Path | None:
         return None
 
 
+def split_detail(spec: str) -> tuple[str, str]:
+    """`NAME[:DETAIL]` or `PATH[:DETAIL]`; an existing path is taken whole, colons included."""
+    if ":" not in spec or os.path.lexists(spec):
+        return spec, ""
+    name, _, detail = spec.rpartition(":")
+    return name, detail
+
+
 def origin(path: Path) -> str:
     """The name of a file in messages."""
     return "standard input" if str(path) in STANDARD_INPUT else str(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from specmargin.errors import nearest_names
 
 _LONGEST_VALUE = 60  # characters of an invalid value that are still shown
 # Messages by Pydantic's error type; other types keep Pydantic's own message.
@@ -54,11 +56,18 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def first_complaint(error: ValueError, *, name: Callable[[str], str] = str) -> str:
-    """Pydantic's first error in one line: field, what is wrong, the value. `name`: a field's name for the user."""
+def first_complaint(error: ValueError, *, name: Callable[[str], str] = str, known: Collection[str] = ()) -> str:
+    """Pydantic's first error in one line: field, what is wrong, the value. `name`: a field's name for the user.
+
+    Of a model with these `known` fields, an unknown one comes first: it may be what is missing, by another name.
+    """
     if not isinstance(error, ValidationError):
         return str(error)
-    return complaint(error.errors()[0], name=name)
+    entries = error.errors()
+    unknown = next((entry for entry in entries if entry["type"] == "extra_forbidden" and len(entry["loc"]) == 1), None)
+    if not known or unknown is None:
+        return complaint(entries[0], name=name)
+    return complaint(unknown, name=name) + nearest_names(str(unknown["loc"][0]), known)
 
 
 def complaint(error: Mapping[str, Any], *, name: Callable[[str], str] = str) -> str:

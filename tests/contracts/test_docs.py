@@ -13,12 +13,12 @@ import yaml
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import run
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.validation.points_schema import Point
+from specmargin.verbs.sweep import SweepFile
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -123,7 +123,6 @@ FILES: dict[str, type[BaseModel]] = {
     "Routing profiles": RoutingFile,
     "Price files": PriceFile,
     "Policy files": PolicyFile,
-    "Scenario files": SimulationFile,
     "Grid files": SweepFile,
     "Measured speed-ups": Point,
 }

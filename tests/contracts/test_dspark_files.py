@@ -174,7 +174,6 @@ def _rounds(confidence: FloatArray, accepted: FloatArray) -> Rounds:
         category_by_round=("all",) * count,
         prompt_by_round=np.arange(count) // 10,
         round_index=np.arange(count) % 10,
-        context_by_round=np.zeros(count),
         drafted_by_round=np.full(count, depth),
         accepted_by_round=accepted.astype(np.int64),
         confidence_by_round_depth=confidence,

@@ -163,4 +163,4 @@ def test_the_commands_work_one_after_another(
     assert json.loads(Path("specmargin-grafana.json").read_text())["panels"]
     assert read_config(Path("mine.sglang.json"))[1] is not None
     adaptive = next(values for values in _settings() if values["mode"] == "adaptive")
-    assert read_policy(tmp_path / adaptive["policy"]).look_ahead is not None
+    assert read_policy(tmp_path / adaptive["policy"]).gate is not None

@@ -14,7 +14,6 @@ from typing import Any, get_args
 import pytest
 
 from specmargin.answers.request_schema import ScenarioRequest, request_options
-from specmargin.answers.simulation_schema import SimulationFile
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
@@ -28,7 +27,7 @@ from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.price import PriceRequest
-from specmargin.verbs.simulate import SimulateRequest
+from specmargin.verbs.simulate.request_schema import SimulateRequest
 
 FIELDS = tuple(ScenarioRequest.model_fields)
 REQUESTS: dict[str, type[ScenarioRequest]] = {
@@ -47,7 +46,18 @@ ASKED = {
     "duel": ["--batch", "300", "--alpha", "0.8"],
     "design": ["--batch", "64", "--experts", "128", "--experts-per-token", "8", "--shared", "0"],
     "coverage": ["--batch", "64", "--positions", "1,8"],
-    "simulate": ["--users", "16", "--requests", "24", "--isl", "200", "--osl", "8", "--policy", "off,fixed:2,schedule"],
+    "simulate": [
+        "--concurrency",
+        "16",
+        "--requests",
+        "24",
+        "--isl",
+        "200",
+        "--osl",
+        "8",
+        "--policy",
+        "off,fixed:2,schedule",
+    ],
 }
 BASE = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "gpus": "2", "parallel": "ep", "prices": "laws", "drafter": "mtp"}
 # Another value for each field, and what else must be said for it to matter.
@@ -112,7 +122,7 @@ def _flag(field: str) -> str:
 def _numbers(value: Any) -> Any:
     """Only what was worked out: numbers, with the names of their fields."""
     if isinstance(value, dict):
-        left_out = ("sources", "description", "context", "gpus", "warnings")
+        left_out = ("sources", "options", "context", "gpus", "warnings")
         return {key: _numbers(part) for key, part in value.items() if key not in left_out}
     if isinstance(value, list):
         return [_numbers(part) for part in value]
@@ -216,6 +226,5 @@ def _parts(annotation: Any) -> set[Any]:
 
 
 def test_files_and_the_page_ask_for_the_same() -> None:
-    assert SimulationFile.model_fields["scenario"].annotation is ScenarioRequest
     assert issubclass(Query, ScenarioRequest)
     assert set(OTHER) == set(FIELDS)

@@ -117,13 +117,8 @@ def test_every_verb_has_a_request_and_a_page(name: str) -> None:
     assert undescribed == []
 
 
-#: Of captures and engines: they import NumPy, and their help pages take a tenth of a second longer.
-_WITH_NUMPY = {"measure vllm", "profile acceptance", "profile routing", "watch"}
-
-
 def test_help_pages_import_neither_numpy_nor_numba() -> None:
-    names = [name for name in verb_names() if name not in _WITH_NUMPY]
-    pages = "; ".join(f"run({name.split()[0]!r}, {[*name.split()[1:], '--help']!r})" for name in names)
+    pages = "; ".join(f"run({name.split()[0]!r}, {[*name.split()[1:], '--help']!r})" for name in verb_names())
     code = f"import sys; from specmargin.cli.main import run; {pages}; "
     code += "sys.exit(' '.join({'numpy', 'numba', 'polars', 'altair', 'fastapi'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Policy files as `specmargin plan --policy` writes them now: price tables and look-aheads, by field."""
+"""Policy files as `specmargin plan --policy` writes them now: price tables and gains of a gate, by field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tests.golden.adapters.controllers import policy_of
+from tests.golden.adapters.controllers import look_ahead_of, policy_of
 from tests.golden.comparison import Table
 
 MAX_BATCH, MAX_DEPTH = 64, 6
@@ -32,6 +32,10 @@ def sample() -> npt.NDArray[np.float64]:
 
 def policy_text(name: str) -> str:
     return policy_of(DRAFTERS[name], sample(), max_batch=MAX_BATCH, max_depth=MAX_DEPTH)
+
+
+def look_ahead_text(name: str) -> str:
+    return look_ahead_of(policy_text(name), sample())
 
 
 def policies_table() -> Table:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tests.golden.files import DATA, write_frame
-from tests.golden.policies import DRAFTERS, MAX_BATCH, MAX_DEPTH, policy_text
+from tests.golden.policies import DRAFTERS, MAX_BATCH, MAX_DEPTH, look_ahead_text, policy_text
 from tests.golden.rounds import (
     INPUTS,
     LEVELS,
@@ -45,6 +45,7 @@ def record() -> None:
     DATA.mkdir(exist_ok=True)
     for name in DRAFTERS:
         (DATA / f"{name}.policy.json").write_text(policy_text(name), encoding="utf-8")
+        (DATA / f"{name}.look_ahead.json").write_text(look_ahead_text(name), encoding="utf-8")
     levels, accepted = _signals(np.random.default_rng(_SEED))
     rows = [row for player in PLAYERS for row in _played(player, levels, accepted)]
     signals = [{"step": step, "survival": drawn.ravel().tolist()} for step, drawn in enumerate(levels)]
@@ -106,10 +107,10 @@ def _played(player: Player, levels: list[IntArray], lengths: list[IntArray]) -> 
 def _seconds(prices: dict[str, Any], drafted: IntArray, verified: IntArray) -> float:
     """By the policy's table, 12% slower and 0.2 ms later."""
     batch, mean = verified.size, float(verified.mean())
-    rest = float(np.interp(mean, np.arange(MAX_DEPTH + 1), prices["rest_by_batch_depth"][batch]))
+    rest = float(np.interp(mean, np.arange(MAX_DEPTH + 1), prices["rest_seconds"][batch]))
     positions = float(np.array(prices["effective_by_depth"])[verified].sum()) / prices["expert_step"]
     experts = float(np.interp(positions, np.arange(len(prices["expert_seconds"])), prices["expert_seconds"]))
-    by_depth = prices["draft_by_batch_depth"]
+    by_depth = prices["draft_seconds"]
     active = [int((drafted > index).sum()) for index in range(int(drafted.max(initial=0)))]
     drafting = sum(float(by_depth[count][index + 1] - by_depth[count][index]) for index, count in enumerate(active))
     return 0.2e-3 + 1.12 * (rest + experts + drafting)

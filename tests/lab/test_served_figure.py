@@ -41,7 +41,7 @@ def _row(index: int) -> ServedRow:
         device="h200",
         weights="fp8",
         expert_weights="fp8",
-        input_tokens=1024,
+        prompt_tokens=1024,
         output_tokens=1024,
         concurrency=8,
         layout=Layout(gpus=8),

@@ -6,7 +6,6 @@ import shlex
 
 import pytest
 
-from specmargin.formats import ENGINES
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -24,11 +23,11 @@ def test_vllm_takes_the_commands(gpus: int, parallel: str, load: dict[str, objec
 
     fields = {"model": "qwen3-30b-a3b", "gpu": "h200", "prices": "laws", "gpus": gpus, "parallel": parallel, **load}
     answer = drafter_plans(PlanRequest.model_validate(fields))[0]
-    command = shlex.split(serve_json(answer, ENGINES["vllm"])["command"])
+    command = shlex.split(serve_json(answer)["command"])
     assert command[:2] == ["vllm", "serve"]
     served = make_arg_parser(FlexibleArgumentParser()).parse_args(command[2:])
     assert "Qwen3-30B-A3B" in served.model_tag and served.speculative_config is not None
-    check = shlex.split(check_json(answer, ENGINES["vllm"], *row_and_range(answer, 16))["command"])
+    check = shlex.split(check_json(answer, *row_and_range(answer, 16))["command"])
     assert check[:3] == ["vllm", "bench", "serve"]
     parser = FlexibleArgumentParser()
     add_cli_args(parser)

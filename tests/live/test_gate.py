@@ -4,6 +4,7 @@ streams and events are stand-ins, as in vLLM's own tests."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.live.gate_messages import RETURNED, WHOLE, GateOrder, Returned, expectation
+from specmargin.live.gate_messages import RETURNED, GateOrder, Returned, expectation
 from specmargin.live.gate_prices import GatePrices, gate_prices
 from specmargin.live.guard import Guard
+from specmargin.live.hooks import around
 from specmargin.live.policy_schema import policy_text
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Curve, GateKind
@@ -151,7 +153,6 @@ def test_the_whole_loop_gates_and_learns(tmp_path: Path) -> None:
     assert kernel is not None
     table = kernel.rules.table
     for step in range(120):
-        driver.begin()
         depth = driver.draft_depth(ids) or 0
         manager.order = driver.gate_order(6, depth)
         _add(manager, 6, confidence)
@@ -187,7 +188,7 @@ def test_sure_drafts_are_verified_whole_and_hopeless_ones_not_at_all() -> None:
 def test_a_probe_is_verified_whole_within_what_one_chunk_of_logits_holds() -> None:
     manager = _manager(per_position=1e-2)
     tokens, drafts = _add(manager, 4, 0.01)
-    manager.order = WHOLE
+    manager.order = GateOrder(gated=False)
     assert manager.get_num_tokens(tokens, drafts) == 4 * (1 + DEPTH)
     manager._max_total_logits = 10
     assert manager.get_num_tokens(tokens, drafts) == 10
@@ -429,6 +430,18 @@ def test_the_hooks_fit_this_vllm() -> None:
         assert line in called
 
 
+def test_the_hooks_are_installed_with_the_worker_extension() -> None:
+    importlib.import_module("specmargin.live.vllm.worker")
+    hooked = {
+        second: ["maybe_create_adaptive_verification_manager"],
+        second.GPUModelRunner: ["initialize_kv_cache", "execute_model", "sample", "capture_model"],
+        async_utils.AsyncOutput: ["__init__", "get_output"],
+    }
+    for owner, names in hooked.items():
+        for name in names:
+            assert len(getattr(owner, name).specmargin_hooks) == 1, name
+
+
 def test_what_was_verified_comes_back_with_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_utils, "stream", lambda *_: contextlib.nullcontext())
 
@@ -445,19 +458,14 @@ def test_what_was_verified_comes_back_with_the_output(monkeypatch: pytest.Monkey
             output = async_utils.SamplerOutput(torch.zeros(3, DEPTH + 1), None, None, sampled, rejected)
             return output, sampled, rejected
 
-    class Output(async_utils.AsyncOutput):  # type: ignore[misc, name-defined]
-        pass
-
-    returns._wrap_output(Output)
-    monkeypatch.setattr(returns, "_wrap_output", lambda _: None)
-    returns.install(Runner)
+    around(Runner, "sample")(returns.sample_with_signals)
     runner = Runner()
     runner.adaptive_verification.order = GateOrder(confidences=True)
     runner.adaptive_verification.guard.faults["gate budget"] = 2
     batch = SimpleNamespace(idx_mapping=torch.tensor([4, 0, 2]), num_draft_tokens_per_req=np.full(3, DEPTH))
     sampler_output, sampled, _ = runner.sample(None, batch, None)
     stream = _Event()
-    async_output = Output(
+    async_output = async_utils.AsyncOutput(
         model_runner_output=SimpleNamespace(
             req_ids=["a", "b", "c"], prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}
         ),

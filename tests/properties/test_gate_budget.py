@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmargin.errors import EngineError
-from specmargin.live.gate_messages import WHOLE, GateOrder
+from specmargin.live.gate_messages import GateOrder
 from specmargin.live.gate_prices import GatePrices, StepDrafts
 from specmargin.policies.kernel.budget import ranking_confidences, ranking_keys
 from specmargin.policies.kernel.prices import PriceTable
@@ -128,7 +128,7 @@ def test_what_is_no_probability_is_not_verified(seed: int) -> None:
 def test_a_probe_is_whole_but_for_what_the_engine_can_verify() -> None:
     generator = np.random.default_rng(1)
     drafts = _drafts(generator, most=3)
-    assert _prices(generator).budget(drafts, WHOLE) == min(3, int(drafts.drafted.sum()))
+    assert _prices(generator).budget(drafts, GateOrder(gated=False)) == min(3, int(drafts.drafted.sum()))
 
 
 def test_a_batch_outside_the_prices_is_left_to_the_engine() -> None:

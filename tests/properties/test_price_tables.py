@@ -16,10 +16,9 @@ from specmargin.live.policy_schema import TableFile
 from specmargin.modes import Parallel
 from specmargin.policies.policy import ScheduledDepth
 from specmargin.policies.tables import scenario_table
-from specmargin.prices.drafters import Drafter, HeadDrafter, OverlappedDrafter
+from specmargin.prices.drafters import Drafter
 from specmargin.prices.model import EngineTime
 from specmargin.routing.profile import UNIFORM
-from specmargin.sources import assumed
 from tests.scenarios import scenario
 
 engine_times = st.builds(
@@ -72,6 +71,5 @@ def test_the_table_is_the_plans_grid(
     assert (written.graph_depth_by_batch == table.graph_depth_by_batch).all()
 
 
-def _overlapped(inner: Drafter) -> OverlappedDrafter:
-    assert isinstance(inner, HeadDrafter)
-    return OverlappedDrafter(name="overlapped", inner=inner, hit_rate=0.7, source=assumed("test"))
+def _overlapped(inner: Drafter) -> Drafter:
+    return replace(inner, name="overlapped", hit_rate=0.7)

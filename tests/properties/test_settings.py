@@ -52,8 +52,8 @@ def test_one_depth_for_each_batch_whoever_asks(priced: Pricer, setting: Setting,
     """By grid, by batches and by one batch; a grid that is deeper than the setting changes nothing."""
     grid = priced.grid(batches, setting.max_depth + more)
     depths = setting.depths(grid)
+    assert depths.tolist() == [int(setting.depths_at(priced, [batch])[0]) for batch in batches]
     assert depths.tolist() == setting.depths_at(priced, batches).tolist()
-    assert depths.tolist() == [setting.depth_at(priced, batch) for batch in batches]
     assert 0 <= depths.min() <= depths.max() <= setting.held_depth(grid) <= setting.max_depth
 
 
@@ -84,7 +84,7 @@ def test_goodput_is_that_of_its_depths_or_of_no_speculation(
         assert setting.goodput(grid).tolist() == grid.no_spec_goodput.tolist()
         assert setting.largest_batch(priced, 0) == priced.no_spec_largest_batch
     else:
-        wanted = [grid.goodput[i, setting.depth_at(priced, batch)] for i, batch in enumerate(batches)]
+        wanted = [grid.goodput[i, depth] for i, depth in enumerate(setting.depths_at(priced, batches))]
         assert setting.goodput(grid).tolist() == wanted
 
 

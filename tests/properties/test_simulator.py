@@ -19,7 +19,7 @@ from specmargin.modes import POLICIES as NAMES
 from specmargin.policies.kernel.prices import locate, ragged_parts
 from specmargin.prices.model import EngineTime
 from specmargin.simulator.costs import prefill_seconds
-from specmargin.simulator.engine import EngineSettings, kv_budget
+from specmargin.simulator.engine import BLOCK_TOKENS, EngineSettings, kv_budget
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank, captured_rounds
 from specmargin.simulator.run import simulate, tables_of
@@ -60,13 +60,6 @@ def small(max_seqs: int = 8, tokens: int = 96) -> Serving:
     return serving(engine=engine, bank=signals(), drafter="eagle")
 
 
-@cache
-def shared_tables(max_seqs: int, tokens: int) -> StepTables:
-    base = small(max_seqs, tokens)
-    longest = replace(base.workload, prompt=UniformLength(least=1, most=900), output=UniformLength(least=1, most=90))
-    return tables_of(replace(base, workload=longest))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
     """The parameters of a serving."""
@@ -92,7 +85,6 @@ class Drawn:
             engine=replace(base.engine, kv_blocks=self.blocks),
             policy=self.policy,
             seed=self.seed,
-            tables=shared_tables(*self.limits),
         )
         return replace(drawn, **changes)
 
@@ -123,7 +115,7 @@ def served(load: Drawn, **changes: Any) -> Result:
     except ScenarioError:
         requests = draw(serving.workload, serving.seed)
         whole_blocks = load.blocks - 1  # drafts take less than one
-        assert (requests.prompt_tokens + requests.output_tokens).min() > whole_blocks * serving.engine.block_tokens
+        assert (requests["prompt_tokens"] + requests["output_tokens"]).min() > whole_blocks * BLOCK_TOKENS
         reject()
 
 
@@ -135,21 +127,21 @@ def test_nothing_is_lost(load: Drawn) -> None:
     summary, requests = result.summary(), result.requests
     finished = result.finished
     # Every request finishes, or is refused because it could never fit.
-    assert summary["finished"] + summary["refused"] == requests.count == int(finished.sum()) + summary["refused"]
+    assert summary["finished"] + summary["refused"] == requests.size == int(finished.sum()) + summary["refused"]
     kv, lookahead = result.kv, result.kv.lookahead_tokens
     fits = [
         kv.needed(int(p + o) + lookahead) <= kv.blocks
-        for p, o in zip(requests.prompt_tokens, requests.output_tokens, strict=True)
+        for p, o in zip(requests["prompt_tokens"], requests["output_tokens"], strict=True)
     ]
     assert finished.tolist() == fits
     # Tokens in equal tokens out.
-    assert summary["committed"] == int(requests.output_tokens[finished].sum())
-    assert summary["prefilled"] >= int(requests.prompt_tokens[finished].sum())
-    assert (summary["prefilled"] == int(requests.prompt_tokens[finished].sum())) == (summary["preemptions"] == 0)
+    assert summary["committed"] == int(requests["output_tokens"][finished].sum())
+    assert summary["prefilled"] >= int(requests["prompt_tokens"][finished].sum())
+    assert (summary["prefilled"] == int(requests["prompt_tokens"][finished].sum())) == (summary["preemptions"] == 0)
     assert summary["drafted"] >= summary["verified"] >= summary["accepted"] >= 0
     # Blocks in use never exceed the total, and all are freed.
     assert result.totals.peak_blocks <= kv.blocks
-    assert result.free_blocks == kv.blocks
+    assert result.engine.free_blocks == kv.blocks
     # Time runs forwards, and is either busy or idle.
     steps = result.step_columns()
     starts, seconds = steps["start_seconds"], steps["seconds"]
@@ -161,8 +153,8 @@ def test_nothing_is_lost(load: Drawn) -> None:
     assert (positions <= result.serving.engine.max_num_batched_tokens).all()
     assert (positions > 0).all()
     assert result.totals.clock == pytest.approx(summary["busy_seconds"] + summary["idle_seconds"], rel=1e-9)
-    assert (result.first_token[finished] > result.arrival[finished]).all()
-    assert (result.finish[finished] >= result.first_token[finished]).all()
+    assert (result.requests["first_token_seconds"][finished] > result.requests["arrival_seconds"][finished]).all()
+    assert (result.requests["finish_seconds"][finished] >= result.requests["first_token_seconds"][finished]).all()
     # The components add up to the busy time.
     assert sum(result.seconds_by_component().values()) == pytest.approx(summary["busy_seconds"], rel=1e-6)
     assert summary["committed"] == int(steps["committed"].sum())
@@ -185,7 +177,7 @@ def test_a_draft_is_verified_one_step_after_it_was_chosen(load: Drawn, depth: in
 def test_the_same_seed_gives_the_same_bytes(load: Drawn) -> None:
     one, two = served(load), served(load)
     assert one.steps.tobytes() == two.steps.tobytes()
-    assert one.finish.tobytes() == two.finish.tobytes()
+    assert one.requests["finish_seconds"].tobytes() == two.requests["finish_seconds"].tobytes()
     assert one.timeline() == two.timeline()
 
 
@@ -207,7 +199,7 @@ def test_compiled_policies_are_the_policies_themselves(load: Drawn, policy: str)
     compiled = served(load, policy=policy)
     called = served(load, policy=policy, compiled=False)
     np.testing.assert_array_equal(compiled.steps, called.steps)
-    np.testing.assert_array_equal(compiled.finish, called.finish)
+    np.testing.assert_array_equal(compiled.requests["finish_seconds"], called.requests["finish_seconds"])
 
 
 # --- none, off and depth 0 ---
@@ -227,7 +219,7 @@ def test_no_speculation_is_depth_0_with_a_free_drafter_that_takes_no_memory(mode
     base = replace(dense(), pricer=serving(model=model, drafter="free").pricer)
     none, zero = (simulate(replace(base, policy=name), log_steps=True) for name in ("none", "fixed:0"))
     np.testing.assert_array_equal(none.steps, zero.steps)
-    np.testing.assert_array_equal(none.finish, zero.finish)
+    np.testing.assert_array_equal(none.requests["finish_seconds"], zero.requests["finish_seconds"])
     assert none.kv == zero.kv
 
 
@@ -271,7 +263,8 @@ def test_speculation_takes_memory_whether_it_is_used_or_not() -> None:
 )
 def test_tables_price_ragged_and_mixed_steps_as_the_scenario_does(depths: list[int], context: int, prompt: int) -> None:
     base = small(32, 700)
-    tables = shared_tables(32, 700)
+    longest = replace(base.workload, prompt=UniformLength(least=1, most=900), output=UniformLength(least=1, most=90))
+    tables = tables_of(replace(base, workload=longest))
     batch, extra = len(depths), sum(depths)
     effective = float(tables.effective_by_category[0, depths].sum())
     from_tables = _decode_seconds(tables, batch, extra, effective, float(context))

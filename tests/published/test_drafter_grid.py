@@ -21,10 +21,10 @@ from specmargin.catalog.lookup import bundled_model, find_device
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.modes import RooflineForm
-from specmargin.prices.drafters import HeadDrafter
+from specmargin.prices.drafters import Drafter
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Scope
-from specmargin.routing.profile import UniformWithReplacement
+from specmargin.routing.profile import WITH_REPLACEMENT
 from specmargin.sources import published
 from specmargin.step import FloatArray
 from tests.data import read_published
@@ -125,13 +125,10 @@ def _target() -> Architecture:
 
 
 def _head(kind: str, target: Architecture) -> DraftHead:
-    drafter = find_drafter(kind, target).drafter
-    assert isinstance(drafter, HeadDrafter)
-    groups = tuple(
-        LayerGroup(layer=replace(group.layer, attention=None), count=group.count) for group in drafter.head.groups
-    )
-    fusion = () if kind == "mtp" else drafter.head.fusion
-    return replace(drafter.head, groups=groups, fusion=fusion)
+    head = find_drafter(kind, target).drafter.runs
+    assert isinstance(head, DraftHead)
+    groups = tuple(LayerGroup(layer=replace(group.layer, attention=None), count=group.count) for group in head.groups)
+    return replace(head, groups=groups, fusion=() if kind == "mtp" else head.fusion)
 
 
 def _survival(histogram: list[float]) -> Survival:
@@ -142,12 +139,13 @@ def _survival(histogram: list[float]) -> Survival:
 
 def grid_scenario(kind: str, histogram: list[float]) -> Scenario:
     target, device = _target(), find_device("b200")
+    head = _head(kind, target)
     return Scenario(
         architecture=target,
         device=device,
         prices=Roofline(device=device, form=RooflineForm.WHOLE_STEP),
-        routing=UniformWithReplacement(),
-        drafter=HeadDrafter(name=kind, head=_head(kind, target)),
+        routing=WITH_REPLACEMENT,
+        drafter=Drafter(name=kind, runs=head, source=head.source),
         survival=_survival(histogram),
         context=512,
         scope=Scope(sampling=False, state_writes=False, draft_catch_up=False),

@@ -10,8 +10,9 @@ import pytest
 
 from specmargin.catalog.lookup import find_model
 from specmargin.catalog.prices import measured_file
+from specmargin.errors import InputError
 from specmargin.measure.fit import fit_steps, judge
-from specmargin.measure.gpu.laws import KernelReport, expert_times, kernel_report, turnings
+from specmargin.measure.gpu.laws import KernelReport, kernel_report
 from specmargin.measure.gpu.shapes import shapes_of
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.validation.sources import measured_rows
@@ -130,43 +131,14 @@ def kernels() -> KernelReport:
     return kernel_report(records, shapes_of(find_model("qwen3-30b-a3b")), "h200")
 
 
-def test_time_follows_distinct_experts_not_positions(kernels: KernelReport) -> None:
-    """Equal distinct experts: under 10% between 1 and 16 positions. Equal positions: a straight line."""
-    assert kernels.experts is not None
-    for by_positions in kernels.experts.growth.values():
-        few = [value for positions, value in by_positions.items() if positions <= 16]
-        assert max(few) / min(few) < 1.10
-    assert kernels.experts.straightness[16] <= 0.06
-    assert kernels.experts.straightness[32] <= 0.06
-    assert kernels.experts.bytes_per_second[16] == pytest.approx(4.5e12, rel=0.05)
-
-
-def test_time_grows_with_positions_once_experts_are_compute_bound(kernels: KernelReport) -> None:
-    """Few experts with many positions each turn into dense products."""
-    assert kernels.experts is not None
-    assert kernels.experts.growth[8][64] > 1.5
-    assert kernels.experts.growth[128][256] < 1.15
-
-
-def test_queries_are_nearly_free_for_grouped_attention_and_not_for_latent(kernels: KernelReport) -> None:
-    turns = {(turn.kind, turn.context, turn.batch): turn for turn in kernels.turnings}
-    for context in (1024, 8192, 65536):
-        assert turns["grouped", context, 1].relative[2] < 1.05
-    assert turns["latent", 65536, 4].relative[8] > 4.0
-    assert turns["grouped", 8192, 16].predicted_turn == pytest.approx(20.2, rel=0.02)
-    assert turns["latent", 8192, 16].predicted_turn < 1.0  # bound by compute from the first query on
-    assert 1.0 < (turns["latent", 8192, 16].measured_turn or 0.0) < 2.5
-
-
 def test_the_shipped_laws_are_those_of_the_rows(kernels: KernelReport) -> None:
     shipped = {law["operation"]: law for law in _recorded("kernels-h200")["laws"]}
     for law in kernels.file["laws"]:
         assert law["bytes_per_second"] == pytest.approx(shipped[law["operation"]]["bytes_per_second"], rel=0.02)
 
 
-def test_shapes_and_reports_need_enough_rows() -> None:
-    shapes = shapes_of(find_model("qwen3-30b-a3b"))
-    assert shapes.experts is not None
-    assert expert_times([], shapes.experts).growth == {}
-    rows = [row for row in _recorded("kernels-h200")["rows"] if row["operation"] in ("copy", "product")]
-    assert turnings(rows, shapes) == []
+def test_a_report_needs_a_finished_measurement() -> None:
+    values = _recorded("kernels-h200")
+    few = [{"record": "row", **row} for row in values["rows"] if row.get("when") != "after"]
+    with pytest.raises(InputError, match="run the same command again to continue"):
+        kernel_report([{"record": "gpu", **values["conditions"]}, *few], shapes_of(find_model("qwen3-30b-a3b")), "h200")

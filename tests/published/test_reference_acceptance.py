@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from scipy.optimize import isotonic_regression
 
 from specmargin.acceptance.bank import Rounds, read_bank
-from specmargin.acceptance.calibration import calibration_lines
+from specmargin.acceptance.calibration import Tokens, held_out_quality
 from specmargin.acceptance.estimate import product_limit, survival_estimate
 from specmargin.policies.policy import RaggedGate
 from specmargin.policies.study.ladder import OURS, Contest, LadderRow, ladder
@@ -47,17 +50,48 @@ def test_the_bank_as_it_is_described(rounds: Rounds) -> None:
     assert 1.0 < means["prose"] < 1.35
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsotonicByDepth:
+    """The usual alternative: one non-decreasing function of confidence per depth."""
+
+    confidence_by_depth: tuple[FloatArray, ...]
+    probability_by_depth: tuple[FloatArray, ...]
+
+    @classmethod
+    def fit(cls, tokens: Tokens) -> IsotonicByDepth:
+        confidences, probabilities = [], []
+        for depth in range(int(tokens.depth.max()) + 1):
+            own = tokens.depth == depth
+            levels, level, count = np.unique(tokens.confidence[own], return_inverse=True, return_counts=True)
+            share = np.bincount(level, weights=tokens.accepted[own]) / count  # equal confidences are one point
+            rising = isotonic_regression(share, weights=count.astype(np.float64)).x
+            confidences.append(levels)
+            probabilities.append(np.clip(rising, 0.005, 0.995))
+        return cls(confidence_by_depth=tuple(confidences), probability_by_depth=tuple(probabilities))
+
+    def probability(self, tokens: Tokens) -> FloatArray:
+        probability = np.empty(tokens.depth.size)
+        for depth in np.unique(tokens.depth):
+            own = tokens.depth == depth
+            d = min(int(depth), len(self.confidence_by_depth) - 1)
+            probability[own] = np.interp(
+                tokens.confidence[own], self.confidence_by_depth[d], self.probability_by_depth[d]
+            )
+        return probability
+
+
 def test_calibration(rounds: Rounds) -> None:
     """15 bins of equal mass, 20 splits by request: at most 0.02 at depth 1 and 0.03 at depth 4 (raw: about 0.09 and
     0.05); log loss below raw and below isotonic by depth, at every depth."""
-    lines = {line.depth: line for line in calibration_lines(rounds, splits=20)}
-    for depth, line in lines.items():
-        print(depth, line)
-        assert line.calibrated.log_loss < line.raw.log_loss
-        assert line.calibrated.log_loss < line.isotonic.log_loss
-    assert lines[1].raw.calibration_error > 0.07
-    assert lines[1].calibrated.calibration_error <= 0.02
-    assert lines[4].calibrated.calibration_error <= 0.03
+    by_depth = held_out_quality(rounds, splits=20, others={"isotonic": IsotonicByDepth.fit})
+    assert list(by_depth) == list(range(1, rounds.depth + 1))
+    for depth, held_out in by_depth.items():
+        print(depth, held_out)
+        assert held_out["calibrated"].log_loss < held_out["raw"].log_loss
+        assert held_out["calibrated"].log_loss < held_out["isotonic"].log_loss
+    assert by_depth[1]["raw"].calibration_error > 0.07
+    assert by_depth[1]["calibrated"].calibration_error <= 0.02
+    assert by_depth[4]["calibrated"].calibration_error <= 0.03
 
 
 def test_ladder(rows: dict[tuple[int, str], LadderRow]) -> None:
@@ -118,7 +152,6 @@ def test_rounds_cut_short_are_censored(rounds: Rounds) -> None:
         category_by_round=rounds.category_by_round,
         prompt_by_round=rounds.prompt_by_round,
         round_index=rounds.round_index,
-        context_by_round=rounds.context_by_round,
         drafted_by_round=depth,
         accepted_by_round=np.minimum(rounds.accepted_by_round, depth),
         confidence_by_round_depth=rounds.confidence_by_round_depth,

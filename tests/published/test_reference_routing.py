@@ -13,7 +13,6 @@ from specmargin.modes import Placement
 from specmargin.routing.capture import open_captures
 from specmargin.routing.capture_profile import build_profile
 from specmargin.routing.counts import count
-from specmargin.routing.groups import grouping_savings
 from specmargin.routing.placement import busiest_by_layer, rank_by_layer_expert
 from specmargin.routing.schema import RoutingFile, as_text, parse_routing
 from specmargin.step import IntArray, Step
@@ -123,13 +122,6 @@ def test_categories_mix(file: RoutingFile, rounds: dict[str, Masks]) -> None:
     assert abs(mean - distinct.mean()) < 4.0 * error
     alone = [file.category(name).mean_by_layer(step).mean() for name in ("cpp", "prose")]
     assert mean > max(alone)
-
-
-def test_grouping_saves_a_little_and_never_more_than_an_oracle() -> None:
-    lines = grouping_savings(open_captures([str(REFERENCE_BANK)]), experts=64)
-    assert [line.batch for line in lines] == [2, 4, 8, 16]
-    for line in lines:
-        assert 0.0 < line.saving < line.oracle_saving < 0.25
 
 
 def test_a_profile_is_small_and_keeps_its_uncertainty(file: RoutingFile) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("scipy")
+
+from lab.fits.routing import independent_positions
+
 from specmargin.architecture.types import ExpertPool
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories, bundled_routing
 from specmargin.decisions.amdahl import amdahl_ratio
 from specmargin.decisions.duel import duel
-from specmargin.routing.curves import independent_positions
 from specmargin.routing.local import from_curves
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import assumed

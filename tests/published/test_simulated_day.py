@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from specmargin.answers.simulation_schema import read_simulation
-from specmargin.answers.simulations import serving_of
 from specmargin.simulator.results import Result
-from specmargin.simulator.run import simulate, with_tables
+from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import RateSchedule
+from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
+from specmargin.verbs.simulate.serving import serving_of
 from tests.conftest import ROOT
 from tests.data import REFERENCE_BANK
 
@@ -27,19 +27,18 @@ OTHERS = ("none", "fixed:1", "fixed:2", "fixed:3", "fixed:4")
 
 def _day(bank: Path | None) -> Serving:
     path = ROOT / "examples" / "day.toml"
-    described = read_simulation(path).model_copy(update={"bank": None if bank is None else str(bank)})
-    serving = serving_of(described, path.parent)
+    serving = serving_of(*completed(SimulateRequest(model=str(path), bank=None if bank is None else str(bank))))
     arrivals = serving.workload.arrivals
     assert isinstance(arrivals, RateSchedule)
     assert arrivals.hours[-1] == 24.0
     short = replace(arrivals, hours=tuple(hour / SHORTER for hour in arrivals.hours))
-    return with_tables(replace(serving, workload=replace(serving.workload, arrivals=short)))
+    return replace(serving, workload=replace(serving.workload, arrivals=short))
 
 
 def _median_tpot_by_hour(result: Result) -> list[float]:
-    several = result.finished & (result.requests.output_tokens > 1)
-    tpot = (result.finish - result.first_token) / np.maximum(result.requests.output_tokens - 1, 1)
-    hour_by_request = (result.arrival * SHORTER // 3600.0).astype(np.int64)
+    tpot = result.tpot_by_request
+    several = np.isfinite(tpot)
+    hour_by_request = (result.requests["arrival_seconds"] * SHORTER // 3600.0).astype(np.int64)
     return [float(np.median(tpot[several & (hour_by_request == hour)])) for hour in range(24)]
 
 
@@ -47,7 +46,7 @@ def test_the_controller_follows_the_day_and_beats_every_fixed_depth() -> None:
     day = _day(REFERENCE_BANK)
     controller = simulate(replace(day, policy="controller"))
     others = {name: simulate(replace(day, policy=name)) for name in OTHERS}
-    assert controller.summary()["finished"] == controller.requests.count
+    assert controller.summary()["finished"] == controller.requests.size
     for name, result in others.items():
         assert controller.busy_goodput > result.busy_goodput, name
     best = np.min([_median_tpot_by_hour(result) for result in others.values()], axis=0)

@@ -14,7 +14,7 @@ import pytest
 from specmargin.decisions.pricer import Pricer
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import drawn_rounds
-from specmargin.simulator.run import simulate, tables_of
+from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import ClosedLoop, FixedLength, Workload
 from tests.data import read_published
@@ -54,7 +54,6 @@ def test_served_goodput_and_depths_are_the_published_ones(kind: str, deepest: in
     acceptance = read_published("acceptance-by-dataset.json")
     histogram = acceptance[kind]["datasets"]["speedbench/all"]["hist"]
     base = _serving(kind, histogram, deepest, 1)
-    base = replace(base, tables=tables_of(base))
     fixed = {row["gamma"]: row["goodput"] for row in cells["fixed"]}
     worst = 0.0
     for index, users in enumerate(CONCURRENCY):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.acceptance.calibration import Logistic
+from specmargin.acceptance.schema import CalibratorFile
 from specmargin.live.board import Board
 from specmargin.live.capture import Identity
 from specmargin.live.driver import Driver
@@ -34,23 +34,26 @@ def table() -> PriceTable:
     return study_table(by_pass=False, max_batch=8, max_depth=DEPTH)
 
 
-def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH) -> PolicyFile:
+def sample() -> FloatArray:
+    return np.asarray(np.cumprod(np.random.default_rng(0).beta(3.0, 1.0, (64, DEPTH)), axis=1))
+
+
+def policy_file(*, gated: bool = True, calibrator_depths: int = DEPTH, acceptance: float = 0.8) -> PolicyFile:
     """Prices of the study; a calibrator that changes confidences little."""
     d = calibrator_depths
     weights = np.zeros(2 * d + 15)
     weights[d] = 4.0  # log-odds of the confidence
-    sample: FloatArray = np.asarray(np.cumprod(np.random.default_rng(0).beta(3.0, 1.0, (64, DEPTH)), axis=1))
     return make_policy(
         table=table(),
-        survival=0.8 ** np.arange(1.0, DEPTH + 1.0),
+        survival=acceptance ** np.arange(1.0, DEPTH + 1.0),
         schedule=[(1, 2, 3), (3, 8, 1)],
         model="target",
         drafter="model",
         device="test",
         context=512.0,
         sources={"prices": "assumed: test"},
-        calibrator=Logistic(weights=weights, depths=d, rich=True) if gated else None,
-        sample=sample if gated else None,
+        calibrator=CalibratorFile(weights=weights.tolist(), depths=d) if gated else None,
+        sample=sample() if gated else None,
     )
 
 

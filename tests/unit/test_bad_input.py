@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.answers.simulation_schema import SimulationFile, SweepFile
+from specmargin.catalog.bundled import read_bundled
 from specmargin.catalog.lookup import find_model
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.policy_schema import PolicyFile
@@ -25,7 +25,8 @@ from specmargin.verbs.design import DesignRequest
 from specmargin.verbs.duel import DuelRequest
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.price import PriceRequest
-from specmargin.verbs.simulate import SimulateRequest
+from specmargin.verbs.simulate.request_schema import SimulateRequest
+from specmargin.verbs.sweep import SweepFile
 from tests import command_line
 from tests.command_line import Ended
 
@@ -56,10 +57,7 @@ SURVIVAL: dict[str, Any] = {
 
 
 def config(name: str = DENSE) -> str:
-    from specmargin.catalog import lookup  # noqa: PLC0415
-
-    entry = json.loads((lookup._FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
-    return json.dumps(entry["config"])
+    return json.dumps(read_bundled(f"models/{name}.json")["config"])
 
 
 @pytest.fixture
@@ -86,8 +84,10 @@ def files(tmp_path: Path) -> Path:
         "card.toml": DEVICE.replace("141e9", '"large"'),
         "typo.toml": DEVICE + "memory = 3\n",
         "keys.toml": DEVICE.replace("bf16", "bf17"),
-        "run.toml": '[scenario]\nmodel = "x"\ngpu = "h200"\n[workload]\nusers = "many"\nrequests = 3\n',
-        "grid.toml": '[base.scenario]\nmodel = "x"\ngpu = "h200"\n[base.workload]\nusers = 1\nrequests = 1\n[grid]\n',
+        "run.toml": 'model = "x"\ngpu = "h200"\nconcurrency = "many"\nrequests = 3\n',
+        "old.toml": '[scenario]\nmodel = "x"\ngpu = "h200"\n[workload]\nrequests_per_second = 3\n',
+        "rates.toml": 'model = "x"\ngpu = "h200"\nrequests_per_second = 3\n',
+        "grid.toml": '[base]\nmodel = "x"\ngpu = "h200"\nconcurrency = 1\nrequests = 1\n[grid]\n',
         "mine.rows.jsonl": "something else\n",
         "rounds.csv": "commits,category\n3,a\nx,b\n",
         "layers.json": json.dumps(json.loads(config()) | {"num_hidden_layers": -3}),
@@ -128,7 +128,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("models", "foo", "--json"), ("no bundled model has 'foo' in its name",)),
     (("models", "qwen3-7b"), ("nearest: ",)),
     ((*SIMULATE, "--qps", "1", "--isl", "10m"), ("no request fits", "10,485,960", "--isl")),
-    ((*SIMULATE, "--qps", "1", "--isl", "100000000"), ("--isl must be at most 16,777,216",)),
+    ((*SIMULATE, "--qps", "1", "--isl", "100000000"), ("--isl: must be 1 to 16,777,216 tokens, got 100000000",)),
     ((*PLAN, "--policy", ""), ("--policy has an empty value", "leave it out")),
     ((*PLAN, "--policy="), ("--policy has an empty value",)),
     ((*SIMULATE, "--qps", "1", "--policy", ""), ("--policy has an empty value",)),
@@ -162,7 +162,9 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*SIMULATE, "--trace", "words.csv"), ("words.csv: the columns", "must hold numbers")),
     ((*SIMULATE, "--trace", "empty.csv"), ("empty.csv: is empty",)),
     ((*SIMULATE, "--trace", "numbers.jsonl"), ("numbers.jsonl: line 1 is not a JSON object",)),
-    (("simulate", "run.toml"), ("run.toml: workload.users must be a whole number, got 'many'",)),
+    (("simulate", "run.toml"), ("run.toml: concurrency must be a whole number, got 'many'",)),
+    (("simulate", "old.toml"), ("old.toml: scenario is not a known field",)),
+    (("simulate", "rates.toml"), ("rates.toml: requests_per_second is not a known field; nearest: requests",)),
     (("sweep", "empty.toml"), ("empty.toml: is empty",)),
     (("sweep", "object.json"), ("object.json: not valid TOML",)),
     (("sweep", "run.toml"), ("run.toml: base is missing",)),
@@ -222,7 +224,7 @@ def test_one_sentence_with_the_file_and_the_fix(
 
 
 def test_a_sweep_in_which_every_cell_fails_fails(run: Callable[..., Ended], tmp_path: Path) -> None:
-    base = 'base.scenario = {model = "nope", gpu = "h200"}\nbase.workload = {users = 1, requests = 1}\n'
+    base = 'base = {model = "nope", gpu = "h200", concurrency = 1, requests = 1}\n'
     (tmp_path / "grid.toml").write_text(base + 'grid.policy = ["none"]\n')
     ended = run("sweep", "grid.toml", "--workers", "1")
     assert ended.code == 1
@@ -286,7 +288,6 @@ MODELS: tuple[type[BaseModel], ...] = (
     RoutingFile,
     Settings,
     SimulateRequest,
-    SimulationFile,
     SweepFile,
 )
 WRONG: tuple[Any, ...] = (None, True, 3, 2.5, -1e300, "word", "", [], ["a"], {"a": 1}, {1: 2}, [[]], float("nan"))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from specmargin.formats import ENGINES
-from specmargin.formats.commands import COMMANDS
 from specmargin.verbs.plan.commands import check_json, serve_json, served_model
 from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -32,24 +31,19 @@ def planned(**changes: object):  # type: ignore[no-untyped-def]
     return drafter_plans(PlanRequest.model_validate(fields))[0]
 
 
-def commands(answer, engine: str, batch: int = 16) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[no-untyped-def]
-    form = ENGINES[engine]
-    return serve_json(answer, form), check_json(answer, form, *row_and_range(answer, batch))
+def commands(answer, batch: int = 16) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[no-untyped-def]
+    return serve_json(answer), check_json(answer, *row_and_range(answer, batch))
 
 
 def flags(command: object) -> set[str]:
     return set(re.findall(r"(?<!\S)--[a-z][\w-]*", str(command)))
 
 
-def test_every_engine_has_commands() -> None:
-    assert set(COMMANDS) == set(ENGINES)
-
-
 @pytest.mark.parametrize("engine", list(ENGINES))
 @pytest.mark.parametrize(("gpus", "parallel"), [(1, "tp"), (8, "tp"), (8, "ep"), (8, "dp-ep")])
 def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int, parallel: str) -> None:
     answer = planned(engine=engine, gpus=gpus, parallel=parallel)
-    serve, check = commands(answer, engine)
+    serve, check = commands(answer)
     for command in (serve["command"], check["command"]):
         assert "\n" not in str(command) and shlex.split(str(command))
     everything = f"{serve['command']}\n{serve['file_text']}"
@@ -65,7 +59,7 @@ def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int
 def test_sglang_declares_every_option(parallel: str, qps: float | None) -> None:
     load = {} if qps is None else {"qps": qps, "isl": 500, "osl": 100}
     changes = {"weights": "fp8", "kv_cache": "fp8", "memory_utilization": 0.8}
-    serve, check = commands(planned(engine="sglang", gpus=2, parallel=parallel, **changes, **load), "sglang")
+    serve, check = commands(planned(engine="sglang", gpus=2, parallel=parallel, **changes, **load))
     server = "\n".join(path.read_text() for path in _sources(SGLANG / "srt"))
     benchmark = (SGLANG / "benchmark" / "serving.py").read_text()
     for flag in flags(serve["command"]):
@@ -83,13 +77,13 @@ def _sources(folder: Path) -> list[Path]:
 def test_the_prediction_is_the_plans() -> None:
     answer = planned()
     row, sure = row_and_range(answer, 16)
-    _, check = commands(answer, "vllm")
+    _, check = commands(answer)
     assert check["metric"] == "Median TPOT (ms)"
     assert check["predicted"] == pytest.approx(row.tpot_seconds * 1e3)
     assert check["ratio"] == pytest.approx(row.speedup)
     assert (check["ratio_low"], check["ratio_high"]) == pytest.approx((sure.low, sure.high))
     assert "--max-concurrency 16" in str(check["command"])
-    _, llamacpp = commands(planned(engine="llamacpp"), "llamacpp")
+    _, llamacpp = commands(planned(engine="llamacpp"))
     assert llamacpp["metric"] == "avg_pred_t/s" and llamacpp["predicted"] > llamacpp["predicted_without_speculation"]
 
 
@@ -97,9 +91,9 @@ def test_the_prediction_is_the_plans() -> None:
 def test_a_benchmark_of_equal_lengths_is_said_to_be_one(engine: str, noted: bool) -> None:
     """The prompts for TensorRT-LLM are the reader's own."""
     load = {"engine": engine, "concurrency": 4, "isl": 500, "osl": 20}
-    _, varied = commands(planned(**load), engine)
-    _, equal = commands(planned(**load, range_ratio=0), engine)
-    _, decoding = commands(planned(engine=engine), engine)
+    _, varied = commands(planned(**load))
+    _, equal = commands(planned(**load, range_ratio=0))
+    _, decoding = commands(planned(engine=engine))
     assert (varied["note"] is not None) is noted
     assert equal["note"] is None and decoding["note"] is None
     assert "range-ratio" not in varied["command"]  # an option for generated prompts, ignored for SPEED-Bench
@@ -114,7 +108,7 @@ def test_ranges_at_other_batches_are_those_of_a_plan_for_them() -> None:
 
 def test_nothing_to_configure_is_served_plainly() -> None:
     answer = planned(acceptance="0.01")
-    serve, _ = commands(answer, "vllm")
+    serve, _ = commands(answer)
     assert serve["command"] == "vllm serve Qwen/Qwen3.6-35B-A3B"
 
 

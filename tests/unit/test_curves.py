@@ -14,7 +14,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import curve
-from specmargin.show.figures.overlay import overlay_figures
+from specmargin.show.figures.overlay import OVERLAYS, overlay_figure
 from specmargin.show.figures.payoff import pareto_figure, speedup_figure
 from specmargin.verbs.plan.drafter_plan import drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -82,7 +82,7 @@ def test_nothing_is_drawn_where_nothing_fits() -> None:
 
 def test_an_overlay_has_every_side_with_the_numbers_of_its_plan() -> None:
     sides = [(kind, plan(drafter=kind)) for kind in ("mtp", "eagle", "ngram")]
-    speedup, speed = overlay_figures(sides, batch=24)
+    speedup, speed = (overlay_figure(name, sides, batch=24) for name in OVERLAYS)
     for label, one in sides:
         for row in one.rows:
             drawn = [r for r in speedup.tables["lines"] if (r["series"], r["batch"]) == (label, row.batch)]
@@ -100,7 +100,7 @@ def test_an_overlay_has_every_side_with_the_numbers_of_its_plan() -> None:
 def test_an_overlay_says_which_side_does_not_fit() -> None:
     roomy, full = plan(), plan(gpu="h100")
     assert full.largest_batch < 64 < roomy.largest_batch
-    speedup, _ = overlay_figures([("h200", roomy), ("h100", full)], batch=64)
+    speedup = overlay_figure("overlay-speedup", [("h200", roomy), ("h100", full)], batch=64)
     assert speedup.takeaway.endswith("h100: does not fit.")
     assert speedup.shape == (False, 2)  # the same drafter twice: colours tell the sides apart
 

@@ -15,6 +15,7 @@ from specmargin.catalog.lookup import (
     find_device,
 )
 from specmargin.errors import CatalogError, HardwareError
+from specmargin.hardware.device import read_device
 from specmargin.hardware.schema import DeviceTable
 from specmargin.hardware.template import COMMENTS
 
@@ -33,6 +34,7 @@ source = "its datasheet"
 @pytest.mark.parametrize("name", device_names())
 def test_bundled_devices_hold_together(name: str) -> None:
     device = bundled_device(name)
+    assert device == read_device(name, _device_tables()[name], name)  # checked, not only read
     assert device.source.detail
     rates = device.operations_per_second
     assert rates.get("fp4", 1e18) >= rates.get("fp8", 0) >= 0  # type: ignore[call-overload]

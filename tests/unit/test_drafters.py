@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specmargin.architecture.types import total_parameters
+from specmargin.architecture.types import DraftHead, total_parameters
 from specmargin.catalog.drafters import (
     DraftChoice,
     acceptance_names,
@@ -24,14 +24,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError, ArchitectureError, CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.modes import DRAFTERS, DrafterKind
-from specmargin.prices.drafters import (
-    FREE,
-    NGRAM,
-    HeadDrafter,
-    OverlappedDrafter,
-    drafter_weight_bytes,
-    round_seconds,
-)
+from specmargin.prices.drafters import FREE, NGRAM, drafter_weight_bytes, round_seconds
 from specmargin.step import FloatArray
 from tests.scenarios import pricer
 
@@ -81,7 +74,6 @@ def test_free_and_ngram_cost_nothing_and_hold_no_memory() -> None:
 
 def test_overlapped_drafting_takes_the_longer_and_pays_misses() -> None:
     drafter = find_drafter("ssd:mtp@0.75", QWEN).drafter
-    assert isinstance(drafter, OverlappedDrafter)
     verify, draft = _array(3e-3), _array(1e-3)
     assert round_seconds(drafter, verify, draft) == pytest.approx(3e-3 + 0.25e-3)
     assert round_seconds(drafter, draft, verify) == pytest.approx(3e-3 + 0.75e-3)
@@ -126,22 +118,26 @@ def test_a_kind_that_is_only_named_is_refused(monkeypatch: pytest.MonkeyPatch) -
         find_acceptance(None, choice, QWEN)
 
 
+def _head(spec: str) -> DraftHead:
+    head = find_drafter(spec, QWEN).drafter.runs
+    assert isinstance(head, DraftHead)
+    return head
+
+
 def test_eagle_and_dflash_heads_from_their_own_configurations(tmp_path: Path) -> None:
     eagle = tmp_path / "eagle.json"
     shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
     eagle.write_text(json.dumps({**shape, "intermediate_size": 8192, "draft_vocab_size": 32000, "vocab_size": 248320}))
-    drafter = find_drafter(f"eagle:{eagle}", QWEN).drafter
-    assert isinstance(drafter, HeadDrafter)
+    head = _head(f"eagle:{eagle}")
     attention = 2 * 2048 * 4096 + 2 * 2 * 2048 * 512 + 4096 * 2048
     expected = attention + 3 * 2048 * 8192 + 3 * 2048 * 2048 + 32_000 * 2048
-    assert drafter.head.parameters == pytest.approx(expected, rel=1e-3)
+    assert head.parameters == pytest.approx(expected, rel=1e-3)
     dflash = tmp_path / "config.json"
     extra = {"num_hidden_layers": 5, "intermediate_size": 6144, "block_size": 16}
     dflash.write_text(json.dumps({**shape, **extra, "dflash_config": {"target_layer_ids": [1, 9, 17, 25, 33]}}))
-    head = find_drafter(f"dflash:{tmp_path}", QWEN).drafter
-    assert isinstance(head, HeadDrafter)
-    assert head.head.block == 16
-    assert head.head.fusion[0].inputs == 5 * 2048
+    head = _head(f"dflash:{tmp_path}")
+    assert head.block == 16
+    assert head.fusion[0].inputs == 5 * 2048
 
 
 def test_a_dspark_head_is_a_dflash_head_whose_first_position_drafts_with_a_markov_head(tmp_path: Path) -> None:
@@ -150,13 +146,11 @@ def test_a_dspark_head_is_a_dflash_head_whose_first_position_drafts_with_a_marko
     own = {"num_hidden_layers": 5, "intermediate_size": 6144, "block_size": 7}
     nested = {"target_layer_ids": [1, 9, 17, 25, 33], "markov_rank": 256}
     file.write_text(json.dumps({**shape, **own, "dflash_config": nested}))
-    dspark, dflash = find_drafter(f"dspark:{tmp_path}", QWEN).drafter, find_drafter(f"dflash:{tmp_path}", QWEN).drafter
-    assert isinstance(dspark, HeadDrafter)
-    assert isinstance(dflash, HeadDrafter)
-    assert (dspark.max_depth, dflash.max_depth) == (7, 6)
+    dspark, dflash = _head(f"dspark:{tmp_path}"), _head(f"dflash:{tmp_path}")
+    assert (dspark.block_depth, dflash.block_depth) == (7, 6)
     # W1 and W2 of the Markov head, and a confidence head over the hidden state and W1's row, with its bias.
     added = 2 * 256 * QWEN.vocabulary + 2048 + 256 + 1
-    assert dspark.head.parameters - dflash.head.parameters == added
+    assert dspark.parameters - dflash.parameters == added
     file.write_text(json.dumps({**shape, **own, "target_layers": 5, "markov_rank": 256, "sample_from_anchor": False}))
     assert find_drafter(f"dspark:{tmp_path}", QWEN).drafter.max_depth == 6
 
@@ -165,8 +159,8 @@ def test_dspark_reads_its_markov_head_once_per_token_of_the_block() -> None:
     """At datasheet prices and batch 1, 7 reads of 256 × vocabulary in bfloat16 on top of the pass of such a block."""
     setting = pricer(drafter="dspark", context=0)
     drafter = setting.scenario.drafter
-    assert isinstance(drafter, HeadDrafter)
-    plain = replace(setting.scenario, drafter=replace(drafter, head=replace(drafter.head, serial=())))
+    assert isinstance(drafter.runs, DraftHead)
+    plain = replace(setting.scenario, drafter=replace(drafter, runs=replace(drafter.runs, serial=())))
     with_head, without = (float(made.draft_seconds(1.0, 7.0, 0.0)) for made in (setting, Pricer(plain)))
     assert with_head - without == pytest.approx(7 * 256 * QWEN.vocabulary * 2 / 4.8e12, rel=1e-6)
 

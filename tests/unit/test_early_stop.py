@@ -71,7 +71,6 @@ def _rounds(confidence: list[list[float]], accepted: list[int], drafted: list[in
         category_by_round=("all",) * count,
         prompt_by_round=np.arange(count),
         round_index=np.zeros(count, dtype=np.int64),
-        context_by_round=np.zeros(count),
         drafted_by_round=np.array(drafted),
         accepted_by_round=np.array(accepted),
         confidence_by_round_depth=np.array(confidence),
@@ -183,9 +182,8 @@ def test_refusals_are_one_sentence(changes: dict[str, Any], reason: str) -> None
 def test_a_scenario_file_cannot_simulate_it(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(
-        '[scenario]\nmodel = "qwen3.6-27b"\ngpu = "rtx-5090"\nengine = "llamacpp"\nweights = "q4_k"\n'
-        "draft_p_min = 0.5\n"
-        "[workload]\nrequests = 2\nprompt = 20\noutput = 4\nrequests_per_second = 4\n"
+        'model = "qwen3.6-27b"\ngpu = "rtx-5090"\nengine = "llamacpp"\nweights = "q4_k"\n'
+        "draft_p_min = 0.5\nrequests = 2\nisl = 20\nosl = 4\nqps = 4\n"
     )
     with pytest.raises(ScenarioError, match="policies decide here how long drafts are"):
         run("simulate", [str(path), "--policy", "fixed:2", "--json"])

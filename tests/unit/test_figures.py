@@ -22,10 +22,12 @@ from specmargin.show.explorer.gallery import GALLERY, DoesNotApplyError, figure
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.story import paragraphs
 from specmargin.show.explorer.view import View
-from specmargin.show.figures.figure import Figure, end_labels
+from specmargin.show.figures.figure import Figure, columns, end_labels
 from specmargin.show.figures.files import rendered, save
+from specmargin.show.figures.marks import tips
 from specmargin.show.figures.roofline import crossing, intensity
 from specmargin.show.figures.theme import DARK, DRAFTERS, LIGHT, NO_SPECULATION, POLICIES, Theme, config, policy_colour
+from tests.conftest import ROOT
 from tests.scenarios import scenario
 
 
@@ -33,6 +35,7 @@ def view(**changes: Any) -> View:
     return View(request=PageRequest(**{"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws", **changes}))
 
 
+STATIC = ROOT / "src" / "specmargin" / "show" / "explorer" / "static"
 NEED_A_BANK = ("reliability", "joint", "ladder")
 SIMULATED = ("day", "policies")  # carry rows of their own, and take seconds
 DRAWN = [name for name in GALLERY if name not in (*NEED_A_BANK, *SIMULATED)]
@@ -74,6 +77,27 @@ def test_charts_name_no_colour_of_their_own(name: str) -> None:
     text = json.dumps(figure(name, view()).structure)
     assert not any(f'"{attribute}": "#' in text for attribute in ("color", "fill", "stroke"))
     assert "scheme" not in text
+
+
+def styles(spec: Any) -> set[str]:
+    """Styles that the marks of a specification name."""
+    if isinstance(spec, list):
+        return set().union(*map(styles, spec))
+    if not isinstance(spec, dict):
+        return set()
+    named_here = spec["mark"].get("style", []) if isinstance(spec.get("mark"), dict) else []
+    own = {named_here} if isinstance(named_here, str) else set(named_here)
+    return own.union(*map(styles, spec.values()))
+
+
+def test_every_style_is_one_of_the_theme() -> None:
+    """Vega-Lite ignores a style that does not exist."""
+    used = set().union(*(styles(figure(name, view()).structure) for name in DRAWN))
+    known = config(LIGHT)["style"].keys()
+    assert len(used) > 12 and used <= known
+    script = (STATIC / "charts.js").read_text(encoding="utf-8")
+    resized = re.findall(r'small\("([\w-]+)"|config\.style\.([\w-]+)', script)
+    assert len(resized) > 4 and {one or other for one, other in resized} <= known
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -218,7 +242,26 @@ def test_sliders_and_drafters_change_the_rows_of_a_chart_and_not_the_chart(name:
     assert {figure(name, view(**change)).key for change in changes} == {figure(name, view()).key}
 
 
-# --- labels and knees ---
+# --- rows, labels and knees ---
+
+
+def test_columns_become_rows_with_rounded_numbers() -> None:
+    made = columns(batch=np.array([1, 2]), share=[1 / 3, 2 / 3], text=map(str, "ab"), series="x")
+    assert made == [
+        {"batch": 1, "share": 0.3333, "text": "a", "series": "x"},
+        {"batch": 2, "share": 0.6667, "text": "b", "series": "x"},
+    ]
+    with pytest.raises(ValueError, match="shorter"):
+        columns(batch=[1, 2], share=[0.5])
+
+
+def test_what_a_pointer_shows_has_a_title_and_a_format_where_they_are_given() -> None:
+    shown = [tip.to_dict(context={}) for tip in tips("batch:O", "tpot:Q|ms/token|.2f", "share:Q||.1%")]
+    assert shown == [
+        {"field": "batch", "type": "ordinal"},
+        {"field": "tpot", "type": "quantitative", "title": "ms/token", "format": ".2f"},
+        {"field": "share", "type": "quantitative", "format": ".1%"},
+    ]
 
 
 def test_labels_are_moved_apart_in_order() -> None:
@@ -227,6 +270,9 @@ def test_labels_are_moved_apart_in_order() -> None:
     heights = [row["y"] for row in placed]
     assert [row["series"] for row in placed] == ["a", "b", "c"]
     assert all(upper - lower > 0.099 for lower, upper in pairwise(heights))
+    far = end_labels({"a": (1.0, 0.50), "b": (9.0, 0.51)}, x="x", y="y", gap=0.1, reach=2.0)
+    assert [row["y"] for row in far] == [0.50, 0.51]
+    assert end_labels({}, x="x", y="y", gap=0.1) == []
 
 
 def test_knees_of_the_economics_post() -> None:

@@ -70,7 +70,6 @@ def test_acceptance_is_learned_from_what_was_verified(tmp_path: Path) -> None:
     acceptance = np.tile(np.array([[0.999] * DEPTH, [0.05] * DEPTH], dtype=np.float32), (2, 1))
     scheduled = SchedulerOutput(dict.fromkeys("abcd", DEPTH + 1), {name: [-1] * DEPTH for name in "abcd"}, DEPTH)
     for _ in range(60):
-        driver.begin()
         driver.draft_depth("abcd")
         sampled = [[1] * (DEPTH + 1), [1]] * 2
         made = ModelRunnerOutput(list("abcd"), {name: i for i, name in enumerate("abcd")}, sampled)
@@ -247,7 +246,6 @@ def test_a_price_that_is_too_high_does_not_keep_the_gate_from_whole_drafts(tmp_p
     )
     before, budget, held = prices.budget(drafts, driver.gate_order(8, DEPTH)) or 0, 0, 0
     for _ in range(200):
-        driver.begin()
         depth = driver.draft_depth("abcdefgh") or 0
         order = driver.gate_order(8, depth)
         budget = prices.budget(drafts, order) or 0
@@ -278,7 +276,6 @@ def test_nothing_is_compiled_after_the_warm_up(tmp_path: Path, monkeypatch: pyte
     warm = set(called)
     called.clear()
     for _ in range(30):
-        driver.begin()
         depth = driver.draft_depth("abcd") or 0
         driver.gate_order(4, depth)
         verified = np.full(4, depth)
@@ -293,8 +290,8 @@ def test_a_single_sequence_is_not_gated_in_the_workers(tmp_path: Path) -> None:
     """Its budget is chosen before its confidences are known, and no other sequence could use the rest of it."""
     driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     for ids, gated in (("a", False), ("ab", True), ("a", False), ("abcd", True)):
-        driver.draft_depth(ids)
-        driver.begin()
+        for _ in range(2):  # decided in one step, verified in the next
+            driver.draft_depth(ids)
         assert driver.gate_order(len(ids), DEPTH).gated is gated
 
 
@@ -316,12 +313,11 @@ def test_a_probe_is_ordered_whole(tmp_path: Path) -> None:
     driver = built(tmp_path, {"mode": "adaptive"}, device_gate=True)
     for gated in (True, False):
         driver._pending = Decision(2, gated=gated)
-        driver.begin()
+        driver.draft_depth("abcd")
         assert driver.gate_order(4, 2).gated is gated
     # A schedule cannot say when, so every step is gated.
     plain = built(tmp_path, {"mode": "schedule", "gate": "native"}, device_gate=True)
     for _ in range(50):
-        plain.begin()
         plain.draft_depth("abcd")
         assert plain.gate_order(4, DEPTH).gated
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,8 @@ from specmargin.live.policy_schema import policy_text, read_policy
 from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
 from specmargin.live.vllm import graphs
 from specmargin.live.vllm.gate import choice
-from tests.unit.live import DEPTH, policy_file, register_in, write_policy
+from specmargin.policies.study.lookahead import look_ahead
+from tests.unit.live import DEPTH, policy_file, register_in, sample, table, write_policy
 
 
 @pytest.fixture
@@ -69,40 +70,36 @@ def test_the_gate_is_requested_where_it_is_expected_to_pay(policy: Path, monkeyp
     gain = choice.expected_gain(policy, 8)
     assert gain is not None
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain - 0.001)
-    args = arguments()
-    assert choice.add_gate(args, settings(policy, gate="auto"), log.append)
-    assert args.speculative_config[graphs.FLAG] is True
-    choice.remove_gate(args)
-    assert graphs.FLAG not in args.speculative_config
+    assert choice.wants_gate(arguments(), settings(policy, gate="auto"), log.append)
     monkeypatch.setattr(choice, "_LEAST_GAIN", gain + 0.001)
-    assert not choice.add_gate(args, settings(policy, gate="auto"), log.append)
+    assert not choice.wants_gate(arguments(), settings(policy, gate="auto"), log.append)
     assert "over depth control alone" in log[-1]
-    assert choice.add_gate(args, settings(policy, gate="on"), log.append)
+    assert choice.wants_gate(arguments(), settings(policy, gate="on"), log.append)
 
 
-def test_the_expected_gain_is_that_of_the_prices(policy: Path) -> None:
+@pytest.mark.parametrize(("acceptance", "pays"), [(0.8, False), (0.6, True)])
+def test_the_expected_gain_is_that_of_the_prices(tmp_path: Path, acceptance: float, pays: bool) -> None:
     """The gate's rate over the best depth by the price table itself, where it is higher; one sequence is not gated."""
-    file = read_policy(policy)
-    assert file.look_ahead is not None
-    table, rates = file.table.table, np.array(file.look_ahead.rate_by_batch)
+    policy, prices = write_policy(tmp_path, acceptance=acceptance), table()
+    file, ahead = read_policy(policy), look_ahead(prices, sample(), early_stop=False)
+    assert file.gate is not None
     committed = 1.0 + np.concatenate([[0.0], np.cumsum(file.survival)])
-    whole = {batch: float((batch * committed / table.round_seconds(batch)).max()) for batch in (2, 4)}
-    assert choice.expected_gain(policy, 1) == 0.0
-    for lift in (0.5, 2.0):
-        raised = json.loads(policy.read_text())
-        raised["look_ahead"]["rate_by_batch"] = (lift * rates).tolist()
-        policy.write_text(json.dumps(raised))
-        gains = [max(lift * rates[batch] / whole[batch], 1.0) for batch in (2, 4)]
-        assert choice.expected_gain(policy, 4) == pytest.approx(float(np.prod(gains)) ** (1 / 3) - 1.0, rel=1e-4)
+    whole = {batch: float((batch * committed / prices.round_seconds(batch)).max()) for batch in (2, 4, 8)}
+    gains = {batch: max(ahead.rate(batch) / rate, 1.0) for batch, rate in whole.items()}
+    assert (max(gains.values()) > 1.0) == pays
+    assert file.gate.gain_by_batch[0] == file.gate.gain_by_batch[1] == choice.expected_gain(policy, 1) == 0.0
+    for batch, gain in gains.items():
+        assert file.gate.gain_by_batch[batch] == pytest.approx(gain - 1.0, abs=1e-4)
+    assert choice.expected_gain(policy, 7) == pytest.approx((gains[2] * gains[4]) ** (1 / 3) - 1.0, abs=1e-4)
 
 
 def test_without_confidences_nothing_says_that_it_pays(tmp_path: Path) -> None:
     path = tmp_path / "plain.policy.json"
     log: list[str] = []
     path.write_text(policy_text(policy_file(gated=False)))
-    assert not choice.add_gate(arguments(), settings(path, gate="auto"), log.append)
+    assert not choice.wants_gate(arguments(), settings(path, gate="auto"), log.append)
     assert "no calibrated confidences" in log[0]
-    assert choice.add_gate(arguments(), settings(path, gate="on"), log.append)
+    assert choice.wants_gate(arguments(), settings(path, gate="on"), log.append)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +119,14 @@ def test_without_confidences_nothing_says_that_it_pays(tmp_path: Path) -> None:
 )
 def test_where_vllm_is_known_to_refuse_it_is_not_requested(policy: Path, given: dict[str, Any], says: str) -> None:
     log: list[str] = []
-    args = arguments(**given)
-    before = args.speculative_config
-    assert not choice.add_gate(args, settings(policy, gate="on"), log.append)
-    assert args.speculative_config is before
+    assert not choice.wants_gate(arguments(**given), settings(policy, gate="on"), log.append)
     assert says in log[0]
 
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_what_the_user_chose_stays(policy: Path, chosen: bool) -> None:
     args = arguments(speculative_config={"method": "mtp", "enable-adaptive-verification": chosen})
-    assert not choice.add_gate(args, settings(policy, gate="on"), lambda _: None)
-    assert args.speculative_config == {"method": "mtp", "enable-adaptive-verification": chosen}
+    assert not choice.wants_gate(args, settings(policy, gate="on"), lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -182,19 +175,20 @@ def test_requests_that_vllm_refuses_are_taken_back_one_by_one(
                 raise ValueError("not supported")
             return SimpleNamespace(additional_config={"specmargin": {}})
 
-    def request(args: Any) -> list[Any]:
-        chosen = settings(policy, gate="on")
-        assert choice.add_gate(args, chosen, lambda _: None)
-        assert graphs.add_depth_table(args, chosen, lambda _: None)
-        return [choice.remove_gate, graphs.remove_depth_table]
+    def wishes(args: Any) -> Iterator[tuple[Any, Any]]:
+        given, chosen = args.speculative_config, settings(policy, gate="on")
+        for speculative in ({**given, graphs.FLAG: True}, given):
+            refuses = refused == "model" and graphs.FLAG in speculative
+            yield graphs.add_depth_table(speculative, args, chosen, lambda _: None), lambda _, refuses=refuses: refuses
 
-    register_in(monkeypatch, EngineArgs, request=request, gate_refused=lambda _: refused == "model")
-    assert EngineArgs().create_engine_config() is not None
+    register_in(monkeypatch, EngineArgs, wishes=wishes)
+    args = EngineArgs()
+    assert args.create_engine_config() is not None
     assert seen == expected
 
 
-def test_graphs_are_requested_for_the_depths_of_the_look_ahead(policy: Path) -> None:
+def test_graphs_are_requested_for_the_depths_that_a_gate_would_draft(policy: Path) -> None:
     file = read_policy(policy)
-    assert file.look_ahead is not None
+    assert file.gate is not None
     ranges = graphs.depth_table(policy, DEPTH, 64, Mode.ADAPTIVE, gated=True)
-    assert set(file.look_ahead.depth_by_batch[1:]) <= {depth for _, _, depth in ranges}
+    assert set(file.gate.graph_depths) <= {depth for _, _, depth in ranges}

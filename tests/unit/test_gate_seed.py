@@ -17,7 +17,7 @@ def test_the_seed_is_the_calibrators_where_it_has_the_same_form() -> None:
     weights = np.zeros(2 * DEPTH + 15)
     weights[:DEPTH] = [-0.1, -0.3, -0.6, -1.0]
     weights[DEPTH] = 4.0 * 0.6
-    slope, intercepts = seed.projection(Logistic(weights=weights, depths=DEPTH, rich=True), DEPTH)
+    slope, intercepts = seed.projection(Logistic(weights=weights, depths=DEPTH), DEPTH)
     assert slope == pytest.approx(0.6, rel=1e-3)
     assert intercepts == pytest.approx([-0.1, -0.3, -0.6, -1.0], abs=5e-3)
 
@@ -26,7 +26,7 @@ def test_the_seed_is_near_a_calibrator_with_more_features() -> None:
     """The bundled one: at usual confidences, within 0.15 of its probability on average."""
     root = Path(choice.__file__).parents[3]
     given = json.loads((root / "catalog" / "acceptance" / "reference-moe.acceptance.json").read_text())["calibrator"]
-    calibrator = Logistic(weights=np.array(given["weights"]), depths=given["depths"], rich=True)
+    calibrator = Logistic(weights=np.array(given["weights"]), depths=given["depths"])
     slope, intercepts = seed.projection(calibrator, given["depths"])
     odds = np.linspace(-2.0, 4.0, 13)
     confidence = 1.0 / (1.0 + np.exp(-odds))
@@ -50,5 +50,5 @@ def test_the_seed_is_near_a_calibrator_with_more_features() -> None:
 def test_a_depth_beyond_the_calibrator_has_the_seed_of_its_last() -> None:
     weights = np.zeros(2 * DEPTH + 15)
     weights[DEPTH] = 2.0
-    _, intercepts = seed.projection(Logistic(weights=weights, depths=DEPTH, rich=True), DEPTH + 3)
+    _, intercepts = seed.projection(Logistic(weights=weights, depths=DEPTH), DEPTH + 3)
     assert intercepts[DEPTH:] == pytest.approx(np.full(3, intercepts[DEPTH - 1]))

@@ -18,7 +18,6 @@ from tests.unit.live import DEPTH, built, done
 
 def one_step(driver: Driver, names: list[str], generator: np.random.Generator) -> int | None:
     """Half of what was drafted is verified where there is a gate."""
-    driver.begin()
     depth = driver.draft_depth(names)
     driver.gate_order(len(names), depth or 0)
     drafted = np.full(len(names), DEPTH)

@@ -88,7 +88,6 @@ def test_answers_are_none_or_depths_whatever_the_policy_does(data: st.DataObject
         limits = [driver._requests[name].limit for name in names]
         driver.drafts(names, data.draw(confidences))
         held = [data.draw(st.integers(0, DEPTH)) for _ in names]
-        driver.begin()
         depths = driver.limits(names, held)
         if depths is not None:
             assert len(depths) == len(names)
@@ -111,7 +110,6 @@ def test_observing_changes_nothing(data: st.DataObject) -> None:
     for _ in range(3):
         driver.add("a", {"specmargin_depth": 0})
         driver.drafts(["a"], data.draw(confidences))
-        driver.begin()
         assert driver.limits(["a"], [DEPTH]) is None
         assert driver.draft_depth(["a"]) is None
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
@@ -133,7 +131,6 @@ def test_observing_counts_what_it_would_have_done() -> None:
     driver = bare(FixedDepth(depth=2), Mode.OBSERVE)
     driver.add("a", None)
     for _ in range(3):
-        driver.begin()
         assert driver.draft_depth(["a"]) is None
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
     assert driver.board.steps_by_depth()[2] == 3
@@ -190,7 +187,6 @@ def test_finished_requests_leave_nothing_behind() -> None:
     driver = bare(FixedDepth(depth=2))
     for i in range(500):
         driver.add(f"r{i}", None)
-        driver.begin()
         driver.draft_depth([f"r{i}"])
         driver.drop(f"r{i}")
         driver.done(done([f"r{i}"], [2], [1]), 2)
@@ -211,7 +207,6 @@ def test_faults_are_counted_and_the_engine_continues() -> None:
     driver.guard.faults_in_a_row = 4
     driver.add("a", None)
     for _ in range(6):
-        driver.begin()
         assert driver.draft_depth(["a"]) is None
         driver.done(done(["a"], [2], [1]), 2)
     assert driver.guard.faults["depth decision"] == 4
@@ -234,7 +229,6 @@ def test_a_broken_controller_is_seen_and_the_engine_keeps_its_depth(
     for name in ("draft_by_handle", "observe_by_handle"):
         monkeypatch.setattr(decide, name, broken)
     for step in range(50):
-        driver.begin()
         assert driver.draft_depth(["a"]) is None  # the engine's own depth
         driver.done(done(["a"], [DEPTH], [1]), DEPTH)
         assert driver.guard.faults["depth decision"] == step + 1
@@ -257,7 +251,6 @@ def test_outcomes_reach_the_policy_and_the_board() -> None:
     driver = bare(Learns(depth=2))
     for name in "ab":
         driver.add(name, None)
-    driver.begin()
     driver.draft_depth(["a", "b"])
     driver.done(done(["a", "b"], [2, 1], [1, 0], seconds=0.5), 2)
     driver.done(done(["a"], [2], [2], seconds=0.25, prompt_tokens=64), 2)
@@ -298,8 +291,7 @@ def test_learning_every_few_steps_learns_the_same(tmp_path: Path) -> None:
             expected = Expectation(
                 np.array(verified), float(sum(taken)) * 0.9, float(sum(verified)) + 1.0, rows[:2] / 9.0, rows
             )
-            driver._next = _Planned(decision=Decision(2, True, expected=expected))
-            driver._planned.append(driver._next)
+            driver._planned.append(_Planned(decision=Decision(2, True, expected=expected)))
             driver.done(done(names, verified, taken, seconds=0.01 + 0.001 * (step % 3)), 2)
         assert len(later._unlearned) == (step + 1) % 4
     for driver in (at_once, later):

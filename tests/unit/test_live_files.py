@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from specmargin.cli.main import run
 from specmargin.errors import EngineError
+from specmargin.files import read_json
 from specmargin.live.policy_schema import policy_text, read_policy, schedule_of
-from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.vllm.names import SUPPORTED, check_version
 from tests.unit.live import DEPTH, built, policy_file, table
 
@@ -80,12 +81,12 @@ def test_wrong_settings_are_one_sentence(values: object, message: str) -> None:
 def test_settings_files(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text('{"mode": "observe"}')
-    assert read_settings(read_settings_file(file), str(file)) == Settings()
+    assert read_settings(read_json(file, EngineError), str(file)) == Settings()
     file.write_text("{mode: observe}")
     with pytest.raises(EngineError, match="not valid JSON"):
-        read_settings_file(file)
+        read_json(file, EngineError)
     with pytest.raises(EngineError, match=r"cannot be read \(no such file\)"):
-        read_settings_file(tmp_path / "nothing.json")
+        read_json(tmp_path / "nothing.json", EngineError)
 
 
 # --- policies ---
@@ -102,11 +103,11 @@ def test_a_policy_file_round_trips(tmp_path: Path) -> None:
     assert policy.table.table.by_pass == prices.by_pass
     assert (policy.table.table.max_batch, policy.table.table.max_depth) == (8, DEPTH)
     assert policy.logistic is not None
-    assert policy.look_ahead is not None
-    ahead = policy.look_ahead.look_ahead
-    assert ahead.depth_by_batch.shape == ahead.rate_by_batch.shape == (9,)
+    assert policy.gate is not None
+    assert len(policy.gate.gain_by_batch) == 9
+    assert set(policy.gate.graph_depths) <= set(range(DEPTH + 1))
     ungated = policy_file(gated=False)
-    assert (ungated.logistic, ungated.look_ahead) == (None, None)
+    assert (ungated.logistic, ungated.gate) == (None, None)
 
 
 def _changed(text: str, **parts: Any) -> str:
@@ -118,7 +119,7 @@ def test_wrong_policies_are_one_sentence(tmp_path: Path) -> None:
     whole = json.loads(text)
     wrong = {
         "not JSON at all": "is not valid JSON",
-        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/2'",
+        _changed(text, schema="specmargin.policy/9"): "schema must be 'specmargin.policy/3'",
         _changed(text, survival=[0.5, 1.5]): "survival.1 must be at most 1, got 1.5",
         _changed(text, survival=[]): "survival must not be empty",
         _changed(text, schedule=[]): "schedule: needs at least one range",

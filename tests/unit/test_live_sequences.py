@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, Drafts, LiveRequest
+from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, LiveRequest, confidence_by_request
 
 anything: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
@@ -22,8 +22,7 @@ anything: st.SearchStrategy[Any] = st.recursive(
 def usable_rows(confidence: object, sequences: int) -> list[bool]:
     """Which requests have a usable row."""
     names = [f"{i}" for i in range(sequences)]
-    drafts = Drafts(names, confidence)
-    row_by_id = drafts.by_request()
+    row_by_id = confidence_by_request(names, confidence)
     for row in row_by_id.values():
         assert row.ndim == 1
         assert ((row >= 0.0) & (row <= 1.0)).all()

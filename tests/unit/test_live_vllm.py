@@ -97,7 +97,7 @@ def test_nothing_of_ours_raises_into_the_engine(scheduler: Any) -> None:
     """Whatever breaks inside, the engine's own result comes back; after five faults in a row nothing of ours runs."""
     driver = scheduler._driver
     driver.policy = SimpleNamespace(draft=lambda _: 1 / 0, observe=lambda _: 1 / 0, outlook=lambda *_: 1 / 0)
-    driver.begin = lambda: 1 / 0
+    driver._limited, scheduler._truncate_drafts = 1, lambda _: 1 / 0
     for _ in range(20):
         scheduled = scheduler.schedule()
         assert scheduled.num_spec_tokens_to_schedule == DEPTH  # vLLM's own
@@ -156,17 +156,15 @@ def test_the_table_is_the_schedule_with_other_depths_at_single_batch_sizes(polic
     log: list[str] = []
     args = arguments()
     before = dict(args.speculative_config)
-    assert graphs.add_depth_table(args, adaptive(wide(policy)), log.append)
-    table = args.speculative_config[graphs.TABLE]
+    made = graphs.add_depth_table(args.speculative_config, args, adaptive(wide(policy)), log.append)
+    table = made[graphs.TABLE]
     by_batch = {batch: depth for first, last, depth in table for batch in range(first, last + 1)}
     assert sorted(by_batch) == list(range(1, 257))
     assert set(by_batch.values()) == {0, 1, 2, 3, 4}
     other = {batch: depth for batch, depth in by_batch.items() if depth != (3 if batch <= 8 else 1)}
     assert other == {5: 4, 61: 2, 53: 0}  # one batch size each, where the depth has a graph
-    assert {name: value for name, value in args.speculative_config.items() if name != graphs.TABLE} == before
+    assert {name: value for name, value in made.items() if name != graphs.TABLE} == before == args.speculative_config
     assert "0, 1, 2, 3, 4" in log[0]
-    graphs.remove_depth_table(args)
-    assert args.speculative_config == before
 
 
 @pytest.mark.parametrize(
@@ -183,9 +181,8 @@ def test_the_table_is_the_schedule_with_other_depths_at_single_batch_sizes(polic
 )
 def test_where_no_table_is_added(policy: Path, given: dict[str, Any], settings: dict[str, Any]) -> None:
     args = arguments(**given)
-    before = args.speculative_config
-    assert not graphs.add_depth_table(args, adaptive(policy, **settings), lambda _: None)
-    assert args.speculative_config is before
+    given = args.speculative_config
+    assert graphs.add_depth_table(given, args, adaptive(policy, **settings), lambda _: None) is given
 
 
 def test_few_sequences_leave_no_room_for_other_depths(policy: Path) -> None:
@@ -219,12 +216,13 @@ def test_the_table_reaches_vllm_and_is_taken_back_if_it_is_refused(
                 raise ValueError("no such table")
             return SimpleNamespace(additional_config={"specmargin": {}})
 
-    def request(args: Any) -> list[Any]:
-        added = graphs.add_depth_table(args, adaptive(policy), lambda _: None)
-        return [graphs.remove_depth_table] if added else []
+    def wishes(args: Any) -> Iterator[tuple[Any, Any]]:
+        yield graphs.add_depth_table(args.speculative_config, args, adaptive(policy), lambda _: None), lambda _: False
 
-    register_in(monkeypatch, EngineArgs, request=request)
-    assert EngineArgs().create_engine_config() is not None
+    register_in(monkeypatch, EngineArgs, wishes=wishes)
+    args: Any = EngineArgs()
+    assert args.create_engine_config() is not None
+    assert fails != (graphs.TABLE in args.speculative_config)
     assert seen == ([True, False] if fails else [True])
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmargin.decisions.duel import duel
-from specmargin.decisions.load import Load, settle, settle_plain
+from specmargin.decisions.load import Load, settle
 from specmargin.decisions.setting import Setting
 from specmargin.errors import AcceptanceError, ScenarioError
 from specmargin.step import Step
@@ -18,7 +18,7 @@ from tests.scenarios import pricer
 
 def test_a_load_settles_where_littles_law_holds() -> None:
     priced = pricer(drafter="mtp", context=1150)
-    load = Load(requests_per_second=4, input_tokens=1000, output_tokens=300)
+    load = Load(requests_per_second=4, prompt_tokens=1000, output_tokens=300)
     point = settle(priced, load, Setting(max_depth=4, graph_limit=512))
     wanted = 4 * 300 * point.tpot_seconds
     assert point.batch - 1 <= wanted <= point.batch
@@ -27,8 +27,8 @@ def test_a_load_settles_where_littles_law_holds() -> None:
 
 def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
     priced = pricer(drafter="free", context=1150)
-    load = Load(requests_per_second=8, input_tokens=1000, output_tokens=300)
-    plain = settle_plain(priced, load)
+    load = Load(requests_per_second=8, prompt_tokens=1000, output_tokens=300)
+    plain = settle(priced, load, Setting.fixed(0))
     speculating = settle(priced, load, Setting(max_depth=4))
     assert speculating.batch <= plain.batch
     assert speculating.tpot_seconds < plain.tpot_seconds
@@ -37,8 +37,8 @@ def test_speculation_needs_a_smaller_batch_for_the_same_load() -> None:
 def test_a_load_that_plain_decoding_serves_is_not_refused() -> None:
     """Deep drafts hold so much memory that the load does not fit beside them: a shallower setting must be found."""
     priced = pricer(drafter="mtp", acceptance="0.78", context=510)
-    load = Load(requests_per_second=13, input_tokens=10, output_tokens=1000)
-    plain = settle_plain(priced, load)
+    load = Load(requests_per_second=13, prompt_tokens=10, output_tokens=1000)
+    plain = settle(priced, load, Setting.fixed(0))
     speculating = settle(priced, load, Setting(max_depth=8, graph_limit=512))
     assert plain.batch > priced.largest_batch(8)
     assert speculating.batch <= priced.largest_batch(speculating.depth)
@@ -71,7 +71,7 @@ def test_prompts_and_decoding_share_a_step() -> None:
 
 def test_targets_and_overload() -> None:
     priced = pricer(drafter="mtp", context=1150)
-    met = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
+    met = Load(requests_per_second=2, prompt_tokens=100, output_tokens=100, tpot_target_seconds=1.0)
     assert settle(priced, met, Setting(max_depth=4)).meets_target is True
     missed = replace(met, tpot_target_seconds=1e-6)
     assert settle(priced, missed, Setting(max_depth=4)).meets_target is False
@@ -79,22 +79,22 @@ def test_targets_and_overload() -> None:
         settle(priced, replace(met, requests_per_second=1e5), Setting(max_depth=4))
     with pytest.raises(ScenarioError, match="this hardware serves about"):
         slow = pricer("qwen3-30b-a3b", "dgx-spark", "free")
-        settle(slow, Load(requests_per_second=10, input_tokens=1, output_tokens=2000), Setting(max_depth=2))
+        settle(slow, Load(requests_per_second=10, prompt_tokens=1, output_tokens=2000), Setting(max_depth=2))
 
 
 @pytest.mark.parametrize("target_seconds", [None, 1.0, 1e-6])
 def test_a_load_settles_at_a_depth_that_has_a_graph(target_seconds: float | None) -> None:
     """A target that no depth meets asks for the fastest one, and perfect drafts make the deepest the fastest."""
     priced = pricer(drafter="free", acceptance="1", context=1150)
-    load = Load(requests_per_second=2, input_tokens=100, output_tokens=100, tpot_target_seconds=target_seconds)
+    load = Load(requests_per_second=2, prompt_tokens=100, output_tokens=100, tpot_target_seconds=target_seconds)
     assert settle(priced, load, Setting(max_depth=8)).depth == 8
     point = settle(priced, load, Setting(max_depth=8, graph_limit=6))
     assert 0 < point.batch * (point.depth + 1) <= 6
 
 
-@pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"input_tokens": 0}, {"tpot_target_seconds": -1.0}])
+@pytest.mark.parametrize("change", [{"requests_per_second": 0}, {"prompt_tokens": 0}, {"tpot_target_seconds": -1.0}])
 def test_bad_loads(change: dict[str, float]) -> None:
-    values = {"requests_per_second": 1.0, "input_tokens": 10, "output_tokens": 10, **change}
+    values = {"requests_per_second": 1.0, "prompt_tokens": 10, "output_tokens": 10, **change}
     with pytest.raises(ScenarioError):
         Load(**values)  # type: ignore[arg-type]
 

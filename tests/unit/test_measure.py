@@ -17,7 +17,7 @@ from specmargin.catalog.lookup import bundled_model, find_device, find_model
 from specmargin.catalog.prices import find_prices, measured_names
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import CatalogError, InputError
-from specmargin.measure.fit import fit_drafter, floor_layer_seconds, steps_of
+from specmargin.measure.fit import fit_drafter, fit_steps, floor_layer_seconds, steps_of
 from specmargin.measure.points import (
     Kind,
     drafter_run,
@@ -26,7 +26,7 @@ from specmargin.measure.points import (
     scheduling_of,
     scheduling_runs,
 )
-from specmargin.measure.price_file import Fitted, is_noisy, price_file
+from specmargin.measure.price_file import Fitted, fitted_rows, is_noisy, price_file
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order
@@ -209,11 +209,9 @@ def test_too_few_points_are_refused(model: Architecture) -> None:
         price_file([], {"none": ENGINE}, model)
 
 
-def test_steps_without_a_floor_get_none(model: Architecture, fitted: Fitted) -> None:
+def test_steps_without_a_floor_get_none(model: Architecture) -> None:
     """Steps that take their kernel time have no floor above the shortest step."""
-    from specmargin.measure.fit import fit_steps  # noqa: PLC0415
-
-    steps = fitted.steps
+    _, steps = fitted_rows(_rows(model), model, "full")
     fit = fit_steps(steps)
     assert floor_layer_seconds(fit, steps, model.layers) * model.layers <= float(steps.seconds.min()) * 1.1
 

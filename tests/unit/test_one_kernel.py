@@ -47,7 +47,6 @@ class ThroughDriver(WholeDrafts):
         )
 
     def draft(self, batch: int) -> Decision:
-        self.driver.begin()
         depth = self.driver.draft_depth([str(i) for i in range(batch)])
         assert depth is not None
         return Decision(depth)

@@ -10,7 +10,7 @@ from specmargin.errors import ParallelismError
 from specmargin.hardware.layout import Layout
 from specmargin.modes import Parallel
 from specmargin.prices import memory
-from specmargin.prices.fabric import collective_seconds
+from specmargin.prices.roofline import collective_seconds
 from specmargin.prices.work import Collective, CollectiveKind, Component, Work, target_work
 from specmargin.routing.profile import UNIFORM, expert_counter
 from specmargin.step import ExpertLoad, Step

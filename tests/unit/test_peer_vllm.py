@@ -152,7 +152,6 @@ def test_the_round_before_is_of_the_same_request() -> None:
         category_by_round=("a",) * 6,
         prompt_by_round=np.array([1, 2, 1, 2, 1, 3]),
         round_index=np.array([0, 0, 1, 1, 3, 0]),
-        context_by_round=np.full(6, 100.0),
         drafted_by_round=np.full(6, 2),
         accepted_by_round=np.full(6, 1),
         confidence_by_round_depth=np.full((6, 2), 0.5),

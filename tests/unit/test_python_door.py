@@ -18,22 +18,18 @@ from tests.conftest import ROOT
 
 MOE = "qwen3.6-35b-a3b"
 GRID = {
-    "base": {
-        "scenario": {"model": MOE, "gpu": "h200", "prices": "datasheet"},
-        "workload": {"requests": 8, "requests_per_second": 4, "prompt": 200, "output": "1k"},
-    },
+    "base": {"model": MOE, "gpu": "h200", "prices": "datasheet", "requests": 8, "qps": 4, "isl": 200, "osl": "1k"},
     "grid": {"policy": ["none", "fixed:2"]},
 }
 TOML = f"""
-[base.scenario]
+[base]
 model = "{MOE}"
 gpu = "h200"
 prices = "datasheet"
-[base.workload]
 requests = 8
-requests_per_second = 4
-prompt = 200
-output = 1024
+qps = 4
+isl = 200
+osl = 1024
 [grid]
 policy = ["none", "fixed:2"]
 """

@@ -83,7 +83,7 @@ def test_every_bundled_model_loads_and_has_a_source(name: str) -> None:
 
 
 def test_deepseek_v4_flash_layers() -> None:
-    """Two window layers, then CSA and HCA in turn; the first three layers are hash-routed; experts are MXFP4."""
+    """Two window layers, then CSA and HCA in turn; experts are MXFP4."""
     model = bundled_model("deepseek-v4-flash")
     kinds = {0: 0, 4: 0, 128: 0}
     for group in model.groups:
@@ -91,9 +91,8 @@ def test_deepseek_v4_flash_layers() -> None:
         assert isinstance(attention, CompressedAttention)
         kinds[attention.ratio] += group.count
     assert kinds == {0: 2, 4: 21, 128: 20}
-    blocks = [(g.count, g.layer.experts) for g in model.groups]
-    assert sum(count for count, block in blocks if block and block.hash_routed) == 3
-    assert all(block and block.expert[0].precision == MXFP4 for _, block in blocks)
+    assert all(block.expert[0].precision == MXFP4 for _, block in model.expert_groups)
+    assert sum(group.count for group, _ in model.expert_groups) == model.layers
     assert model.draft_head is not None
 
 

@@ -260,13 +260,11 @@ def test_the_plan_says_what_routing_changes() -> None:
 
 def test_more_refusals_of_the_command_line(tmp_path: Path) -> None:
     folder = bank(tmp_path / "bank")
-    other = run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2)
+    other = run("profile", "routing", str(tmp_path / "wide.npy"), "--experts", "8", code=2)
     assert "no such file" in other.err
     np.save(tmp_path / "wide.npy", np.full((64, 2, 2), 99, dtype=np.uint8))
-    assert (
-        "expert id 99 is out of range"
-        in run("coverage", "mixtral-8x7b", "--grouping", str(tmp_path / "wide.npy"), code=2).err
-    )
+    wide = run("profile", "routing", str(tmp_path / "wide.npy"), "--experts", "8", code=2)
+    assert "expert id 99 is out of range" in wide.err
     assert "has 40 layers" in run("coverage", "deepseek-v3", "--layer", "50", code=2).err
     np.save(tmp_path / "one.npy", np.zeros((1, 2, 2), dtype=np.uint8))
     one = run("profile", "routing", str(tmp_path / "one.npy"), "--experts", "8", code=2)

@@ -10,7 +10,6 @@ import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
-from specmargin.answers.simulations import serving_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
@@ -21,7 +20,8 @@ from specmargin.simulator.workload import UniformLength
 from specmargin.verbs.plan.drafter_plan import drafter_plans, service_load
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import answer_text
-from specmargin.verbs.simulate import SimulateRequest, simulation_of
+from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
+from specmargin.verbs.simulate.serving import serving_of
 from tests.command_line import run
 
 MODELS = (
@@ -56,7 +56,7 @@ def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], len
         assert service is not None
         request = {"model": name, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "seed": 3}
         request |= {
-            "users": users,
+            "concurrency": users,
             "isl": isl,
             "osl": osl,
             "requests": max(16 * users, min(2048, 200_000 * users // osl)),
@@ -66,8 +66,7 @@ def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], len
         fixed = {entry.depth for entry in plan.config.schedule.ranges if entry.first <= users} == {depth}
         for policy, mine in (("none", service.plain), (f"fixed:{depth}", service.speculating)):
             if policy == "none" or (fixed and depth):
-                described, folder = simulation_of(read_request(SimulateRequest, request | {"policy": policy}))
-                serving = serving_of(described, folder)
+                serving = serving_of(*completed(read_request(SimulateRequest, request | {"policy": policy})))
                 prompt, output = (UniformLength(least=mean // 2, most=mean * 3 // 2) for mean in lengths)
                 workload = replace(serving.workload, prompt=prompt, output=output)
                 steady = steady_state(simulate(replace(serving, workload=workload)))
@@ -176,7 +175,7 @@ def test_the_headline_is_the_services() -> None:
     assert text.startswith("With 64 concurrent requests of 4,096 input and 64 output tokens (±50%),")
     assert "Prefill takes" in text
     payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").out)
-    assert payload["service"]["users"] == 64
+    assert payload["service"]["concurrency"] == 64
     assert payload["service"]["range_ratio"] == payload["options"]["range_ratio"] == 0.5
     assert payload["service"]["plain"]["tokens_per_second_per_gpu"] > 0
     assert payload["verdict"].startswith("With 64")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from specmargin.answers.simulation_schema import read_simulation
 from specmargin.cli.main import run
 from specmargin.errors import InputError
 from tests.conftest import ROOT
@@ -71,22 +71,21 @@ def test_requests_steps_and_figures_are_written(tmp_path: Path, capsys: pytest.C
 def test_a_scenario_file_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "examples" / "day.toml").read_text()
     hours = text.replace("hours = [0, 3, 6, 8, 10, 11.5, 13, 15, 17, 19, 21, 24]", "hours = [0, 0.02]")
-    start = hours.index("rates = ")
-    short = hours[:start] + "rates = [1, 2]" + hours[hours.index("\n", start) :]
+    start = hours.index("hourly_qps = ")
+    short = hours[:start] + "hourly_qps = [1, 2]" + hours[hours.index("\n", start) :]
     (tmp_path / "short.toml").write_text(short)
     one = json_of(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule")
     two = json_of(capsys, "simulate", str(tmp_path / "short.toml"), "--policy", "schedule", "--seed", "0")
     assert one == two
-    assert one["description"]["workload"]["categories"][0]["name"] == "cpp"
+    assert one["options"]["categories"][0]["name"] == "cpp"
     assert 60 < one["requests"] < 160
 
 
 def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text(
-        '[base]\n[base.scenario]\nmodel = "qwen3.6-35b-a3b"\ngpu = "h200"\nprices = "datasheet"\n'
-        "[base.workload]\nrequests = 20\noutput = 20\n"
-        '[grid]\npolicy = ["none", "fixed:2"]\n"workload.requests_per_second" = [2, 20]\n'
+        '[base]\nmodel = "qwen3.6-35b-a3b"\ngpu = "h200"\nprices = "datasheet"\nrequests = 20\nosl = 20\n'
+        '[grid]\npolicy = ["none", "fixed:2"]\nqps = [2, 20]\n'
     )
     flags = ["--workers", "1", "--table", str(tmp_path / "t.parquet"), "--plot", str(tmp_path / "p.svg")]
     payload = json_of(capsys, "sweep", str(grid), *flags)
@@ -100,21 +99,21 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_options_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     """Options of the scenario and the load override the file; the rest is the file's."""
     day = str(ROOT / "examples" / "day.toml")
-    load = ["--users", "4", "--requests", "8", "--isl", "64", "--osl", "16"]
+    load = ["--concurrency", "4", "--requests", "8", "--isl", "64", "--osl", "16"]
     options = ["--gpu", "b200", "--gpus", "2", "--parallel", "ep", "--off-ms", "1", "--policy", "off"]
-    description = json_of(capsys, "simulate", day, *load, *options)["description"]
-    scenario, file = description["scenario"], read_simulation(Path(day))
-    assert (scenario["gpu"], scenario["gpus"], scenario["parallel"], scenario["off_ms"]) == ("b200", 2, "ep", 1.0)
-    assert scenario["model"] == file.scenario.model
-    assert (description["workload"]["users"], description["workload"]["hours"]) == (4, None)
-    assert description["max_depth"] == file.max_depth
+    used, file = json_of(capsys, "simulate", day, *load, *options)["options"], tomllib.loads(Path(day).read_text())
+    assert (used["gpu"], used["gpus"], used["parallel"], used["off_ms"]) == ("b200", 2, "ep", 1.0)
+    assert (used["concurrency"], used["hours"], used["hourly_qps"]) == (4, None, None)
+    assert (used["isl"], used["osl"]) == (64, 16)
+    for key in ("model", "depth", "max_num_batched_tokens"):
+        assert used[key] == file[key]
 
 
 @pytest.mark.parametrize(
     ("verb", "arguments", "message"),
     [
         ("simulate", ["qwen3.6-35b-a3b", "--qps", "1"], "name a device with --gpu"),
-        ("simulate", ["qwen3.6-35b-a3b", "--gpu", "h200"], "give one load: --qps, --users or --trace"),
+        ("simulate", ["qwen3.6-35b-a3b", "--gpu", "h200"], "give one load: --qps, --concurrency or --trace"),
         ("simulate", [*QUICK, "--policy", "fixd:2"], "unknown policy 'fixd:2'; nearest: fixed:K"),
         ("simulate", [*QUICK, "--policy", "fixed:7"], "the depth must lie in 0..4"),
         ("simulate", [*QUICK, "--trace", "none.csv"], "give one load"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,12 @@ from specmargin.simulator.service import ServiceLoad, service
 from specmargin.validation.points_schema import Point, read_points
 from specmargin.validation.speedups import (
     PredictedPoint,
-    RoundCost,
     SpeedupReport,
     ranges,
     source_median,
     speedup_lines,
 )
-from specmargin.validation.whole_requests import Loop, lengths_of
+from specmargin.validation.whole_requests import Loop, load_of
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
@@ -34,6 +34,13 @@ def file(folder: Path, *rows: str, header: str = HEADER) -> Path:
     path = folder / "points.csv"
     path.write_text(header + "".join(f"{row}\n" for row in rows))
     return path
+
+
+@cache
+def priced_by_laws() -> Pricer:
+    return Pricer(
+        scenario_of(read_request(PlanRequest, {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws"}))[1]
+    )
 
 
 def predicted(identity: str, source: str, *, length: float, measured: float, speedup: float) -> PredictedPoint:
@@ -49,20 +56,12 @@ def predicted(identity: str, source: str, *, length: float, measured: float, spe
         accept_length=length,
         speedup=measured,
     )
-    cost = RoundCost(
-        no_spec_seconds=speedup,
-        rest_seconds=length,
-        prompt_seconds=0.0,
-        accept_length=length,
-        counts=(0.0, 0.0, 0.0),
-        terms=(0.0, 0.0, 0.0),
-    )
     return PredictedPoint(
         point=point,
-        cost=cost,
+        pricer=priced_by_laws(),
+        no_spec_seconds=1.0,
+        round_speedup=speedup,
         datasheet_speedup=speedup,
-        is_moe=True,
-        prices="laws",
         loop=None,
     )
 
@@ -97,11 +96,11 @@ def test_whole_requests_are_the_closed_loop_of_the_plan(tmp_path: Path, capsys: 
     assert run("validate", ["speedups", str(path), "--json"]) == 0
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     asked = {"model": "llama-3.1-8b", "gpu": "h200", "drafter": "eagle", "acceptance": "length:2.0@2"}
-    pricer = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
+    priced = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
     load = ServiceLoad(
-        input_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192, requests=1000
+        prompt_tokens=2048, output_tokens=128, users=16, max_num_batched_tokens=8192, requests=1000
     )  # as a load generator sends, ramp and drain included
-    answer = service(pricer, load, Schedule.fixed(2, last=16))
+    answer = service(priced, load, Schedule.fixed(2, last=16))
     assert rows["throughput"]["closed_loop"]["speedup"] == pytest.approx(answer.speedup)
     assert rows["throughput"]["predicted"] == rows["throughput"]["closed_loop"]["speedup"]  # not shown beside it
     assert rows["throughput"]["round"] != pytest.approx(answer.speedup, rel=1e-3)
@@ -125,18 +124,9 @@ def test_lengths_are_stated_or_those_of_the_dataset(
     stated: str, isl: int | None, osl: int | None, expected: tuple[int, int, bool] | None
 ) -> None:
     point = predicted("a", "one", length=2.0, measured=2.0, speedup=2.0).point
-    lengths = lengths_of(point.model_copy(update={"stated_as": stated, "isl": isl, "osl": osl}))
-    found = None if lengths is None else (lengths.input_tokens, lengths.output_tokens, lengths.stated)
+    load = load_of(point.model_copy(update={"stated_as": stated, "isl": isl, "osl": osl}), 8192)
+    found = None if load is None else (load.prompt_tokens, load.output_tokens, load.requests is not None)
     assert found == expected
-
-
-def test_a_closed_loop_changes_with_the_terms_of_a_round() -> None:
-    row = predicted("a", "a", length=2.0, measured=2.0, speedup=1.5)
-    cost = replace(row.cost, counts=(1.0, 0.0, 0.0))
-    looped = replace(row, cost=cost, loop=Loop(speedup=1.2, prefill_share=0.3))
-    assert looped.speedup == looped.with_terms((0.0, 0.0, 0.0)) == pytest.approx(1.2)
-    doubled = (cost.rest_seconds, 0.0, 0.0)  # a round that takes twice as long
-    assert looped.with_terms(doubled) == pytest.approx(0.6)
 
 
 def test_rows_that_are_mostly_prefill_widen_no_other_range() -> None:

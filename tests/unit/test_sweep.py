@@ -14,27 +14,25 @@ from typing import Any
 
 import pytest
 
-from specmargin.answers.simulation_schema import read_simulation, read_sweep
-from specmargin.answers.simulations import run_cell
 from specmargin.errors import ScenarioError
 from specmargin.simulator.sweep import Cell, LocalRunner, RayRunner, make_cells, read_results, sweep
+from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
+from specmargin.verbs.simulate.serving import run_cell
+from specmargin.verbs.sweep import cells_of
 from tests.conftest import ROOT
 
 GRID = """
 [base]
-max_depth = 2
-[base.scenario]
 model = "qwen3.6-35b-a3b"
-gpu = "h200"
 prices = "datasheet"
-[base.workload]
+depth = 2
 requests = 12
-prompt = 200
-output = 20
+isl = 200
+osl = 20
 [grid]
-"scenario.gpu" = ["h200", "b200"]
+gpu = ["h200", "b200"]
 policy = ["none", "fixed:1", "fixed:2", "schedule", "controller"]
-"workload.requests_per_second" = [1, 4, 16, 64, 128]
+qps = [1, 4, 16, 64, 128]
 seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 """
 
@@ -42,13 +40,13 @@ seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 def grid(folder: Path, text: str = GRID) -> list[Cell]:
     path = folder / "grid.toml"
     path.write_text(text)
-    return make_cells([cell.description() for cell in read_sweep(path)], folder)
+    return make_cells(cells_of(str(path)), folder)
 
 
 def counted(description: dict[str, Any], folder: str) -> dict[str, Any]:
     """A cell that records its run, so that a second run is detected."""
     with (Path(folder) / "ran.txt").open("a") as file:
-        file.write(f"{description['policy']} {description['workload']['requests_per_second']} {description['seed']}\n")
+        file.write(f"{description['policy']} {description['qps']} {description['seed']}\n")
     return {"value": description["seed"]}
 
 
@@ -97,7 +95,7 @@ def test_a_killed_sweep_resumes(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     with results.open("ab") as file:
-        file.write(b'{"schema": "specmargin.sweep-cell/1", "key": "cut sho')  # as if it was killed while writing
+        file.write(b'{"schema": "specmargin.sweep-cell/2", "key": "cut sho')  # as if it was killed while writing
     before = read_results(results)
     assert 60 < len(before) < 500
     ran_before = (tmp_path / "ran.txt").read_text().splitlines()
@@ -160,10 +158,12 @@ def test_a_file_that_is_not_a_sweep_result_is_left_alone(tmp_path: Path) -> None
     ("change", "message"),
     [
         (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
-        (('"workload.requests_per_second"', '"workload.request_rate"'), "workload.request_rate is not a known field"),
-        (("max_depth = 2", "max_depth = 0"), "max_depth must be at least 1, got 0"),
+        (("qps =", "requests_per_second ="), "requests_per_second is not a known field; nearest: requests"),
+        (("isl =", "prompt ="), "prompt is not a known field"),
+        (("qps =", "concurency ="), "concurency is not a known field; nearest: concurrency"),
+        (("depth = 2", "depth = 0"), "depth must be at least 1, got 0"),
+        (("qps = [1, 4, 16, 64, 128]", ""), "give one load"),
         (("[grid]", "[grid"), "not valid TOML"),
-        (("seed =", '"workload.prompt.x.y" ='), "goes through 'prompt'"),
     ],
 )
 def test_invalid_grids_are_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -175,26 +175,25 @@ def test_invalid_grids_are_refused(tmp_path: Path, change: tuple[str, str], mess
     ("text", "message"),
     [
         ("", "is empty"),
-        ("seed = 1", "scenario is missing"),
-        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3', "give the number of requests"),
-        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\ntrace = "x"', "give one of users"),
-        ('[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nhours = [0, 1]', "hours needs rates"),
-        (
-            '[scenario]\nmodel = "a"\ngpu = "b"\n[workload]\nusers = 3\nrequests = 3\nprompt = {least = 1}',
-            "a length is a number",
-        ),
+        ("seed = 1", "a.toml: model is missing"),
+        ('[scenario]\nmodel = "a"', "scenario is not a known field"),
+        ('model = "a"\nqps = 3', "name a device"),
+        ('model = "a"\ngpu = "b"\nconcurrency = 3\ntrace = "x"', "give one load"),
+        ('model = "a"\ngpu = "b"\nhours = [0, 1]', "hours and hourly_qps go together"),
+        ('model = "a"\ngpu = "b"\nqps = 3\nhourly_qps = [1, 2]', "hours and hourly_qps go together"),
+        ('model = "a"\ngpu = "b"\nqps = 3\nisl = {least = 1}', "isl: a length is a number"),
     ],
 )
 def test_invalid_scenarios_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.toml").write_text(text)
     with pytest.raises(ScenarioError, match=message):
-        read_simulation(tmp_path / "a.toml")
+        completed(SimulateRequest(model=str(tmp_path / "a.toml")))
 
 
 @pytest.mark.parametrize("field", ["model", "gpu", "prices", "routing", "acceptance"])
 def test_a_changed_file_makes_another_cell(tmp_path: Path, field: str) -> None:
     """Results of a cell are not taken for those of the same names with other contents."""
-    description = {"scenario": {"model": "m", "gpu": "g", field: "mine.json:chat"}, "workload": {}}
+    description = {"model": "m", "gpu": "g", field: "mine.json:chat"}
     (tmp_path / "mine.json").write_text("1")
     before = make_cells([description], tmp_path)[0].key
     (tmp_path / "mine.json").write_text("2")
@@ -205,7 +204,7 @@ def test_a_bank_in_parts_makes_another_cell_when_a_part_changes(tmp_path: Path) 
     part = tmp_path / "bank/run" / "part-0" / "rounds.parquet"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"1")
-    description = {"scenario": {}, "workload": {}, "bank": "bank/run"}
+    description = {"bank": "bank/run"}
     before = make_cells([description], tmp_path)[0].key
     part.write_bytes(b"2")
     assert make_cells([description], tmp_path)[0].key != before

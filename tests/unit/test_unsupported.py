@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specmargin.formats import ENGINES, find_engine
+from specmargin.formats import ENGINES
 from specmargin.verbs.plan.drafter_plan import drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import plan_values
@@ -14,7 +14,7 @@ from specmargin.verbs.plan.values import plan_values
 @pytest.mark.parametrize("drafter", ["ssd", "free"])
 def test_a_drafter_without_an_engine_is_not_recommended(engine: str, drafter: str) -> None:
     request = PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter, engine=engine)
-    plan = plan_values(drafter_plans(request), find_engine(engine), None)
+    plan = plan_values(drafter_plans(request))
     assert plan["config_supported"] is False and plan["config"] == ""
     assert plan["verdict"].startswith("Not yet: ") and "Speculate" not in plan["verdict"]
     (note,) = plan["config_notes"]
@@ -27,6 +27,6 @@ def test_every_other_drafter_is_supported_whether_it_pays_or_not() -> None:
         request = PlanRequest(
             model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter, acceptance=acceptance
         )
-        plan = plan_values(drafter_plans(request), find_engine("vllm"), None)
+        plan = plan_values(drafter_plans(request))
         assert plan["config_supported"] is True
         assert plan["verdict"].startswith(("Speculate: ", "Do not speculate: "))

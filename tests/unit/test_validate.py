@@ -1,8 +1,10 @@
-"""`specmargin validate`: refusals. The numbers are tested in published/."""
+"""`specmargin validate`: refusals and the figure. The numbers are tested in published/."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -33,6 +35,18 @@ def test_a_figure_is_overwritten_only_with_force(tmp_path: Path) -> None:
     path.write_text("mine")
     assert "give --force" in run("validate", MEASURED, "--plot", str(path), code=2).err
     assert path.read_text() == "mine"
+
+
+def test_steps_are_drawn_beside_every_source(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    path = tmp_path / "steps.json"
+    table = run("validate", MEASURED, "laws", "--plot", str(path)).out
+    spec = json.loads(path.read_text())
+    rows = spec["datasets"]["rows"]
+    assert {row["prices"] for row in rows} == {MEASURED, "laws", "datasheet"}
+    own = [abs(row["predicted"] / row["measured"] - 1.0) for row in rows if row["prices"] == MEASURED]
+    assert f"{median(own):.1%}" in table
+    assert f"{MEASURED} {median(own):.1%}" in " ".join(spec["title"]["subtitle"])
 
 
 @pytest.mark.parametrize("part", ["kernels", "modules", "steps", "rounds", "scaled", "served"])

@@ -44,7 +44,7 @@ for gated in (False, True):
 print(json.dumps(decided))
 """
 _PLAN = ["-m", "specmargin", "plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--json"]
-_LOAD = ["--users", "2", "--requests", "3", "--osl", "20", "--policy", "controller", "--json"]
+_LOAD = ["--concurrency", "2", "--requests", "3", "--osl", "20", "--policy", "controller", "--json"]
 _SIMULATE = ["-m", "specmargin", "simulate", "qwen3.6-35b-a3b", "--gpu", "h200", *_LOAD]
 
 

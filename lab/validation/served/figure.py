@@ -2,70 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
 
 from lab.validation.served.errors import ServedReport
-from specmargin.show.figures.figure import Figure, rounded, table
-from specmargin.show.figures.validation import axes, diagonals, error_lines, median_error
+from specmargin.show.figures.figure import Figure
+from specmargin.show.figures.validation import LEGEND, errors, scatter, scatter_figure
 
-_ENGINES = ("vllm", "sglang", "trtllm")
 _SIDE = 250
-_TICKS = (0.3, 1, 3, 10, 30, 100, 300)  # milliseconds
 
 
 def predicted_against_measured(report: ServedReport) -> Figure:
     """Time per token in milliseconds, one panel per source; exact predictions lie on the diagonal."""
     sources = list(report.predicted_seconds)
-    values = [value for source in sources for value in (report.measured_seconds, report.predicted_seconds[source])]
-    low, high = min(v.min() for v in values) * 1e3 * 0.9, max(v.max() for v in values) * 1e3 * 1.1
     rows = [row for source in sources for row in _rows(report, source)]
-    errors = {source: median_error([row for row in rows if row["prices"] == source]) for source in sources}
-    error_text = ", ".join(f"{source} {error:.0%}" for source, error in errors.items())
-    return Figure(
+    whole = scatter_figure(
+        rows,
         name="served",
         title="Served MoE rows: time between tokens, predicted against measured",
         takeaway=(
-            f"Median error: {error_text}. Tables and laws use an engine time fitted without the row's model on its "
-            f"GPU. Solid line: exact; dashed: 25% off."
+            f"Median error: {errors(rows, 'prices', digits=0)}. Tables and laws use an engine time fitted without the "
+            f"row's model on its GPU. {LEGEND}"
         ),
         source=f"third-party served measurements ({len(rows) // len(sources):,} rows); python -m lab.validation.served",
-        tables={"rows": rows} | error_lines(low, high),
-        draw=_draw_served,
-        shape=(
-            tuple((source, f"{source}: median error {errors[source]:.0%}") for source in sources),
-            rounded(low),
-            rounded(high),
-        ),
+        by="engine",
+        unit="ms/token",
+        ticks=(0.3, 1, 3, 10, 30, 100, 300),
     )
+    titles = tuple((source, _title(rows, source)) for source in sources)
+    return replace(whole, draw=_draw_served, shape=(titles, *whole.shape[1:]))
 
 
-def _draw_served(panels: tuple[tuple[str, str], ...], low: float, high: float) -> alt.HConcatChart:
-    return alt.HConcatChart(hconcat=[_panel(source, title, low, high) for source, title in panels])
+def _title(rows: list[dict[str, Any]], source: str) -> str:
+    return f"median error of {errors([row for row in rows if row['prices'] == source], 'prices', digits=0)}"
 
 
-def _panel(source: str, title: str, low: float, high: float) -> alt.LayerChart:
-    x, y = axes("ms/token", low, high, _TICKS)
-    points = (
-        table("rows")
-        .transform_filter(f"datum.prices === '{source}'")
-        .mark_point(size=14, opacity=0.45)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color("engine:N", scale=alt.Scale(domain=list(_ENGINES)), title="engine"),
-            tooltip=[
-                alt.Tooltip("model:N"),
-                alt.Tooltip("gpu:N"),
-                alt.Tooltip("engine:N"),
-                alt.Tooltip("measured:Q"),
-                alt.Tooltip("predicted:Q"),
-            ],
-        )
-    )
+def _draw_served(panels: tuple[tuple[str, str], ...], *shape: Any) -> alt.HConcatChart:
+    return alt.HConcatChart(hconcat=[_panel(source, title, shape) for source, title in panels])
+
+
+def _panel(source: str, title: str, shape: tuple[Any, ...]) -> alt.LayerChart:
     heading = alt.TitleParams(title, fontSize=12, fontWeight="normal", offset=8)
-    return alt.LayerChart(layer=[*diagonals(x, y), points], width=_SIDE, height=_SIDE, title=heading)
+    panel = scatter(f"datum.prices === '{source}'", *shape)
+    sized: alt.LayerChart = panel.properties(width=_SIDE, height=_SIDE, title=heading)
+    return sized
 
 
 def _rows(report: ServedReport, source: str) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def _arguments(row: ServedRow, version: str | None, *, formats: bool) -> dict[st
         "mode": "agg",
         "backend_name": row.engine,
         "backend_version": version,
-        "isl": row.input_tokens,
+        "isl": row.prompt_tokens,
         "osl": row.output_tokens,
         "batch_size": max(1, round(row.concurrency / layout.sequence_ranks)),
         "tp_size": layout.attention_ranks,

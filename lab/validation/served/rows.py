@@ -74,7 +74,7 @@ class ServedRow:
     device: str
     weights: str  # as the row names it
     expert_weights: str
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     concurrency: int
     layout: Layout
@@ -98,7 +98,7 @@ class ServedRow:
             self.engine,
             self.device,
             self.weights,
-            self.input_tokens,
+            self.prompt_tokens,
             self.output_tokens,
             self.concurrency,
             self.layout,
@@ -124,7 +124,7 @@ def _row(values: dict[str, Any]) -> ServedRow:
         device=_DEVICES.get(values["system"], values["system"]),
         weights=str(values["gemm_quant_mode"] or ""),
         expert_weights=str(values["moe_quant_mode"] or ""),
-        input_tokens=int(values["isl"]),
+        prompt_tokens=int(values["isl"]),
         output_tokens=int(values["osl"]),
         concurrency=_concurrency(values),
         layout=_layout(values),

@@ -78,7 +78,7 @@ def _predicted(rows: Rows, prices: str) -> Iterator[Prediction]:
     pricer = _pricer(rows[0], prices)
     copies = rows[0].layout.sequence_ranks  # each data-parallel rank decodes its share and prefills its own prompts
     concurrency, prompt, output = np.array(
-        [(row.concurrency, row.input_tokens, row.output_tokens) for row in rows], dtype=np.float64
+        [(row.concurrency, row.prompt_tokens, row.output_tokens) for row in rows], dtype=np.float64
     ).T
     sequences = np.ceil(concurrency / copies)
     decode = Step.uniform(batch=sequences * copies, context=prompt + output / 2.0)

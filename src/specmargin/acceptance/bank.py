@@ -7,7 +7,7 @@ The specdec-calibration layout (`acceptance.parquet` and `speculator.parquet`, j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ class Rounds:
     category_by_round: tuple[str, ...]
     prompt_by_round: IntArray  # the request: rounds of the same request are not independent
     round_index: IntArray
-    context_by_round: FloatArray
     drafted_by_round: IntArray
     accepted_by_round: IntArray
     confidence_by_round_depth: FloatArray
@@ -72,22 +71,16 @@ class Rounds:
         return np.asarray((drafted & np.isnan(self.confidence_by_round_depth)).any(axis=1))
 
     @property
+    def accepted_by_round_depth(self) -> BoolArray:
+        return np.asarray(np.arange(self.depth) < self.accepted_by_round[:, np.newaxis])
+
+    @property
     def categories(self) -> list[str]:
         return list(dict.fromkeys(self.category_by_round))
 
     def chosen(self, mask: BoolArray) -> Rounds:
-        index = np.flatnonzero(mask)
-        return Rounds(
-            category_by_round=tuple(self.category_by_round[i] for i in index),
-            prompt_by_round=self.prompt_by_round[index],
-            round_index=self.round_index[index],
-            context_by_round=self.context_by_round[index],
-            drafted_by_round=self.drafted_by_round[index],
-            accepted_by_round=self.accepted_by_round[index],
-            confidence_by_round_depth=self.confidence_by_round_depth[index],
-            speculator=self.speculator,
-            source=self.source,
-        )
+        categories = tuple(self.category_by_round[i] for i in np.flatnonzero(mask))
+        return replace(self, category_by_round=categories, **{name: getattr(self, name)[mask] for name in _ARRAYS})
 
     def with_confidence(self) -> Rounds | None:
         """The requests in which every drafted token has a confidence, whole so that histories stay complete; None if
@@ -99,6 +92,15 @@ class Rounds:
 
     def of_category(self, name: str) -> Rounds:
         return self.chosen(np.array([category == name for category in self.category_by_round]))
+
+
+_ARRAYS = (
+    "prompt_by_round",
+    "round_index",
+    "drafted_by_round",
+    "accepted_by_round",
+    "confidence_by_round_depth",
+)
 
 
 def read_bank(paths: Sequence[Path]) -> Rounds:
@@ -164,12 +166,10 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
     _single_value(frame, "model", path)
     frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
     drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
-    context = frame["context_len"].to_numpy() if "context_len" in frame.columns else np.zeros(frame.height)
     return Rounds(
         category_by_round=tuple(str(name) for name in frame["category"].to_list()),
         prompt_by_round=_requests(frame),
         round_index=frame["round_idx"].to_numpy().astype(np.int64),
-        context_by_round=context.astype(np.float64),
         drafted_by_round=drafted.astype(np.int64),
         accepted_by_round=frame["accept"].to_numpy().astype(np.int64),
         confidence_by_round_depth=frame.select(names).to_numpy().astype(np.float64),
@@ -210,7 +210,6 @@ def _read_csv(path: Path) -> Rounds:
         category_by_round=_categories(frame),
         prompt_by_round=prompt.astype(np.int64),
         round_index=np.arange(frame.height),
-        context_by_round=np.zeros(frame.height),
         drafted_by_round=(
             frame["drafted"].to_numpy().astype(np.int64) if "drafted" in frame.columns else np.full(frame.height, depth)
         ),
@@ -233,7 +232,6 @@ def _read_metrics(path: Path) -> Rounds:
         category_by_round=_categories(frame),
         prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
         round_index=np.arange(frame.height),
-        context_by_round=np.zeros(frame.height),
         drafted_by_round=drafted,
         accepted_by_round=frame["per_step_accepted"].to_numpy().astype(np.int64),
         confidence_by_round_depth=np.full((frame.height, max(int(drafted.max(initial=1)), 1)), np.nan),
@@ -253,16 +251,12 @@ def _joined(parts: Sequence[Rounds]) -> Rounds:
         for part in parts
     ]
     offsets = np.cumsum([0, *(int(part.prompt_by_round.max()) + 1 for part in parts[:-1])])
+    requests = [part.prompt_by_round + offset for part, offset in zip(parts, offsets, strict=True)]
+    arrays = {name: [getattr(part, name) for part in parts] for name in _ARRAYS}
+    arrays |= {"prompt_by_round": requests, "confidence_by_round_depth": confidence}
     return Rounds(
         category_by_round=tuple(name for part in parts for name in part.category_by_round),
-        prompt_by_round=np.concatenate(
-            [part.prompt_by_round + offset for part, offset in zip(parts, offsets, strict=True)]
-        ),
-        round_index=np.concatenate([part.round_index for part in parts]),
-        context_by_round=np.concatenate([part.context_by_round for part in parts]),
-        drafted_by_round=np.concatenate([part.drafted_by_round for part in parts]),
-        accepted_by_round=np.concatenate([part.accepted_by_round for part in parts]),
-        confidence_by_round_depth=np.concatenate(confidence),
+        **{name: np.concatenate(values) for name, values in arrays.items()},
         speculator=next((part.speculator for part in parts if part.speculator), ""),
         source=", ".join(part.source for part in parts),
     )

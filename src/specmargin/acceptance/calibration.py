@@ -6,12 +6,12 @@ Drafters are over-confident, differently at each depth, and sequences differ: a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import isotonic_regression, minimize
+from scipy.optimize import minimize
 
 from specmargin.acceptance.bank import Rounds
 from specmargin.errors import AcceptanceError
@@ -72,26 +72,14 @@ def tokens_of(rounds: Rounds) -> Tokens:
     """Every token that was verified after an accepted prefix: accepted ones and the first rejected one."""
     if not rounds.has_confidence:
         raise AcceptanceError(f"{rounds.source}: has no confidences to calibrate; give a bank with speculator.parquet")
-    history = history_of(rounds)
+    every = every_token_of(rounds)
     reached = np.minimum(rounds.accepted_by_round + 1, rounds.drafted_by_round)
-    index, depth = np.nonzero(np.arange(rounds.depth) < reached[:, np.newaxis])
-    logits = logit(rounds.confidence_by_round_depth)
-    so_far = np.cumsum(logits, axis=1)
-    before = np.where(depth > 0, so_far[index, np.maximum(depth - 1, 0)] / np.maximum(depth, 1), 0.0)
-    return Tokens(
-        depth=depth,
-        confidence=rounds.confidence_by_round_depth[index, depth],
-        history=history[index],
-        before=before,
-        accepted=depth < rounds.accepted_by_round[index],
-        round=index,
-    )
+    return every.chosen(every.depth < reached[every.round])
 
 
 def every_token_of(rounds: Rounds) -> Tokens:
     """Every drafted token as if it were reached: the input of a policy before anything is verified."""
-    count, deepest = rounds.count, rounds.depth
-    index, depth = np.indices((count, deepest)).reshape(2, -1)
+    index, depth = np.indices((rounds.count, rounds.depth)).reshape(2, -1)
     confidence = np.nan_to_num(rounds.confidence_by_round_depth, nan=0.0)  # tokens not drafted are not accepted
     so_far = np.cumsum(logit(confidence), axis=1)
     return Tokens(
@@ -99,7 +87,7 @@ def every_token_of(rounds: Rounds) -> Tokens:
         confidence=confidence[index, depth],
         history=history_of(rounds)[index],
         before=np.where(depth > 0, so_far[index, np.maximum(depth - 1, 0)] / np.maximum(depth, 1), 0.0),
-        accepted=np.zeros(index.size, dtype=bool),
+        accepted=depth < rounds.accepted_by_round[index],
         round=index,
     )
 
@@ -122,47 +110,16 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsotonicByDepth:
-    """One non-decreasing function of confidence per depth."""
-
-    confidence_by_depth: tuple[FloatArray, ...]
-    probability_by_depth: tuple[FloatArray, ...]
-
-    @classmethod
-    def fit(cls, tokens: Tokens) -> IsotonicByDepth:
-        confidences, probabilities = [], []
-        for depth in range(int(tokens.depth.max()) + 1):
-            own = tokens.depth == depth
-            levels, level, count = np.unique(tokens.confidence[own], return_inverse=True, return_counts=True)
-            share = np.bincount(level, weights=tokens.accepted[own]) / count  # equal confidences are one point
-            rising = isotonic_regression(share, weights=count.astype(np.float64)).x
-            confidences.append(levels)
-            probabilities.append(np.clip(rising, 0.005, 0.995))
-        return cls(confidence_by_depth=tuple(confidences), probability_by_depth=tuple(probabilities))
-
-    def probability(self, tokens: Tokens) -> FloatArray:
-        probability = np.empty(tokens.depth.size)
-        for depth in np.unique(tokens.depth):
-            own = tokens.depth == depth
-            d = min(int(depth), len(self.confidence_by_depth) - 1)
-            probability[own] = np.interp(
-                tokens.confidence[own], self.confidence_by_depth[d], self.probability_by_depth[d]
-            )
-        return probability
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Logistic:
     """Log-odds as a sum: an intercept and a slope per depth, a piecewise linear function of confidence, the sequence's
-    history and the confidences before the token. `rich` False leaves the last three out."""
+    history and the confidences before the token."""
 
     weights: FloatArray
     depths: int
-    rich: bool
 
     @classmethod
-    def fit(cls, tokens: Tokens, *, depths: int, rich: bool = True) -> Logistic:
-        x, y = _features(tokens, depths, rich=rich), tokens.accepted.astype(np.float64)
+    def fit(cls, tokens: Tokens, *, depths: int) -> Logistic:
+        x, y = _features(tokens, depths), tokens.accepted.astype(np.float64)
 
         def loss(w: FloatArray) -> tuple[float, FloatArray]:
             z = x @ w
@@ -171,26 +128,26 @@ class Logistic:
             return value, np.asarray(x.T @ (p - y) / y.size + 2.0 * _RIDGE * w)
 
         fit = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-        return cls(weights=np.asarray(fit.x), depths=depths, rich=rich)
+        return cls(weights=np.asarray(fit.x), depths=depths)
 
     def probability(self, tokens: Tokens) -> FloatArray:
-        return sigmoid(_features(tokens, self.depths, rich=self.rich) @ self.weights)
+        return sigmoid(_features(tokens, self.depths) @ self.weights)
 
 
-def _features(tokens: Tokens, depths: int, *, rich: bool) -> FloatArray:
+def _features(tokens: Tokens, depths: int) -> FloatArray:
     log_odds = logit(tokens.confidence)
     by_depth = (tokens.depth[:, np.newaxis] == np.arange(depths)).astype(np.float64)
-    columns = [by_depth, log_odds[:, np.newaxis] / 4.0]
-    if rich:
-        later = (tokens.depth > 0).astype(np.float64)
-        columns += [
-            by_depth * log_odds[:, np.newaxis] / 4.0,
-            hats(log_odds),
-            tokens.history[:, np.newaxis],
-            (tokens.history * later)[:, np.newaxis],
-            tokens.before[:, np.newaxis] / 4.0,
-            (tokens.history * log_odds)[:, np.newaxis] / 4.0,
-        ]
+    later = (tokens.depth > 0).astype(np.float64)
+    columns = [
+        by_depth,
+        log_odds[:, np.newaxis] / 4.0,
+        by_depth * log_odds[:, np.newaxis] / 4.0,
+        hats(log_odds),
+        tokens.history[:, np.newaxis],
+        (tokens.history * later)[:, np.newaxis],
+        tokens.before[:, np.newaxis] / 4.0,
+        (tokens.history * log_odds)[:, np.newaxis] / 4.0,
+    ]
     return np.concatenate(columns, axis=1)
 
 
@@ -205,7 +162,6 @@ def hats(log_odds: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    rows: int
     calibration_error: float  # expected, over bins of equal mass
     log_loss: float
     brier: float
@@ -218,7 +174,6 @@ def quality(probability: FloatArray, accepted: BoolArray, bins: int = 15) -> Qua
     parts = [part for part in np.array_split(order, bins) if part.size]
     error = sum(part.size * abs(float(p[part].mean() - y[part].mean())) for part in parts) / p.size
     return Quality(
-        rows=int(p.size),
         calibration_error=float(error),
         log_loss=float(-np.mean(y * np.log(p) + (1.0 - y) * np.log1p(-p))),
         brier=float(np.mean((p - y) ** 2)),
@@ -228,49 +183,40 @@ def quality(probability: FloatArray, accepted: BoolArray, bins: int = 15) -> Qua
 # --- held out ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationLine:
-    depth: int
-    raw: Quality
-    isotonic: Quality
-    logistic: Quality
-    calibrated: Quality
-
-
-def calibration_lines(rounds: Rounds, *, splits: int, seed: int = 0) -> list[CalibrationLine]:
-    """Held-out quality of conditional acceptance by depth, averaged over splits by request."""
+def held_out_quality(
+    rounds: Rounds,
+    *,
+    splits: int,
+    seed: int = 0,
+    others: Mapping[str, Callable[[Tokens], Calibrator]] | None = None,
+) -> dict[int, dict[str, Quality]]:
+    """Quality of conditional acceptance by depth, averaged over splits by request: raw, calibrated, and `others`, each
+    of which is fitted to one half and judged on the other."""
     tokens = tokens_of(rounds)
     requests = np.unique(rounds.prompt_by_round)
     if requests.size < 2:
-        return []  # nothing to hold out
-    qualities: dict[int, dict[str, list[Quality]]] = {}  # by depth and model
+        return {}  # nothing to hold out
+    fits: dict[str, Callable[[Tokens], Calibrator]] = {
+        "raw": lambda _: Raw(),
+        "calibrated": lambda learn: Logistic.fit(learn, depths=rounds.depth),
+        **(others or {}),
+    }
+    qualities: dict[int, dict[str, list[Quality]]] = {}
     for split in range(splits):
         half = np.random.default_rng([seed, split]).permutation(requests)[: requests.size // 2]
         in_half = np.isin(rounds.prompt_by_round, half)[tokens.round]
         learn, judge = tokens.chosen(in_half), tokens.chosen(~in_half)
-        models: dict[str, Calibrator] = {
-            "raw": Raw(),
-            "isotonic": IsotonicByDepth.fit(learn),
-            "logistic": Logistic.fit(learn, depths=rounds.depth, rich=False),
-            "calibrated": Logistic.fit(learn, depths=rounds.depth),
-        }
-        for name, model in models.items():
-            probability = model.probability(judge)
-            for depth in range(rounds.depth):
+        for name, fit in fits.items():
+            probability = fit(learn).probability(judge)
+            for depth in np.unique(judge.depth).tolist():
                 at_depth = judge.depth == depth
-                if at_depth.any():
-                    held_out = quality(probability[at_depth], judge.accepted[at_depth])
-                    qualities.setdefault(depth, {}).setdefault(name, []).append(held_out)
-    return [
-        CalibrationLine(depth=depth + 1, **{name: _mean(splits) for name, splits in by_model.items()})
-        for depth, by_model in sorted(qualities.items())
-    ]
+                held_out = quality(probability[at_depth], judge.accepted[at_depth])
+                qualities.setdefault(depth + 1, {}).setdefault(name, []).append(held_out)
+    return {
+        depth: {name: _mean(parts) for name, parts in by_name.items()} for depth, by_name in sorted(qualities.items())
+    }
 
 
 def _mean(qualities: Sequence[Quality]) -> Quality:
-    return Quality(
-        rows=int(np.mean([quality.rows for quality in qualities])),
-        calibration_error=float(np.mean([quality.calibration_error for quality in qualities])),
-        log_loss=float(np.mean([quality.log_loss for quality in qualities])),
-        brier=float(np.mean([quality.brier for quality in qualities])),
-    )
+    means = {field.name: float(np.mean([getattr(q, field.name) for q in qualities])) for field in fields(Quality)}
+    return Quality(**means)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmargin.acceptance.survival import Survival
+from specmargin.acceptance.survival import Survival, kaplan_meier
 from specmargin.errors import AcceptanceError
 from specmargin.sources import Source, SourceKind, assumed
-from specmargin.step import BoolArray, FloatArray, IntArray
+from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -96,25 +96,10 @@ def stop_of_rounds(rounds: Rounds, p_min: float) -> EarlyStop:
     if not rounds.has_confidence:
         raise AcceptanceError(f"{rounds.source}: has no confidences, which --draft-p-min needs")
     confident = np.logical_and.accumulate(rounds.confidence_by_round_depth >= p_min, axis=1)
-    accepted = np.arange(rounds.depth) < rounds.accepted_by_round[:, np.newaxis]
+    accepted = rounds.accepted_by_round_depth
     source = Source(kind=SourceKind.MEASURED, detail=f"confidences of {rounds.count:,} rounds of {rounds.source}")
-    drafted_depth = rounds.drafted_by_round
-    return _stop(
-        p_min, _product_limit(confident, drafted_depth), _product_limit(confident & accepted, drafted_depth), source
-    )
-
-
-def _product_limit(passed: BoolArray, drafted: IntArray) -> FloatArray:
-    """By depth: the product of passed over tried, among the rounds that passed so far and drafted this deep."""
-    conditional = []
-    still = np.ones(passed.shape[0], dtype=bool)
-    for depth in range(passed.shape[1]):
-        tried = still & (drafted > depth)
-        if not tried.any():
-            break
-        conditional.append(float(passed[tried, depth].mean()))
-        still = passed[:, depth]
-    return np.cumprod(np.array(conditional or [0.0]))
+    drafted = kaplan_meier(confident, rounds.drafted_by_round)
+    return _stop(p_min, drafted, kaplan_meier(confident & accepted, rounds.drafted_by_round), source)
 
 
 def _stop(p_min: float, drafted: FloatArray, accepted: FloatArray, source: Source) -> EarlyStop:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmargin.acceptance.bank import Rounds
-from specmargin.acceptance.survival import EIGHTY_PERCENT, Survival
+from specmargin.acceptance.survival import EIGHTY_PERCENT, Survival, kaplan_meier
 from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray
 
@@ -42,13 +42,7 @@ def survival_estimate(rounds: Rounds) -> SurvivalEstimate:
 
 def product_limit(rounds: Rounds) -> FloatArray:
     """Survival at depth 1, 2, …, to the deepest draft."""
-    conditional = []
-    for depth in range(1, int(rounds.drafted_by_round.max()) + 1):
-        reached = (rounds.drafted_by_round >= depth) & (rounds.accepted_by_round >= depth - 1)
-        if not reached.any():
-            break
-        conditional.append(float((rounds.accepted_by_round[reached] >= depth).mean()))
-    return np.cumprod(np.array(conditional or [0.0]))
+    return kaplan_meier(rounds.accepted_by_round_depth, rounds.drafted_by_round)
 
 
 def accepted_histogram(rounds: Rounds) -> FloatArray:

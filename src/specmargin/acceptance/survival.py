@@ -8,7 +8,7 @@ import numpy as np
 
 from specmargin.errors import AcceptanceError
 from specmargin.sources import Source, SourceKind
-from specmargin.step import ArrayLike, FloatArray
+from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray
 
 _DEEPEST = 64
 
@@ -79,6 +79,20 @@ class Survival:
     def accepted_by_depth(self, depth: int) -> FloatArray:
         """Mean accepted draft tokens at depth 0..`depth`: 0, S_1, S_1 + S_2, …"""
         return np.concatenate([[0.0], np.cumsum(self.up_to(depth))])
+
+
+def kaplan_meier(passed_by_round_depth: BoolArray, drafted_by_round: IntArray) -> FloatArray:
+    """By depth, the product of passed over tried, among the rounds that passed so far and drafted this
+    deep; to the deepest draft that was tried."""
+    conditional = []
+    still = np.ones(drafted_by_round.size, dtype=bool)
+    for depth in range(passed_by_round_depth.shape[1]):
+        tried = still & (drafted_by_round > depth)
+        if not tried.any():
+            break
+        conditional.append(float(passed_by_round_depth[tried, depth].mean()))
+        still = passed_by_round_depth[:, depth]
+    return np.cumprod(np.array(conditional or [0.0]))
 
 
 def break_even_acceptance(cost_ratio: ArrayLike, depth: ArrayLike) -> FloatArray:

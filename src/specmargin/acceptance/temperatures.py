@@ -7,15 +7,13 @@ loss: a proper score, unlike the calibration error by which SGLang's own tool pi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specmargin.acceptance.bank import Rounds
+from specmargin.acceptance.calibration import sigmoid
 from specmargin.errors import AcceptanceError
 from specmargin.step import BoolArray, FloatArray
-
-if TYPE_CHECKING:
-    from specmargin.acceptance.bank import Rounds
 
 _RANGE = (0.1, 10.0)
 _STEPS = 41  # of each search: over the whole range, then around the best
@@ -47,7 +45,7 @@ def fit_temperatures(rounds: Rounds) -> Temperatures:
         survived = confident.accepted_by_round[drafted] > position
         at_position = np.nan_to_num(logits[:, position])
         temperature = _best_temperature(at_position[drafted], fitted[drafted], survived)
-        plain, fitted = plain * _sigmoid(at_position), fitted * _sigmoid(at_position / temperature)
+        plain, fitted = plain * sigmoid(at_position), fitted * sigmoid(at_position / temperature)
         temperatures.append(temperature)
         before.append(calibration_error(plain[drafted], survived))
         after.append(calibration_error(fitted[drafted], survived))
@@ -65,7 +63,7 @@ def _best_temperature(logits: FloatArray, before: FloatArray, survived: BoolArra
     best = 0.0
     for _ in range(2):
         candidates = np.linspace(low, high, _STEPS)
-        losses = [_log_loss(before * _sigmoid(logits / np.exp(value)), survived) for value in candidates]
+        losses = [_log_loss(before * sigmoid(logits / np.exp(value)), survived) for value in candidates]
         best, step = float(candidates[int(np.argmin(losses))]), (high - low) / (_STEPS - 1)
         low, high = max(best - step, np.log(_RANGE[0])), min(best + step, np.log(_RANGE[1]))
     return float(np.exp(best))
@@ -81,7 +79,3 @@ def calibration_error(probability: FloatArray, survived: BoolArray) -> float:
     index = np.minimum((probability * _BINS).astype(np.int64), _BINS - 1)
     gap = np.bincount(index, probability - survived, minlength=_BINS)
     return float(np.abs(gap).sum() / probability.size)
-
-
-def _sigmoid(values: FloatArray) -> FloatArray:
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(values, -40.0, 40.0))))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from specmargin.answers.blocks import Block
-from specmargin.answers.outputs_schema import ChartOutputs, Outputs, TableOutputs
+from specmargin.answers.outputs_schema import FileOutputs, Outputs, PlotOutputs, TableOutputs
 from specmargin.answers.request_schema import Request
 from specmargin.errors import InputError, needs_extra
-from specmargin.files import write_table
+from specmargin.files import write_table, write_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,6 +59,10 @@ class Answer(ABC, Generic[RequestKind]):
         """The rows of `-o FILE.csv` and `to_frame()`."""
         return []
 
+    def file_text(self) -> str:
+        """The file of `-o`, of an answer that is one."""
+        raise NotImplementedError
+
     def chart(self) -> Chart:
         raise InputError("there is no chart of this answer")
 
@@ -96,7 +100,9 @@ class Answer(ABC, Generic[RequestKind]):
         """Write the files that were asked for; what is then shown may name them."""
         if isinstance(outputs, TableOutputs) and outputs.output is not None:
             write_table(outputs.output, self.table(), force=outputs.force)
-        if isinstance(outputs, ChartOutputs) and outputs.plot is not None:
+        if isinstance(outputs, FileOutputs) and outputs.output is not None:
+            write_text(outputs.output, self.file_text(), force=outputs.force)
+        if isinstance(outputs, PlotOutputs) and outputs.plot is not None:
             from specmargin.show.figures.files import save  # noqa: PLC0415 (an extra)
 
             save(self.plot(), outputs.plot)

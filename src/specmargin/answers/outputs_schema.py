@@ -45,8 +45,8 @@ class TableOutputs(Outputs):
         super().check()
 
 
-class ChartOutputs(TableOutputs):
-    """Of an answer with a table and a chart."""
+class PlotOutputs(Outputs):
+    """Of an answer with a chart."""
 
     plot: Annotated[Path | None, Field(description="Draw a chart: FILE.png, .svg, .html or .json."), FILE] = None
 
@@ -56,3 +56,26 @@ class ChartOutputs(TableOutputs):
 
             check_target(self.plot, force=self.force)
         super().check()
+
+
+class ChartOutputs(TableOutputs, PlotOutputs):
+    """Of an answer with a table and a chart."""
+
+
+class FileOutputs(Outputs):
+    """Of an answer that is a file of its own."""
+
+    output: Annotated[Path | None, Field(description="Where to write the file."), FILE.named("--output", "-o")] = None
+
+    def stem(self, ending: str) -> str | None:
+        """The name of the file without its ending: the name of what is in it."""
+        return None if self.output is None else self.output.name.removesuffix(ending)
+
+
+class MeasurementOutputs(FileOutputs):
+    """Of a measurement, which goes on where an earlier one ended."""
+
+    output: Annotated[
+        Path, Field(description="Where to write the prices, FILE.json, for --prices."), FILE.named("--output", "-o")
+    ]
+    force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False

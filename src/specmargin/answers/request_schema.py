@@ -40,6 +40,7 @@ class Shown:
     default: str | None = None  # text for a default that depends on other fields
     options: tuple[str, ...] = ()  # instead of the field's own name
     names: Callable[[], Iterable[str]] | None = None  # what a shell completes
+    key: bool = False  # of files and in Python; no option of the command line
 
     def named(self, *options: str) -> Shown:
         """The same, as options of these names."""
@@ -330,7 +331,7 @@ def read_request(
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
-        raise ScenarioError(f"{where}{first_complaint(error, name=option)}") from None
+        raise ScenarioError(f"{where}{first_complaint(error, name=option, known=kind.model_fields)}") from None
     for field, why in kind.unused.items():
         if field in request.model_fields_set:
             raise ScenarioError(f"{where}{option(field)}: {why}; leave it out")
@@ -367,6 +368,8 @@ class RequestOption:
 def request_options(kind: type[Request]) -> Iterator[RequestOption]:
     for name, field in kind.model_fields.items():
         shown = next((entry for entry in field.metadata if isinstance(entry, Shown)), Shown())
+        if shown.key:
+            continue
         parsed = any(isinstance(entry, BeforeValidator) for entry in field.metadata)
         yield RequestOption(
             field=name,

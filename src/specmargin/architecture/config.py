@@ -22,17 +22,23 @@ class Config:
     def _missing(self, key: str) -> ArchitectureError:
         return ArchitectureError(f"{self.origin}: the key {key!r} is missing; it is needed for this model family")
 
+    def _wrong(self, key: str, wanted: str) -> ArchitectureError:
+        return ArchitectureError(f"{self.origin}: {key!r} must {wanted}, got {self.values[key]!r}")
+
+    def _given(self, key: str, default: Any) -> Any:
+        """The value, or the default; without either, an error."""
+        value = self.values.get(key)
+        if value is None and default is None:
+            raise self._missing(key)
+        return default if value is None else value
+
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def integer(self, key: str, default: int | None = None) -> int:
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise self._missing(key)
-            return default
+        value = self._given(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_DIMENSION:
-            raise ArchitectureError(f"{self.origin}: {key!r} must be a whole number, not negative, got {value!r}")
+            raise self._wrong(key, "be a whole number, not negative")
         return value
 
     def positive(self, key: str, default: int | None = None) -> int:
@@ -53,30 +59,22 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(index, int) for index in value):
-            raise ArchitectureError(f"{self.origin}: {key!r} must list layer numbers, got {value!r}")
+            raise self._wrong(key, "list layer numbers")
         return frozenset(value)
 
     def optional_integer(self, key: str) -> int | None:
         return self.integer(key) if self.has(key) else None
 
     def boolean(self, key: str, default: bool | None = None) -> bool:
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise self._missing(key)
-            return default
+        value = self._given(key, default)
         if not isinstance(value, bool):
-            raise ArchitectureError(f"{self.origin}: {key!r} must be true or false, got {value!r}")
+            raise self._wrong(key, "be true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise self._missing(key)
-            return default
+        value = self._given(key, default)
         if not isinstance(value, str):
-            raise ArchitectureError(f"{self.origin}: {key!r} must be a string, got {value!r}")
+            raise self._wrong(key, "be a string")
         return value
 
     def kinds(self, key: str, layers: int, allowed: Iterable[str], default: list[str] | None = None) -> list[str]:
@@ -89,21 +87,13 @@ class Config:
 
     def per_layer(self, key: str, layers: int, default: list[Any] | None = None) -> list[Any]:
         """A list with one entry per layer. Longer lists are cut: the rest describes MTP layers."""
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise self._missing(key)
-            value = default
+        value = self._given(key, default)
         if not isinstance(value, list) or len(value) < layers:
             raise ArchitectureError(f"{self.origin}: {key!r} must list at least {layers} layers, got {value!r}")
         return value[:layers]
 
     def section(self, key: str) -> Config:
-        value = self.values.get(key)
+        value = self._given(key, None)
         if not isinstance(value, Mapping):
-            raise (
-                self._missing(key)
-                if value is None
-                else ArchitectureError(f"{self.origin}: {key!r} must be an object, got {value!r}")
-            )
+            raise self._wrong(key, "be an object")
         return Config(origin=f"{self.origin}: {key}", values=value)

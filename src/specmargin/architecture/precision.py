@@ -105,11 +105,8 @@ def precision_named(name: str) -> Precision:
     for spelling in (known, known.replace("-", "_"), known.replace("_", "-")):
         if spelling in _ALIASES or spelling in PRECISIONS:
             return PRECISIONS[_ALIASES.get(spelling, spelling)]
-    try:
-        return PRECISIONS[known]
-    except KeyError:
-        hint = nearest_names(name, PRECISIONS)
-        raise ArchitectureError(f"unknown precision {name!r}{hint}; known: {', '.join(PRECISIONS)}") from None
+    hint = nearest_names(name, PRECISIONS)
+    raise ArchitectureError(f"unknown precision {name!r}{hint}; known: {', '.join(PRECISIONS)}")
 
 
 def precision_of_dtype(dtype: str) -> Precision:

@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from specmargin.architecture.precision import BF16, FP8, FP8_BLOCK, MXFP4, PRECISIONS, Precision
 from specmargin.errors import ArchitectureError
@@ -32,6 +32,36 @@ _ALGORITHMS = {
 _INDEX_OF_EXPERT = re.compile(r"experts\.\d+(\..*)?$")
 
 
+class Exclusions(NamedTuple):
+    """Modules that are not quantised: plain names, and globs and "re:" expressions as one compiled alternation."""
+
+    names: frozenset[str] = frozenset()
+    patterns: re.Pattern[str] | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], *keys: str) -> Exclusions:
+        """From the first of these keys that the section has."""
+        entries: Iterable[str] = next((config[key] for key in keys if config.get(key)), ())
+        if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
+            raise ArchitectureError(f"excluded modules must be a list of names, got {entries!r}")
+        names, patterns = set(), []
+        for entry in entries:
+            if entry.startswith("re:"):
+                patterns.append(f"(?:{entry[3:]})")
+            elif "*" in entry:
+                patterns.append(fnmatch.translate(_local(entry)))
+            else:
+                names.add(_local(entry))
+        return cls(frozenset(names), re.compile("|".join(patterns)) if patterns else None)
+
+    def matches(self, path: str) -> bool:
+        if any(name in self.names for name in _prefixes(path)):
+            return True
+        if not self.names.isdisjoint(path.split(".")):  # a bare name such as "gate" or "lm_head"
+            return True
+        return self.patterns is not None and self.patterns.match(path) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationScheme:
     """`linear` for every linear layer except the excluded ones; `named` overrides both."""
@@ -40,18 +70,17 @@ class QuantizationScheme:
     linear: Precision | None = None
     experts: Precision | None = None  # routed experts, where they differ from `linear`
     named: Mapping[str, Precision] = field(default_factory=dict)
-    excluded_names: frozenset[str] = frozenset()
-    excluded_patterns: re.Pattern[str] | None = None
+    excluded: Exclusions = field(default_factory=Exclusions)
     kv: Precision | None = None
 
     def of_linear(self, path: str) -> Precision:
         exact = self._named(path)
         if exact is not None:
             return exact
-        return self.base if self.linear is None or self._excluded(path) else self.linear
+        return self.base if self.linear is None or self.excluded.matches(path) else self.linear
 
     def of_experts(self, path: str) -> Precision:
-        if self.experts is not None and self._named(path) is None and not self._excluded(path):
+        if self.experts is not None and self._named(path) is None and not self.excluded.matches(path):
             return self.experts
         return self.of_linear(path)
 
@@ -64,13 +93,6 @@ class QuantizationScheme:
             if name in self.named:
                 return self.named[name]
         return None
-
-    def _excluded(self, path: str) -> bool:
-        if any(name in self.excluded_names for name in _prefixes(path)):
-            return True
-        if not self.excluded_names.isdisjoint(path.split(".")):  # a bare name such as "gate" or "lm_head"
-            return True
-        return self.excluded_patterns is not None and self.excluded_patterns.match(path) is not None
 
 
 def unquantized(base: Precision) -> QuantizationScheme:
@@ -109,34 +131,27 @@ def read_scheme(config: Mapping[str, Any], *, base: Precision, origin: str) -> Q
 
 
 def _fp8(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
-    names, patterns = _exclusions(config.get("modules_to_not_convert") or config.get("ignored_layers") or ())
     return QuantizationScheme(
         base=base,
         linear=FP8_BLOCK if config.get("weight_block_size") else FP8,
         named=_named_layers(config, origin),  # NVIDIA's DeepSeek V4: fp8, but NVFP4 experts named one by one
-        excluded_names=names,
-        excluded_patterns=patterns,
+        excluded=Exclusions.of(config, "modules_to_not_convert", "ignored_layers"),
         kv=_kv(config),
     )
 
 
 def _mxfp4(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
     del origin
-    names, patterns = _exclusions(config.get("modules_to_not_convert") or ())
-    return QuantizationScheme(base=base, experts=MXFP4, excluded_names=names, excluded_patterns=patterns)
+    return QuantizationScheme(base=base, experts=MXFP4, excluded=Exclusions.of(config, "modules_to_not_convert"))
 
 
 def _modelopt(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
-    excluded = config.get("exclude_modules") or config.get("ignore") or ()
-    names, patterns = _exclusions(excluded)
     algorithm = str(config.get("quant_algo") or "")
-    linear = None if algorithm == "MIXED_PRECISION" else _algorithm(algorithm, origin)
     return QuantizationScheme(
         base=base,
-        linear=linear,
+        linear=None if algorithm == "MIXED_PRECISION" else _algorithm(algorithm, origin),
         named=_named_layers(config, origin),
-        excluded_names=names,
-        excluded_patterns=patterns,
+        excluded=Exclusions.of(config, "exclude_modules", "ignore"),
         kv=_kv(config),
     )
 
@@ -146,12 +161,10 @@ def _compressed_tensors(config: Mapping[str, Any], base: Precision, origin: str)
     if not isinstance(groups, Mapping) or len(groups) != 1:
         raise ArchitectureError(f"{origin}: compressed-tensors with {len(groups or ())} groups is not read yet")
     weights = next(iter(groups.values())).get("weights") or {}
-    names, patterns = _exclusions(config.get("ignore") or ())
     return QuantizationScheme(
         base=base,
         linear=_tensor_format(weights, str(config.get("format", "")), origin),
-        excluded_names=names,
-        excluded_patterns=patterns,
+        excluded=Exclusions.of(config, "ignore"),
         kv=_kv(config),
     )
 
@@ -172,8 +185,8 @@ def _grouped_int4(config: Mapping[str, Any], base: Precision, origin: str) -> Qu
     name = "w8a16" if bits == 8 else f"int4-g{group}"
     if bits not in (4, 8) or name not in PRECISIONS:
         raise ArchitectureError(f"{origin}: {bits} bits in groups of {group} are not known")
-    names, patterns = _exclusions(config.get("modules_to_not_convert") or ())
-    return QuantizationScheme(base=base, linear=PRECISIONS[name], excluded_names=names, excluded_patterns=patterns)
+    excluded = Exclusions.of(config, "modules_to_not_convert")
+    return QuantizationScheme(base=base, linear=PRECISIONS[name], excluded=excluded)
 
 
 def _algorithm(name: str, origin: str) -> Precision:
@@ -201,21 +214,6 @@ def _kv(config: Mapping[str, Any]) -> Precision | None:
     is_fp8 = isinstance(scheme, Mapping) and scheme.get("num_bits") == 8 and scheme.get("type") == "float"
     named = str(scheme if isinstance(scheme, str) else config.get("kv_cache_quant_algo")).upper()
     return FP8 if is_fp8 or named == "FP8" else None
-
-
-def _exclusions(entries: Iterable[str]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """Plain names go into a set; globs and "re:" expressions into one compiled alternation."""
-    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
-        raise ArchitectureError(f"excluded modules must be a list of names, got {entries!r}")
-    names, patterns = set(), []
-    for entry in entries:
-        if entry.startswith("re:"):
-            patterns.append(f"(?:{entry[3:]})")
-        elif "*" in entry:
-            patterns.append(fnmatch.translate(_local(entry)))
-        else:
-            names.add(_local(entry))
-    return frozenset(names), re.compile("|".join(patterns)) if patterns else None
 
 
 def _local(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from specmargin.architecture.families import (
     mixture,
     nemotron,
     qwen_hybrid,
-    step,
     windowed,
 )
 from specmargin.architecture.families.builder import FamilyReader, Reading
@@ -29,41 +29,49 @@ from specmargin.files import STANDARD_INPUT, origin, read_json
 from specmargin.sources import Source, published
 
 FAMILIES: dict[str, FamilyReader] = {
-    "bailing_moe": mixture.bailing_moe_v2,
     "bailing_moe_v2": mixture.bailing_moe_v2,
     "cohere2": dense.cohere2,
     "cohere2_moe": mixture.cohere2_moe,
-    "deepseek_ref": deepseek_v4.deepseek_v4,
-    "deepseek_v3": deepseek.deepseek_v3,
-    "deepseek_v32": deepseek.deepseek_v32,
+    "deepseek_v3": deepseek.latent,
+    "deepseek_v32": partial(deepseek.latent, selects=True),
     "deepseek_v4": deepseek_v4.deepseek_v4,
-    "gemma4_text": windowed.gemma4,
+    "gemma4": windowed.gemma4,
     "glm4_moe": mixture.glm4_moe,
-    "glm4_moe_lite": deepseek.glm4_moe_lite,
-    "glm_moe_dsa": deepseek.glm_moe_dsa,
+    "glm4_moe_lite": deepseek.latent,
+    "glm_moe_dsa": partial(deepseek.latent, selects=True),
     "gpt_oss": mixture.gpt_oss,
     "hy_v3": mixture.hy_v3,
-    "kimi_k2": deepseek.deepseek_v3,
     "kimi_linear": kimi_linear.kimi_linear,
     "llama": dense.llama,
-    "llama4_text": windowed.llama4,
+    "llama4": windowed.llama4,
     "mimo": dense.mimo,
-    "mimo_v2_flash": windowed.mimo_v2,
+    "mimo_v2": windowed.mimo_v2,
     "minimax_m2": mixture.minimax_m2,
     "minimax_m3": mixture.minimax_m3,
-    "minimax_m3_vl": mixture.minimax_m3,
     "mistral": dense.mistral,
     "mixtral": mixture.mixtral,
     "nemotron_h": nemotron.nemotron_h,
     "qwen2": dense.qwen2,
     "qwen3": dense.qwen3,
-    "qwen3_5_moe_text": qwen_hybrid.qwen3_5_moe,
-    "qwen3_5_text": qwen_hybrid.qwen3_5,
+    "qwen3_5": qwen_hybrid.qwen3_5,
+    "qwen3_5_moe": qwen_hybrid.qwen3_5,
     "qwen3_moe": mixture.qwen3_moe,
     "qwen3_next": qwen_hybrid.qwen3_next,
-    "qwen3_vl_moe_text": mixture.qwen3_moe,
-    "qwen3_vl_text": dense.qwen3,
-    "step3p5": step.step3p5,
+    "step3p5": windowed.step3p5,
+}
+# Other values of `model_type`, and the family that they are read as.
+_FAMILY_OF = {
+    "bailing_moe": "bailing_moe_v2",
+    "deepseek_ref": "deepseek_v4",
+    "gemma4_text": "gemma4",
+    "kimi_k2": "deepseek_v3",
+    "llama4_text": "llama4",
+    "mimo_v2_flash": "mimo_v2",
+    "minimax_m3_vl": "minimax_m3",
+    "qwen3_5_moe_text": "qwen3_5_moe",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
 }
 
 # Families that are refused, and why: a refusal is better than a wrong price.
@@ -87,11 +95,13 @@ def read_architecture(
 ) -> Architecture:
     """The architecture of one configuration; `weights` overrides how its linear layers are stored."""
     text = _text_section(values, origin)
-    family = str(text.get("model_type") or values.get("model_type"))
+    model_type = str(text.get("model_type") or values.get("model_type"))
+    family = _FAMILY_OF.get(model_type, model_type)
     reader = _reader(family, origin)
     try:
         reading = Reading(
             name=name,
+            family=family,
             config=Config(origin=origin, values=text),
             scheme=_scheme(text, quantization, weights, origin),
             source=source or published(f"{origin} (Hugging Face configuration)"),
@@ -103,7 +113,9 @@ def read_architecture(
         raise type(error)(f"{origin}: {error}") from None
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, re.error) as error:
         # Readers check the keys they name; this covers other values of the wrong type, such as a list for a number.
-        raise ArchitectureError(f"{origin}: a value has the wrong type for the family {family!r} ({error})") from error
+        raise ArchitectureError(
+            f"{origin}: a value has the wrong type for the family {model_type!r} ({error})"
+        ) from error
 
 
 def load_architecture(path: Path, *, weights: Precision | None = None, name: str | None = None) -> Architecture:
@@ -175,7 +187,7 @@ def _reader(family: str, origin: str) -> FamilyReader:
         raise UnknownFamilyError(f"{origin}: the family {family!r} is not read: {REFUSED[family]}")
     if family == "None":
         raise ArchitectureError(f"{origin}: the key 'model_type' is missing, so the family is unknown")
-    hint = nearest_names(family, FAMILIES)
+    hint = nearest_names(family, (*FAMILIES, *_FAMILY_OF))
     raise UnknownFamilyError(
         f"{origin}: the family {family!r} is not known to Specmargin{hint}; a reader for it goes into "
         "specmargin/architecture/families"

@@ -8,7 +8,7 @@ are counted but never priced: together they are under 0.1% of a step.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -182,7 +182,6 @@ class ExpertBlock:
     expert: tuple[Matrix, ...]  # the matrices of one expert
     router: tuple[Matrix, ...]
     always_on: tuple[Matrix, ...] = ()  # shared experts, their gate, latent projections
-    hash_routed: bool = False  # the expert follows from the token id (DeepSeek V4's first layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +280,7 @@ class LayerCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A text model. Vision and audio towers are not priced; `notes` says so."""
+    """A text model. Vision and audio towers are not priced."""
 
     name: str
     family: str
@@ -295,8 +294,7 @@ class Architecture:
     max_context: int | None = None
     draft_head: DraftHead | None = None  # the MTP head in the checkpoint, where there is one
     vector_parameters: int = 0
-    notes: tuple[str, ...] = ()
-    source: Source = field(kw_only=True)
+    source: Source
 
     @property
     def layers(self) -> int:

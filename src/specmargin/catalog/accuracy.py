@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib.resources import files
-from typing import Any
-
+from specmargin.catalog.bundled import read_bundled
 from specmargin.prices.accuracy import PriceErrors
 
 _CLASSES = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datasheet": "datasheet"}
@@ -15,17 +11,10 @@ _CLASSES = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datashe
 _OWN = PriceErrors(low=-0.10, high=0.10, source="measured rounds of other models (python -m lab.validation.rounds)")
 
 
-@cache
-def _document() -> dict[str, Any]:
-    text = (files("specmargin.catalog") / "speedup_errors.json").read_text(encoding="utf-8")
-    values: dict[str, Any] = json.loads(text)
-    return values
-
-
 def price_errors(prices: str) -> PriceErrors:
     """For prices of this name; any other name is a file of the user's own measurements."""
     if prices not in _CLASSES:
         return _OWN
-    document = _document()
+    document = read_bundled("speedup_errors.json")
     entry = document["classes"][_CLASSES[prices]]
     return PriceErrors(low=entry["low"], high=entry["high"], source=document["source"])

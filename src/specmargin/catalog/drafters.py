@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,16 @@ import numpy as np
 from specmargin.acceptance.early_stop import EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import Survival, parse_acceptance
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder
-from specmargin.architecture.families.dense import plain_attention
+from specmargin.architecture.families.builder import LayerBuilder, plain_attention, vocabulary_matrix
 from specmargin.architecture.precision import BF16
 from specmargin.architecture.quantization import unquantized
-from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, Split, grouped
+from specmargin.architecture.types import Architecture, DraftHead, grouped
+from specmargin.catalog.bundled import bundled_text, read_bundled
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
-from specmargin.files import read_json
+from specmargin.files import read_json, split_detail
 from specmargin.modes import DRAFTERS
-from specmargin.prices.drafters import FREE, NGRAM, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
+from specmargin.prices.drafters import FREE, NGRAM, Drafter
 from specmargin.sources import Source, SourceKind, assumed, published
 
 if TYPE_CHECKING:
@@ -78,26 +78,25 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
         case "mtp":
             if target.draft_head is None:
                 raise CatalogError(f"{target.name} has no MTP head; use --drafter eagle, dflash, model:NAME or ngram")
-            return DraftChoice(kind=kind, model="", drafter=HeadDrafter(name="mtp", head=target.draft_head))
+            return _head_choice(kind, "", target.draft_head)
         case "eagle":
-            head = _eagle_head(detail, target)
-            return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="eagle", head=head))
+            return _head_choice(kind, detail, _eagle_head(detail, target))
         case "dflash":
-            head = _dflash_head(detail, target)
-            return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="dflash", head=head))
+            return _head_choice(kind, detail, _dflash_head(detail, target))
         case "dspark":
-            head = _dspark_head(detail, target)
-            return DraftChoice(kind=kind, model=detail, drafter=HeadDrafter(name="dspark", head=head))
+            return _head_choice(kind, detail, _dspark_head(detail, target))
         case "ssd":
             return _overlapped(detail, target)
         case "model":
             return _draft_model(detail)
-        case "ngram":
-            return DraftChoice(kind=kind, model="", drafter=NGRAM)
-        case "free":
-            return DraftChoice(kind=kind, model="", drafter=FREE)
+        case "ngram" | "free":
+            return DraftChoice(kind=kind, model="", drafter=NGRAM if kind == "ngram" else FREE)
         case _:
             raise CatalogError(f"--drafter {kind} has no price: catalog/drafters.py does not build it")
+
+
+def _head_choice(kind: str, model: str, head: DraftHead) -> DraftChoice:
+    return DraftChoice(kind=kind, model=model, drafter=Drafter(name=kind, runs=head, source=head.source))
 
 
 def available_drafters(target: Architecture) -> list[DraftChoice]:
@@ -110,7 +109,8 @@ def _draft_model(spec: str) -> DraftChoice:
     if not spec:
         raise CatalogError("--drafter model needs a model: model:NAME or model:PATH")
     served_as = hub_id(spec.lower()) if spec.lower() in model_names() else spec
-    drafter = ModelDrafter(name=f"model:{spec}", architecture=find_model(spec))
+    model = find_model(spec)
+    drafter = Drafter(name=f"model:{spec}", runs=model, source=model.source)
     return DraftChoice(kind="model", model=served_as, drafter=drafter)
 
 
@@ -118,16 +118,16 @@ def _overlapped(detail: str, target: Architecture) -> DraftChoice:
     inner_spec, _, rate = detail.partition("@")
     default = "mtp" if target.draft_head is not None else "eagle"
     inner = find_drafter(inner_spec or default, target)
-    if not isinstance(inner.drafter, HeadDrafter | ModelDrafter):
+    if inner.drafter.runs is None or inner.drafter.hit_rate is not None:
         raise CatalogError(f"--drafter ssd overlaps a head or a model, not {inner_spec!r}")
     try:
         hit_rate = float(rate) if rate else _SSD_HIT_RATE
     except ValueError:
         raise ScenarioError(f"--drafter ssd: the hit rate {rate!r} is not a number") from None
     origin = "given by the user" if rate else "default; no published rate for this workload"
-    drafter = OverlappedDrafter(
+    drafter = Drafter(
         name="ssd",
-        inner=inner.drafter,
+        runs=inner.drafter.runs,
         hit_rate=hit_rate,
         source=assumed(f"drafting overlapped with verification, {hit_rate:.0%} of outcomes predicted ({origin})"),
     )
@@ -136,35 +136,26 @@ def _overlapped(detail: str, target: Architecture) -> DraftChoice:
 
 def _eagle_head(path: str, target: Architecture) -> DraftHead:
     """EAGLE-3: three hidden states fused (3h -> h), one layer that also sees the embedding, a reduced vocabulary."""
-    if path:
-        config = _head_config(path)
-        source = published(f"{config.origin} (EAGLE head configuration)")
-    else:
-        kv_heads = max(target.hidden // 512, 1)
-        values = {
-            "num_attention_heads": 4 * kv_heads,
-            "num_key_value_heads": kv_heads,
-            "head_dim": 128,
-            "intermediate_size": 4 * target.hidden,
-            "draft_vocab_size": min(_EAGLE_VOCABULARY, target.vocabulary),
-        }
-        config = Config(origin="assumed EAGLE-3 head", values={"hidden_size": target.hidden, **values})
-        source = assumed("an EAGLE-3 head of typical shape: one layer as wide as the target, 32k draft vocabulary")
+    kv_heads = max(target.hidden // 512, 1)
+    typical = {
+        "num_attention_heads": 4 * kv_heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 128,
+        "intermediate_size": 4 * target.hidden,
+        "draft_vocab_size": min(_EAGLE_VOCABULARY, target.vocabulary),
+    }
+    origin = "an EAGLE-3 head of typical shape: one layer as wide as the target, 32k draft vocabulary"
+    config, source = _head_config(path, "EAGLE", target, typical, assumed(origin))
     hidden = config.positive("hidden_size")
     make = LayerBuilder(prefix="eagle", scheme=unquantized(BF16), hidden=hidden)
-    attention = plain_attention(config)
-    layer = Layer(
-        attention=attention,
-        projections=make.grouped_projections(attention, inputs=2 * hidden),
-        dense=make.gated_mlp("mlp", config.positive("intermediate_size")),
-        vector_parameters=3 * hidden,
-    )
+    mixer = make.grouped(plain_attention(config), inputs=2 * hidden)
+    layer = make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=3)
     vocabulary = config.optional_integer("draft_vocab_size") or config.positive("vocab_size")
     return DraftHead(
         name="eagle",
         groups=grouped([layer]),
         fusion=(make.whole("fc", hidden, inputs=3 * target.hidden),),
-        lm_head=_lm_head(hidden, vocabulary),
+        lm_head=vocabulary_matrix("lm_head", hidden, vocabulary, BF16),
         shares_lm_head=False,
         vector_parameters=hidden,
         source=source,
@@ -173,14 +164,9 @@ def _eagle_head(path: str, target: Architecture) -> DraftHead:
 
 def _dflash_head(path: str, target: Architecture) -> DraftHead:
     """DFlash: a few dense layers that fill a whole block in one pass, and the target's LM head."""
-    if path:
-        config = _head_config(path)
-        source = published(f"{config.origin} (DFlash head configuration)")
-    else:
-        shape = _DFLASH.get(target.name)
-        config = Config(origin="DFlash head", values={"hidden_size": target.hidden, **(shape or _scaled(target))})
-        source = published(_DFLASH_SOURCE) if shape else assumed(f"scaled from the {_DFLASH_SOURCE}")
-    return _block_head("dflash", config, target, source)
+    shape = _DFLASH.get(target.name)
+    source = published(_DFLASH_SOURCE) if shape else assumed(f"scaled from the {_DFLASH_SOURCE}")
+    return _block_head("dflash", *_head_config(path, "DFlash", target, shape or _scaled(target), source), target)
 
 
 def _dspark_head(path: str, target: Architecture) -> DraftHead:
@@ -189,22 +175,18 @@ def _dspark_head(path: str, target: Architecture) -> DraftHead:
     The Markov head adds W2 W1[previous token] to the logits of each token in turn: W2 is read once per token. Layers,
     rank and block are read where SGLang reads them (dspark_components/dspark_config.py and models/dspark.py, 0.5.23).
     """
-    if path:
-        config = _head_config(path)
-        source = published(f"{config.origin} (DSpark head configuration)")
-    else:
-        shape = {**(_DFLASH.get(target.name) or _scaled(target)), **_DSPARK}
-        config = Config(origin="DSpark head", values={"hidden_size": target.hidden, **shape})
-        source = assumed(f"layers as in the {_DFLASH_SOURCE}; {_DSPARK_SOURCE}")
+    shape = {**(_DFLASH.get(target.name) or _scaled(target)), **_DSPARK}
+    origin = f"layers as in the {_DFLASH_SOURCE}; {_DSPARK_SOURCE}"
+    config, source = _head_config(path, "DSpark", target, shape, assumed(origin))
     if "dspark_block_size" in config.values:
         raise ArchitectureError(f"{config.origin}: a DSpark head inside its target's checkpoint has no price yet")
-    head, rank = _block_head("dspark", config, target, source), _block_values(config).positive("markov_rank")
+    head, rank = _block_head("dspark", config, source, target), _block_values(config).positive("markov_rank")
     confidence = head.lm_head.inputs + rank + 1
     return replace(
         head,
         anchored=bool(config.values.get("sample_from_anchor", True)),
-        serial=(replace(_lm_head(rank, target.vocabulary), name="markov_w2"),),
-        lookups=(replace(_lm_head(rank, target.vocabulary), name="markov_w1"),),
+        serial=(vocabulary_matrix("markov_w2", rank, target.vocabulary, BF16),),
+        lookups=(vocabulary_matrix("markov_w1", rank, target.vocabulary, BF16),),
         vector_parameters=head.vector_parameters + confidence,
     )
 
@@ -215,18 +197,14 @@ def _block_values(config: Config) -> Config:
     return Config(origin=config.origin, values={**config.values, **nested[0], **nested[1]})
 
 
-def _block_head(name: str, config: Config, target: Architecture, source: Source) -> DraftHead:
+def _block_head(name: str, config: Config, source: Source, target: Architecture) -> DraftHead:
     config = _block_values(config)
     fused = len(config.values.get("target_layer_ids") or ()) or config.positive("target_layers")
     hidden = config.positive("hidden_size")
     make = LayerBuilder(prefix=name, scheme=unquantized(BF16), hidden=hidden)
     attention = plain_attention(config)
-    layer = Layer(
-        attention=attention,
-        projections=make.grouped_projections(attention),
-        dense=make.gated_mlp("mlp", config.positive("intermediate_size")),
-        vector_parameters=2 * hidden + 2 * attention.key_dim,
-    )
+    mixer = make.grouped(attention, vectors=2 * attention.key_dim)
+    layer = make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
     return DraftHead(
         name=name,
         groups=grouped([layer] * config.positive("num_hidden_layers")),
@@ -251,28 +229,22 @@ def _scaled(target: Architecture) -> dict[str, int]:
     }
 
 
-def _head_config(path: str) -> Config:
+def _head_config(
+    path: str, kind: str, target: Architecture, shape: Mapping[str, int], source: Source
+) -> tuple[Config, Source]:
+    """The head's own configuration at `path`; without one, this shape with its source."""
+    if not path:
+        return Config(origin=f"{kind} head", values={"hidden_size": target.hidden, **shape}), source
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     values: Any = read_json(file, ArchitectureError)
     if not isinstance(values, dict):
         raise ArchitectureError(f"{file}: a configuration must be a JSON object")
-    return Config(origin=str(file), values=values)
+    return Config(origin=str(file), values=values), published(f"{file} ({kind} head configuration)")
 
 
-def _lm_head(hidden: int, vocabulary: int) -> Matrix:
-    return Matrix(
-        name="lm_head",
-        inputs=hidden,
-        outputs=vocabulary,
-        precision=BF16,
-        split=Split.COLUMNS,
-        split_units=vocabulary,
-    )
-
-
-@cache
 def _acceptance_tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((files("specmargin.catalog") / "acceptance.toml").read_text(encoding="utf-8"))
+    tables: dict[str, dict[str, Any]] = read_bundled("acceptance.toml")
+    return tables
 
 
 def acceptance_names() -> tuple[str, ...]:
@@ -288,15 +260,8 @@ def bundled_acceptance(name: str) -> Survival:
 
 def _path_and_category(text: str | None) -> tuple[Path, str] | None:
     """A bank or profile at PATH[:CATEGORY]; None where there is no such file or folder."""
-    if text is None:
-        return None
-    path, category = Path(text), ""
-    if not path.exists():
-        head, _, category = text.rpartition(":")
-        path = Path(head)
-        if not head or not path.exists():
-            return None
-    return path, category
+    name, category = split_detail(text or "")
+    return (Path(name), category) if os.path.lexists(name) else None
 
 
 def _survival_from_path(text: str | None) -> Survival | None:
@@ -343,8 +308,7 @@ def acceptance_profile(name: str) -> AcceptanceFile:
     """A bundled profile."""
     from specmargin.acceptance.schema import parse_acceptance_file  # noqa: PLC0415 (pydantic only where a file is read)
 
-    text = (files("specmargin.catalog") / "acceptance" / f"{name}.acceptance.json").read_text(encoding="utf-8")
-    return parse_acceptance_file(text, f"bundled acceptance {name}")
+    return parse_acceptance_file(bundled_text(f"acceptance/{name}.acceptance.json"), f"bundled acceptance {name}")
 
 
 def _survival_from_profile(text: str | None, choice: DraftChoice, target: Architecture) -> Survival | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from specmargin.catalog.bundled import read_bundled
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.prices.model import EngineTime
 from specmargin.sources import Source, SourceKind, assumed
@@ -18,8 +17,8 @@ NO_ENGINE_TIME = EngineTime(
 
 @cache
 def _entries() -> dict[tuple[str, str], EngineTime]:
-    text = (files("specmargin.catalog") / "engine_times.json").read_text(encoding="utf-8")
-    return {(entry["name"], entry["prices"]): _engine_time(entry) for entry in json.loads(text)["times"]}
+    times = read_bundled("engine_times.json")["times"]
+    return {(entry["name"], entry["prices"]): _engine_time(entry) for entry in times}
 
 
 def _engine_time(entry: dict[str, Any]) -> EngineTime:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
+from typing import Any
 
-from specmargin.prices.accuracy import HeldOutRound, HeldOutRounds
+from specmargin.catalog.bundled import read_bundled
 
 FILE = "held_out_rounds.json"
 
 
 @cache
-def held_out_rounds() -> HeldOutRounds:
-    values = json.loads((files("specmargin.catalog") / FILE).read_text(encoding="utf-8"))
-    rounds = (HeldOutRound(**dict(zip(values["columns"], row, strict=True))) for row in values["rows"])
-    return HeldOutRounds(engine=values["engine"], rounds=tuple(rounds))
+def held_out_rounds() -> tuple[str, list[dict[str, Any]]]:
+    """The engine, and a row per round: prices (tables or laws), model, batch, depth, measured and predicted seconds."""
+    values = read_bundled(FILE)
+    return values["engine"], [dict(zip(values["columns"], row, strict=True)) for row in values["rows"]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from specmargin.catalog.bundled import read_bundled
 
 # How names state a precision, most specific first; matched at the end of a name, after "-", "_" or ".".
 _SUFFIXES = (
@@ -57,8 +57,7 @@ class Variant:
 @cache
 def listed_variants() -> dict[str, Variant]:
     """The ids of `ids.toml`, in lower case."""
-    text = (files("specmargin.catalog") / "ids.toml").read_text(encoding="utf-8")
-    groups = tomllib.loads(text)["variants"]
+    groups = read_bundled("ids.toml")["variants"]
     return {name.lower(): Variant(id=name, **_shared(group)) for group in groups for name in group["ids"]}
 
 

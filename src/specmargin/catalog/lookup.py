@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from specmargin.architecture.precision import Precision, precision_named
 from specmargin.architecture.reader import cached_config, load_architecture, read_architecture
 from specmargin.architecture.types import Architecture
+from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.files import existing
-from specmargin.hardware.device import Device, load_device, read_device
+from specmargin.hardware.device import Device, device_of, load_device
 from specmargin.sources import Source, assumed, published
-
-_FOLDER = files("specmargin.catalog")
 
 
 @cache
 def model_names() -> tuple[str, ...]:
-    names = (entry.name for entry in (_FOLDER / "models").iterdir())
+    names = (entry.name for entry in (FOLDER / "models").iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
-@cache
 def _entry(name: str) -> dict[str, Any]:
-    entry: dict[str, Any] = json.loads((_FOLDER / "models" / f"{name}.json").read_text(encoding="utf-8"))
+    entry: dict[str, Any] = read_bundled(f"models/{name}.json")
     return entry
 
 
@@ -143,9 +138,9 @@ def _nearest(spec: str) -> str:
     return models[difflib.get_close_matches(name, models, n=1, cutoff=0.0)[0]]
 
 
-@cache
 def _device_tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((_FOLDER / "devices.toml").read_text(encoding="utf-8"))
+    tables: dict[str, dict[str, Any]] = read_bundled("devices.toml")
+    return tables
 
 
 @cache
@@ -158,7 +153,7 @@ def device_names() -> tuple[str, ...]:
 
 
 def bundled_device(name: str) -> Device:
-    return read_device(name, _device_tables()[name], f"bundled device {name}")
+    return device_of(name, _device_tables()[name])
 
 
 def device_template(spec: str) -> str:

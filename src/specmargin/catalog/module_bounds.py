@@ -18,9 +18,9 @@ from specmargin.prices.kernels.bounds import ModuleBounds, ModuleTimes
 from specmargin.step import FloatArray
 
 FILE = "module_times.npz"
-_LOG_STEP = 0.005
-_UNIT_SECONDS = 1e-7  # shorter than any module
-_MISSING = 0
+LOG_STEP = 0.005
+UNIT_SECONDS = 1e-7  # shorter than any module
+MISSING = 0
 
 Times = dict[tuple[str, str], ModuleTimes]  # by engine and signature
 
@@ -35,22 +35,6 @@ def module_times(gpu: str) -> Mapping[tuple[str, str], ModuleTimes]:
         if f"{gpu}.index" not in packed:
             return {}
         return unpacked(packed[f"{gpu}.index"], packed[f"{gpu}.times"])
-
-
-def packed(times: Times) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Index and times of one GPU, as arrays of bytes and of 16-bit numbers."""
-    index = [
-        {
-            "engine": engine,
-            "version": module.version,
-            "signature": signature,
-            "batch": module.batch.tolist(),
-            "context": module.context.tolist(),
-        }
-        for (engine, signature), module in times.items()
-    ]
-    steps = [_steps(module.seconds_by_batch_context).ravel() for module in times.values()]
-    return np.frombuffer(json.dumps(index).encode(), np.uint8), np.concatenate(steps)
 
 
 def unpacked(index: np.ndarray[Any, Any], steps: np.ndarray[Any, Any]) -> Times:
@@ -69,11 +53,5 @@ def unpacked(index: np.ndarray[Any, Any], steps: np.ndarray[Any, Any]) -> Times:
     return times
 
 
-def _steps(seconds: FloatArray) -> np.ndarray[Any, Any]:
-    """Rounded down: a bound is never above what was measured."""
-    steps = np.floor(np.log(np.maximum(np.nan_to_num(seconds), _UNIT_SECONDS) / _UNIT_SECONDS) / _LOG_STEP)
-    return np.asarray(np.where(np.isnan(seconds), _MISSING, steps).astype(np.uint16))
-
-
 def _seconds(steps: np.ndarray[Any, Any]) -> FloatArray:
-    return np.where(steps == _MISSING, np.nan, _UNIT_SECONDS * np.exp(_LOG_STEP * steps.astype(np.float64)))
+    return np.where(steps == MISSING, np.nan, UNIT_SECONDS * np.exp(LOG_STEP * steps.astype(np.float64)))

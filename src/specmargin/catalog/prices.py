@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.module_bounds import module_bounds
 from specmargin.errors import CatalogError, nearest_names
-from specmargin.files import read_json
+from specmargin.files import read_json, split_detail
 from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
@@ -20,24 +19,21 @@ from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.kernels.scaled import nearest_device, scaled_book
 from specmargin.prices.llamacpp import LlamaCppPrices
+from specmargin.prices.measured import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured import MeasuredPrices
-from specmargin.prices.measured_schema import SCHEMA as MEASURED_SCHEMA
-from specmargin.prices.measured_schema import PriceFile, measured_prices, read_price_file
 from specmargin.prices.model import PriceModel
 from specmargin.prices.rdna import RdnaPrices, has_hybrid_kernels
 from specmargin.prices.roofline import Roofline
 
+if TYPE_CHECKING:
+    from specmargin.prices.measured_schema import PriceFile
+
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
+_LAWS = "laws.json"
 _ENDING = ".prices.json"
 _WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
-
-
-@cache
-def _laws() -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((files("specmargin.catalog") / "laws.json").read_text(encoding="utf-8"))
-    return values
 
 
 def law_book(device: Device) -> LawBook | None:
@@ -46,14 +42,14 @@ def law_book(device: Device) -> LawBook | None:
 
 @cache
 def _law_book(gpu: str) -> LawBook | None:
-    book = LawBook.from_json(gpu, _laws())
+    book = LawBook.from_json(gpu, read_bundled(_LAWS))
     return book if book.laws else None
 
 
 @cache
 def measured_devices() -> tuple[Device, ...]:
     """Devices with bundled laws."""
-    return tuple(bundled_device(name) for name in dict.fromkeys(entry["gpu"] for entry in _laws()["laws"]))
+    return tuple(bundled_device(name) for name in dict.fromkeys(entry["gpu"] for entry in read_bundled(_LAWS)["laws"]))
 
 
 def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ()) -> PriceModel | None:
@@ -117,8 +113,7 @@ def _unmeasured(spec: str | None, device: Device, engine: str, datasheet: Roofli
 
 def measured_names() -> list[str]:
     """Bundled price files of whole steps, as `specmargin measure` writes them."""
-    folder = files("specmargin.catalog") / "measurements"
-    return sorted(f.name.removesuffix(_ENDING) for f in folder.iterdir() if f.name.endswith(_ENDING))
+    return sorted(f.name.removesuffix(_ENDING) for f in (FOLDER / "measurements").iterdir() if f.name.endswith(_ENDING))
 
 
 def _measured(spec: str) -> PriceModel | None:
@@ -126,20 +121,22 @@ def _measured(spec: str) -> PriceModel | None:
     price_file = measured_file(spec)
     if price_file is None:
         return None
-    name, _, mode = _split(spec)
+    from specmargin.prices.measured_schema import measured_prices  # noqa: PLC0415 (pydantic only where a file is read)
+
+    name, mode = split_detail(spec)
     return measured_prices(price_file, Path(name).name, mode)
 
 
 def measured_file(spec: str) -> PriceFile | None:
     """The price file of a bundled name or a path; None where it is neither."""
-    name = _split(spec)[0]
-    if name in measured_names():
-        return read_price_file(Path(str(files("specmargin.catalog") / "measurements" / f"{name}{_ENDING}")))
-    return read_price_file(Path(name)) if _is_measured(Path(name)) else None
+    name, _ = split_detail(spec)
+    bundled = Path(str(FOLDER / "measurements" / f"{name}{_ENDING}"))
+    path = bundled if name in measured_names() else Path(name)
+    if not _is_measured(path):
+        return None
+    from specmargin.prices.measured_schema import read_price_file  # noqa: PLC0415
 
-
-def _split(spec: str) -> tuple[str, str, str]:
-    return (spec, "", "") if Path(spec).exists() else spec.partition(":")
+    return read_price_file(path)
 
 
 def _is_measured(path: Path) -> bool:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specmargin.architecture.types import Architecture
+from specmargin.catalog.bundled import bundled_text, read_bundled
 from specmargin.errors import InputError, RoutingError, nearest_names
+from specmargin.files import split_detail
 from specmargin.routing.curves import CurveRouting
-from specmargin.routing.profile import UNIFORM, ModelRouting, RoutingProfile, UniformWithReplacement, check_model
+from specmargin.routing.profile import UNIFORM, WITH_REPLACEMENT, ModelRouting, RoutingProfile, check_model
 from specmargin.sources import Source, assumed, published
 
 if TYPE_CHECKING:
@@ -22,26 +22,19 @@ if TYPE_CHECKING:
 BUNDLED = ("deepseek-v4-flash", "qwen3.6-35b-a3b")
 CAPTURED = ("reference-moe",)  # profiles with expert ids, as `specmargin profile routing` writes them
 SCALED = "qwen3.6-35b-a3b"  # stands for models without a capture: most categories and run lengths
-_NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, UniformWithReplacement())}
+_NAMED: dict[str, RoutingProfile] = {profile.name: profile for profile in (UNIFORM, WITH_REPLACEMENT)}
 DEFAULT_CATEGORY = "all"
 ASSUMED = "assumed"
 _PRIOR_WEIGHT = 0.5  # of uniform routing, for a model without a capture
 
 
-@cache
-def _curves(model: str) -> dict[str, Any]:
-    text = (files("specmargin.catalog") / "routing" / f"{model}.json").read_text(encoding="utf-8")
-    values: dict[str, Any] = json.loads(text)
-    return values
-
-
 def bundled_categories(model: str) -> list[str]:
-    return list(_curves(model)["categories"])
+    return list(read_bundled(f"routing/{model}.json")["categories"])
 
 
 @cache
 def bundled_routing(model: str, category: str = DEFAULT_CATEGORY, source: Source | None = None) -> CurveRouting:
-    values = _curves(model)
+    values = read_bundled(f"routing/{model}.json")
     curves = values["categories"].get(category)
     if curves is None:
         names = bundled_categories(model)
@@ -85,7 +78,7 @@ def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile
         return assumed_routing()
     if spec.lower() in _NAMED:
         return _NAMED[spec.lower()]
-    name, categories = _split(spec)
+    name, categories = split_detail(spec)
     if name.lower() in BUNDLED:
         return _bundled_for(name.lower(), categories or DEFAULT_CATEGORY, architecture)
     if name.lower() in CAPTURED:
@@ -114,16 +107,7 @@ def _bundled_profile(architecture: Architecture) -> RoutingProfile | None:
 def captured_routing(name: str) -> RoutingFile:
     from specmargin.routing.schema import parse_routing  # noqa: PLC0415 (pydantic only where a file is read)
 
-    text = (files("specmargin.catalog") / "routing" / f"{name}.routing.json").read_text(encoding="utf-8")
-    return parse_routing(text, f"bundled routing {name}")
-
-
-def _split(spec: str) -> tuple[str, str]:
-    """Name and categories; an existing path is taken whole, colons included."""
-    if Path(spec).exists() or ":" not in spec:
-        return spec, ""
-    name, _, categories = spec.rpartition(":")
-    return name, categories
+    return parse_routing(bundled_text(f"routing/{name}.routing.json"), f"bundled routing {name}")
 
 
 def _bundled_for(name: str, category: str, architecture: Architecture) -> CurveRouting:

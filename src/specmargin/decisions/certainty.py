@@ -63,7 +63,7 @@ def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> 
     if borrowed_routing(plan.scenario):
         depth = max(row.depth for row in plan.rows)
         grid = plan.pricer.under_uniform_routing().grid([row.batch for row in plan.rows], depth)
-        uniform = [float(grid.goodput[i, row.depth] / grid.no_spec_goodput[i]) for i, row in enumerate(plan.rows)]
+        uniform = [float(grid.speedup[i, row.depth]) for i, row in enumerate(plan.rows)]
     return tuple(
         _range(plan, row, errors, other, own_acceptance=own_acceptance)
         for row, other in zip(plan.rows, uniform, strict=True)

@@ -18,20 +18,20 @@ class Side:
 
     depth: int
     speedup: float
-    speedup_of_the_other: float  # of the other side's depth, under these prices
+    speedup_of_the_other_depth: float  # of the other side's depth, under these prices
     verify_seconds: float
 
     @property
     def regret(self) -> float:
         """Share of goodput lost, under these prices, by following the other side; negative where that would gain."""
-        return 1.0 - self.speedup_of_the_other / self.speedup
+        return 1.0 - self.speedup_of_the_other_depth / self.speedup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """What drafting adds to a component, relative to a whole step without drafts."""
 
-    component: str
+    name: str  # of the component
     added: float
     other_added: float
 
@@ -70,13 +70,13 @@ def compare(ours: Pricer, other: Pricer, batches: Sequence[int], setting: Settin
 
 
 def _side(grid: Grid, i: int, depth: int, other_depth: int, configured: bool) -> Side:
-    speedup = grid.goodput[i] / grid.no_spec_goodput[i]
+    speedup = grid.speedup[i]
     if not configured:
         speedup[0] = 1.0
     return Side(
         depth=depth,
         speedup=float(speedup[depth]),
-        speedup_of_the_other=float(speedup[other_depth]),
+        speedup_of_the_other_depth=float(speedup[other_depth]),
         verify_seconds=float(grid.verify_seconds[i, depth]),
     )
 
@@ -84,7 +84,7 @@ def _side(grid: Grid, i: int, depth: int, other_depth: int, configured: bool) ->
 def _differences(ours: Pricer, other: Pricer, batch: int, depth: int) -> tuple[Difference, ...]:
     sides = [_added(side, batch, max(depth, 1)) for side in (ours, other)]
     differences = [
-        Difference(component=name, added=sides[0].get(name, 0.0), other_added=sides[1].get(name, 0.0))
+        Difference(name=name, added=sides[0].get(name, 0.0), other_added=sides[1].get(name, 0.0))
         for name in dict.fromkeys([*sides[0], *sides[1]])
     ]
     return tuple(sorted(differences, key=lambda d: -abs(d.added - d.other_added)))

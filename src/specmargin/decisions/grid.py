@@ -39,6 +39,11 @@ class Grid:
         return self.batches / self.no_spec_seconds
 
     @property
+    def speedup(self) -> FloatArray:
+        """Goodput over that without speculation, by batch and depth."""
+        return self.goodput / self.no_spec_goodput[:, np.newaxis]
+
+    @property
     def tpot_seconds(self) -> FloatArray:
         """Seconds between tokens of one sequence, by batch and depth."""
         return self.round_seconds / self.committed

@@ -20,14 +20,14 @@ class Load:
     """A steady stream of requests."""
 
     requests_per_second: float
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     tpot_target_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not self.requests_per_second > 0:
             raise ScenarioError(f"--qps must be positive, got {self.requests_per_second:g}")
-        if self.input_tokens < 1 or self.output_tokens < 1:
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
             raise ScenarioError("--isl and --osl must be at least 1")
         if self.tpot_target_seconds is not None and not self.tpot_target_seconds > 0:
             raise ScenarioError(f"--tpot-slo must be positive, got {self.tpot_target_seconds:g}")
@@ -35,7 +35,7 @@ class Load:
     @property
     def mean_context(self) -> float:
         """Tokens in the cache of a decoding sequence, on average over its life."""
-        return self.input_tokens + self.output_tokens / 2.0
+        return self.prompt_tokens + self.output_tokens / 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,6 @@ def settle(pricer: Pricer, load: Load, setting: Setting) -> Operating:
     return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
 
 
-def settle_plain(pricer: Pricer, load: Load) -> Operating:
-    """The same without speculation."""
-    return settle(pricer, load, Setting.fixed(0))
-
-
 def _settle_at(pricer: Pricer, load: Load, share: float, setting: Setting) -> tuple[Operating | None, float]:
     """The steady state in an engine configured for `max_depth`, and the requests per second that it could serve."""
     largest = min(max(setting.largest_batch(pricer, setting.max_depth), 1), _LARGEST_BATCH)
@@ -101,11 +96,11 @@ def _settle_at(pricer: Pricer, load: Load, share: float, setting: Setting) -> tu
 
 def _prefill_share(pricer: Pricer, load: Load) -> float:
     # Launching the kernels of a prompt overlaps with decoding: kernels alone.
-    seconds = pricer.without_launches().prefill_seconds(load.input_tokens)
+    seconds = pricer.without_launches().prefill_seconds(load.prompt_tokens)
     share = load.requests_per_second * seconds
     if share >= 1.0:
         raise ScenarioError(
-            f"{load.requests_per_second:g} requests per second of {load.input_tokens} tokens need {share:.1f} times "
+            f"{load.requests_per_second:g} requests per second of {load.prompt_tokens} tokens need {share:.1f} times "
             "the prefill this hardware can do; lower --qps or add --gpus"
         )
     return share

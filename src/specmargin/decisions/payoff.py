@@ -11,7 +11,7 @@ from specmargin.decisions.schedule import spread
 from specmargin.decisions.setting import Setting
 from specmargin.step import ArrayLike, BoolArray, FloatArray
 
-Ranges = tuple[tuple[int, int], ...]  # first and last batch of each
+Spans = tuple[tuple[int, int], ...]  # first and last batch of each
 SEARCHED_CONTEXTS = 2.0 ** np.arange(7, 21, 0.5)  # for the one at which a setting stops paying
 
 
@@ -19,24 +19,20 @@ SEARCHED_CONTEXTS = 2.0 ** np.arange(7, 21, 0.5)  # for the one at which a setti
 class Loss:
     """Batch sizes at which a setting is slower than no speculation, and the worst of them."""
 
-    ranges: Ranges
+    spans: Spans
     worst_batch: int
     worst_speedup: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payoff:
-    """Speed-ups of a setting at batches 1 to `up_to`."""
+    """Speed-ups of a setting by batch."""
 
     batches: FloatArray
     speedups: FloatArray
 
     @property
-    def up_to(self) -> int:
-        return int(self.batches[-1])
-
-    @property
-    def paying(self) -> Ranges:
+    def paying(self) -> Spans:
         return self._where(self.speedups > 1.0)
 
     @property
@@ -46,12 +42,12 @@ class Payoff:
             return None
         worst = int(self.speedups.argmin())
         return Loss(
-            ranges=self._where(losing),
+            spans=self._where(losing),
             worst_batch=int(self.batches[worst]),
             worst_speedup=float(self.speedups[worst]),
         )
 
-    def _where(self, chosen: BoolArray) -> Ranges:
+    def _where(self, chosen: BoolArray) -> Spans:
         flags, batches = chosen.astype(np.int8), self.batches.astype(np.int64).tolist()
         starts, ends = np.flatnonzero(np.diff(flags, prepend=0) > 0), np.flatnonzero(np.diff(flags, append=0) < 0)
         return tuple((batches[first], batches[last]) for first, last in zip(starts, ends, strict=True))

@@ -9,7 +9,7 @@ import numpy as np
 
 from specmargin.acceptance.survival import break_even_acceptance
 from specmargin.decisions.grid import Grid
-from specmargin.decisions.payoff import Loss, Ranges, payoff, stops_at_context
+from specmargin.decisions.payoff import Loss, Spans, payoff, stops_at_context
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
@@ -33,10 +33,10 @@ class Plan:
     no_spec_largest_batch: int  # sequences that fit without speculation
     peak_tokens_per_second: float  # the best goodput of any batch that fits
     no_spec_peak_tokens_per_second: float  # the same without speculation
-    paying: Ranges  # batch sizes at which the setting pays
+    paying: Spans  # batch sizes at which the setting pays
     loss: Loss | None  # batch sizes at which it is slower than no speculation
     priced_up_to: int  # the largest batch that `paying` and `loss` cover
-    graph_free_paying: Ranges  # where some depth would pay if the engine had a graph for every step
+    graph_free_paying: Spans  # where some depth would pay if the engine had a graph for every step
     stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit, or not at all
     switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict changes
 

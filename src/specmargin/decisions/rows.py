@@ -105,7 +105,7 @@ def _better_depths(grid: Grid, setting: Setting, min_gain: float) -> list[tuple[
 
     Depth 0 stands for an engine without speculation.
     """
-    speedup = np.where(setting.allowed(grid), grid.goodput / grid.no_spec_goodput[:, np.newaxis], 0.0)
+    speedup = np.where(setting.allowed(grid), grid.speedup, 0.0)
     speedup[:, 0] = 1.0
     best, goodput = speedup.argmax(axis=1), setting.goodput(grid)
     found: list[tuple[int, float] | tuple[None, None]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class DepthTable:
     def of(cls, grid: Grid, allowed_by_batch_depth: BoolArray, fits_by_depth: IntArray) -> DepthTable:
         return cls(
             batches=grid.batches.astype(np.int64),
-            speedup_by_batch_depth=grid.goodput / grid.no_spec_goodput[:, np.newaxis],
+            speedup_by_batch_depth=grid.speedup,
             allowed_by_batch_depth=allowed_by_batch_depth,
             fits_by_depth=fits_by_depth,
         )
@@ -90,17 +90,17 @@ class DepthTable:
     def at(self, batches: Sequence[int]) -> DepthTable:
         """The rows of these batches."""
         rows = np.minimum(np.searchsorted(self.batches, batches), self.batches.size - 1)
-        return DepthTable(
+        return replace(
+            self,
             batches=self.batches[rows],
             speedup_by_batch_depth=self.speedup_by_batch_depth[rows],
             allowed_by_batch_depth=self.allowed_by_batch_depth[rows],
-            fits_by_depth=self.fits_by_depth,
         )
 
     def limited(self, max_depth: int) -> DepthTable:
         """Without the depths above `max_depth`."""
-        return DepthTable(
-            batches=self.batches,
+        return replace(
+            self,
             speedup_by_batch_depth=self.speedup_by_batch_depth[:, : max_depth + 1],
             allowed_by_batch_depth=self.allowed_by_batch_depth[:, : max_depth + 1],
             fits_by_depth=self.fits_by_depth[: max_depth + 1],

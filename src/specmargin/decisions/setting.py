@@ -88,9 +88,6 @@ class Setting:
             return self.schedule.depths_at(batches)
         return self.best_depths(pricer.grid(batches, self.max_depth))
 
-    def depth_at(self, pricer: Pricer, batch: int) -> int:
-        return int(self.depths_at(pricer, [batch])[0])
-
     def held_depth(self, grid: Grid) -> int:
         """The deepest draft that the engine reserves memory for, if it serves the batches of the grid."""
         return int(self.best_depths(grid).max()) if self.schedule is None else self.schedule.max_depth

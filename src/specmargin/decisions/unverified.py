@@ -9,15 +9,14 @@ step, all but their logits, so that a real system without verification gains lit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 
 from specmargin.decisions.plan import Plan
 from specmargin.errors import ScenarioError
-from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
+from specmargin.prices.drafters import Drafter
 from specmargin.step import FloatArray
-from specmargin.words import UNVERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +44,16 @@ class UnverifiedRound:
         """The same as a share of the round."""
         return self.verification_seconds / self.round_seconds
 
+    def values(self) -> dict[str, Any]:
+        return {
+            "depth": self.depth,
+            "drafted": self.drafted,
+            "speedup": self.speedup,
+            "round_seconds": self.unverified_seconds,
+            "verification_seconds": self.verification_seconds,
+            "verification_share": self.verification_share,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnverifiedRow:
@@ -53,6 +62,10 @@ class UnverifiedRow:
     planned_speedup: float
     free_speedup: float  # if verification took no time and accepted as many tokens as it does
     bound: UnverifiedRound  # at the planned depth, or at depth 1 where none is planned
+
+    def values(self) -> dict[str, Any]:
+        planned = {"planned_depth": self.planned_depth, "planned_speedup": self.planned_speedup}
+        return {"batch": self.batch, **planned, "free_verification_speedup": self.free_speedup, **self.bound.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +77,7 @@ class Unverified:
 
 def unverified_seconds(drafter: Drafter, plain: FloatArray, draft: FloatArray) -> FloatArray:
     """Seconds of a round without verification. Overlapped drafting never has to be repeated: nothing is rejected."""
-    match drafter:
-        case OverlappedDrafter():
-            return np.maximum(plain, draft)
-        case CostlessDrafter() | HeadDrafter() | ModelDrafter():
-            return plain + draft
-        case _:
-            assert_never(drafter)
+    return plain + draft if drafter.hit_rate is None else np.maximum(plain, draft)
 
 
 def unverified(plan: Plan) -> Unverified:
@@ -97,34 +104,3 @@ def unverified(plan: Plan) -> Unverified:
         for i, (row, depth) in enumerate((row, max(row.depth, 1)) for row in plan.rows)
     )
     return Unverified(rows=tuple(rows))
-
-
-# --- as JSON ---
-
-
-def round_json(bound: UnverifiedRound) -> dict[str, Any]:
-    return {
-        "label": UNVERIFIED,
-        "depth": bound.depth,
-        "drafted": bound.drafted,
-        "speedup": bound.speedup,
-        "round_seconds": bound.unverified_seconds,
-        "verification_seconds": bound.verification_seconds,
-        "verification_share": bound.verification_share,
-    }
-
-
-def unverified_json(unverified: Unverified) -> dict[str, Any]:
-    return {
-        "label": UNVERIFIED,
-        "rows": [
-            {
-                "batch": row.batch,
-                "planned_depth": row.planned_depth,
-                "planned_speedup": row.planned_speedup,
-                "free_verification_speedup": row.free_speedup,
-            }
-            | {name: value for name, value in round_json(row.bound).items() if name != "label"}
-            for row in unverified.rows
-        ],
-    }

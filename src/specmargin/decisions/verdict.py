@@ -1,72 +1,21 @@
 """The plan in three sentences: what to do and the gain, where it pays, and what would change the answer.
 
-The sentences are data (`phrases.py`), which the static site fills too; this module finds their values.
+The sentences are data (`verdict.toml`), which the static site fills too; this module finds their values.
 """
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
 from typing import Any
 
-from specmargin.decisions.payoff import Ranges
+from specmargin.decisions.payoff import Spans
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.phrases import listed, say
 
-PHRASES: dict[str, tuple[str, ...]] = {
-    "verdict": ("{advice}[ {paying}][ {change}]",),
-    "advice": (
-        "{none_fits!}No requested batch fits in memory ({sequences} would, at a context of {context:g}).",
-        "{pays!}Not yet: {unsupported}. {subject} would be {gain} with drafts of {steps}.",
-        "{pays!}Speculate: {subject} is {gain}; draft {steps}[ ({capped_depth} is the maximum considered)].",
-        "Do not speculate: {subject} gains nothing at one depth for all batches considered (depth {alone_depth} would "
-        "reach {alone_speedup:.2f}× at batch {alone_batch} alone).",
-        "Do not speculate: {subject} gains nothing at any batch considered.",
-    ),
-    "subject": ("{model} on [{several_gpus} × ]{gpu} with {drafter}",),
-    "gain": ("{first_speedup:.2f}× as fast at batch {first_batch}[, up to {best_speedup:.2f}× at batch {best_batch}]",),
-    "sequences": ("{one_fits!}1 sequence", "{largest_batch:,} sequences"),
-    # `steps`: "3 tokens up to batch 8, 2 up to 64, nothing beyond"
-    "step": (
-        "{only!}{draft} at every batch",
-        "{end!}{cut!}{draft} at the largest",
-        "{end!}{draft} beyond",
-        "{draft} up to [{first!}batch ]{last:,}",
-    ),
-    "draft": ("{off!}nothing", "{first!}{single!}1 token", "{first!}{depth} tokens", "{depth}"),
-    # Several ranges, if an MoE model pays again once a step reads all experts.
-    "paying": (
-        "{pays!}It [{unsupported!}would pay][{supported!}pays] {where}[ (with CUDA graphs of more than {graph_limit:,} "
-        "positions it could pay {graph_free})][; {losing}][; {memory}].",
-    ),
-    "where": (
-        "{everywhere!}{more_fit!}at every batch considered, up to {priced_up_to:,}",
-        "{everywhere!}at every batch that fits, up to {largest_batch:,}",
-        "at batch {spans}",
-        "at no batch",
-    ),
-    "span": ("{one!}{low:,}", "{low:,} to {high:,}"),
-    "losing": (
-        "it loses at batch {losing_spans}[{off_there!}, where drafting is off] ({worst_speedup:.2f}× at batch "
-        "{worst_batch:,})",
-    ),
-    # Memory reserved for drafts leaves less for sequences; much less on models with recurrent states.
-    "memory": (
-        "{fewer_fit!}with drafts, {sequences} fit in memory instead of {no_spec_largest_batch:,}[{faster_without!}, so "
-        "peak throughput is higher without speculation ({no_spec_peak_tokens_per_second:,.0f} against "
-        "{peak_tokens_per_second:,.0f} tok/s)]",
-    ),
-    "change": (
-        "{no_drafts!}No drafts were considered (--depth 0).",
-        "{row_off!}Above a per-token acceptance of {switch_acceptance:.2f}, some depth pays {there}",
-        "Below a per-token acceptance of {switch_acceptance:.2f}, no depth pays {there}",
-        "At batch {row_batch} not even perfect drafts would pay.",
-    ),
-    "there": (
-        "at batch {row_batch} (the plan uses {first_acceptance:.2f} for the first token)[; beyond a context of about "
-        "{stops_at_context:,} tokens these flags do not pay there].",
-    ),
-}
-_LONG_RANGES, _LONG_STEPS = 3, 4  # lists of more are shortened
+PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
+_LONG_SPANS, _LONG_STEPS = 3, 4  # lists of more are shortened
 MUCH_LESS = 0.8  # of the sequences that fit without drafts
 
 
@@ -124,37 +73,37 @@ def _steps(plan: Plan, rows: list[PlanRow]) -> str:
     return listed("step", items, PHRASES, between=", ", most=_LONG_STEPS)
 
 
-def _where(plan: Plan, ranges: Ranges) -> dict[str, Any]:
+def _where(plan: Plan, spans: Spans) -> dict[str, Any]:
     return {
-        "everywhere": ranges == ((1, plan.priced_up_to),),
+        "everywhere": spans == ((1, plan.priced_up_to),),
         "more_fit": plan.largest_batch > plan.priced_up_to,
         "priced_up_to": plan.priced_up_to,
         "largest_batch": plan.largest_batch,
         "one_fits": plan.largest_batch == 1,
-        "spans": _spans(ranges),
+        "spans": _spans(spans),
     }
 
 
 def _graph_free(plan: Plan) -> dict[str, Any]:
     """Where it could pay with a CUDA graph for every step, if that reaches further."""
-    last, further = ((ranges[-1][1] if ranges else 0) for ranges in (plan.paying, plan.graph_free_paying))
+    last, further = ((spans[-1][1] if spans else 0) for spans in (plan.paying, plan.graph_free_paying))
     if plan.setting.graph_limit is None or further <= last:
         return {}
     where = say("where", PHRASES, _where(plan, plan.graph_free_paying))
     return {"graph_limit": plan.setting.graph_limit, "graph_free": where}
 
 
-def _spans(ranges: Ranges) -> str | None:
-    items = [{"low": low, "high": high, "one": low == high} for low, high in ranges]
-    return listed("span", items, PHRASES, between=" and ", most=_LONG_RANGES) or None
+def _spans(spans: Spans) -> str | None:
+    items = [{"low": low, "high": high, "one": low == high} for low, high in spans]
+    return listed("span", items, PHRASES, between=" and ", most=_LONG_SPANS) or None
 
 
 def _losing(plan: Plan) -> dict[str, Any]:
     if plan.loss is None:
         return {}
-    edges = [batch for entry in plan.loss.ranges for batch in entry]
+    edges = [batch for entry in plan.loss.spans for batch in entry]
     return {
-        "losing_spans": _spans(plan.loss.ranges),
+        "losing_spans": _spans(plan.loss.spans),
         "off_there": not plan.setting.depths_at(plan.pricer, edges).any(),
         "worst_speedup": plan.loss.worst_speedup,
         "worst_batch": plan.loss.worst_batch,

@@ -1,10 +1,17 @@
-"""The parts that all engine formats share."""
+"""The parts that all engine formats share: the setting, the command that starts a server with it, and the benchmark
+that checks the prediction on that server.
+
+Prompts of benchmarks are those of SPEED-Bench, because acceptance depends on the text: random tokens would show another
+one. No option varies their lengths: `--random-range-ratio` is for generated prompts, in vLLM and in SGLang.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
@@ -12,6 +19,24 @@ from specmargin.formats.releases import Release, Releases
 from specmargin.formats.rules import DepthRule, choose, extended, pays, slots
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
+
+SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
+SUBSETS |= {"throughput_32k": 32_768}
+ROUNDS = 10  # prompts per concurrent request
+LEAST_PROMPTS = 32
+DEFAULT_UTILIZATION = 0.9
+EQUAL_LENGTHS = (
+    "The prompts of this benchmark have about equal lengths, and so have outputs that reach the limit, so its requests "
+    "may stay in step; plan with a range ratio of 0 to predict that."
+)
+
+
+_PLACEHOLDERS = {
+    "eagle": "<your EAGLE-3 head>",
+    "dflash": "<your DFlash head>",
+    "dspark": "<your DSpark head>",
+    "model": "<your draft model>",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +54,17 @@ class ScheduleRequest:
     p_min: float | None = None  # the confidence at which drafts stop, as priced
     drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
     release: Release | None = None  # the engine's; None: the newest whose rules are known
+
+    @property
+    def loaded_model(self) -> str:
+        """The drafter's model as the engine takes it; "" for drafters without a model of their own."""
+        return self.drafter_model or _PLACEHOLDERS.get(self.drafter_kind, "")
+
+    def method(self, methods: Mapping[str, str], engine: str) -> str:
+        """The engine's name for the kind of drafter."""
+        if self.drafter_kind not in methods:
+            raise CatalogError(f"no {engine} setting is known for --drafter {self.drafter_kind}")
+        return methods[self.drafter_kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +93,87 @@ class EngineConfig:
         return replace(self, text=text, file_name=path)
 
 
+def joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is served, and with which setting."""
+
+    model: str  # a hub id or a path, as the engine takes it
+    gpus: int
+    parallel: Parallel
+    config: EngineConfig
+    memory_utilization: float = DEFAULT_UTILIZATION
+    kv_cache: str | None = None  # None: as the model's configuration says
+    quantize: str | None = None  # weights that the engine quantizes while it loads them
+    sequences: int = 1  # that decode together
+    context: int = 1024  # tokens per sequence
+
+    def command(self, program: str, spread: str, memory_option: str, kv_names: Mapping[str, str]) -> str:
+        """With the options that vLLM and SGLang call by the same names."""
+        default_memory = self.memory_utilization == DEFAULT_UTILIZATION
+        return joined(
+            f"{program} {shlex.quote(self.model)}",
+            spread,
+            f"--quantization {self.quantize}" if self.quantize else "",
+            f"--kv-cache-dtype {kv_names.get(self.kv_cache, self.kv_cache)}" if self.kv_cache else "",
+            "" if default_memory else f"{memory_option} {self.memory_utilization:g}",
+            self.config.text,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """The load that the prediction is about."""
+
+    folder: ClassVar[str] = "<your SPEED-Bench folder>"
+
+    model: str
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int | None = None
+    requests_per_second: float | None = None
+
+    @property
+    def prompts(self) -> int:
+        return max(LEAST_PROMPTS, ROUNDS * (self.concurrency or 0))
+
+    @property
+    def subset(self) -> str:
+        """The part of SPEED-Bench whose prompts are nearest in length."""
+        return min(SUBSETS, key=lambda name: abs(math.log(SUBSETS[name] / max(self.prompt_tokens, 1))))
+
+    @property
+    def rate(self) -> str:
+        """The options that vLLM, SGLang and TensorRT-LLM call by the same names."""
+        if self.requests_per_second is not None:
+            return f"--num-prompts {self.prompts} --request-rate {self.requests_per_second:g}"
+        return f"--num-prompts {self.prompts} --max-concurrency {self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    text: str
+    file_name: str | None = None  # a file that the command reads, and what is in it
+    file_text: str | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFormat:
     name: str
     title: str
-    graph_limit: Callable[[Device], int | None]  # positions, batch × (depth + 1), of its largest CUDA graph
     rule: Callable[[ScheduleRequest], DepthRule]  # which schedules it can run
     # One of them in its words, with slots for the numbers of `rules.slots`: only the rule knows how ranges are written.
     express: Callable[[ScheduleRequest, Schedule], EngineConfig]
+    serve: Callable[[Launch], Command]  # only options that the engine's own sources declare, here and in `check`
+    check: Callable[[Benchmark], str]
+    metric: str = "Median TPOT (ms)"  # the line of the benchmark's output to compare
+    lengths_note: str | None = EQUAL_LENGTHS  # about a prediction for lengths that vary; None: the prompts are yours
+    # Positions, batch × (depth + 1), of its largest CUDA graph; None: a graph for every step.
+    graph_limit: Callable[[Device], int | None] = lambda _: None
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
@@ -116,23 +225,3 @@ def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig |
 def _unsupported(schedule: Schedule, reason: str) -> EngineConfig:
     note = f"{reason}: there is nothing to configure yet"
     return EngineConfig(text="", schedule=schedule, notes=(note,), unsupported=reason)
-
-
-_PLACEHOLDERS = {
-    "eagle": "<your EAGLE-3 head>",
-    "dflash": "<your DFlash head>",
-    "dspark": "<your DSpark head>",
-    "model": "<your draft model>",
-}
-
-
-def drafter_model(request: ScheduleRequest) -> str:
-    """The drafter's model as the engine takes it; "" for drafters without a model of their own."""
-    return request.drafter_model or _PLACEHOLDERS.get(request.drafter_kind, "")
-
-
-def drafter_method(request: ScheduleRequest, methods: Mapping[str, str], engine: str) -> str:
-    """The engine's name for the kind of drafter."""
-    if request.drafter_kind not in methods:
-        raise CatalogError(f"no {engine} setting is known for --drafter {request.drafter_kind}")
-    return methods[request.drafter_kind]

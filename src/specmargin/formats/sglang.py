@@ -6,7 +6,8 @@ only for the EAGLE family (MTP included). (python/sglang/srt/speculative/adaptiv
 of 0 from 0.5.14 on; read up to 0.5.23)
 
 DSpark drafts a whole block, always: its depth is the block's. How much of it is verified may follow a price table
-(formats/dspark.py); without one, all of it. (arg_groups/speculative_hook.py, from 0.5.16 on)
+(formats/dspark.py); without one, all of it. (arg_groups/speculative_hook.py, from 0.5.16 on; commands:
+srt/arg_groups and benchmark/serving.py)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import chain
 
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScheduleError
-from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
+from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
 from specmargin.formats.releases import Releases, release
 from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
@@ -104,9 +105,9 @@ def _express_dspark(request: ScheduleRequest, schedule: Schedule) -> EngineConfi
 
 
 def _algorithm(request: ScheduleRequest) -> str:
-    model = drafter_model(request)
+    model = request.loaded_model
     path = f" --speculative-draft-model-path {shlex.quote(model)}" if model else ""
-    return f"--speculative-algorithm {drafter_method(request, _ALGORITHMS, 'SGLang')}{path}"
+    return f"--speculative-algorithm {request.method(_ALGORITHMS, 'SGLang')}{path}"
 
 
 def _flags(request: ScheduleRequest) -> str:
@@ -116,12 +117,37 @@ def _flags(request: ScheduleRequest) -> str:
     )
 
 
+# --- commands ---
+
+
+def serve(launch: Launch) -> Command:
+    spread = ""
+    if launch.gpus > 1:
+        spread = f"--tp-size {launch.gpus}"
+        if launch.parallel is not Parallel.TP:
+            spread += f" --ep-size {launch.gpus}"
+        if launch.parallel is Parallel.DP_EP:
+            spread += f" --dp-size {launch.gpus} --enable-dp-attention"
+    program = "python -m sglang.launch_server --model-path"
+    text = launch.command(program, spread, "--mem-fraction-static", {"fp8": "fp8_e4m3"})
+    return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text)
+
+
+def check(load: Benchmark) -> str:
+    return (
+        f"python -m sglang.bench_serving --backend sglang --model {shlex.quote(load.model)} "
+        f"--dataset-name speed-bench --dataset-path {shlex.quote(f'{load.folder}/{load.subset}.jsonl')} "
+        f"--speed-bench-output-len {load.output_tokens} {load.rate}"
+    )
+
+
 FORMAT = EngineFormat(
     name="sglang",
     title="SGLang",
-    graph_limit=lambda _: None,
     rule=rule,
     express=express,
+    serve=serve,
+    check=check,
     with_policy=with_policy,
     releases=RELEASES,
 )

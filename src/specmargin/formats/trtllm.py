@@ -13,15 +13,26 @@ test_draft_len_schedule.py).
 In both, no depth may exceed `max_draft_len`: a schedule that deepens with batch, often the best one for an MoE model,
 cannot be written. Then the fastest one that can, and that is below depth 0 at none of the plan's batches, is used.
 Under attention DP each rank looks up its own number of requests, which differ: then only `max_draft_len` is written.
-(llmapi/llm_args.py)
+(llmapi/llm_args.py; commands: commands/serve.py and serve/scripts/benchmark_serving.py)
 """
 
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterator
 
 from specmargin.decisions.schedule import Schedule
-from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
+from specmargin.formats.base import (
+    DEFAULT_UTILIZATION,
+    Benchmark,
+    Command,
+    EngineConfig,
+    EngineFormat,
+    Launch,
+    ScheduleRequest,
+    joined,
+)
 from specmargin.formats.releases import Releases, release
 from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
@@ -44,6 +55,7 @@ _STATELESS = ("ngram",)  # nothing is lost where these do not draft
 _LOWER_BOUND_KINDS = ("ngram", "model")
 _UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
 _NEAREST = "batch 1 must have the deepest draft"
+_FILE = "specmargin.yaml"
 _STARVED = "never depth 0: TensorRT-LLM PR 16888"
 
 
@@ -92,10 +104,10 @@ def _needs(request: ScheduleRequest) -> str:
 
 
 def _yaml(request: ScheduleRequest) -> str:
-    model = drafter_model(request)
+    model = request.loaded_model
     lines = [
         "speculative_config:",
-        f"  decoding_type: {drafter_method(request, _TYPES, 'TensorRT-LLM')}",
+        f"  decoding_type: {request.method(_TYPES, 'TensorRT-LLM')}",
         *([f"  speculative_model: {json.dumps(model)}"] if model else []),
         "  max_draft_len: {depth}",
         *([] if _one_depth(request) else ["  draft_len_schedule: {{entries}}"]),
@@ -103,11 +115,49 @@ def _yaml(request: ScheduleRequest) -> str:
     return "\n".join(lines)
 
 
+# --- commands ---
+
+
+def serve(launch: Launch) -> Command:
+    spread = ""
+    if launch.gpus > 1:
+        spread = f"--tp_size {launch.gpus}" + ("" if launch.parallel is Parallel.TP else f" --ep_size {launch.gpus}")
+    yaml = "\n".join(part for part in (*_server_yaml(launch), launch.config.text) if part)
+    notes = []
+    if launch.memory_utilization != DEFAULT_UTILIZATION:
+        notes.append(
+            "--kv_cache_free_gpu_memory_fraction is a share of the memory that the weights leave: set it to match"
+        )
+    file = f"--extra_llm_api_options {_FILE}" if yaml else ""
+    return Command(
+        text=joined(f"trtllm-serve {shlex.quote(launch.model)}", spread, file),
+        file_name=_FILE if yaml else None,
+        file_text=f"{yaml}\n" if yaml else None,
+        notes=tuple(notes),
+    )
+
+
+def _server_yaml(launch: Launch) -> Iterator[str]:
+    if launch.parallel is Parallel.DP_EP and launch.gpus > 1:
+        yield "enable_attention_dp: true"
+    if launch.kv_cache == "fp8":
+        yield "kv_cache_config:\n  dtype: fp8"
+
+
+def check(load: Benchmark) -> str:
+    return (
+        f"python -m tensorrt_llm.serve.scripts.benchmark_serving --model {shlex.quote(load.model)} "
+        f"--dataset-name trtllm_custom --dataset-path {shlex.quote('<your prompts>.jsonl')} {load.rate}"
+    )
+
+
 FORMAT = EngineFormat(
     name="trtllm",
     title="TensorRT-LLM",
-    graph_limit=lambda _: None,
     rule=rule,
     express=express,
+    serve=serve,
+    check=check,
+    lengths_note=None,
     releases=RELEASES,
 )

@@ -3,15 +3,16 @@
 Ranges are inclusive and start at 1; the last one's K applies beyond its end too; K is clamped to
 `num_speculative_tokens`. Full CUDA graphs are captured for the K's of the table, up to 512 positions per step
 (1024 on Blackwell). vLLM ignores the table under data parallelism. (vllm/v1/spec_decode/dynamic/utils.py, from 0.24 on;
-read up to 0.32; method `dspark` from 0.25 on)
+read up to 0.32; method `dspark` from 0.25 on; commands: engine/arg_utils.py and benchmarks/serve.py)
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 
 from specmargin.decisions.schedule import Schedule
-from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, drafter_method, drafter_model
+from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
 from specmargin.formats.releases import Releases
 from specmargin.formats.rules import DepthRule
 from specmargin.hardware.device import Device
@@ -52,9 +53,9 @@ def rule(request: ScheduleRequest) -> DepthRule:
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
-    names = {"method": drafter_method(request, _METHODS, "vLLM")}
-    if drafter_model(request):
-        names["model"] = drafter_model(request)
+    names = {"method": request.method(_METHODS, "vLLM")}
+    if request.loaded_model:
+        names["model"] = request.loaded_model
     settings, notes = [json.dumps(names)[1:-1], '"num_speculative_tokens": {depth}'], []
     if len(schedule.ranges) > 1:
         settings.append('"num_speculative_tokens_per_batch_size": [{entries}]')
@@ -66,12 +67,34 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     return EngineConfig(text=text, schedule=schedule, needs=needs, notes=tuple(notes))
 
 
+# --- commands ---
+
+
+def serve(launch: Launch) -> Command:
+    spread = ""
+    if launch.gpus > 1:
+        option = "--data-parallel-size" if launch.parallel is Parallel.DP_EP else "--tensor-parallel-size"
+        spread = f"{option} {launch.gpus}" + ("" if launch.parallel is Parallel.TP else " --enable-expert-parallel")
+    return Command(text=launch.command("vllm serve", spread, "--gpu-memory-utilization", {"bf16": "bfloat16"}))
+
+
+def check(load: Benchmark) -> str:
+    return (
+        f"vllm bench serve --model {shlex.quote(load.model)} "
+        f"--dataset-name speed_bench --dataset-path {shlex.quote(load.folder)} "
+        f"--speed-bench-dataset-subset {load.subset} --speed-bench-output-len {load.output_tokens} "
+        f"{load.rate} --temperature 0"
+    )
+
+
 FORMAT = EngineFormat(
     name="vllm",
     title="vLLM",
     graph_limit=graph_limit,
     rule=rule,
     express=express,
+    serve=serve,
+    check=check,
     batched_tokens=batched_tokens,
     releases=RELEASES,
 )

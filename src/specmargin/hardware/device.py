@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,20 +65,25 @@ def read_device(name: str, table: dict[str, Any], origin: str) -> Device:
         checked = DeviceTable.model_validate(table)
     except ValueError as error:
         raise HardwareError(f"{origin}: {first_complaint(error)}") from None
+    return device_of(name, checked.model_dump())
+
+
+def device_of(name: str, table: Mapping[str, Any]) -> Device:
+    """From a table that is known to be valid."""
     return Device(
         name=name,
-        title=checked.title,
-        memory_bytes=checked.memory_bytes,
-        bandwidth_bytes_per_second=checked.bandwidth_bytes_per_second,
-        operations_per_second={Arithmetic(key): rate for key, rate in checked.operations_per_second.items()},
+        title=table["title"],
+        memory_bytes=table["memory_bytes"],
+        bandwidth_bytes_per_second=table["bandwidth_bytes_per_second"],
+        operations_per_second={Arithmetic(key): rate for key, rate in table["operations_per_second"].items()},
         fabric=Fabric(
-            link_bytes_per_second=checked.link_bytes_per_second,
-            link_latency_seconds=checked.link_latency_seconds,
-            network_bytes_per_second=checked.network_bytes_per_second,
-            gpus_per_node=checked.gpus_per_node,
+            link_bytes_per_second=table["link_bytes_per_second"],
+            link_latency_seconds=table["link_latency_seconds"],
+            network_bytes_per_second=table.get("network_bytes_per_second"),
+            gpus_per_node=table["gpus_per_node"],
         ),
-        source=datasheet(checked.source),
-        architecture=checked.architecture,
+        source=datasheet(table["source"]),
+        architecture=table.get("architecture"),
     )
 
 

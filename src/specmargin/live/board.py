@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -140,20 +140,24 @@ class Board:
         return [int(value) for value in self._values[_FIRST_DEPTH:_FIRST_FAULT]]
 
 
-def write_fault_board(path: Path, kind: str) -> None:
-    """Write the board of an engine in which Specmargin could not start."""
+def board_path(folder: Path, engine: str) -> Path:
+    return folder / f"engine-{engine}.board"
+
+
+def report_failed_start(folder: Path | None, engine: str = "0") -> None:
+    """Write the board of an engine in which Specmargin could not start. None: it has no metrics."""
     guard = Guard(log=lambda _: None, off=True)
-    guard.faults[kind] = 1
-    Board(path).show_guard(guard)
+    guard.faults["configuration"] = 1
+    Board(None if folder is None else board_path(folder, engine)).show_guard(guard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The contents of a board: values by name, steps by depth, faults by kind."""
 
-    values: dict[str, float]
-    steps_by_depth: dict[int, float]
-    faults: dict[str, float]
+    values: dict[str, float] = field(default_factory=dict)
+    steps_by_depth: dict[int, float] = field(default_factory=dict)
+    faults: dict[str, float] = field(default_factory=dict)
 
 
 def read_board(path: Path) -> Reading:
@@ -173,7 +177,7 @@ def read_board(path: Path) -> Reading:
 
 def boards(folder: Path) -> Iterator[tuple[str, Reading]]:
     """All boards of a server, by engine. Incomplete boards are skipped."""
-    for path in sorted(folder.glob("engine-*.board")):
+    for path in sorted(folder.glob(board_path(folder, "*").name)):
         try:
             yield path.stem.removeprefix("engine-"), read_board(path)
         except EngineError:

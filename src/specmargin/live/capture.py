@@ -38,8 +38,15 @@ class Identity:
     speculator: str
     config: str
 
-    def columns(self, rows: int) -> dict[str, list[str]]:
-        return {name: [getattr(self, name)] * rows for name in ("model", "speculator", "config")}
+    def keys(self, group: Sequence[str], number: npt.ArrayLike, index: npt.ArrayLike) -> dict[str, Any]:
+        """The columns that name a round: its category, its request, and which of the request's rounds it is."""
+        same = {name: [getattr(self, name)] * len(group) for name in ("model", "speculator", "config")}
+        return same | {
+            "category": group,
+            "prompt_idx": np.asarray(number, dtype=np.int64),
+            "turn": np.zeros(len(group), dtype=np.int16),
+            "round_idx": np.asarray(index, dtype=np.int32),
+        }
 
 
 class PartWriter:
@@ -183,15 +190,7 @@ def _bank_frames(
     rounds: Sequence[tuple[Any, ...]], identity: Identity, depth: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     group, number, index, context, verified, accepted, confidence = zip(*rounds, strict=True)
-    keys = pl.DataFrame(
-        {
-            **identity.columns(len(rounds)),
-            "category": group,
-            "prompt_idx": pl.Series(number, dtype=pl.Int64),
-            "turn": pl.Series([0] * len(rounds), dtype=pl.Int16),
-            "round_idx": pl.Series(index, dtype=pl.Int32),
-        }
-    )
+    keys = pl.DataFrame(identity.keys(group, number, index))
     is_accepted = np.arange(depth) < np.array(accepted)[:, np.newaxis]
     confidence_by_round = np.full((len(rounds), depth), np.nan, dtype=np.float32)
     for i, row in enumerate(confidence):

@@ -20,7 +20,7 @@ from specmargin.live.board import Board
 from specmargin.live.capture import BankWriter
 from specmargin.live.gate_messages import GateOrder
 from specmargin.live.guard import Guard
-from specmargin.live.sequences import Batch, Drafts, LiveRequest, StepDone
+from specmargin.live.sequences import Batch, LiveRequest, StepDone, confidence_by_request
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
 from specmargin.step import IntArray
@@ -28,6 +28,9 @@ from specmargin.step import IntArray
 _FORGETTING = 0.98  # per step, of the goodput on the board
 _GAUGE_FORGETTING = 0.9  # per update, of gauges that are updated less often
 _GAUGE_STEPS = 64  # between updates of gauges that no decision needs: a decision must stay quick
+
+
+_Drafts = tuple[Sequence[str], object]  # requests, and confidences of their drafts: one row each, or None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class _FinishedStep(NamedTuple):
     step: StepDone
     drafted: int
     planned: _Planned
-    drafts: Drafts  # verified in the step
+    drafts: _Drafts  # verified in the step
 
 
 @dataclass(kw_only=True)
@@ -63,10 +66,10 @@ class Driver:
     learn_every: int = 1
     _requests: dict[str, LiveRequest] = field(default_factory=dict)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
-    _drafts: Drafts = field(default_factory=Drafts)
+    _drafts: _Drafts = ((), None)
     _planned: deque[_Planned] = field(default_factory=lambda: deque(maxlen=16))
     _pending: Decision = NOT_DECIDED  # of the pending drafts
-    _next: _Planned = field(default_factory=lambda: _Planned(decision=NOT_DECIDED))
+    _verifying: Decision = NOT_DECIDED  # of the drafts that the step decided last verifies
     _unlearned: list[_FinishedStep] = field(default_factory=list)
     _since_learned: int = 0
     _steps: int = 0
@@ -109,13 +112,9 @@ class Driver:
 
     def drafts(self, request_ids: Sequence[str], confidence: object) -> None:
         """New drafts with their confidences, one row per request, or None: for a capture."""
-        self._drafts = Drafts(request_ids, confidence)
+        self._drafts = request_ids, confidence
 
     # --- decisions ---
-
-    def begin(self) -> None:
-        """The next step verifies the drafts that were decided last."""
-        self._next = _Planned(decision=self._pending)
 
     def limits(self, request_ids: Sequence[str], drafted: Sequence[int]) -> list[int] | None:
         """How much of each draft its request allows to verify; None: all of it."""
@@ -130,19 +129,20 @@ class Driver:
 
     def draft_depth(self, request_ids: Collection[str]) -> int | None:
         """How deep the next step drafts at its end; None leaves the engine's own depth. Only the number of requests is
-        looked at, unless some of them have limits or classes."""
+        looked at, unless some of them have limits or classes. The step verifies the drafts that were decided before."""
+        self._verifying = self._pending
+        planned = _Planned(decision=self._verifying)
+        self._planned.append(planned)
         if self.policy is None or not request_ids:
-            self._planned.append(self._next)
             return None
         self._pending = NOT_DECIDED  # if the decision fails, the engine drafts at its own depth
         depth = self.guard.call("depth decision", None, self._draft_depth, self.policy, request_ids)
-        self._next.depth = -1 if depth is None else depth
-        self._planned.append(self._next)
+        planned.depth = -1 if depth is None else depth
         return None if self.mode is Mode.OBSERVE else depth
 
     def gate_order(self, batch: int, depth: int) -> GateOrder:
         """What the workers' gate needs to know of the step that was decided last. `depth`: drafted at its end."""
-        gated = self._next.decision.gated or self._next.decision is NOT_DECIDED or not self._gates_by_policy
+        gated = self._verifying.gated or self._verifying is NOT_DECIDED or not self._gates_by_policy
         priced = self._priced_order(batch)
         return priced._replace(gated=gated, depth=depth, confidences=self.capture is not None)
 
@@ -213,8 +213,8 @@ class Driver:
         if verified.size != accepted.size or (self.capture is not None and verified.size != len(step.request_ids)):
             raise EngineError("a step's outcome must have one entry per sequence")
         if self.capture is not None:
-            seen = drafts if step.confidence is None else Drafts(step.request_ids, step.confidence)
-            _capture_rounds(self.capture, self._batch_of(step.request_ids), step, seen.by_request())
+            seen = drafts if step.confidence is None else (step.request_ids, step.confidence)
+            _capture_rounds(self.capture, self._batch_of(step.request_ids), step, confidence_by_request(*seen))
         timed = step.prompt_tokens == 0 and step.seconds == step.seconds
         if self.policy is not None:
             if self._drafted.size != verified.size:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from specmargin.live.board import Board
+from specmargin.live.board import Board, board_path
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver
 from specmargin.live.guard import Guard
@@ -16,6 +16,7 @@ from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.policies.policy import Policy
 
 _LEARN_EVERY = 8  # steps
@@ -33,17 +34,21 @@ def build_driver(
     device_gate: bool = False,
     by_rank: bool = False,
     graph_positions: int | Literal["planned"] | None = None,
+    tuning: Tuning | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
     capture. `policy`: instead of the file that the settings name. `device_gate`: drafts are gated in the engine's
     workers. `by_rank`: every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of
-    the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table."""
+    the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table.
+    `tuning`: of the controller, in a study of its numbers."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
-        limits = ControllerSettings(candidates=allowed, gated_by_workers=device_gate, learn_times=not by_rank)
+        limits = ControllerSettings(
+            candidates=allowed, gated_by_workers=device_gate, learn_times=not by_rank, tuning=tuning or Tuning()
+        )
         policy = _policy(settings, file, limits, graph_positions=graph_positions)
         return Driver(
             mode=settings.mode,
@@ -61,7 +66,7 @@ def build_driver(
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
     slowest = math.inf if by_rank else settings.slowest_decision_seconds
     guard = Guard(log=log, faults_in_a_row=settings.faults_in_a_row, slowest_seconds=slowest)
-    board = Board(None if settings.board is None else settings.board / f"engine-{engine}.board")
+    board = Board(None if settings.board is None else board_path(settings.board, engine))
     board.put("mode", float(list(Mode).index(settings.mode)))
     capture = None
     if settings.capture is not None and identity is not None:
@@ -112,7 +117,6 @@ def _warm_up(driver: Driver) -> None:
         request_ids = [f"warm-up {i}" for i in range(batch)]
         for request_id in request_ids:
             driver.add(request_id, None)
-        driver.begin()
         depth = driver.draft_depth(request_ids) or 0
         step = StepDone.of(
             request_ids=request_ids,

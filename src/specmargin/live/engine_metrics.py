@@ -1,16 +1,16 @@
 """What engines themselves report of speculation on their metrics page: load, accepted length, acceptance by position.
 
-vLLM counts drafts and accepted tokens by position. TensorRT-LLM does, too, on `/prometheus/metrics` (from 1.3.0rc19 on,
-PR 12636, with `return_perf_metrics`; load and accepted length need `enable_iter_perf_stats`). SGLang has gauges of its
-last steps alone: mean accepted length with the bonus token, and the current steps
-(observability/metrics_collector.py, 0.5.13 to 0.5.23, with `--enable-metrics`).
+`engine_metrics.toml` has their names. vLLM and TensorRT-LLM count drafts and accepted tokens by position; SGLang has
+gauges of its last steps alone.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import resources
 
 import numpy as np
 from prometheus_client.samples import Sample
@@ -43,42 +43,8 @@ class MetricNames:
     hint: str = ""  # how to get what is missing
 
 
-ENGINES = {
-    "vllm": MetricNames(
-        title="vLLM",
-        prefix="vllm:",
-        running="num_requests_running",
-        waiting="num_requests_waiting",
-        generated="generation_tokens_total",
-        drafts="spec_decode_num_drafts_total",
-        accepted="spec_decode_num_accepted_tokens_per_pos_total",
-        position="position",
-        hint="start it with --speculative-config",
-    ),
-    "sglang": MetricNames(
-        title="SGLang",
-        prefix="sglang:",
-        running="num_running_reqs",
-        waiting="num_queue_reqs",
-        generated="generation_tokens_total",
-        accept_length="spec_accept_length",
-        depth="spec_num_steps",
-        drafts="spec_verify_calls_total",
-        hint="start it with --speculative-algorithm, and send it requests",
-    ),
-    "trtllm": MetricNames(
-        title="TensorRT-LLM",
-        prefix="trtllm_",
-        running="num_requests_running",
-        waiting="num_requests_waiting",
-        generated="generation_tokens_total",
-        accept_length="spec_decode_acceptance_length",
-        drafted="spec_decode_drafted_tokens_total",
-        accepted="spec_decode_accepted_tokens_total",
-        position="token_position",
-        hint="set return_perf_metrics and speculative_config",
-    ),
-}
+_FILE = resources.files("specmargin.live").joinpath("engine_metrics.toml")
+ENGINES = {name: MetricNames(**names) for name, names in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,19 +87,12 @@ class EngineReading:
         return self.accept_length if self.accept_length else None
 
 
-class _Endpoint(Server):
-    """A page of metrics as text."""
-
-    def text(self) -> str:
-        return self._text()
-
-
 def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReading:
     """The engine behind the address, by its own metrics; TensorRT-LLM has them on another page."""
     fault: EngineError | None = None
     base = server.url.removesuffix("/metrics").removesuffix("/prometheus")
     for url in dict.fromkeys((server.url, f"{base}/prometheus/metrics")):
-        page = _Endpoint(url=url, timeout_seconds=server.timeout_seconds, clock=server.clock)
+        page = replace(server, url=url)
         try:
             reading = engine_reading(page.text(), page.clock(), url, only=only)
         except UnreachableError:

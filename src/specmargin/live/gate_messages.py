@@ -30,9 +30,6 @@ class GateOrder(NamedTuple):
     confidences: bool = False  # send the drafter's own confidences back, for a capture
 
 
-WHOLE = GateOrder(gated=False)
-
-
 class Returned(NamedTuple):
     """Of one step, by sequence in the order of its output."""
 

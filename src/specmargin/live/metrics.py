@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +12,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from specmargin.live.board import METRICS, boards
+from specmargin.live.hooks import around
 
 _PREFIX = "specmargin"
 
@@ -62,13 +62,7 @@ class BoardCollector(Collector):
 
 def show_with_multiprocess(folder: Path) -> None:
     """Add the boards where metrics are collected from the files of several processes."""
-    collect: Callable[[MultiProcessCollector], list[Metric]] = MultiProcessCollector.collect
-    if hasattr(collect, "specmargin"):
-        return
 
-    @functools.wraps(collect)
-    def collect_all(self: MultiProcessCollector) -> list[Metric]:
-        return [*collect(self), *BoardCollector(folder).collect()]
-
-    collect_all.specmargin = True  # type: ignore[attr-defined]  # so that it is wrapped once
-    MultiProcessCollector.collect = collect_all  # type: ignore[method-assign]
+    @around(MultiProcessCollector, "collect")
+    def collect(own: Callable[[MultiProcessCollector], list[Metric]], collector: MultiProcessCollector) -> list[Metric]:
+        return [*own(collector), *BoardCollector(folder).collect()]

@@ -1,12 +1,11 @@
-"""Makes the policy file of a live engine: prices, acceptance, a schedule and a look-ahead."""
+"""Makes the policy file of a live engine: prices, acceptance, a schedule, and what a gate would give."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile
-from specmargin.live.policy_schema import LookAheadFile, PolicyFile, TableFile, schedule_of
+from specmargin.live.policy_schema import GateFile, PolicyFile, TableFile, rounded, schedule_of
 from specmargin.live.settings_schema import Range
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.study.lookahead import look_ahead
@@ -26,7 +25,7 @@ def make_policy(
     device: str,
     context: float,
     sources: dict[str, str],
-    calibrator: Logistic | None = None,
+    calibrator: CalibratorFile | None = None,
     sample: FloatArray | None = None,
     plan_graphs: bool = False,
 ) -> PolicyFile:
@@ -38,7 +37,6 @@ def make_policy(
         planned = schedule_of(schedule)
         scheduled = [planned.draft(batch).depth for batch in range(table.max_batch + 1)]
         table = table._replace(graph_depth_by_batch=np.maximum(best.max(axis=0), scheduled))
-    ahead = None if sample is None else look_ahead(table, sample, early_stop=False)
     return PolicyFile(
         model=model,
         drafter=drafter,
@@ -50,8 +48,8 @@ def make_policy(
         schedule=schedule,
         candidates=None if len(candidates) > table.max_depth else list(candidates),
         graph_depths=sorted({0, *_graph_depths(best), *(depth for _, _, depth in schedule)}),
-        calibrator=None if calibrator is None else _calibrator_file(calibrator),
-        look_ahead=None if ahead is None else LookAheadFile.of(ahead),
+        calibrator=calibrator,
+        gate=None if sample is None else _gate_file(table, survival, sample),
     )
 
 
@@ -61,9 +59,8 @@ def _best_depths(table: PriceTable, survival: FloatArray, sensible: tuple[int, .
     best = np.zeros((len(_ACCEPTANCE_FACTORS), table.max_batch + 1), dtype=np.int64)
     for i, factor in enumerate(_ACCEPTANCE_FACTORS):
         other = np.cumprod(np.clip(factor * conditional[: table.max_depth], 0.0, 0.98))
-        committed = np.pad(1.0 + np.concatenate([[0.0], np.cumsum(other)]), (0, table.max_depth - other.size), "edge")
         for batch in range(1, table.max_batch + 1):
-            goodput = committed / table.round_seconds(batch)
+            goodput = _rates(table, other, batch)
             usable = [d for d in sensible if d <= table.graph_depth_by_batch[batch]]
             best[i, batch] = max(usable, key=lambda depth: goodput[depth], default=0)
     return best
@@ -77,5 +74,17 @@ def _graph_depths(best: IntArray) -> list[int]:
     return [int(depth) for depth in most if wins[depth] > 0]
 
 
-def _calibrator_file(model: Logistic) -> CalibratorFile:
-    return CalibratorFile(depths=model.depths, weights=[float(weight) for weight in model.weights])
+def _gate_file(table: PriceTable, survival: FloatArray, sample: FloatArray) -> GateFile:
+    """A gate is never worse than whole drafts, which it may verify too, and a single sequence is not gated."""
+    ahead = look_ahead(table, sample, early_stop=False)
+    gains = np.zeros(table.max_batch + 1)
+    for batch in range(2, table.max_batch + 1):
+        gains[batch] = max(ahead.rate(batch) / (batch * _rates(table, survival, batch).max()) - 1.0, 0.0)
+    return GateFile(graph_depths=sorted(set(ahead.depth_by_batch[1:].tolist())), gain_by_batch=rounded(gains))
+
+
+def _rates(table: PriceTable, survival: FloatArray, batch: int) -> FloatArray:
+    """By depth: tokens per second and sequence, of drafts verified whole."""
+    committed = 1.0 + np.concatenate([[0.0], np.cumsum(survival[: table.max_depth])])
+    committed = np.pad(committed, (0, table.max_depth + 1 - committed.size), "edge")
+    return np.asarray(committed / table.round_seconds(batch))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -14,20 +13,19 @@ from specmargin.acceptance.calibration import Logistic
 from specmargin.acceptance.schema import CalibratorFile, Probability
 from specmargin.errors import EngineError
 from specmargin.files import read_text
-from specmargin.live.settings_schema import Count, Range, Ranges
+from specmargin.live.settings_schema import Count, Range, Ranges, depths_by_batch
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.policy import ScheduledDepth
-from specmargin.policies.study.lookahead import LookAhead
 from specmargin.schema import StrictModel, first_complaint
 
 Seconds = Annotated[float, Field(ge=0.0)]
 
 
 class TableFile(StrictModel):
-    """The plan's grid: verify steps without and with their experts, drafting, and what fits a CUDA graph."""
+    """The plan's grid, by batch and depth from 0: a `PriceTable` of one context."""
 
-    rest_by_batch_depth: list[list[Seconds]]
-    draft_by_batch_depth: list[list[Seconds]]
+    rest_seconds: list[list[Seconds]]
+    draft_seconds: list[list[Seconds]]
     expert_seconds: list[Seconds]
     expert_step: Annotated[float, Field(gt=0.0)]
     effective_by_depth: list[Seconds]
@@ -36,64 +34,34 @@ class TableFile(StrictModel):
 
     @classmethod
     def of(cls, table: PriceTable) -> TableFile:
-        return cls(
-            rest_by_batch_depth=[_rounded(row) for row in table.rest_seconds[:, :, 0]],
-            draft_by_batch_depth=[_rounded(row) for row in table.draft_seconds[:, :, 0]],
-            expert_seconds=_rounded(table.expert_seconds),
-            expert_step=table.expert_step,
-            effective_by_depth=_rounded(table.effective_by_depth),
-            by_pass=table.by_pass,
-            graph_depth_by_batch=table.graph_depth_by_batch.tolist(),
-        )
+        values = {name: getattr(table, name) for name in cls.model_fields}
+        for name in ("rest_seconds", "draft_seconds"):
+            values[name] = values[name][:, :, 0]
+        return cls(**{name: rounded(value) for name, value in values.items()})
 
     @property
     def table(self) -> PriceTable:
-        return PriceTable.of(
-            rest_seconds=np.array(self.rest_by_batch_depth),
-            draft_seconds=np.array(self.draft_by_batch_depth),
-            expert_seconds=np.array(self.expert_seconds),
-            expert_step=self.expert_step,
-            effective_by_depth=np.array(self.effective_by_depth),
-            by_pass=self.by_pass,
-            graph_depth_by_batch=np.array(self.graph_depth_by_batch),
-        )
+        values: dict[str, Any] = {n: np.array(value) if isinstance(value, list) else value for n, value in self}
+        return PriceTable.of(**values)
 
 
-class LookAheadFile(StrictModel):
-    depth_by_batch: list[Count]
-    rate_by_batch: list[Seconds]
-    next_acceptance: list[Probability]
+class GateFile(StrictModel):
+    """What a gate of the drafts is expected to give."""
 
-    @classmethod
-    def of(cls, ahead: LookAhead) -> LookAheadFile:
-        return cls(
-            depth_by_batch=ahead.depth_by_batch.tolist(),
-            rate_by_batch=_rounded(ahead.rate_by_batch),
-            next_acceptance=_rounded(ahead.next_acceptance),
-        )
-
-    @property
-    def look_ahead(self) -> LookAhead:
-        return LookAhead(
-            depth_by_batch=np.array(self.depth_by_batch),
-            rate_by_batch=np.array(self.rate_by_batch),
-            option_by_batch=np.ones((len(self.rate_by_batch), 2)),  # unused: the engine does not stop drafts early
-            next_acceptance=np.array(self.next_acceptance),
-        )
+    graph_depths: list[Count]  # that it would draft at some batch
+    gain_by_batch: list[Seconds]  # goodput over that of the best depth with whole drafts, minus 1
 
 
 def schedule_of(ranges: list[Range], name: str = "schedule") -> ScheduledDepth:
-    """`[[first, last, depth], …]` with vLLM's rules: gaps and the tail keep the depth of the previous range."""
-    depths = np.zeros(max(last for _, last, _ in ranges) + 1, dtype=np.int64)
-    for first, _, depth in sorted(ranges):
-        depths[first:] = depth
-    return ScheduledDepth(name=name, depth_by_batch=depths)
+    """`[[first, last, depth], …]`; beyond the last one its depth is kept."""
+    depths = depths_by_batch(ranges, max(last for _, last, _ in ranges))
+    return ScheduledDepth(name=name, depth_by_batch=np.array(depths, dtype=np.int64))
 
 
 class PolicyFile(StrictModel):
     """All inputs of a controller, computed in advance: the engine only looks values up."""
 
-    schema_: Literal["specmargin.policy/2"] = Field(alias="schema", default="specmargin.policy/2")
+    schema_: Literal["specmargin.policy/3"] = Field(alias="schema", default="specmargin.policy/3")
     model: str
     drafter: str
     device: str
@@ -105,14 +73,14 @@ class PolicyFile(StrictModel):
     candidates: list[Count] | None = None  # depths that the controller may choose; None: all
     graph_depths: list[Count]  # depths that are worth a CUDA graph: best at some batch and a plausible acceptance
     calibrator: CalibratorFile | None = None
-    look_ahead: LookAheadFile | None = None
+    gate: GateFile | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> PolicyFile:
         depths = len(self.table.effective_by_depth)
-        if depths < 2 or len(self.table.rest_by_batch_depth) < 2 or len(self.table.expert_seconds) < 2:
+        if depths < 2 or len(self.table.rest_seconds) < 2 or len(self.table.expert_seconds) < 2:
             raise ValueError("table: must hold at least one sequence and one draft token")
-        for name in ("rest_by_batch_depth", "draft_by_batch_depth"):
+        for name in ("rest_seconds", "draft_seconds"):
             rows = getattr(self.table, name)
             if len(rows) != len(self.table.graph_depth_by_batch) or any(len(row) != depths for row in rows):
                 raise ValueError(f"table.{name}: needs a row per batch, each as long as effective_by_depth")
@@ -123,7 +91,7 @@ class PolicyFile(StrictModel):
     @property
     def logistic(self) -> Logistic | None:
         file = self.calibrator
-        return None if file is None else Logistic(weights=np.array(file.weights), depths=file.depths, rich=True)
+        return None if file is None else Logistic(weights=np.array(file.weights), depths=file.depths)
 
 
 def read_policy(path: Path) -> PolicyFile:
@@ -147,6 +115,8 @@ def policy_text(file: PolicyFile) -> str:
     return json.dumps(file.model_dump(by_alias=True), ensure_ascii=False) + "\n"
 
 
-def _rounded(values: Iterable[float]) -> list[float]:
-    """Six significant digits: prices are less accurate than that, and the file stays small."""
-    return [float(f"{value:.6g}") for value in values]
+def rounded(value: Any) -> Any:
+    """Arrays as lists of six significant digits: prices are less accurate than that, and the file stays small."""
+    if isinstance(value, np.ndarray):
+        return [rounded(one) for one in value.tolist()] if value.ndim == 1 else [rounded(row) for row in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

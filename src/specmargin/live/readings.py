@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -84,16 +84,9 @@ def parse_metrics(text: str) -> Iterator[Sample]:
 # --- readings ---
 
 
-@dataclass(slots=True)
-class _Collected:
-    values: dict[str, float] = field(default_factory=dict)
-    steps_by_depth: dict[int, float] = field(default_factory=dict)
-    faults: dict[str, float] = field(default_factory=dict)
-
-
 def server_reading(text: str, at_seconds: float, url: str) -> ServerReading:
     """Specmargin's metrics and vLLM's. Raises if Specmargin's are missing."""
-    engines: dict[str, _Collected] = {}
+    engines: dict[str, Reading] = {}
     vllm: dict[str, dict[str, float]] = {}
     names = {PREFIX + metric.name: metric.name for metric in METRICS}
     vllm_names = {metric: name for name, metric in VLLM.items()}
@@ -105,17 +98,14 @@ def server_reading(text: str, at_seconds: float, url: str) -> ServerReading:
             values = vllm.setdefault(engine, {})
             values[vllm_names[sample.name]] = values.get(vllm_names[sample.name], 0.0) + sample.value
         elif sample.name.startswith(PREFIX) and not math.isnan(sample.value):
-            _collect(engines.setdefault(engine, _Collected()), sample, names)
+            _collect(engines.setdefault(engine, Reading()), sample, names)
     if not engines:
         raise EngineError(_missing(url, configured=PREFIX in text, vllm=is_vllm))
-    readings = {
-        engine: Reading(values=collected.values, steps_by_depth=collected.steps_by_depth, faults=collected.faults)
-        for engine, collected in sorted(engines.items(), key=lambda item: (len(item[0]), item[0]))
-    }
-    return ServerReading(at_seconds=at_seconds, engines=readings, vllm=vllm)
+    by_number = dict(sorted(engines.items(), key=lambda item: (len(item[0]), item[0])))
+    return ServerReading(at_seconds=at_seconds, engines=by_number, vllm=vllm)
 
 
-def _collect(collected: _Collected, sample: Sample, names: Mapping[str, str]) -> None:
+def _collect(collected: Reading, sample: Sample, names: Mapping[str, str]) -> None:
     match sample.name.removeprefix(PREFIX):
         case "depth_chosen_total" if sample.labels.get("depth", "").isdigit():
             collected.steps_by_depth[int(sample.labels["depth"])] = sample.value
@@ -144,29 +134,21 @@ def _missing(url: str, *, configured: bool, vllm: bool) -> str:
 
 def interval(engine: str, now: ServerReading, before: ServerReading | None) -> Interval:
     """The interval of one engine. A counter that fell means a restart: counts are then since the restart."""
-    reading, vllm_values = now.engines[engine], now.vllm.get(engine, {})
-    first = before.engines.get(engine) if before is not None else None
-    counters = {name: value for name, value in reading.values.items() if name.endswith("_total")}
-    vllm_counters = {name: value for name, value in vllm_values.items() if name.endswith("_total")}
-    if before is None or first is None:
-        return Interval(
-            now=reading,
-            counted=counters,
-            steps_by_depth=reading.steps_by_depth,
-            vllm_now=vllm_values,
-            vllm_counted=vllm_counters,
-        )
-    restarted = any(value < first.values.get(name, 0.0) for name, value in counters.items())
-    if restarted:
-        first, vllm_first = Reading(values={}, steps_by_depth={}, faults={}), {}
-    else:
-        vllm_first = dict(before.vllm.get(engine, {}))
+    reading, first = now.engines[engine], None if before is None else before.engines.get(engine)
+    own, own_first = (({} if one is None else one.vllm.get(engine, {})) for one in (now, before))
+    counters = _counters(reading.values)
+    restarted = first is not None and any(value < first.values.get(name, 0.0) for name, value in counters.items())
+    start, own_start = (Reading(), {}) if first is None or restarted else (first, own_first)
     return Interval(
         now=reading,
-        counted={name: value - first.values.get(name, 0.0) for name, value in counters.items()},
-        steps_by_depth={d: steps - first.steps_by_depth.get(d, 0.0) for d, steps in reading.steps_by_depth.items()},
-        vllm_now=vllm_values,
-        vllm_counted={name: max(value - vllm_first.get(name, 0.0), 0.0) for name, value in vllm_counters.items()},
-        seconds=now.at_seconds - before.at_seconds,
+        counted={name: value - start.values.get(name, 0.0) for name, value in counters.items()},
+        steps_by_depth={d: steps - start.steps_by_depth.get(d, 0.0) for d, steps in reading.steps_by_depth.items()},
+        vllm_now=own,
+        vllm_counted={name: max(value - own_start.get(name, 0.0), 0.0) for name, value in _counters(own).items()},
+        seconds=None if before is None or first is None else now.at_seconds - before.at_seconds,
         restarted=restarted,
     )
+
+
+def _counters(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if name.endswith("_total")}

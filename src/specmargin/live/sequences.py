@@ -93,28 +93,15 @@ class StepDone:
         return cls.of(nobody, nobody, prompt_tokens=prompt_tokens, seconds=math.nan)
 
 
-class Drafts:
-    """Confidences of the pending drafts: one row per request, or None."""
-
-    __slots__ = ("confidence", "ids")
-
-    def __init__(self, ids: Sequence[str] = (), confidence: object = None) -> None:
-        self.ids, self.confidence = ids, confidence
-
-    def rows(self) -> npt.NDArray[np.float32] | None:
-        """(requests, depth), not yet checked to be probabilities; None if missing or of the wrong shape."""
-        if self.confidence is None:
-            return None
-        try:
-            rows = np.ascontiguousarray(self.confidence, dtype=np.float32)  # dtype of the worker
-        except (TypeError, ValueError, OverflowError, RuntimeWarning):
-            return None
-        return rows if rows.ndim == 2 and rows.shape[0] == len(self.ids) else None
-
-    def by_request(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Rows that hold probabilities only, by request."""
-        rows = self.rows()
-        if rows is None or not rows.shape[1]:
-            return {}
-        valid_by_row = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)  # False for NaN
-        return {request_id: row for request_id, row, valid in zip(self.ids, rows, valid_by_row, strict=True) if valid}
+def confidence_by_request(ids: Sequence[str], confidence: object) -> dict[str, npt.NDArray[np.float32]]:
+    """Rows that hold probabilities only, by request; nothing if there is not one row per request."""
+    if confidence is None:
+        return {}
+    try:
+        rows = np.ascontiguousarray(confidence, dtype=np.float32)  # dtype of the worker
+    except (TypeError, ValueError, OverflowError, RuntimeWarning):
+        return {}
+    if rows.ndim != 2 or rows.shape[0] != len(ids) or not rows.shape[1]:
+        return {}
+    valid_by_row = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)  # False for NaN
+    return {request_id: row for request_id, row, valid in zip(ids, rows, valid_by_row, strict=True) if valid}

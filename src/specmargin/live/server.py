@@ -41,9 +41,9 @@ class Server:
         return cls(url=f"{base}/metrics", timeout_seconds=timeout_seconds)
 
     def read(self) -> ServerReading:
-        return server_reading(self._text(), self.clock(), self.url)
+        return server_reading(self.text(), self.clock(), self.url)
 
-    def _text(self) -> str:
+    def text(self) -> str:
         try:
             with urllib.request.urlopen(self.url, timeout=self.timeout_seconds) as response:
                 body: bytes = response.read(_LARGEST_BYTES)

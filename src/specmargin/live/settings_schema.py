@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from specmargin.errors import EngineError
-from specmargin.files import read_json
 from specmargin.schema import StrictModel, first_complaint
 
 Count = Annotated[int, Field(ge=0)]
@@ -34,6 +34,14 @@ def _check_ranges(ranges: list[Range]) -> list[Range]:
 
 
 Ranges = Annotated[list[Range], AfterValidator(_check_ranges)]
+
+
+def depths_by_batch(ranges: Iterable[Range], last: int) -> list[int]:
+    """For batches 0 to `last`. As in vLLM, gaps and the tail keep the depth of the range before them."""
+    depths = [0] * (last + 1)
+    for first, _, depth in sorted(ranges):
+        depths[first:] = [depth] * len(depths[first:])
+    return depths
 
 
 class Mode(StrEnum):
@@ -143,7 +151,3 @@ def read_settings(given: object, source: str) -> Settings:
         return Settings.model_validate(given)
     except ValidationError as error:
         raise EngineError(f"{source}: {first_complaint(error)}") from None
-
-
-def read_settings_file(path: Path) -> object:
-    return read_json(path, EngineError)

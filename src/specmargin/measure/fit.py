@@ -112,18 +112,10 @@ class Fit:
 
 
 def fit_steps(steps: Steps, used: BoolArray | None = None) -> Fit:
-    """Robust (soft L1): an outlier weighs little."""
     chosen = np.ones(steps.seconds.size, dtype=bool) if used is None else used
     if int(chosen.sum()) < MIN_POINTS:
         raise InputError(f"only {int(chosen.sum())} points were measured; a fit needs {MIN_POINTS}: measure more")
-    start = _start(steps, chosen)
-
-    def residuals(logs: FloatArray) -> FloatArray:
-        log_errors = np.log(_fit_from_logs(logs).seconds(steps) / steps.seconds)[chosen]
-        return np.concatenate([log_errors, _START_PENALTY * (logs - start)])
-
-    result = least_squares(residuals, start, loss="soft_l1", f_scale=0.05)
-    return _fit_from_logs(result.x)
+    return _best_fit(steps, chosen, np.zeros((steps.seconds.size, 0)))[0]
 
 
 def slowdowns(steps: Steps, groups: Sequence[str]) -> dict[str, float]:
@@ -134,37 +126,29 @@ def slowdowns(steps: Steps, groups: Sequence[str]) -> dict[str, float]:
     """
     names = list(dict.fromkeys(groups))
     member = np.array([[group == name for name in names] for group in groups], dtype=np.float64)
-    start = np.concatenate([_start(steps, np.ones(len(groups), dtype=bool)), np.zeros(len(names))])
-    size = len(NAMES)
-
-    def residuals(logs: FloatArray) -> FloatArray:
-        log_errors = np.log(_fit_from_logs(logs[:size]).seconds(steps) / steps.seconds) + member @ logs[size:]
-        return np.concatenate(
-            [log_errors, _START_PENALTY * (logs[:size] - start[:size]), _SLOWDOWN_PENALTY * logs[size:]]
-        )
-
-    log_slowdowns = least_squares(residuals, start, loss="soft_l1", f_scale=0.05).x[size:]
+    _, log_slowdowns = _best_fit(steps, np.ones(len(groups), dtype=bool), member)
     return {name: float(np.exp(value)) for name, value in zip(names, log_slowdowns, strict=True)}
 
 
+def _best_fit(steps: Steps, chosen: BoolArray, member: FloatArray) -> tuple[Fit, FloatArray]:
+    """And the logarithm of each group's slowdown; `member`: (steps, groups). Robust (soft L1): an outlier weighs
+    little."""
+    start = _start(steps, chosen)
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        own, slow = logs[: start.size], logs[start.size :]
+        log_errors = np.log(_fit_from_logs(own).seconds(steps) / steps.seconds) + member @ slow
+        return np.concatenate([log_errors[chosen], _START_PENALTY * (own - start), _SLOWDOWN_PENALTY * slow])
+
+    logs = least_squares(residuals, np.pad(start, (0, member.shape[1])), loss="soft_l1", f_scale=0.05).x
+    return _fit_from_logs(logs[: start.size]), logs[start.size :]
+
+
 def _fit_from_logs(logs: FloatArray) -> Fit:
-    step, sequence, position, verify, *rates = (float(value) for value in np.exp(logs))
-    weights, operations, kv, attention = rates
-    return Fit(
-        rates=Rates(
-            weight_bytes_per_second=weights,
-            operations_per_second=operations,
-            kv_bytes_per_second=kv,
-            attention_operations_per_second=attention,
-        ),
-        time=EngineTime(
-            step_seconds=step,
-            sequence_seconds=sequence,
-            position_seconds=position,
-            verify_step_seconds=verify,
-            source=_FITTED,
-        ),
-    )
+    values = dict(zip(NAMES, np.exp(logs).tolist(), strict=True))
+    rates = {name: value for name, value in values.items() if name.endswith("per_second")}
+    times = {name: value for name, value in values.items() if name not in rates}
+    return Fit(rates=Rates(**rates), time=EngineTime(**times, source=_FITTED))
 
 
 def _start(steps: Steps, chosen: BoolArray) -> FloatArray:
@@ -247,22 +231,27 @@ def with_off(time: EngineTime, fit: Fit, off: Steps, layers: int, *, passes: Flo
         rest = np.maximum(rest, time.off_floor_layer_seconds * layers)
     else:
         rest = np.minimum(rest, off.seconds - passes)
-    features = np.stack([np.ones_like(off.batch), off.batch], axis=1) / off.seconds[:, np.newaxis]
-    (step, sequence), _ = nnls(features, (off.seconds - rest) / off.seconds)
-    return replace(time, off_step_seconds=float(step), off_sequence_seconds=float(sequence))
+    step, sequence = _per_step_and_sequence(off, off.seconds - rest)
+    return replace(time, off_step_seconds=step, off_sequence_seconds=sequence)
 
 
 def scheduled(fit: Fit, plain: Steps, rounds: Steps | None, passes: FloatArray) -> EngineTime:
     """Engine time of the same kernels under another scheduling; `passes` are seconds of the drafter in each round."""
     bare = replace(fit.time, step_seconds=0.0, sequence_seconds=0.0, verify_step_seconds=0.0)
     kernels = Fit(rates=fit.rates, time=bare)
-    features = np.stack([np.ones_like(plain.batch), plain.batch], axis=1) / plain.seconds[:, np.newaxis]
-    (step, sequence), _ = nnls(features, 1.0 - kernels.seconds(plain) / plain.seconds)
+    step, sequence = _per_step_and_sequence(plain, plain.seconds - kernels.seconds(plain))
     verify = 0.0
     if rounds is not None:
         rest = rounds.seconds - kernels.seconds(rounds) - passes - step - sequence * rounds.batch
         verify = max(float(np.median(rest)), 0.0)
-    return replace(bare, step_seconds=float(step), sequence_seconds=float(sequence), verify_step_seconds=verify)
+    return replace(bare, step_seconds=step, sequence_seconds=sequence, verify_step_seconds=verify)
+
+
+def _per_step_and_sequence(steps: Steps, rest_seconds: FloatArray) -> tuple[float, float]:
+    """What remains of steps as a time per step and one per sequence, with the least relative error."""
+    features = np.stack([np.ones_like(steps.batch), steps.batch], axis=1) / steps.seconds[:, np.newaxis]
+    (step, sequence), _ = nnls(features, rest_seconds / steps.seconds)
+    return float(step), float(sequence)
 
 
 def draft_seconds(draft: DraftTime, batch: FloatArray, depth: FloatArray) -> FloatArray:
@@ -276,12 +265,5 @@ def fit_drafter(rows: Sequence[Mapping[str, Any]], method: str) -> DraftTime:
     later = depth - 1.0
     features = np.stack([np.ones_like(batch), batch, later, later * batch], axis=1)
     coefficients, _ = nnls(features / seconds[:, np.newaxis], np.ones_like(seconds))
-    first, first_sequence, later_seconds, later_sequence = (float(value) for value in coefficients)
-    return DraftTime(
-        method=method,
-        first_seconds=first,
-        first_sequence_seconds=first_sequence,
-        later_seconds=later_seconds,
-        later_sequence_seconds=later_sequence,
-        source=_FITTED,
-    )
+    names = ("first_seconds", "first_sequence_seconds", "later_seconds", "later_sequence_seconds")
+    return DraftTime(method=method, source=_FITTED, **dict(zip(names, coefficients.tolist(), strict=True)))

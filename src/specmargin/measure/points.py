@@ -27,9 +27,6 @@ class Point:
     context: int
     kind: Kind
 
-    def as_json(self) -> dict[str, Any]:
-        return {"batch": self.batch, "depth": self.depth, "context": self.context, "kind": str(self.kind)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

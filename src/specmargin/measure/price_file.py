@@ -28,9 +28,8 @@ from specmargin.measure.fit import (
 )
 from specmargin.measure.points import SCHEDULINGS, scheduling_of
 from specmargin.prices.drafters import DraftTime
-from specmargin.prices.measured import MeasuredModel
+from specmargin.prices.measured import SCHEMA, MeasuredModel
 from specmargin.prices.measured_schema import (
-    SCHEMA,
     DraftFields,
     EngineFields,
     EvidenceFields,
@@ -40,19 +39,16 @@ from specmargin.prices.measured_schema import (
     RowFields,
 )
 from specmargin.prices.model import EngineTime
-from specmargin.step import FloatArray
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A price file, and the steps that its errors were computed on."""
+    """A price file, and the errors of its fit by row."""
 
     file: PriceFile
     rows: tuple[Row, ...]  # those that rates and engine time were fitted to
-    steps: Steps
-    predicted_seconds: FloatArray
     judgement: Judgement
 
 
@@ -91,9 +87,7 @@ def price_file(
         evidence=_evidence(judgement, counted=bool(counted), noisy=noisy),
         rows=[RowFields(**{name: row[name] for name in RowFields.model_fields if name in row}) for row in all_rows],
     )
-    return Fitted(
-        file=file, rows=tuple(base), steps=measured, predicted_seconds=fit.seconds(measured), judgement=judgement
-    )
+    return Fitted(file=file, rows=tuple(base), judgement=judgement)
 
 
 def is_noisy(rows: Sequence[Row]) -> bool:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,8 @@ class Order:
 
     def header(self) -> dict[str, Any]:
         """Settings that must be equal for a measurement to be resumed. The grid may grow."""
-        return {
-            "model": self.model,
-            "engine_args": self.engine_args,
-            "speculative": self.speculative,
-            "temperature": self.temperature,
-            "clock": self.clock,
-            "seed": self.seed,
-        }
+        names = ("model", "engine_args", "speculative", "temperature", "clock", "seed")
+        return {name: getattr(self, name) for name in names}
 
 
 # Called with the name of the current run, its number of points and how many are done.
@@ -159,24 +153,14 @@ def _job(order: Order, run: Run, records: Records, deadline: float) -> dict[str,
         "seed": order.seed,
         **_merged(order.engine_args, run.engine_args),
     }
+    shared = ("model", "prompts", "temperature", "clock", "steps", "repeats", "rounds", "seed")
     return {
-        "name": run.name,
-        "kind": run.kind,
-        "model": order.model,
+        **{name: getattr(order, name) for name in shared},
+        **{name: getattr(run, name) for name in ("name", "kind", "drafts", "counts", "graphs")},
         "engine_args": arguments,
-        "drafts": run.drafts,
         "scheduling": scheduling_of(run.name),
-        "count": run.counts,
-        "graphs": run.graphs,
-        "points": [point.as_json() for point in records.missing(run)],
+        "points": [asdict(point) for point in records.missing(run)],
         "max_sequences": max(surface.batches),
-        "prompts": [list(prompt) for prompt in order.prompts],
-        "temperature": order.temperature,
-        "clock": order.clock,
-        "steps": order.steps,
-        "repeats": order.repeats,
-        "rounds": order.rounds,
-        "seed": order.seed,
         "deadline": deadline,
         "out": str(records.path),
     }

@@ -8,7 +8,6 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.prices.drafters import HeadDrafter
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
@@ -78,7 +77,7 @@ def scenario_table(pricer: Pricer, setting: Setting, *, max_batch: int) -> Price
         draft_seconds=_with_no_sequences(grid.round_seconds - grid.verify_seconds),
         expert_seconds=experts,
         effective_by_depth=effective,
-        by_pass=not (isinstance(scenario.drafter, HeadDrafter) and scenario.drafter.head.block is not None),
+        by_pass=not scenario.drafter.drafts_blocks,
         graph_depth_by_batch=np.concatenate([[setting.max_depth], deepest]),
     )
 

@@ -12,19 +12,3 @@ class PriceErrors:
     low: float
     high: float
     source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutRound:
-    prices: str  # tables or laws
-    model: str
-    batch: int
-    depth: int
-    measured_seconds: float
-    predicted_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutRounds:
-    engine: str
-    rounds: tuple[HeldOutRound, ...]

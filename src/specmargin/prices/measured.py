@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from specmargin.prices.model import EngineTime, WorkPrice
 from specmargin.prices.work import Component, Work
 from specmargin.sources import Source
 from specmargin.step import FloatArray
+
+SCHEMA: Literal["specmargin.measured/1"] = "specmargin.measured/1"  # of the files that hold such prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -15,8 +15,6 @@ from specmargin.prices.measured import MeasuredModel, MeasuredPrices, Rates
 from specmargin.prices.model import EngineTime
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.sources import Source, SourceKind
-
-SCHEMA: Literal["specmargin.measured/1"] = "specmargin.measured/1"
 
 
 class ModelFields(StrictModel):
@@ -112,10 +110,13 @@ def read_price_file(path: Path) -> PriceFile:
 
 
 def as_text(file: PriceFile) -> str:
-    """One row per line: people read and compare these files."""
-    values = file.model_dump(by_alias=True)
-    rows = ",\n".join("  " + json.dumps(row) for row in values.pop("rows"))
-    head = json.dumps(values, indent=1, ensure_ascii=False)
+    return rows_by_line(file.model_dump(by_alias=True))
+
+
+def rows_by_line(values: dict[str, Any]) -> str:
+    """JSON with one of its `rows` per line: people read and compare these files."""
+    rows = ",\n".join("  " + json.dumps(row) for row in values["rows"])
+    head = json.dumps({name: value for name, value in values.items() if name != "rows"}, indent=1, ensure_ascii=False)
     return f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
 
 

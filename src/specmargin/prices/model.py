@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,6 +37,30 @@ class WorkPrice:
     compute_seconds: FloatArray
     fixed_seconds: FloatArray
     source: Source
+
+    def scaled(self, factor: FloatArray) -> WorkPrice:
+        parts: dict[str, Any] = {part: np.asarray(getattr(self, part) * factor) for part in _PARTS}
+        return replace(self, **parts)
+
+
+_PARTS = ("seconds", "memory_seconds", "compute_seconds", "fixed_seconds")
+
+
+def fixed_price(seconds: FloatArray, source: Source) -> WorkPrice:
+    """Time that is neither memory's nor compute's: no work of the GPU overlaps with it."""
+    zero = np.zeros(())
+    return WorkPrice(seconds=seconds, memory_seconds=zero, compute_seconds=zero, fixed_seconds=seconds, source=source)
+
+
+def total_price(prices: Sequence[WorkPrice]) -> WorkPrice:
+    """One after another."""
+    if len(prices) == 1:
+        return prices[0]
+    return WorkPrice(**_sums(prices), source=weakest(price.source for price in prices))
+
+
+def _sums(prices: Sequence[WorkPrice]) -> dict[str, FloatArray]:
+    return {part: _sum([getattr(price, part) for price in prices]) for part in _PARTS}
 
 
 class PriceModel(Protocol):
@@ -137,39 +161,21 @@ class EngineTime:
         return np.asarray(np.where(step.positions > self.graph_limit, eager, idle))
 
 
-_TIMES = (
-    "step_seconds",
-    "sequence_seconds",
-    "position_seconds",
-    "layer_seconds",
-    "verify_step_seconds",
-    "verify_sequence_seconds",
-    "verify_token_seconds",
-    "first_pass_seconds",
-    "draft_pass_seconds",
-    "off_step_seconds",
-    "off_sequence_seconds",
-    "eager_layer_seconds",
-    "eager_floor_layer_seconds",
-    "eager_floor_moe_layer_seconds",
-    "eager_floor_recurrent_layer_seconds",
-    "floor_layer_seconds",
-    "off_floor_layer_seconds",
-)
+_TIMES = tuple(field.name for field in fields(EngineTime) if field.name.endswith("_seconds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentPrice:
+class ComponentPrice(WorkPrice):
     """One line of the ledger."""
 
     component: Component
-    seconds: FloatArray
     bytes: FloatArray
     flops: FloatArray
-    memory_seconds: FloatArray
-    compute_seconds: FloatArray
-    fixed_seconds: FloatArray
-    source: Source
+
+    def plus(self, other: ComponentPrice, times: int) -> ComponentPrice:
+        """With `times` the other."""
+        names = (*_PARTS, "bytes", "flops")
+        return replace(self, **{name: getattr(self, name) + times * getattr(other, name) for name in names})
 
     def resource(self, index: int = 0) -> Resource:
         """The resource that takes most of this component's time, at one point of the grid."""
@@ -230,12 +236,9 @@ def ledger(
 def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> ComponentPrice:
     return ComponentPrice(
         component=component,
-        seconds=_sum([price.seconds for _, price in pairs]),
         bytes=_sum([work.count * work.bytes for work, _ in pairs]),
         flops=_sum([work.count * work.flops for work, _ in pairs]),
-        memory_seconds=_sum([price.memory_seconds for _, price in pairs]),
-        compute_seconds=_sum([price.compute_seconds for _, price in pairs]),
-        fixed_seconds=_sum([price.fixed_seconds for _, price in pairs]),
+        **_sums([price for _, price in pairs]),
         source=weakest(price.source for _, price in pairs),
     )
 

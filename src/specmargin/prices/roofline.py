@@ -7,15 +7,15 @@ overstates the price of depth relative to plain decoding: compare it with measur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import assert_never
 
 import numpy as np
 
-from specmargin.hardware.device import Device
+from specmargin.hardware.device import Device, Fabric
 from specmargin.modes import RooflineForm
-from specmargin.prices.fabric import collective_seconds
-from specmargin.prices.model import WorkPrice
-from specmargin.prices.work import Collective, Work
+from specmargin.prices.model import WorkPrice, fixed_price
+from specmargin.prices.work import Collective, CollectiveKind, Work
 from specmargin.sources import datasheet
 from specmargin.step import FloatArray
 
@@ -50,13 +50,26 @@ class Roofline:
 
     def _collective(self, work: Work, collective: Collective) -> WorkPrice:
         seconds = work.count * collective_seconds(self.device.fabric, collective, work.bytes)
-        return WorkPrice(
-            seconds=seconds,
-            memory_seconds=_ZERO,
-            compute_seconds=_ZERO,
-            fixed_seconds=seconds,  # no GPU work overlaps with it
-            source=datasheet(f"{self.device.title}: link bandwidth and latency"),
-        )
+        return fixed_price(seconds, datasheet(f"{self.device.title}: link bandwidth and latency"))
+
+
+def sent_bytes(collective: Collective, message_bytes: FloatArray) -> FloatArray:
+    """Bytes that each rank sends. An all-reduce sends its message twice: reduce-scatter, then all-gather."""
+    others = (collective.ranks - 1) / collective.ranks
+    match collective.kind:
+        case CollectiveKind.ALL_REDUCE:
+            return 2.0 * others * message_bytes
+        case CollectiveKind.ALL_GATHER:
+            return (collective.ranks - 1) * message_bytes
+        case CollectiveKind.ALL_TO_ALL:
+            return others * message_bytes
+        case _:
+            assert_never(collective.kind)
+
+
+def collective_seconds(fabric: Fabric, collective: Collective, message_bytes: FloatArray) -> FloatArray:
+    bandwidth = fabric.bytes_per_second(collective.ranks)
+    return fabric.link_latency_seconds + sent_bytes(collective, message_bytes) / bandwidth
 
 
 def _whole_step(prices: Sequence[WorkPrice]) -> list[WorkPrice]:
@@ -65,12 +78,5 @@ def _whole_step(prices: Sequence[WorkPrice]) -> list[WorkPrice]:
     compute: FloatArray = np.asarray(sum((p.compute_seconds for p in prices), start=np.zeros(())))
     by_memory = memory >= compute
     return [
-        WorkPrice(
-            seconds=np.where(by_memory, p.memory_seconds, p.compute_seconds) + p.fixed_seconds,
-            memory_seconds=p.memory_seconds,
-            compute_seconds=p.compute_seconds,
-            fixed_seconds=p.fixed_seconds,
-            source=p.source,
-        )
-        for p in prices
+        replace(p, seconds=np.where(by_memory, p.memory_seconds, p.compute_seconds) + p.fixed_seconds) for p in prices
     ]

@@ -17,6 +17,7 @@ from specmargin.architecture.types import (
     LayerGroup,
     LinearAttention,
     Matrix,
+    total_bytes,
 )
 from specmargin.hardware.layout import Layout
 from specmargin.prices.attention import traffic
@@ -133,19 +134,19 @@ def stack_work(
     expert_index = 0
     for group in groups:
         layer = group.layer
-        projections = _matrix_work(Component.ATTENTION_PROJECTIONS, group.count, layer.projections, local, layout)
+        projections = _matrix_works(Component.ATTENTION_PROJECTIONS, group.count, layer.projections, local, layout)
         module = Module.of(layer)
         if module is None:
             works += projections
         else:
             attention = attention_work(module.attention, group.count, local, layout=layout, kv=kv, scope=scope)
             works += _joined((*projections, attention), module)
-        works += _matrix_work(Component.DENSE_FFN, group.count, layer.dense, local, layout)
+        works += _matrix_works(Component.DENSE_FFN, group.count, layer.dense, local, layout)
         if layer.experts is not None:
             distinct, pairs = experts.distinct_by_group[expert_index], experts.pairs_by_group[expert_index]
             expert_index += 1
-            works += _matrix_work(Component.ROUTER, group.count, layer.experts.router, local, layout)
-            works += _matrix_work(Component.SHARED_EXPERTS, group.count, layer.experts.always_on, local, layout)
+            works += _matrix_works(Component.ROUTER, group.count, layer.experts.router, local, layout)
+            works += _matrix_works(Component.SHARED_EXPERTS, group.count, layer.experts.always_on, local, layout)
             works.append(expert_work(layer.experts, group.count, step, distinct, pairs, layout=layout))
     return works + _collectives(groups, local, layout, hidden)
 
@@ -177,7 +178,7 @@ def target_work(
 
 def module_work(module: Module, step: Step, *, layout: Layout, kv: Precision) -> list[Work]:
     """The module of one layer."""
-    projections = _matrix_work(Component.ATTENTION_PROJECTIONS, 1, module.projections, step, layout)
+    projections = _matrix_works(Component.ATTENTION_PROJECTIONS, 1, module.projections, step, layout)
     return _joined((*projections, attention_work(module.attention, 1, step, layout=layout, kv=kv)), module)
 
 
@@ -190,31 +191,13 @@ def head_work(lm_head: Matrix, positions: FloatArray, layout: Layout, scope: Sco
     """The vocabulary projection, sampling from its logits, and their all-gather where the vocabulary is split."""
     ranks = layout.attention_ranks
     logits = positions * lm_head.outputs
-    works = [_matrices(Component.LM_HEAD, 1, (lm_head,), positions, ranks)]
+    works = [matrix_work(Component.LM_HEAD, 1, (lm_head,), positions, ranks)]
     if scope.sampling:
-        works.append(
-            Work(
-                component=Component.SAMPLING,
-                count=1,
-                bytes=logits * _LOGIT_BYTES / ranks,
-                positions=positions,
-            )
-        )
+        sampled = logits * _LOGIT_BYTES / ranks
+        works.append(Work(component=Component.SAMPLING, count=1, bytes=sampled, positions=positions))
     if ranks > 1:
-        works.append(
-            Work(
-                component=Component.COLLECTIVES,
-                count=1,
-                bytes=logits * ACTIVATION_BYTES / ranks,
-                subject=Collective(kind=CollectiveKind.ALL_GATHER, ranks=ranks),
-            )
-        )
+        works.append(_collective(CollectiveKind.ALL_GATHER, 1, logits * ACTIVATION_BYTES / ranks, ranks))
     return works
-
-
-def serial_work(matrices: tuple[Matrix, ...], tokens: int, sequences: FloatArray, layout: Layout) -> Work:
-    """Matrices that every token of a drafted block needs, after the token before it is known."""
-    return _matrices(Component.LM_HEAD, tokens, matrices, sequences, layout.attention_ranks)
 
 
 def attention_work(
@@ -248,15 +231,11 @@ def expert_work(
 ) -> Work:
     """Routed experts: bytes by the distinct ones, operations by the pairs of position and expert."""
     ranks = layout.expert_tensor_ranks
-    expert_bytes = sum(matrix.read_bytes(ranks) for matrix in block.expert)
-    operations: dict[Arithmetic, FloatArray] = {}
-    for matrix in block.expert:
-        _add(operations, matrix.precision.arithmetic, pairs * matrix.flops_per_position(ranks))
     return Work(
         component=Component.ROUTED_EXPERTS,
         count=count,
-        bytes=distinct * expert_bytes,
-        operations=operations,
+        bytes=distinct * total_bytes(block.expert, ranks),
+        operations=_operations(block.expert, pairs, ranks),
         subject=block,
         ranks=ranks,
         expert_ranks=layout.expert_ranks,
@@ -266,29 +245,33 @@ def expert_work(
     )
 
 
-def _matrix_work(
-    component: Component, count: int, matrices: tuple[Matrix, ...], step: Step, layout: Layout
-) -> list[Work]:
-    return [_matrices(component, count, matrices, step.positions, layout.attention_ranks)] if matrices else []
-
-
-def _matrices(
-    component: Component, count: int, matrices: tuple[Matrix, ...], positions: FloatArray, ranks: int
+def matrix_work(
+    component: Component, count: int, matrices: tuple[Matrix, ...], positions: FloatArray, ranks: int = 1
 ) -> Work:
     """Weights are read once per step; activations (under 2% of bytes while a step is memory-bound) are left out."""
-    operations: dict[Arithmetic, FloatArray] = {}
-    for matrix in matrices:
-        _add(operations, matrix.precision.arithmetic, positions * matrix.flops_per_position(ranks))
-    weight_bytes = sum(matrix.read_bytes(ranks) for matrix in matrices)
     return Work(
         component=component,
         count=count,
-        bytes=np.asarray(weight_bytes),  # the same at every point of the grid: one number
-        operations=operations,
+        bytes=np.asarray(total_bytes(matrices, ranks)),  # the same at every point of the grid: one number
+        operations=_operations(matrices, positions, ranks),
         subject=matrices,
         ranks=ranks,
         positions=positions,
     )
+
+
+def _matrix_works(
+    component: Component, count: int, matrices: tuple[Matrix, ...], step: Step, layout: Layout
+) -> list[Work]:
+    return [matrix_work(component, count, matrices, step.positions, layout.attention_ranks)] if matrices else []
+
+
+def _operations(matrices: tuple[Matrix, ...], positions: FloatArray, ranks: int) -> dict[Arithmetic, FloatArray]:
+    operations: dict[Arithmetic, FloatArray] = {}
+    for matrix in matrices:
+        kind, amount = matrix.precision.arithmetic, positions * matrix.flops_per_position(ranks)
+        operations[kind] = operations[kind] + amount if kind in operations else amount
+    return operations
 
 
 def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidden: int) -> list[Work]:
@@ -308,8 +291,7 @@ def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidd
         reductions = sum(group.count * bool(group.layer.projections or group.layer.dense) for group in groups)
     if layout.attention_ranks > 1:
         message = local.positions * hidden * ACTIVATION_BYTES
-        subject = Collective(kind=CollectiveKind.ALL_REDUCE, ranks=layout.attention_ranks)
-        works.append(Work(component=Component.COLLECTIVES, count=reductions, bytes=message, subject=subject))
+        works.append(_collective(CollectiveKind.ALL_REDUCE, reductions, message, layout.attention_ranks))
     return works
 
 
@@ -322,10 +304,10 @@ def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Lay
         # Ranks that hold a position's k experts, if these were drawn independently.
         ranks_touched = layout.gpus * -np.expm1(block.pool.experts_per_token * np.log1p(-1.0 / layout.gpus))
         message = local.positions * ranks_touched * hidden * ACTIVATION_BYTES
-        subject = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=layout.gpus)
-        works.append(Work(component=Component.COLLECTIVES, count=2 * group.count, bytes=message, subject=subject))
+        works.append(_collective(CollectiveKind.ALL_TO_ALL, 2 * group.count, message, layout.gpus))
     return works
 
 
-def _add(operations: dict[Arithmetic, FloatArray], arithmetic: Arithmetic, amount: FloatArray) -> None:
-    operations[arithmetic] = operations[arithmetic] + amount if arithmetic in operations else amount
+def _collective(kind: CollectiveKind, count: int, message: FloatArray, ranks: int) -> Work:
+    subject = Collective(kind=kind, ranks=ranks)
+    return Work(component=Component.COLLECTIVES, count=count, bytes=message, subject=subject)

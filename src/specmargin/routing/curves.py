@@ -93,14 +93,3 @@ def effective_positions(second_by_layer: FloatArray, growth_by_layer: FloatArray
     """m(q) for runs of 1 to LONGEST_RUN: (runs, layers)."""
     run = np.arange(1, LONGEST_RUN + 1)[:, np.newaxis]
     return np.where(run == 1, 1.0, second_by_layer * (run / 2.0) ** growth_by_layer)
-
-
-def independent_positions(popularity_by_layer_expert: FloatArray, distinct_by_layer: FloatArray) -> FloatArray:
-    """m by layer: how many independent positions touch this many experts, Σ_e 1 − (1 − p_e)^m, by bisection."""
-    miss = np.log1p(-np.minimum(popularity_by_layer_expert, 1.0 - 1e-12))
-    low, high = np.zeros(distinct_by_layer.shape), np.full(distinct_by_layer.shape, 1e5)
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        is_low = -np.expm1(middle[:, np.newaxis] * miss).sum(axis=1) < distinct_by_layer
-        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
-    return np.asarray((low + high) / 2.0)

@@ -39,7 +39,7 @@ class LocalRouting:
     pool: ExpertPool
     popularity_by_layer_expert: FloatArray  # probability that a position routes there; sums to k per layer
     log_miss_by_run_layer_expert: FloatArray
-    repulsion_by_run_batch: FloatArray  # κ of runs in batches of REPULSION_BATCHES; see `variance`
+    measured_repulsion: FloatArray | None = None  # κ by run and batch; None: as of independent positions
     neighbour_overlap_by_layer: FloatArray  # experts that a position shares with the one before it
     identified: bool
     captured_run: int  # the longest measured run; longer ones are extrapolated
@@ -52,10 +52,10 @@ class LocalRouting:
             )
         if self.popularity_by_layer_expert.shape != shape[1:]:
             raise RoutingError(f"routing profile {self.name}: popularity must be (layers, experts)")
-        if self.repulsion_by_run_batch.shape != (shape[0], len(REPULSION_BATCHES)):
+        kappa = self.measured_repulsion
+        if kappa is not None and kappa.shape != (shape[0], len(REPULSION_BATCHES)):
             raise RoutingError(f"routing profile {self.name}: repulsion must be (runs, {len(REPULSION_BATCHES)})")
-        for array in (self.log_miss_by_run_layer_expert, self.repulsion_by_run_batch):
-            array.flags.writeable = False
+        self.log_miss_by_run_layer_expert.flags.writeable = False
 
     @property
     def layers(self) -> int:
@@ -124,6 +124,13 @@ class LocalRouting:
         run = np.clip(np.round(step.run_by_class), 1, self.longest_run).astype(np.int64) - 1
         kappa = self.repulsion_by_run_batch
         return np.asarray((1.0 - fraction) * kappa[run, low] + fraction * kappa[run, low + 1])
+
+    @cached_property
+    def repulsion_by_run_batch(self) -> FloatArray:
+        """κ of runs in batches of REPULSION_BATCHES. Only experts on several ranks need it."""
+        if self.measured_repulsion is not None:
+            return self.measured_repulsion
+        return _independent_repulsion(self.popularity_by_layer_expert, self.log_miss_by_run_layer_expert)
 
     # --- curves ---
 
@@ -268,15 +275,15 @@ def from_curves(
         pool=pool,
         popularity_by_layer_expert=p,
         log_miss_by_run_layer_expert=misses,
-        repulsion_by_run_batch=_independent_repulsion(p, misses, effective_by_run_layer.mean(axis=1)),
         neighbour_overlap_by_layer=2.0 * pool.experts_per_token + np.expm1(-misses[1]).sum(axis=-1),
         identified=identified,
         captured_run=captured_run,
     )
 
 
-def _independent_repulsion(p: FloatArray, misses: FloatArray, effective_by_run: FloatArray) -> FloatArray:
-    """κ of runs of m(q) independent positions with k experts each: no variance at one position."""
+def _independent_repulsion(p: FloatArray, misses: FloatArray) -> FloatArray:
+    """κ of runs of m(q) independent positions with k experts each, m(1) = 1: no variance at one position."""
+    effective_by_run = (misses.sum(axis=2) / misses[0].sum(axis=1)).mean(axis=1)
     weight = np.full(p.size, 1.0 / p.shape[0])
     flat = p.reshape(-1)
     one = repulsion(log_miss(p), 0.0, 1)
@@ -315,7 +322,7 @@ def mixed(
         source=source,
         popularity_by_layer_expert=np.asarray(sum(w / total * part.popularity_by_layer_expert for part, w in chosen)),
         log_miss_by_run_layer_expert=log_miss(np.asarray(hit)),
-        repulsion_by_run_batch=np.asarray(kappa) - _attraction(chosen, total, np.asarray(hit)),
+        measured_repulsion=np.asarray(kappa) - _attraction(chosen, total, np.asarray(hit)),
         neighbour_overlap_by_layer=np.asarray(sum(w / total * part.neighbour_overlap_by_layer for part, w in chosen)),
         captured_run=min(part.captured_run for part, _ in chosen),
     )

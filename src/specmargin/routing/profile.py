@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,15 +36,16 @@ class RoutingProfile(Protocol):
         """The profile by layer and expert; None where all layers and experts are alike."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UniformRouting:
     """Every expert equally likely, every position independent. Real routing touches fewer experts."""
 
-    name: str = "uniform"
-    source: Source = assumed("uniform routing: every expert equally likely, neighbours independent (an upper bound)")  # noqa: RUF009
+    name: str
+    source: Source
+    distinct: Callable[[ExpertPool, FloatArray], FloatArray]  # mean by positions
 
     def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
-        return coverage.uniform_mean(pool, step.positions)
+        return self.distinct(pool, step.positions)
 
     def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
         return coverage.uniform_variance(pool, step.positions)
@@ -52,21 +54,17 @@ class UniformRouting:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class UniformWithReplacement:
-    """Experts drawn with replacement, to reproduce published grids that assume it."""
-
-    name: str = "uniform-with-replacement"
-    source: Source = assumed("experts drawn with replacement, as some published grids do")  # noqa: RUF009
-
-    def mean(self, pool: ExpertPool, step: Step) -> FloatArray:
-        return coverage.with_replacement_mean(pool, step.positions)
-
-    def variance(self, pool: ExpertPool, step: Step) -> FloatArray:
-        return coverage.uniform_variance(pool, step.positions)
-
-    def local(self, pool: ExpertPool) -> LocalRouting | None:  # noqa: ARG002
-        return None
+UNIFORM = UniformRouting(
+    name="uniform",
+    source=assumed("uniform routing: every expert equally likely, neighbours independent (an upper bound)"),
+    distinct=coverage.uniform_mean,
+)
+# To reproduce published grids that assume it.
+WITH_REPLACEMENT = UniformRouting(
+    name="uniform-with-replacement",
+    source=assumed("experts drawn with replacement, as some published grids do"),
+    distinct=coverage.with_replacement_mean,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,6 @@ class ModelRouting:
         return self.local(pool).variance(pool, step)
 
 
-UNIFORM = UniformRouting()
 _CACHED_STEPS = 32  # grids of some thousand steps: a few megabytes
 
 

@@ -78,7 +78,7 @@ class RoutingFile(StrictModel):
             pool=self.pool,
             popularity_by_layer_expert=decoded(category.popularity, "u2", (self.layers, self.experts)),
             log_miss_by_run_layer_expert=self._log_miss(category),
-            repulsion_by_run_batch=np.array(category.repulsion, dtype=np.float64),
+            measured_repulsion=np.array(category.repulsion, dtype=np.float64),
             neighbour_overlap_by_layer=np.array(category.overlap_by_lag[0], dtype=np.float64),
             identified=True,
             captured_run=self.longest_run,

@@ -19,7 +19,8 @@ from specmargin.policies.kernel.decide import (
 from specmargin.policies.kernel.types import Expectation
 from specmargin.simulator.costs import draft_alike, draft_ragged, target_seconds
 from specmargin.simulator.scheduler import arrive, close, commit, log_is_full, schedule
-from specmargin.simulator.state import ARRIVE, DEPTH, OUTCOME, VERIFY, RequestRow, Simulation, State
+from specmargin.simulator.state import ARRIVE, DEPTH, OUTCOME, VERIFY, Simulation, State
+from specmargin.simulator.workload import Request
 from specmargin.step import IntArray
 
 RUNNING, FINISHED, LOG_FULL, NEEDS_DECISION = range(4)  # why the loop returned
@@ -137,7 +138,7 @@ def _learn(simulation: Simulation, expected: Expectation) -> None:
 
 
 @compiled
-def _decodes(request: RequestRow) -> bool:
+def _decodes(request: Request) -> bool:
     return request.emitted > 0 and request.prompt_tokens + request.emitted - request.computed == 1
 
 

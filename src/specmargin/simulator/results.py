@@ -11,10 +11,9 @@ import numpy.typing as npt
 from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
 from specmargin.simulator.serving import Serving
-from specmargin.simulator.state import Simulation, TimeBin, Totals
-from specmargin.simulator.tables import context_axis
-from specmargin.simulator.workload import Requests
-from specmargin.step import FloatArray, IntArray, Step
+from specmargin.simulator.state import EngineRow, Simulation, TimeBin, Totals
+from specmargin.simulator.workload import Request
+from specmargin.step import BoolArray, FloatArray, Step
 
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -30,72 +29,72 @@ class Slo:
 @dataclass(frozen=True, kw_only=True)
 class Result:
     serving: Serving
-    requests: Requests
     kv: KvBudget
-    arrival: FloatArray  # by request
-    first_token: FloatArray  # NaN if refused
-    finish: FloatArray
-    preempted: IntArray
+    requests: Rows[Request]
     totals: Totals
-    steps_taken: int
-    free_blocks: int  # of KV, at the end of the run
+    engine: EngineRow  # at the end of the run
     bin_seconds: float
     bins: Rows[TimeBin]
     cells: FloatArray
+    contexts: FloatArray  # of the cells' third axis
     steps: npt.NDArray[Any]  # rows of `LoggedStep`; empty if not logged
 
     @classmethod
-    def of(
-        cls, serving: Serving, requests: Requests, kv: KvBudget, simulation: Simulation, steps: npt.NDArray[Any]
-    ) -> Result:
-        state, log, bin_seconds = simulation.state, simulation.log, simulation.limits.bin_seconds
-        used = int(state.totals["clock"][0] / bin_seconds) + 1
+    def of(cls, serving: Serving, simulation: Simulation, steps: npt.NDArray[Any]) -> Result:
+        state, log, limits = simulation.state, simulation.log, simulation.limits
+        used = int(state.totals["clock"][0] / limits.bin_seconds) + 1
         return cls(
             serving=serving,
-            requests=requests,
-            kv=kv,
-            arrival=state.requests["arrival_seconds"],
-            first_token=state.requests["first_token_seconds"],
-            finish=state.requests["finish_seconds"],
-            preempted=state.requests["preemptions"],
+            kv=limits.kv,
+            requests=state.requests,
             totals=state.totals[0],
-            steps_taken=int(state.engine["steps"][0]),
-            free_blocks=int(state.engine["free_blocks"][0]),
-            bin_seconds=bin_seconds,
+            engine=state.engine[0],
+            bin_seconds=limits.bin_seconds,
             bins=cast("Rows[TimeBin]", np.asarray(log.bins)[:used]),
             cells=log.cells,
+            contexts=simulation.tables.prices.contexts,
             steps=steps,
         )
 
     # --- by request ---
 
     @property
-    def finished(self) -> Any:
-        return np.isfinite(self.finish)
+    def finished(self) -> BoolArray:
+        """The others were refused."""
+        return np.asarray(np.isfinite(self.requests["finish_seconds"]))
+
+    @property
+    def ttft_by_request(self) -> FloatArray:
+        """NaN if refused."""
+        return np.asarray(self.requests["first_token_seconds"] - self.requests["arrival_seconds"])
+
+    @property
+    def tpot_by_request(self) -> FloatArray:
+        """Time between tokens; NaN for requests of one token, and if refused."""
+        gaps = self.requests["output_tokens"] - 1
+        decoding = self.requests["finish_seconds"] - self.requests["first_token_seconds"]
+        return np.asarray(np.divide(decoding, gaps, out=np.full(gaps.shape, np.nan), where=gaps > 0))
 
     @property
     def ttft_seconds(self) -> FloatArray:
-        return np.asarray((self.first_token - self.arrival)[self.finished])
+        return self.ttft_by_request[self.finished]
 
     @property
     def tpot_seconds(self) -> FloatArray:
-        """Time between tokens, by request; requests of one token are left out."""
-        several = self.finished & (self.requests.output_tokens > 1)
-        gaps = self.requests.output_tokens[several] - 1
-        return np.asarray((self.finish - self.first_token)[several] / gaps)
+        tpot = self.tpot_by_request
+        return tpot[np.isfinite(tpot)]
 
     @property
     def e2e_seconds(self) -> FloatArray:
-        return np.asarray((self.finish - self.arrival)[self.finished])
+        return np.asarray(self.requests["finish_seconds"] - self.requests["arrival_seconds"])[self.finished]
 
     def attainment(self, slo: Slo) -> float:
         """Share of all requests that finished within the limits; refused requests count as missed."""
-        met = self.finished.copy()
+        met = self.finished
         if slo.ttft_seconds is not None:
-            met &= np.nan_to_num(self.first_token - self.arrival, nan=np.inf) <= slo.ttft_seconds
+            met &= ~(self.ttft_by_request > slo.ttft_seconds)
         if slo.tpot_seconds is not None:
-            gaps = np.maximum(self.requests.output_tokens - 1, 1)
-            met &= np.nan_to_num((self.finish - self.first_token) / gaps, nan=np.inf) <= slo.tpot_seconds
+            met &= ~(self.tpot_by_request > slo.tpot_seconds)
         return float(met.mean())
 
     # --- over the run ---
@@ -107,7 +106,7 @@ class Result:
     @property
     def span_seconds(self) -> float:
         """From the first arrival to the last token."""
-        return float(self.totals.clock - np.min(self.arrival))
+        return float(self.totals.clock - self.requests["arrival_seconds"].min())
 
     @property
     def busy_seconds(self) -> float:
@@ -131,9 +130,7 @@ class Result:
         seconds_by_name: dict[str, float] = {}
         batch, depth, context = np.nonzero(self.cells > 0.0)
         if batch.size:
-            tables = self.serving.tables
-            contexts = self._contexts if tables is None else tables.prices.contexts
-            step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=contexts[context])
+            step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=self.contexts[context])
             price = self.serving.pricer.verify(step)
             seconds = self.cells[batch, depth, context]
             lines = [line for line in price.components if str(line.component) != "launches"]
@@ -146,40 +143,31 @@ class Result:
             "drafting": totals.draft,
             "launches": totals.launches,
             "off": totals.off,
-            "switching": totals.switching,
         }
         return seconds_by_name | {name: float(seconds) for name, seconds in rest.items() if seconds > 0.0}
-
-    @property
-    def _contexts(self) -> FloatArray:
-        longest = int((self.requests.prompt_tokens + self.requests.output_tokens).max()) + self.serving.max_depth
-        return context_axis(longest)
 
     # --- as tables ---
 
     def summary(self, slo: Slo | None = None, gpu_hour_price: float | None = None) -> dict[str, Any]:
         """The output of `simulate --json`, and the result of a sweep's cell."""
         totals, committed = self.totals, self.committed
-        drafted, verified, accepted = int(totals.drafted), int(totals.verified), int(totals.accepted)
+        tokens = {name: int(getattr(totals, name)) for name in ("committed", "drafted", "verified", "accepted")}
         summary: dict[str, Any] = {
             "goodput_tokens_per_second": self.goodput,
             "busy_tokens_per_second": self.busy_goodput,
             "ttft_seconds": _distribution(self.ttft_seconds),
             "tpot_seconds": _distribution(self.tpot_seconds),
             "e2e_seconds": _distribution(self.e2e_seconds),
-            "requests": int(self.requests.count),
+            "requests": self.requests.size,
             "finished": int(totals.finished),
-            "refused": int(totals.rejected),
-            "committed": committed,
-            "drafted": drafted,
-            "verified": verified,
-            "accepted": accepted,
-            "wasted": drafted - accepted + int(totals.cut),
+            "refused": int(totals.refused),
+            **tokens,
+            "wasted": tokens["drafted"] - tokens["accepted"] + int(totals.cut),
             "prefilled": int(totals.prefilled),
             "preemptions": int(totals.preemptions),
-            "steps": self.steps_taken,
+            "steps": int(self.engine.steps),
             "mean_draft_depth": self.mean_depth,
-            "mean_batch": float(self.bins["sequence_seconds"].sum() / max(self.busy_seconds, 1e-12)),
+            "mean_batch": self.mean_batch,
             "span_seconds": self.span_seconds,
             "busy_seconds": self.busy_seconds,
             "idle_seconds": float(self.totals.idle),
@@ -197,22 +185,22 @@ class Result:
         return summary
 
     @property
+    def mean_batch(self) -> float:
+        """Sequences that decode at the same time, averaged over the busy time."""
+        return float(self.bins["sequence_seconds"].sum() / max(self.busy_seconds, 1e-12))
+
+    @property
     def mean_depth(self) -> float:
         """Draft tokens verified per sequence and step, averaged over the time spent decoding."""
         return float(self.bins["depth_seconds"].sum() / max(self.bins["decode_seconds"].sum(), 1e-12))
 
     def request_columns(self) -> dict[str, Any]:
-        requests = self.requests
-        names = self.serving.bank.categories
+        requests, names = self.requests, self.serving.bank.categories
+        shown = ("arrival_seconds", "prompt_tokens", "output_tokens", "first_token_seconds", "finish_seconds")
         return {
-            "request": np.arange(requests.count),
-            "category": [names[index] for index in requests.category],
-            "arrival_seconds": self.arrival,
-            "prompt_tokens": requests.prompt_tokens,
-            "output_tokens": requests.output_tokens,
-            "first_token_seconds": self.first_token,
-            "finish_seconds": self.finish,
-            "preemptions": self.preempted,
+            "request": np.arange(requests.size),
+            "category": [names[index] for index in requests["category"]],
+            **{name: requests[name] for name in (*shown, "preemptions")},
         }
 
     def step_columns(self) -> dict[str, FloatArray]:
@@ -248,22 +236,13 @@ class Result:
 
     def hourly(self, *, seconds: float = 3600.0) -> list[dict[str, float]]:
         """By hour of arrival: requests, and the medians of TPOT and TTFT. `seconds`: the length of an hour."""
-        several = self.finished & (self.requests.output_tokens > 1)
-        gaps = np.maximum(self.requests.output_tokens - 1, 1)
-        tpot = (self.finish - self.first_token) / gaps
-        hour_by_request = (np.where(np.isfinite(self.arrival), self.arrival, 0.0) // seconds).astype(np.int64)
+        arrival, tpot, ttft = self.requests["arrival_seconds"], self.tpot_by_request, self.ttft_by_request
+        hour_by_request = (np.where(np.isfinite(arrival), arrival, 0.0) // seconds).astype(np.int64)
         rows = []
-        for hour in np.unique(hour_by_request[several]):
-            selected = several & (hour_by_request == hour)
-            ttft = float(np.median((self.first_token - self.arrival)[selected]))
-            rows.append(
-                {
-                    "hour": int(hour),
-                    "requests": int(selected.sum()),
-                    "tpot_p50": float(np.median(tpot[selected])),
-                    "ttft_p50": ttft,
-                }
-            )
+        for hour in np.unique(hour_by_request[np.isfinite(tpot)]):
+            chosen = np.isfinite(tpot) & (hour_by_request == hour)
+            medians = {"tpot_p50": float(np.median(tpot[chosen])), "ttft_p50": float(np.median(ttft[chosen]))}
+            rows.append({"hour": int(hour), "requests": int(chosen.sum()), **medians})
         return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from specmargin.caches import IdentityCache
 from specmargin.errors import ScenarioError
 from specmargin.policies.policy import Decision, Outcome, Policy
 from specmargin.policies.rules import schedule_kernel
-from specmargin.records import rows_of
+from specmargin.records import Rows, rows_of
 from specmargin.simulator import core
 from specmargin.simulator.engine import kv_budget
 from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
@@ -24,23 +24,23 @@ from specmargin.simulator.state import (
     DEPTH,
     OUTCOME,
     VERIFY,
+    Limits,
     Log,
     LoggedStep,
+    ReplayedRounds,
     Simulation,
     State,
     TimeBin,
-    engine_limits,
     new_state,
-    rounds_of,
 )
 from specmargin.simulator.tables import StepTables, TableLimits, context_axis, step_tables
-from specmargin.simulator.workload import RateSchedule, Requests, draw
+from specmargin.simulator.workload import Request, draw
 
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
 _LOG_ROWS = 65_536
 _STEPS_PER_CALL = 1 << 18  # between two updates of the progress bar
-_TABLES: IdentityCache[StepTables] = IdentityCache()
+_TABLES: IdentityCache[StepTables] = IdentityCache(maxsize=32)
 _NO_KERNEL = schedule_kernel(np.zeros(1, dtype=np.int64))  # a placeholder when Python decides
 
 
@@ -58,35 +58,36 @@ def simulate(
     held_depth = check_policy(serving.policy, serving.max_depth) if choice is None else choice.held_depth
     requests = draw(serving.workload, serving.seed)
     check_room(serving, held_depth, requests)
-    kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
-    tables = serving.tables or tables_of(serving, requests)
+    tables = tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
-    starts = bank.starts(requests.category, np.random.default_rng([serving.seed, 5]))
+    requests["next_round"][:] = bank.starts(requests["category"], np.random.default_rng([serving.seed, 5]))
     inputs = PolicyInputs(
         pricer=serving.pricer, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
     )
     choice = find_policy(serving.policy, inputs) if choice is None else choice
     kernel = choice.policy.kernel() if serving.compiled else None
-    limits = engine_limits(
-        serving.engine,
-        kv,
+    limits = Limits(
+        max_seqs=serving.engine.max_num_seqs,
+        max_tokens=serving.engine.max_num_batched_tokens,
+        kv=kv_budget(serving.pricer, serving.engine, held_depth=held_depth),
         speculating=held_depth is not None,
-        users=requests.users,
+        users=serving.workload.users,
+        prefix_hit=serving.engine.prefix_hit,
         bin_seconds=_FIRST_BIN_SECONDS,
         by_python=kernel is None,
         sees_outcomes=choice.sees_outcomes,
     )
     simulation = Simulation(
-        rounds=rounds_of(bank),
+        rounds=ReplayedRounds(bank.accepted, bank.survival, bank.first_by_round, bank.length_by_round),
         limits=limits,
         tables=tables,
         log=_new_log(tables, log_steps),
-        state=new_state(requests, starts, limits, tables.prices.max_depth),
+        state=new_state(requests, limits, tables.prices.max_depth),
         kernel=_NO_KERNEL if kernel is None else kernel,
     )
     run = Run(simulation=simulation, decider=Decider(choice, simulation.state))
     run.play(advance)
-    return Result.of(serving, requests, kv, run.simulation, run.logged_steps())
+    return Result.of(serving, run.simulation, run.logged_steps())
 
 
 def check(serving: Serving, policy: str) -> None:
@@ -94,14 +95,14 @@ def check(serving: Serving, policy: str) -> None:
     check_room(serving, check_policy(policy, serving.max_depth))
 
 
-def check_room(serving: Serving, held_depth: int | None, requests: Requests | None = None) -> None:
+def check_room(serving: Serving, held_depth: int | None, requests: Rows[Request] | None = None) -> None:
     """Raise unless one of the requests fits in the KV cache."""
     kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
     name, depth = serving.scenario.architecture.name, "no drafts" if held_depth is None else f"depth {held_depth}"
     if kv.blocks < kv.needed(1):
         raise ScenarioError(f"{name} at {depth} leaves {kv.blocks} KV blocks, not enough for one sequence")
     requests = draw(serving.workload, serving.seed) if requests is None else requests
-    shortest = int((requests.prompt_tokens + requests.output_tokens).min())
+    shortest = int((requests["prompt_tokens"] + requests["output_tokens"]).min())
     if kv.blocks < kv.needed(shortest):
         room = (kv.blocks - kv.blocks_per_sequence) * kv.block_tokens - kv.lookahead_tokens
         raise ScenarioError(
@@ -110,23 +111,10 @@ def check_room(serving: Serving, held_depth: int | None, requests: Requests | No
         )
 
 
-def with_tables(serving: Serving) -> Serving:
-    """The serving with its step tables, so that several policies on the same load share them."""
-    return replace(serving, tables=tables_of(serving))
-
-
-def expected_requests(serving: Serving) -> int:
-    """Number of requests, for a progress bar; an expectation for rate schedules, exact otherwise."""
-    arrivals = serving.workload.arrivals
-    if isinstance(arrivals, RateSchedule):
-        return int(np.trapezoid(arrivals.requests_per_second, arrivals.hours) * 3600.0)
-    return arrivals.requests
-
-
-def tables_of(serving: Serving, requests: Requests | None = None) -> StepTables:
-    """Step prices up to the longest of these requests; the same for every policy."""
+def tables_of(serving: Serving, requests: Rows[Request] | None = None) -> StepTables:
+    """Step prices up to the longest of these requests; the same for every policy, and cached."""
     requests = draw(serving.workload, serving.seed) if requests is None else requests
-    longest = int((requests.prompt_tokens + requests.output_tokens).max()) + serving.max_depth
+    longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) + serving.max_depth
     limits = TableLimits(
         sequences=serving.engine.max_num_seqs,
         depth=serving.max_depth,
@@ -155,11 +143,11 @@ class Run:
             if code == core.NEEDS_DECISION:
                 self.decider.decide()
                 continue
-            finished = int(totals["finished"][0] + totals["rejected"][0])
+            finished = int(totals["finished"][0] + totals["refused"][0])
             advance(finished - reported)
             reported = finished
             self._collect_log()
-        advance(int(totals["finished"][0] + totals["rejected"][0]) - reported)
+        advance(int(totals["finished"][0] + totals["refused"][0]) - reported)
         self._collect_log()
 
     def _collect_log(self) -> None:

@@ -14,7 +14,8 @@ from specmargin.simulator.state import Limits, Log, Simulation, State
 
 @compiled
 def _blocks_for(tokens: int, limits: Limits) -> int:
-    return (tokens + limits.lookahead + limits.block_tokens - 1) // limits.block_tokens + limits.sequence_blocks
+    kv = limits.kv
+    return (tokens + kv.lookahead_tokens + kv.block_tokens - 1) // kv.block_tokens + kv.blocks_per_sequence
 
 
 @compiled
@@ -26,9 +27,9 @@ def arrive(limits: Limits, state: State) -> bool:
             number = engine.next_request
             request = requests[number]
             engine.next_request += 1
-            most_tokens = request.prompt_tokens + request.output_tokens + limits.lookahead
-            if _blocks_for(most_tokens, limits) > limits.blocks:
-                totals.rejected += 1
+            most_tokens = request.prompt_tokens + request.output_tokens + limits.kv.lookahead_tokens
+            if _blocks_for(most_tokens, limits) > limits.kv.blocks:
+                totals.refused += 1
                 if limits.users > 0:
                     _next_of_user(state, limits.users)
                 continue
@@ -47,7 +48,7 @@ def arrive(limits: Limits, state: State) -> bool:
 def _next_of_user(state: State, users: int) -> None:
     """A user whose request finished or was refused sends the next one now."""
     totals = state.totals[0]
-    following = users + totals.finished + totals.rejected - 1
+    following = users + totals.finished + totals.refused - 1
     if following < state.requests.size:
         state.requests[following].arrival_seconds = totals.clock
 
@@ -95,7 +96,7 @@ def schedule(simulation: Simulation) -> None:
         _admit(limits, state, budget)
     step.ready += step.rounds
     totals = state.totals[0]
-    totals.peak_blocks = max(totals.peak_blocks, limits.blocks - engine.free_blocks)
+    totals.peak_blocks = max(totals.peak_blocks, limits.kv.blocks - engine.free_blocks)
 
 
 @compiled
@@ -230,15 +231,12 @@ def close(simulation: Simulation) -> None:
         seconds = max(step.target_seconds, step.draft_seconds) + (1.0 - overlap) * step.draft_seconds
     engine.draft_seconds = seconds - step.target_seconds
     totals.draft += seconds - step.target_seconds
-    if engine.chosen_depth != engine.depth and engine.steps > 0:
-        seconds += limits.switch_seconds
-        totals.switching += limits.switch_seconds
     start = totals.clock
     totals.clock += seconds
     totals.busy += seconds
     for k in range(step.fresh):
         requests[state.fresh[k]].first_token_seconds = totals.clock
-    used = limits.blocks - engine.free_blocks
+    used = limits.kv.blocks - engine.free_blocks
     for k in range(step.done):
         request = requests[state.done[k]]
         request.finish_seconds = totals.clock
@@ -259,12 +257,9 @@ def _log_step(simulation: Simulation, start: float, seconds: float, used: int) -
     waiting = engine.queue_tail - engine.queue_head + engine.stacked
     time_bin = log.bins[int(start / simulation.limits.bin_seconds)]
     time_bin.busy_seconds += seconds
-    time_bin.steps += 1.0
     time_bin.committed += step.committed
-    time_bin.drafted += step.drafted
     time_bin.verified += step.extra
     time_bin.accepted += step.accepted
-    time_bin.prefill_tokens += step.prompt_tokens
     time_bin.sequence_seconds += step.rounds * seconds
     if step.rounds > 0:
         time_bin.depth_seconds += seconds * step.extra / step.rounds

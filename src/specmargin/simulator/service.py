@@ -7,18 +7,21 @@ gains less than a decoding step does; with long inputs and short outputs it gain
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from specmargin.acceptance.survival import Survival
+import numpy as np
+
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
-from specmargin.errors import ScenarioError, needs_extra
-
-if TYPE_CHECKING:
-    from specmargin.simulator.policies import PolicyChoice
-    from specmargin.simulator.serving import Serving
-    from specmargin.simulator.steady import Steady
+from specmargin.errors import ScenarioError
+from specmargin.policies.policy import ScheduledDepth
+from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.policies import PolicyChoice
+from specmargin.simulator.rounds import drawn_rounds
+from specmargin.simulator.run import simulate
+from specmargin.simulator.serving import Serving
+from specmargin.simulator.steady import Steady, steady_state, whole_run
+from specmargin.simulator.workload import ClosedLoop, Poisson, Workload, length_around
 
 _GENERATIONS = 16  # requests per user; the first quarter is left out, and the last ones
 _LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
@@ -33,7 +36,7 @@ _MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
 class ServiceLoad:
     """Requests of one kind: `users` that send their next when the last one ends, or a Poisson rate."""
 
-    input_tokens: int
+    prompt_tokens: int
     output_tokens: int
     users: int | None = None
     requests_per_second: float | None = None
@@ -70,7 +73,7 @@ class Service:
         """What the service gains, in one or two sentences."""
         load, gain = self.load, self.speedup
         spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
-        tokens = f"{load.input_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
+        tokens = f"{load.prompt_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
         if load.users is not None:
             subject = f"With {load.users:,} concurrent requests of {tokens}"
             before, after = self.plain.tokens_per_second, self.speculating.tokens_per_second
@@ -90,8 +93,18 @@ class Service:
     def values(self, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
         """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
         low, high = (self.bound(decode_speedup, bound) for bound in decode_range)
-        load = {name: value for name, value in asdict(self.load).items() if name != "requests"}  # a plan has none
-        values: dict[str, Any] = {"speedup": self.speedup, "speedup_low": low, "speedup_high": high, **load}
+        values: dict[str, Any] = {
+            "speedup": self.speedup,
+            "speedup_low": low,
+            "speedup_high": high,
+            "isl": self.load.prompt_tokens,
+            "osl": self.load.output_tokens,
+            "concurrency": self.load.users,
+            "qps": self.load.requests_per_second,
+            "range_ratio": self.load.range_ratio,
+            "prefix_hit": self.load.prefix_hit,
+            "max_num_batched_tokens": self.load.max_num_batched_tokens,
+        }
         for name, steady in (("plain", self.plain), ("speculating", self.speculating)):
             values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / self.gpus}
         return values
@@ -105,16 +118,11 @@ class Service:
 
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
     """Simulate the load twice. `schedule` is what the engine drafts."""
-    with needs_extra("simulate"):
-        from specmargin.simulator.run import simulate, with_tables  # noqa: PLC0415 (Numba is an extra)
-        from specmargin.simulator.steady import steady_state, whole_run  # noqa: PLC0415
-
-    serving = _serving(pricer, load, depth=schedule.max_depth, seed=seed)
-    serving = with_tables(serving)
-    run, judged = partial(simulate, serving), steady_state if load.requests is None else whole_run
-    plain = judged(run())
-    drafting = schedule.max_depth > 0
-    speculating = judged(run(choice=_choice(schedule, serving.engine.max_num_seqs))) if drafting else plain
+    serving = _serving(pricer, load, depth=max(schedule.max_depth, 1), seed=seed)
+    judged = steady_state if load.requests is None else whole_run
+    plain = speculating = judged(simulate(serving))
+    if schedule.max_depth > 0:
+        speculating = judged(simulate(serving, choice=_choice(schedule, serving.engine.max_num_seqs)))
     return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
 
 
@@ -128,12 +136,6 @@ def _requests(load: ServiceLoad) -> int:
 
 
 def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Serving:
-    from specmargin.simulator.engine import EngineSettings  # noqa: PLC0415
-    from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415
-    from specmargin.simulator.serving import Serving  # noqa: PLC0415
-    from specmargin.simulator.workload import ClosedLoop, Poisson, Workload, length_around  # noqa: PLC0415
-
-    survival: Survival = pricer.scenario.survival
     if load.users is not None:
         arrivals: ClosedLoop | Poisson = ClosedLoop(users=load.users, requests=load.requests or _requests(load))
     else:
@@ -143,27 +145,21 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
         pricer=pricer,
         workload=Workload(
             arrivals=arrivals,
-            prompt=length_around(load.input_tokens, load.range_ratio),
+            prompt=length_around(load.prompt_tokens, load.range_ratio),
             output=length_around(load.output_tokens, load.range_ratio),
         ),
-        bank=drawn_rounds({"all": survival}, max(depth, 1), seed=seed),
-        policy="none",
+        bank=drawn_rounds({"all": pricer.scenario.survival}, depth, seed=seed),
         engine=EngineSettings(
             max_num_seqs=max(_MIN_SEQS, load.users or 0),
             max_num_batched_tokens=load.max_num_batched_tokens,
             prefix_hit=load.prefix_hit,
         ),
-        max_depth=max(depth, 1),
+        max_depth=depth,
         seed=seed,
     )
 
 
 def _choice(schedule: Schedule, max_batch: int) -> PolicyChoice:
-    import numpy as np  # noqa: PLC0415
-
-    from specmargin.policies.policy import ScheduledDepth  # noqa: PLC0415
-    from specmargin.simulator.policies import PolicyChoice  # noqa: PLC0415
-
     depths = np.concatenate([[0], schedule.depths_at(np.arange(1, max_batch + 1))]).astype(np.int64)
     policy = ScheduledDepth(name="setting", depth_by_batch=depths)
     return PolicyChoice(name="setting", policy=policy, held_depth=schedule.max_depth)

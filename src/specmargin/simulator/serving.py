@@ -10,7 +10,6 @@ from specmargin.errors import ScenarioError
 from specmargin.routing.profile import RoutingProfile
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import RoundBank
-from specmargin.simulator.tables import StepTables
 from specmargin.simulator.workload import Workload
 
 
@@ -24,7 +23,6 @@ class Serving:
     max_depth: int = 4
     seed: int = 0
     category_routing: tuple[RoutingProfile, ...] = ()
-    tables: StepTables | None = None  # of an earlier run with the same pricer, to save time
     compiled: bool = True  # False: every policy decides in Python
 
     def __post_init__(self) -> None:

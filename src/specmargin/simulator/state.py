@@ -8,32 +8,13 @@ import numpy as np
 
 from specmargin.policies.kernel.types import Kernel
 from specmargin.records import Rows, rows_of
-from specmargin.simulator.engine import EngineSettings, KvBudget
-from specmargin.simulator.rounds import RoundBank
+from specmargin.simulator.engine import KvBudget
 from specmargin.simulator.tables import StepTables
-from specmargin.simulator.workload import Requests
+from specmargin.simulator.workload import Request
 from specmargin.step import FloatArray, IntArray
 
 # Phases of a step. When Python decides, the loop returns before each of the last three and resumes there.
 ARRIVE, VERIFY, DEPTH, OUTCOME = range(4)
-
-
-class RequestRow:
-    """One request. A row per request, because a step reads most of its fields together."""
-
-    prompt_tokens: int
-    output_tokens: int
-    category: int
-    computed: int  # tokens in the cache
-    emitted: int
-    blocks: int  # of KV that it holds
-    next_round: int  # that its next draft replays
-    held: int  # pending draft tokens, to be verified in the next step
-    verify: int  # how many of them the policy verifies
-    preemptions: int
-    arrival_seconds: float
-    first_token_seconds: float
-    finish_seconds: float
 
 
 class SlotRow:
@@ -88,7 +69,7 @@ class Totals:
     """Sums over the run."""
 
     finished: int
-    rejected: int  # requests that cannot fit in memory
+    refused: int  # requests that cannot fit in memory
     committed: int
     drafted: int
     verified: int
@@ -104,7 +85,6 @@ class Totals:
     draft: float
     launches: float
     off: float
-    switching: float
     idle: float
 
 
@@ -129,12 +109,9 @@ class TimeBin:
     """Sums over the steps that began in one bin of time."""
 
     busy_seconds: float
-    steps: float
     committed: float
-    drafted: float
     verified: float
     accepted: float
-    prefill_tokens: float
     sequence_seconds: float
     depth_seconds: float
     decode_seconds: float
@@ -154,21 +131,17 @@ class ReplayedRounds(NamedTuple):
 class Limits(NamedTuple):
     max_seqs: int
     max_tokens: int
-    block_tokens: int
-    sequence_blocks: int
-    lookahead: int
-    blocks: int
+    kv: KvBudget
     speculating: bool  # speculation is configured
     users: int
     prefix_hit: float
-    switch_seconds: float
     bin_seconds: float
     by_python: bool  # decisions are made in Python: the loop returns for each
     sees_outcomes: bool  # the policy sees outcomes instead of signals (oracle)
 
 
 class State(NamedTuple):
-    requests: Rows[RequestRow]
+    requests: Rows[Request]
     slots: Rows[SlotRow]
     engine: Rows[EngineRow]  # one row
     step: Rows[StepRow]  # one row
@@ -204,53 +177,16 @@ class Simulation(NamedTuple):
     kernel: Kernel  # of a compiled policy
 
 
-def rounds_of(bank: RoundBank) -> ReplayedRounds:
-    return ReplayedRounds(
-        accepted=bank.accepted, survival=bank.survival, first=bank.first_by_round, length=bank.length_by_round
-    )
-
-
-def engine_limits(
-    settings: EngineSettings,
-    kv: KvBudget,
-    *,
-    speculating: bool,
-    users: int,
-    bin_seconds: float,
-    by_python: bool,
-    sees_outcomes: bool,
-) -> Limits:
-    return Limits(
-        max_seqs=settings.max_num_seqs,
-        max_tokens=settings.max_num_batched_tokens,
-        block_tokens=kv.block_tokens,
-        sequence_blocks=kv.blocks_per_sequence,
-        lookahead=kv.lookahead_tokens,
-        blocks=kv.blocks,
-        speculating=speculating,
-        users=users,
-        prefix_hit=settings.prefix_hit,
-        switch_seconds=settings.switch_seconds,
-        bin_seconds=bin_seconds,
-        by_python=by_python,
-        sees_outcomes=sees_outcomes,
-    )
-
-
-def new_state(requests: Requests, starts: IntArray, limits: Limits, depth: int) -> State:
+def new_state(requests: Rows[Request], limits: Limits, depth: int) -> State:
     """`depth`: deepest token that has a signal."""
-    rows = rows_of(RequestRow, requests.count, first_token_seconds=np.nan, finish_seconds=np.nan)
-    rows["prompt_tokens"][:], rows["output_tokens"][:] = requests.prompt_tokens, requests.output_tokens
-    rows["category"][:], rows["next_round"][:] = requests.category, starts
-    rows["arrival_seconds"][:] = requests.arrival_seconds
     stack, fresh, done, drafted, verified, accepted, lengths = np.zeros((7, limits.max_seqs), dtype=np.int64)
     return State(
-        requests=rows,
+        requests=requests,
         slots=rows_of(SlotRow, limits.max_seqs),
-        engine=rows_of(EngineRow, free_blocks=limits.blocks),
+        engine=rows_of(EngineRow, free_blocks=limits.kv.blocks),
         step=rows_of(StepRow),
         totals=rows_of(Totals),
-        queue=np.zeros(requests.count, dtype=np.int64),
+        queue=np.zeros(requests.size, dtype=np.int64),
         stack=stack,
         fresh=fresh,
         done=done,

@@ -32,38 +32,37 @@ def steady_state(result: Result) -> Steady:
     Users of a closed loop move in waves, which whole generations of requests average over.
     """
     _check_fit(result)
-    count, users = result.requests.count, result.requests.users
+    requests, count, users = result.requests, result.requests.size, result.serving.workload.users
     generation = max(users, 1)
     first = max(int(_RAMP * count) // generation, 1) * generation
     last = max((count - 1) // generation * generation, first + 1)
-    window = np.argsort(result.arrival, kind="stable")[first:last]
-    moments = np.sort(result.arrival if users else result.finish)
+    window = np.argsort(requests["arrival_seconds"], kind="stable")[first:last]
+    moments = np.sort(requests["arrival_seconds" if users else "finish_seconds"])
     return _over(result, window, moments[last] - moments[first])
 
 
 def whole_run(result: Result) -> Steady:
     """Every request, with ramp and drain."""
     _check_fit(result)
-    return _over(result, np.arange(result.requests.count), result.finish.max() - result.arrival.min())
+    return _over(result, np.arange(result.requests.size), result.span_seconds)
 
 
 def _over(result: Result, window: IntArray, seconds: float) -> Steady:
-    count, output = result.requests.count, result.requests.output_tokens
-    several = window[output[window] > 1]
-    tpot = (result.finish - result.first_token)[several] / (output[several] - 1)
+    tpot = result.tpot_by_request[window]
+    tpot = tpot[np.isfinite(tpot)]
     return Steady(
-        tokens_per_second=float(output[window].sum() / seconds),
-        tpot_seconds=float(tpot.mean()) if several.size else None,
-        ttft_seconds=float((result.first_token - result.arrival)[window].mean()),
-        sequences=float(result.bins["sequence_seconds"].sum() / result.busy_seconds),
+        tokens_per_second=float(result.requests["output_tokens"][window].sum() / seconds),
+        tpot_seconds=float(tpot.mean()) if tpot.size else None,
+        ttft_seconds=float(result.ttft_by_request[window].mean()),
+        sequences=result.mean_batch,
         depth=result.mean_depth,
         prefill_share=float((result.totals.prefill + result.totals.launches) / result.busy_seconds),
-        preemptions_per_request=float(result.totals.preemptions / count),
+        preemptions_per_request=float(result.totals.preemptions / result.requests.size),
     )
 
 
 def _check_fit(result: Result) -> None:
-    if result.totals.rejected:
+    if result.totals.refused:
         raise ScenarioError(
             "the longest requests do not fit in memory: lower --isl, --osl or --range-ratio, or add --gpus"
         )

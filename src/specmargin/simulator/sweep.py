@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from specmargin.errors import InputError, ScenarioError, needs_extra
 
-SCHEMA = "specmargin.sweep-cell/1"
+SCHEMA = "specmargin.sweep-cell/2"
 Description = dict[str, Any]
 RunCell = Callable[[Description, str], dict[str, Any]]
 _AHEAD = 3  # queued cells per worker, so that none is idle
@@ -55,8 +55,7 @@ def make_cells(descriptions: Sequence[Description], folder: Path) -> list[Cell]:
 
 def _file_names(description: Description) -> list[str]:
     """Whatever may name a file: model, GPU, prices, routing, acceptance (`FILE:CATEGORY`), bank and trace."""
-    names = [description.get("bank"), description["workload"].get("trace"), *description["scenario"].values()]
-    names += [category.get("acceptance") for category in description["workload"].get("categories", ())]
+    names = [*description.values(), *(category.get("acceptance") for category in description.get("categories", ()))]
     texts = [name.partition(":")[0] for name in names if isinstance(name, str)]
     return [text for text in texts if "/" in text or "." in text]
 
@@ -174,6 +173,20 @@ def run_or_report(run: RunCell, description: Description, folder: str) -> dict[s
         return {"error": str(error)}
 
 
+def _as_finished(
+    submit: Callable[[Description], Future[dict[str, Any]]], cells: Sequence[Cell], workers: int
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    queue = iter(cells)
+    running: dict[Future[dict[str, Any]], Cell] = {}
+    while True:
+        for cell in islice(queue, _AHEAD * workers - len(running)):
+            running[submit(cell.description)] = cell
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield running.pop(future), future.result()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRunner:
     """Processes on this machine, spawned: a fork of a process with threads may hang."""
@@ -189,16 +202,8 @@ class LocalRunner:
         context = multiprocessing.get_context("spawn")
         workers = min(self.workers, len(cells))
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            queue = iter(cells)
-            running: dict[Future[dict[str, Any]], Cell] = {}
             try:
-                while True:
-                    for cell in islice(queue, _AHEAD * workers - len(running)):
-                        running[pool.submit(run_or_report, self.run, cell.description, folder)] = cell
-                    if not running:
-                        return
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        yield running.pop(future), future.result()
+                yield from _as_finished(lambda cell: pool.submit(run_or_report, self.run, cell, folder), cells, workers)
             except BrokenProcessPool:
                 raise InputError(
                     "a worker process died (out of memory?); finished cells are kept: run again with fewer --workers"
@@ -242,16 +247,6 @@ class RayRunner:
             raise InputError(f"no Ray cluster at {self.address!r} ({reason}); start one, or use --ray local") from None
 
     def _run_on(self, ray: Any, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        remote = ray.remote(num_cpus=1)(run_or_report)
-        run = ray.put(self.run)
-        max_running = _AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        queue = iter(cells)
-        running: dict[Any, Cell] = {}
-        while True:
-            for cell in islice(queue, max_running - len(running)):
-                running[remote.remote(run, cell.description, folder)] = cell
-            if not running:
-                return
-            done, _ = ray.wait(list(running), num_returns=1)
-            for reference in done:
-                yield running.pop(reference), ray.get(reference)
+        remote, run = ray.remote(num_cpus=1)(run_or_report), ray.put(self.run)
+        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        return _as_finished(lambda cell: remote.remote(run, cell, folder).future(), cells, workers)

@@ -18,7 +18,6 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import effective_positions, expert_seconds
-from specmargin.prices.drafters import OverlappedDrafter
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
@@ -95,7 +94,7 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
         graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,
         off_sequence_seconds=engine.off_sequence_seconds / ranks,
-        overlap=drafter.hit_rate if isinstance(drafter, OverlappedDrafter) else -1.0,
+        overlap=-1.0 if drafter.hit_rate is None else drafter.hit_rate,
     )
 
 

@@ -10,6 +10,7 @@ from typing import assert_never
 import numpy as np
 
 from specmargin.errors import ScenarioError
+from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
 
 _MAX_REQUESTS = 20_000_000
@@ -132,6 +133,11 @@ class RateSchedule:
     def seconds(self) -> float:
         return self.hours[-1] * 3600.0
 
+    @property
+    def requests(self) -> int:
+        """Expected; drawn are more or fewer."""
+        return int(np.trapezoid(self.requests_per_second, self.hours) * 3600.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
@@ -186,24 +192,33 @@ class Workload:
         if not self.categories or sum(category.weight for category in self.categories) <= 0.0:
             raise ScenarioError("a workload needs a category with a weight above 0")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
-    """Requests in order of arrival. In a closed loop, arrivals that wait for an earlier request are infinite."""
-
-    arrival_seconds: FloatArray
-    prompt_tokens: IntArray
-    output_tokens: IntArray
-    category: IntArray
-    users: int  # 0: open loop
-
     @property
-    def count(self) -> int:
-        return int(self.arrival_seconds.size)
+    def users(self) -> int:
+        """Of a closed loop; 0: open loop."""
+        return self.arrivals.users if isinstance(self.arrivals, ClosedLoop) else 0
 
 
-def draw(workload: Workload, seed: int) -> Requests:
-    """Arrivals, lengths and categories are drawn from separate streams: changing one leaves the others unchanged."""
+class Request:
+    """One request: as it is drawn, and what the engine makes of it. A row, as a step reads most fields together."""
+
+    prompt_tokens: int
+    output_tokens: int
+    category: int
+    computed: int  # tokens in the cache
+    emitted: int
+    blocks: int  # of KV that it holds
+    next_round: int  # that its next draft replays
+    held: int  # pending draft tokens, to be verified in the next step
+    verify: int  # how many of them the policy verifies
+    preemptions: int
+    arrival_seconds: float  # infinite while it waits for an earlier request of a closed loop
+    first_token_seconds: float  # NaN until there is one
+    finish_seconds: float
+
+
+def draw(workload: Workload, seed: int) -> Rows[Request]:
+    """In order of arrival. Arrivals, lengths and categories are drawn from separate streams: changing one leaves the
+    others unchanged."""
     arrival = _arrivals(workload.arrivals, np.random.default_rng([seed, 1]))
     count = arrival.size
     weights = np.array([category.weight for category in workload.categories])
@@ -217,13 +232,10 @@ def draw(workload: Workload, seed: int) -> Requests:
         categories = workload.categories
         prompt = _by_category([each.prompt or workload.prompt for each in categories], category, prompts)
         output = _by_category([each.output or workload.output for each in categories], category, outputs)
-    return Requests(
-        arrival_seconds=arrival,
-        prompt_tokens=np.ascontiguousarray(prompt, dtype=np.int64),
-        output_tokens=np.ascontiguousarray(output, dtype=np.int64),
-        category=np.ascontiguousarray(category, dtype=np.int64),
-        users=arrivals.users if isinstance(arrivals, ClosedLoop) else 0,
-    )
+    requests = rows_of(Request, count, first_token_seconds=np.nan, finish_seconds=np.nan)
+    requests["arrival_seconds"][:], requests["category"][:] = arrival, category
+    requests["prompt_tokens"][:], requests["output_tokens"][:] = prompt, output
+    return requests
 
 
 def _by_category(lengths: Sequence[Length], category: IntArray, generator: np.random.Generator) -> IntArray:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -21,10 +21,9 @@ from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ParallelismError, ScenarioError, SpecmarginError
 from specmargin.formats import find_engine
-from specmargin.prices.drafters import CostlessDrafter, Drafter, HeadDrafter, ModelDrafter, OverlappedDrafter
-from specmargin.step import BoolArray, FloatArray, Step
+from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.points_schema import Point
-from specmargin.validation.whole_requests import Loop, closed_loop, lengths_of
+from specmargin.validation.whole_requests import Loop, closed_loop, load_of
 
 _MOSTLY = 0.5  # share of the time from which on prompts, not decoding, decide a row
 
@@ -32,29 +31,12 @@ _MOSTLY = 0.5  # share of the time from which on prompts, not decoding, decide a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCost:
-    """Seconds behind a predicted speed-up, per sequence, apart from the terms of a round that can be fitted."""
-
-    no_spec_seconds: float  # per output token, with prompts
-    rest_seconds: float  # a round without the terms below
-    prompt_seconds: float  # per output token while speculating
-    accept_length: float
-    counts: tuple[float, float, float]  # verify steps, verified sequences and draft passes of a round
-    terms: tuple[float, float, float]  # seconds of each, as priced
-
-    def speedup(self, terms: Sequence[float] | FloatArray) -> float:
-        """With other terms of a round."""
-        round_seconds = self.rest_seconds + sum(n * term for n, term in zip(self.counts, terms, strict=True))
-        return float(self.no_spec_seconds / (round_seconds / self.accept_length + self.prompt_seconds))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPoint:
     point: Point
-    cost: RoundCost
+    pricer: Pricer
+    no_spec_seconds: float  # per output token, with the prompts that a request waits for
+    round_speedup: float  # of a round and its prompts, one after another
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
-    is_moe: bool
-    prices: str
     loop: Loop | None  # whole requests in a closed loop; None: decoding alone, or lengths unknown
 
     @property
@@ -63,13 +45,8 @@ class PredictedPoint:
         return self.round_speedup if self.loop is None else self.loop.speedup
 
     @property
-    def round_speedup(self) -> float:
-        """Of a round and its prompts, one after another."""
-        return self.cost.speedup(self.cost.terms)
-
-    def with_terms(self, terms: Sequence[float] | FloatArray) -> float:
-        """The speed-up with other terms of a round; a closed loop changes as a round does."""
-        return self.speedup * self.cost.speedup(terms) / self.round_speedup
+    def prices(self) -> str:
+        return self.pricer.scenario.prices.name
 
     @property
     def is_prefill(self) -> bool:
@@ -98,64 +75,35 @@ def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], obje
 
 def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer]) -> PredictedPoint:
     pricer = _pricer(point, folder, pricers, prices=None)
-    datasheet = _pricer(point, folder, pricers, prices="datasheet")
-    cost, bare = _cost(pricer, point), _cost(datasheet, point)
+    no_spec_seconds, speedup = _round(pricer, point)
     return PredictedPoint(
         point=point,
-        cost=cost,
-        datasheet_speedup=bare.speedup(bare.terms),
-        is_moe=pricer.scenario.architecture.is_moe,
-        prices=pricer.scenario.prices.name,
+        pricer=pricer,
+        no_spec_seconds=no_spec_seconds,
+        round_speedup=speedup,
+        datasheet_speedup=_round(_pricer(point, folder, pricers, prices="datasheet"), point)[1],
         loop=_loop(pricer, point) if point.of_whole_requests else None,
     )
 
 
 def _loop(pricer: Pricer, point: Point) -> Loop | None:
     """None without known lengths, or where the model does not fit on GPUs whose number had to be assumed."""
-    lengths = lengths_of(point)
-    if lengths is None:
-        return None
+    load = load_of(point, find_engine(point.engine).batched_tokens(pricer.scenario.device))
     try:
-        return closed_loop(pricer, point, lengths, find_engine(point.engine).batched_tokens(pricer.scenario.device))
+        return None if load is None else closed_loop(pricer, point, load)
     except (ParallelismError, ScenarioError):
         return None
 
 
-def _cost(pricer: Pricer, point: Point) -> RoundCost:
-    grid, scenario = pricer.grid([point.batch], point.depth), pricer.scenario
-    plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth])
-    time = scenario.engine_time
-    terms = (time.verify_step_seconds, time.verify_sequence_seconds, time.draft_pass_seconds)
-    step = Step.uniform(batch=point.batch, depth=point.depth).divided(scenario.layout.sequence_ranks)
-    counts = (1.0, float(step.verified_sequences), _passes(scenario.drafter, point.depth))
-    priced = sum(count * term for count, term in zip(counts, terms, strict=True))
-    prompts = 0.0 if point.osl is None else point.waiting_prompts / point.osl  # per output token
-    reading = (0.0, 0.0)
-    if point.isl is not None:
-        reading = (pricer.prefill_seconds(point.isl), pricer.prefill_seconds(point.isl, speculating=True))
-    return RoundCost(
-        no_spec_seconds=plain + prompts * reading[0],
-        rest_seconds=spec - priced,
-        prompt_seconds=prompts * reading[1],
-        accept_length=point.accept_length,
-        counts=counts,
-        terms=terms,
-    )
-
-
-def _passes(drafter: Drafter, depth: int) -> float:
-    """Passes of the drafter that the engine launches one after another in a round."""
-    match drafter:
-        case CostlessDrafter():
-            return 0.0
-        case HeadDrafter() if drafter.head.block is not None:
-            return 1.0
-        case HeadDrafter() | ModelDrafter():
-            return float(depth)
-        case OverlappedDrafter():
-            return 0.0  # beside the verify step: not a term of its own
-        case _:
-            assert_never(drafter)
+def _round(pricer: Pricer, point: Point) -> tuple[float, float]:
+    """Seconds per output token without speculation, and the speed-up of a round; prompts included in both."""
+    grid = pricer.grid([point.batch], point.depth)
+    plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth]) / point.accept_length
+    if point.isl is not None and point.osl is not None:
+        prompts = point.waiting_prompts / point.osl  # per output token
+        plain += prompts * pricer.prefill_seconds(point.isl)
+        spec += prompts * pricer.prefill_seconds(point.isl, speculating=True)
+    return plain, plain / spec
 
 
 def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], *, prices: str | None) -> Pricer:
@@ -230,31 +178,14 @@ def source_median(report: SpeedupReport) -> float:
     return float(np.median([np.median(of_source) for of_source in errors.values()]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopErrors:
-    """Rows of whole requests, predicted as a closed loop; and as rounds and prompts one after another."""
-
-    rows: int
-    median_error: float
-    bias: float
-    round_median_error: float
-    not_simulated: int  # without known lengths, or where the model does not fit on the assumed GPUs
-
-
-def loop_errors(report: SpeedupReport) -> LoopErrors | None:
+def loop_errors(report: SpeedupReport) -> tuple[SpeedupLine, SpeedupLine] | None:
+    """Rows of whole requests, predicted as a closed loop, and as rounds and prompts one after another."""
     rows = [row for row in report.predicted if row.loop is not None]
     if not rows:
         return None
     measured = np.array([row.point.speedup for row in rows])
-    looped = np.array([row.speedup for row in rows]) / measured - 1.0
-    rounds = np.array([row.round_speedup for row in rows]) / measured - 1.0
-    return LoopErrors(
-        rows=len(rows),
-        median_error=float(np.median(np.abs(looped))),
-        bias=float(np.median(looped)),
-        round_median_error=float(np.median(np.abs(rounds))),
-        not_simulated=sum(row.point.of_whole_requests and row.loop is None for row in report.predicted),
-    )
+    looped, rounds = (np.array(values) for values in zip(*((r.speedup, r.round_speedup) for r in rows), strict=True))
+    return _line("whole requests", "closed loop", looped, measured), _line("whole requests", "rounds", rounds, measured)
 
 
 def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:
@@ -278,7 +209,7 @@ def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:
 def _groups(row: PredictedPoint) -> Iterable[str]:
     point = row.point
     yield f"source {point.source}"
-    yield "MoE" if row.is_moe else "dense"
+    yield "MoE" if row.pricer.scenario.architecture.is_moe else "dense"
     yield f"engine {point.engine}"
     yield f"drafter {point.drafter.partition(':')[0]}"
     yield f"prices {row.prices}"

@@ -26,40 +26,32 @@ _INPUT_TOKENS_BY_DATASET = {"alpaca": 14, "gsm8k": 59, "humaneval": 124, "mtbenc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    input_tokens: int
-    output_tokens: int
-    stated: bool
-
-
-def lengths_of(point: Point) -> Lengths | None:
-    """As the row states them, or those assumed for its dataset; None for a dataset without known lengths."""
-    if point.isl is not None and point.osl is not None:
-        return Lengths(input_tokens=point.isl, output_tokens=point.osl, stated=True)
-    text = point.stated_as.lower().replace("-", "")
-    named = next((tokens for name, tokens in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
-    input_tokens = point.isl or named
-    if input_tokens is None:
-        return None
-    return Lengths(input_tokens=input_tokens, output_tokens=point.osl or _OUTPUT_TOKENS, stated=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     speedup: float  # of output tokens per second, or of the time between tokens where that is the figure
     prefill_share: float  # of the time without speculation
 
 
-def closed_loop(pricer: Pricer, point: Point, lengths: Lengths, batched_tokens: int) -> Loop:
-    """`batched_tokens`: the engine's tokens per step."""
-    accepting = pricer.with_survival(parse_acceptance(f"length:{point.accept_length}@{point.depth}"))
-    load = ServiceLoad(
-        input_tokens=lengths.input_tokens,
-        output_tokens=lengths.output_tokens,
+def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
+    """With the lengths that the row states, or those assumed for its dataset; None for one without known lengths.
+
+    `batched_tokens`: the engine's tokens per step.
+    """
+    text = point.stated_as.lower().replace("-", "")
+    prompt_tokens = point.isl or next((n for name, n in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
+    if prompt_tokens is None:
+        return None
+    stated = point.isl is not None and point.osl is not None
+    return ServiceLoad(
+        prompt_tokens=prompt_tokens,
+        output_tokens=point.osl or _OUTPUT_TOKENS,
         users=point.batch,
         max_num_batched_tokens=batched_tokens,
-        requests=_GENERATED_REQUESTS if lengths.stated else None,
+        requests=_GENERATED_REQUESTS if stated else None,
     )
+
+
+def closed_loop(pricer: Pricer, point: Point, load: ServiceLoad) -> Loop:
+    accepting = pricer.with_survival(parse_acceptance(f"length:{point.accept_length}@{point.depth}"))
     answer = service(accepting, load, Schedule.fixed(point.depth, last=point.batch))
     return Loop(
         speedup=_token_time(answer, point) if point.is_token_time else answer.speedup,

@@ -11,7 +11,7 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -31,18 +31,15 @@ from specmargin.answers.request_schema import (
     listed,
 )
 from specmargin.answers.verb import verb
-from specmargin.errors import ScenarioError, needs_extra
+from specmargin.errors import ScenarioError
 from specmargin.limits import MAX_DEPTH
 
 if TYPE_CHECKING:
     from specmargin.architecture.types import Architecture, ExpertPool
     from specmargin.decisions.amdahl import Amdahl
     from specmargin.decisions.scenario import Scenario
-    from specmargin.routing.groups import GroupingLine
     from specmargin.routing.profile import RoutingProfile
     from specmargin.show.figures.figure import Chart
-
-_WORTH_IT = 0.05  # saved fraction of the distinct experts that would justify a scheduler change
 
 
 class CoverageRequest(ScenarioRequest):
@@ -70,15 +67,10 @@ class CoverageRequest(ScenarioRequest):
     ] = None
     batch: BatchField = 1
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Draft tokens of that step."), LOAD.as_("N")] = 3
-    grouping: Annotated[
-        str | None,
-        Field(description="From a capture: distinct experts saved by choosing which sequences share a step."),
-        QUESTION.as_("CAPTURE"),
-    ] = None
 
     @model_validator(mode="after")
     def _prices_need_a_gpu(self) -> CoverageRequest:
-        priced_only = self.model_fields_set - {"model", "routing", "positions", "layer", "grouping"}
+        priced_only = self.model_fields_set - {"model", "routing", "positions", "layer"}
         if not self.gpu and priced_only:
             option = f"--{min(priced_only).replace('_', '-')}"
             raise ValueError(f"{option} changes the cost of experts, not their number: add --gpu")
@@ -86,7 +78,7 @@ class CoverageRequest(ScenarioRequest):
 
 
 @verb(CoverageRequest, outputs=ChartOutputs, served=True)
-def coverage(request: CoverageRequest) -> CoverageAnswer | GroupingAnswer:
+def coverage(request: CoverageRequest) -> CoverageAnswer:
     from specmargin.catalog.lookup import find_model
     from specmargin.catalog.routing_profiles import find_routing
     from specmargin.decisions.amdahl import amdahl
@@ -95,8 +87,6 @@ def coverage(request: CoverageRequest) -> CoverageAnswer | GroupingAnswer:
 
     architecture = find_model(request.model)
     pool = expert_pool(architecture, request.layer)
-    if request.grouping is not None:
-        return _grouping(request, request.grouping, architecture, pool)
     profile = find_routing(request.routing, architecture)
     if min(request.positions) < 1:
         raise ScenarioError("--positions must be at least 1")
@@ -232,59 +222,3 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['uniform_stdev']:.2f}",
         f"{row['depth'] / row['uniform']:.0%}",
     ]
-
-
-# --- sequences grouped by their experts ---
-
-
-def _grouping(request: CoverageRequest, capture: str, architecture: Architecture, pool: ExpertPool) -> GroupingAnswer:
-    with needs_extra("profile"):
-        from specmargin.routing.capture import open_captures
-        from specmargin.routing.groups import grouping_savings
-
-    lines = grouping_savings(open_captures([capture]), experts=pool.experts)
-    return GroupingAnswer(request=request, architecture=architecture, lines=lines)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class GroupingAnswer(Answer[CoverageRequest]):
-    architecture: Architecture
-    lines: Sequence[GroupingLine]
-
-    schema: ClassVar[str] = "specmargin.grouping/1"
-
-    @property
-    def verdict(self) -> str:
-        best = max(self.lines, key=lambda line: line.saving)
-        judged = "Worth trying" if best.saving >= _WORTH_IT else "Not worth it"
-        return (
-            f"{judged}: choosing which sequences share a step by the experts of their last round saves "
-            f"{best.saving:.1%} of the distinct experts at best (batch {best.batch}); knowing the next round saves "
-            f"{max(line.oracle_saving for line in self.lines):.1%}."
-        )
-
-    def table(self) -> list[dict[str, Any]]:
-        return [asdict(line) for line in self.lines]
-
-    def values(self) -> dict[str, Any]:
-        return {"model": self.architecture.name, "rows": self.table()}
-
-    def blocks(self) -> Iterator[Block]:
-        yield bold(self.verdict)
-        yield GAP
-        yield Table(
-            title="distinct experts, mean of layers",
-            columns=right("batch", "random", "grouped", "saving", "± s.e.", "oracle", "oracle saving"),
-            rows=[
-                [
-                    str(line.batch),
-                    f"{line.random:.2f}",
-                    f"{line.grouped:.2f}",
-                    f"{line.saving:.1%}",
-                    f"{line.saving_standard_error:.1%}",
-                    f"{line.oracle:.2f}",
-                    f"{line.oracle_saving:.1%}",
-                ]
-                for line in self.lines
-            ],
-        )

@@ -9,7 +9,7 @@ Example: specmargin duel qwen3.6-35b-a3b --gpu h100 --batch 1 --alpha 0.9
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -84,7 +84,7 @@ class DuelAnswer(Answer[DuelRequest]):
         )
 
     def table(self) -> list[dict[str, Any]]:
-        return [{"side": "width", **_side(self.duel.width)}, {"side": "depth", **_side(self.duel.depth)}]
+        return [{"side": "width", **asdict(self.duel.width)}, {"side": "depth", **asdict(self.duel.depth)}]
 
     def values(self) -> dict[str, Any]:
         scenario, duel = self.scenario, self.duel
@@ -95,9 +95,9 @@ class DuelAnswer(Answer[DuelRequest]):
             "alpha": duel.alpha,
             "context": scenario.context,
             "routing": scenario.routing.name if scenario.architecture.is_moe else None,
-            "width": _side(duel.width),
-            "depth": _side(duel.depth),
-            "unverified": {"label": UNVERIFIED, **_side(duel.unverified)},
+            "width": asdict(duel.width),
+            "depth": asdict(duel.depth),
+            "unverified": {"label": UNVERIFIED, **asdict(duel.unverified)},
             "winner": duel.winner,
             "turning_alpha": duel.turning_alpha,
             "sources": {name: str(source) for name, source in self.pricer.step_sources.items()},
@@ -125,14 +125,6 @@ class DuelAnswer(Answer[DuelRequest]):
         from specmargin.show.figures.words import step_source
 
         return duel_figure(self.table(), verdict=self.verdict, source=step_source(self.pricer)).chart()
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "goodput_tokens_per_second": side.goodput_tokens_per_second,
-        "distinct_experts": side.distinct_experts,
-        "step_seconds": side.step_seconds,
-    }
 
 
 def _cells(side: Side) -> list[str]:

@@ -1,8 +1,8 @@
 """Time kernels of a GPU without an engine and fit laws to them.
 
-Fused experts over positions and distinct experts, dense products and the LM head, attention with 1 to 16 queries per
-sequence (grouped, and absorbed MLA), launches, copy bandwidth and matrix rate. Every kernel is first checked against
-float64. Rows are written to FILE.rows.jsonl immediately: run the command again to resume.
+Fused experts over positions and distinct experts, dense products and the LM head, grouped attention with 1 to 16
+queries per sequence, launches, copy bandwidth and matrix rate. Every kernel is first checked against float64. Rows are
+written to FILE.rows.jsonl immediately: run the command again to resume.
 
 Examples:
 
@@ -12,31 +12,28 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import Block, Line, Table, bold, dim, left, right, warned
-from specmargin.answers.outputs_schema import FILE, OUTPUT, Outputs
+from specmargin.answers.blocks import Block, Line, Table, bold, left, warned
+from specmargin.answers.outputs_schema import MeasurementOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.errors import needs_extra
-from specmargin.files import write_text
-from specmargin.measure.gpu.shapes import Shapes, shapes_of
+from specmargin.measure.gpu.shapes import Shapes, key_of, shapes_of
 from specmargin.measure.records import Records
 
 if TYPE_CHECKING:
-    from specmargin.measure.gpu.laws import ExpertTimes, KernelReport, Turning
+    from specmargin.measure.gpu.laws import KernelReport
 
-_ROWS = 260  # approximate records, for the progress bar
-_QUERIES = (2, 4, 8, 16)
+_ROWS = 230  # approximate records, for the progress bar
 
 
 class MeasureGpuRequest(Request):
@@ -59,17 +56,12 @@ class MeasureGpuRequest(Request):
     fit_only: Annotated[bool, Field(description="Time nothing: fit the rows measured so far.")] = False
 
 
-class MeasureGpuOutputs(Outputs):
-    output: Annotated[Path, Field(description="Where to write the laws, FILE.json."), FILE.named("--output", "-o")]
-    force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False
-
-
 # --- verb ---
 
 
-@verb(MeasureGpuRequest, outputs=MeasureGpuOutputs)
+@verb(MeasureGpuRequest, outputs=MeasurementOutputs)
 def measure_gpu(
-    request: MeasureGpuRequest, *, outputs: MeasureGpuOutputs, progress: Progress = silent
+    request: MeasureGpuRequest, *, outputs: MeasurementOutputs, progress: Progress = silent
 ) -> MeasureGpuAnswer:
     name, shapes = find_device(request.gpu).name, shapes_of(find_model(request.model))
     records = Records(path=outputs.output.with_suffix(".rows.jsonl"))
@@ -88,7 +80,7 @@ def measure_gpu(
 
 
 def _time_kernels(shapes: Shapes, records: Records, request: MeasureGpuRequest, progress: Progress) -> None:
-    from specmargin.measure.gpu.bench import Bench, everything, key_of
+    from specmargin.measure.gpu.bench import Bench, everything
 
     done = frozenset(key_of(row) for row in records.read() if row.get("record") == "row")
     bench = Bench(repeats=request.repeats, deadline=time.time() + 60.0 * request.minutes, done=done)
@@ -120,19 +112,14 @@ class MeasureGpuAnswer(Answer[MeasureGpuRequest]):
             "copy_bytes_per_second": report.bytes_per_second,
             "operations_per_second": report.operations_per_second,
             "launch_seconds": {"graph": report.launch_seconds[True], "no_graph": report.launch_seconds[False]},
-            "experts": None if report.experts is None else asdict(report.experts),
-            "queries": [asdict(turn) for turn in report.turnings],
             "unsteady": report.unsteady,
             "failures": report.failures,
         }
 
-    def written(self, outputs: Outputs) -> Self:
-        """JSON with one row per line."""
-        values = dict(self.report.file)
-        rows = ",\n".join("  " + json.dumps(row) for row in values.pop("rows"))
-        head = json.dumps(values, indent=1, ensure_ascii=False)
-        write_text(self.output, f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n', force=outputs.force)
-        return self
+    def file_text(self) -> str:
+        from specmargin.prices.measured_schema import rows_by_line
+
+        return rows_by_line(self.report.file)
 
     def blocks(self) -> Iterator[Block]:
         report, launches = self.report, self.report.launch_seconds
@@ -142,9 +129,6 @@ class MeasureGpuAnswer(Answer[MeasureGpuRequest]):
             f"TFLOP/s, {launches[True] * 1e6:.1f} µs per launch inside a graph and {launches[False] * 1e6:.1f} µs "
             "without"
         )
-        if report.experts is not None:
-            yield from _experts(report.experts)
-        yield _turnings(report.turnings)
         yield Table(
             title="Laws", columns=left("operation", "law", "held out"), rows=[_law(law) for law in report.file["laws"]]
         )
@@ -153,35 +137,6 @@ class MeasureGpuAnswer(Answer[MeasureGpuRequest]):
             yield from warned([f"{len(report.unsteady)} timings vary by more than 10%: {few}"])
         yield from warned(report.failures)
         yield Line(f"Wrote {self.output}; use it with --prices {self.output}")
-
-
-def _experts(times: ExpertTimes) -> Iterator[Block]:
-    positions = sorted({t for growth in times.growth.values() for t in growth})
-    yield Table(
-        title="Fused experts: time by positions, relative to the shortest at the same distinct experts",
-        columns=right("distinct experts", *map(str, positions)),
-        rows=[
-            [str(distinct), *(f"{growth[t]:.2f}" if t in growth else "" for t in positions)]
-            for distinct, growth in times.growth.items()
-        ],
-    )
-    lines = [f"{t}: {100 * off:.0f}%" for t, off in times.straightness.items()]
-    yield dim(f"largest deviation from a line in distinct experts, by positions: {', '.join(lines)}")
-
-
-def _turnings(turnings: list[Turning]) -> Table:
-    numbers = ("context", "batch", *(f"q = {q}" for q in _QUERIES), "1.5× at", "compute-bound at")
-    return Table(
-        title="Several queries per sequence, relative to one",
-        columns=[*left("attention"), *right(*numbers)],
-        rows=[_turning(turn) for turn in turnings],
-    )
-
-
-def _turning(turn: Turning) -> list[str]:
-    reached = "not reached" if turn.measured_turn is None else f"{turn.measured_turn:.1f}"
-    cells = [f"{turn.relative[q]:.2f}" if q in turn.relative else "" for q in _QUERIES]
-    return [turn.kind, f"{turn.context:,}", str(turn.batch), *cells, reached, f"{turn.predicted_turn:.1f}"]
 
 
 def _law(law: dict[str, Any]) -> list[str]:

@@ -19,28 +19,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import numpy as np
 from pydantic import BeforeValidator, Field
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import Block, Line, Table, bold, dim, left, right, warned
-from specmargin.answers.outputs_schema import FILE, OUTPUT, Outputs
+from specmargin.answers.outputs_schema import MeasurementOutputs
 from specmargin.answers.request_schema import Numbers, Request, Shown, parse_numbers
 from specmargin.answers.verb import Bars, no_bars, verb
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_model
 from specmargin.errors import InputError, needs_extra
-from specmargin.files import write_text
 from specmargin.measure.points import Surface
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
 from specmargin.measure.steps import Order, check_engine, measure_steps
-from specmargin.prices.measured_schema import EngineFields, as_text
 
 if TYPE_CHECKING:
     from specmargin.measure.price_file import Fitted
+    from specmargin.prices.measured_schema import EngineFields
 
 _LIST = Shown(metavar="LIST")
 _RESOLVED = 2.0  # high / low beyond which the steps hardly depend on the parameter
@@ -182,19 +180,12 @@ def _engine_args(flags: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-class MeasureVllmOutputs(Outputs):
-    output: Annotated[
-        Path, Field(description="Where to write the price file, FILE.json."), FILE.named("--output", "-o")
-    ]
-    force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False
-
-
 # --- verb ---
 
 
-@verb(MeasureVllmRequest, outputs=MeasureVllmOutputs)
+@verb(MeasureVllmRequest, outputs=MeasurementOutputs)
 def measure_vllm(
-    request: MeasureVllmRequest, *, outputs: MeasureVllmOutputs, bars: Bars = no_bars
+    request: MeasureVllmRequest, *, outputs: MeasurementOutputs, bars: Bars = no_bars
 ) -> MeasureVllmAnswer:
     architecture = find_model(request.model)
     order, log = request.order(architecture), outputs.output.with_suffix(".log")
@@ -246,9 +237,10 @@ class MeasureVllmAnswer(Answer[MeasureVllmRequest]):
     def table(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self.fitted.rows]
 
-    def written(self, outputs: Outputs) -> Self:
-        write_text(self.output, as_text(self.fitted.file), force=outputs.force)
-        return self
+    def file_text(self) -> str:
+        from specmargin.prices.measured_schema import as_text
+
+        return as_text(self.fitted.file)
 
     def blocks(self) -> Iterator[Block]:
         file = self.fitted.file
@@ -329,6 +321,8 @@ def _errors_table(fitted: Fitted) -> Table:
 
 
 def _errors_by_kind(fitted: Fitted) -> dict[str, dict[str, Any]]:
+    import numpy as np
+
     kinds = np.array([row["kind"] for row in fitted.rows])
     errors = {}
     for kind in [*dict.fromkeys(kinds.tolist()), "all"]:

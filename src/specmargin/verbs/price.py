@@ -73,8 +73,6 @@ class PriceAnswer(Answer[PriceRequest]):
         return [_line(line, added) for line, added in self.ledger.components]
 
     def values(self) -> dict[str, Any]:
-        from specmargin.decisions.unverified import round_json
-
         scenario, request, ledger, bound = self.scenario, self.request, self.ledger, self.ledger.bound
         drafted = () if ledger.drafting is None else ledger.drafting.components
         return {
@@ -94,7 +92,7 @@ class PriceAnswer(Answer[PriceRequest]):
                 "total_seconds": ledger.draft_seconds,
             },
             "round_seconds": ledger.round_seconds,
-            "unverified": None if bound is None else round_json(bound),
+            "unverified": None if bound is None else {"label": UNVERIFIED, **bound.values()},
             "prices": scenario.prices.name,
             "warnings": list(ledger.warnings),
             "sources": {name: str(source) for name, source in ledger.pricer.step_sources.items()},

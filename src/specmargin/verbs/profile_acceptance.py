@@ -9,18 +9,16 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-import numpy as np
 from pydantic import Field
 
-from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile, as_text
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Table, Verbatim, bold, dim, left, right
-from specmargin.answers.outputs_schema import FILE, Outputs
+from specmargin.answers.outputs_schema import FILE, FileOutputs, Outputs, PlotOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import AcceptanceError, ScenarioError, needs_extra
@@ -28,15 +26,16 @@ from specmargin.files import write_text
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
-    from specmargin.acceptance.calibration import CalibrationLine, Quality
+    from specmargin.acceptance.calibration import Quality
     from specmargin.acceptance.estimate import SurvivalEstimate
+    from specmargin.acceptance.schema import AcceptanceFile
     from specmargin.acceptance.temperatures import Temperatures
     from specmargin.answers.ladder_prices import LadderPrices
     from specmargin.show.figures.figure import Chart
 
 _ENDING = ".acceptance.json"
 _SAMPLED = 512  # rounds that a profile keeps
-_CALIBRATORS = ("raw", "isotonic", "logistic", "calibrated")
+_CALIBRATORS = ("raw", "calibrated")
 
 
 # --- request ---
@@ -80,7 +79,7 @@ class ProfileAcceptanceRequest(Request):
     ] = None
 
 
-class ProfileAcceptanceOutputs(Outputs):
+class ProfileAcceptanceOutputs(FileOutputs, PlotOutputs):
     output: Annotated[
         Path | None,
         Field(description=f"Where to write NAME{_ENDING}, for --acceptance."),
@@ -92,18 +91,6 @@ class ProfileAcceptanceOutputs(Outputs):
         FILE,
     ] = None
     plot: Annotated[Path | None, Field(description="Draw the ladder: FILE.png, .svg, .html or .json."), FILE] = None
-
-    @property
-    def name(self) -> str | None:
-        """Of the profile."""
-        return None if self.output is None else self.output.name.removesuffix(_ENDING)
-
-    def check(self) -> None:
-        super().check()
-        if self.plot is not None:
-            from specmargin.show.figures.files import check_target
-
-            check_target(self.plot, force=self.force)
 
 
 # --- verb ---
@@ -133,6 +120,7 @@ def profile_acceptance(
         rounds=rounds,
         temperatures=None if outputs.sts is None else fit_temperatures(rounds),
         temperatures_path=outputs.sts,
+        name=outputs.stem(_ENDING) or "profile",
         study=_study(rounds, prices if request.ladder else [], request.splits, progress),
     )
 
@@ -149,7 +137,7 @@ def _ladder_prices(names: Sequence[str]) -> list[LadderPrices]:
 
 def _study(rounds: Rounds, ladder_prices: Sequence[LadderPrices], splits: int, progress: Progress) -> dict[str, Any]:
     """Survival, calibration held out by request, and the ladder of policies, in the shape of the JSON."""
-    from specmargin.acceptance.calibration import Raw, calibration_lines, survival_of
+    from specmargin.acceptance.calibration import Raw, held_out_quality, survival_of
     from specmargin.acceptance.estimate import accepted_histogram, joint_table, survival_estimate
 
     confident = rounds.with_confidence()
@@ -169,7 +157,8 @@ def _study(rounds: Rounds, ladder_prices: Sequence[LadderPrices], splits: int, p
         study["calibrated_rounds"] = confident.count
         study["joint"] = joint_table(confident, survival_of(confident, Raw())).tolist()
         with progress("calibrating", 1):
-            study["calibration"] = [_line_json(line) for line in calibration_lines(confident, splits=splits)]
+            by_depth = held_out_quality(confident, splits=splits)
+            study["calibration"] = [_line_json(depth, qualities) for depth, qualities in by_depth.items()]
         study["ladder"] = _ladder(confident, ladder_prices, progress)
     return study
 
@@ -197,10 +186,9 @@ def _estimate_json(estimate: SurvivalEstimate) -> dict[str, Any]:
     }
 
 
-def _line_json(line: CalibrationLine) -> dict[str, Any]:
-    values: dict[str, Any] = {"depth": line.depth}
-    for name in _CALIBRATORS:
-        quality: Quality = getattr(line, name)
+def _line_json(depth: int, qualities: Mapping[str, Quality]) -> dict[str, Any]:
+    values: dict[str, Any] = {"depth": depth}
+    for name, quality in qualities.items():
         values |= {
             f"ece_{name}": quality.calibration_error,
             f"log_loss_{name}": quality.log_loss,
@@ -218,6 +206,7 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
     study: dict[str, Any]
     temperatures: Temperatures | None
     temperatures_path: Path | None
+    name: str  # of the profile
 
     schema: ClassVar[str] = "specmargin.profile-acceptance/1"
 
@@ -233,9 +222,12 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
     def values(self) -> dict[str, Any]:
         return self.study
 
-    def profile(self, name: str) -> AcceptanceFile:
+    def profile(self) -> AcceptanceFile:
         """Curves by category, the calibrator, and survivals of sampled rounds for the look-ahead."""
+        import numpy as np
+
         from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
+        from specmargin.acceptance.schema import AcceptanceFile, CalibratorFile, CategoryFile
 
         calibrator, sample, rounds = None, [], self.rounds
         confident = rounds.with_confidence()
@@ -246,7 +238,7 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
             sample = np.round(survival_of(confident, model)[spread], 4).tolist()
         return AcceptanceFile(
             schema="specmargin.acceptance/1",
-            name=name,
+            name=self.name,
             speculator=rounds.speculator,
             source=rounds.source,
             categories={key: CategoryFile(**value) for key, value in self.study["categories"].items()},
@@ -254,17 +246,15 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
             sample=sample,
         )
 
-    def written(self, outputs: Outputs) -> Self:
-        assert isinstance(outputs, ProfileAcceptanceOutputs)
-        if outputs.sts is not None and self.temperatures is not None:
-            write_text(outputs.sts, _temperatures_text(self.temperatures), force=outputs.force)
-        if outputs.output is not None and outputs.name is not None:
-            write_text(outputs.output, as_text(self.profile(outputs.name)), force=outputs.force)
-        if outputs.plot is not None:
-            from specmargin.show.figures.files import save
+    def file_text(self) -> str:
+        from specmargin.acceptance.schema import as_text
 
-            save(self.plot(), outputs.plot)
-        return self
+        return as_text(self.profile())
+
+    def written(self, outputs: Outputs) -> Self:
+        if self.temperatures is not None and self.temperatures_path is not None:
+            write_text(self.temperatures_path, _temperatures_text(self.temperatures), force=outputs.force)
+        return Answer.written(self, outputs)  # `super()` does not work in a class with slots
 
     def blocks(self) -> Iterator[Block]:
         yield bold(self.verdict)
@@ -309,16 +299,9 @@ class ProfileAcceptanceAnswer(Answer[ProfileAcceptanceRequest]):
     def chart(self) -> Chart:
         """The ladder of policies."""
         from specmargin.answers.ladder_prices import PRICE_TITLES, LadderPrices
-        from specmargin.policies.study.ladder import LadderRow
         from specmargin.show.figures.ladder import ladder_figure
 
-        rows = [
-            (
-                PRICE_TITLES[LadderPrices(row["prices"])],
-                LadderRow(**{key: value for key, value in row.items() if key != "prices"}),
-            )
-            for row in self.study["ladder"]
-        ]
+        rows = [row | {"prices": PRICE_TITLES[LadderPrices(row["prices"])]} for row in self.study["ladder"]]
         return ladder_figure(rows, source=f"Specmargin; {self.rounds.source}").chart()
 
 
@@ -364,7 +347,7 @@ def _metrics(request: ProfileAcceptanceRequest, address: str, outputs: ProfileAc
     from specmargin.live.engine_metrics import acceptance_of, read_engine
     from specmargin.live.server import Server
 
-    profile = acceptance_of(read_engine(Server.from_address(address)), outputs.name or "metrics")
+    profile = acceptance_of(read_engine(Server.from_address(address)), outputs.stem(_ENDING) or "metrics")
     return MetricsAnswer(request=request, profile=profile, output=outputs.output)
 
 
@@ -385,10 +368,10 @@ class MetricsAnswer(Answer[ProfileAcceptanceRequest]):
     def values(self) -> dict[str, Any]:
         return {name: value for name, value in self.profile.model_dump(by_alias=True).items() if name != "schema"}
 
-    def written(self, outputs: Outputs) -> Self:
-        if self.output is not None:
-            write_text(self.output, as_text(self.profile), force=outputs.force)
-        return self
+    def file_text(self) -> str:
+        from specmargin.acceptance.schema import as_text
+
+        return as_text(self.profile)
 
     def blocks(self) -> Iterator[Block]:
         curve = ", ".join(f"{share:.3f}" for share in self.profile.categories["all"].survival)

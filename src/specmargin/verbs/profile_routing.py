@@ -12,20 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right
-from specmargin.answers.outputs_schema import FILE, Outputs
+from specmargin.answers.outputs_schema import FILE, FileOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.catalog.lookup import find_model
 from specmargin.errors import ScenarioError, needs_extra
-from specmargin.files import write_text
 
 if TYPE_CHECKING:
     from specmargin.routing.capture import Capture
@@ -62,7 +61,7 @@ class ProfileRoutingRequest(Request):
     ] = None
 
 
-class ProfileRoutingOutputs(Outputs):
+class ProfileRoutingOutputs(FileOutputs):
     output: Annotated[
         Path | None, Field(description=f"Where to write NAME{_ENDING}."), FILE.named("--output", "-o")
     ] = None
@@ -80,15 +79,14 @@ def profile_routing(
         from specmargin.routing.capture_profile import build_profile
         from specmargin.routing.counts import count
 
-    output = None if outputs is None else outputs.output
+    outputs = outputs or ProfileRoutingOutputs()
     captures = open_captures(list(request.files))
     pool = _pool(captures[0], request)
     with progress("counting", sum(capture.positions for capture in captures)) as advance:
         counts = count(captures, experts=pool.experts, longest_run=request.longest_run, advance=advance)
-    name = "captured" if output is None else output.name.removesuffix(_ENDING)
     provenance = request.source or ", ".join(dict.fromkeys(capture.path.name for capture in captures))
-    profile = build_profile(counts, name=name, pool=pool, provenance=provenance)
-    return ProfileRoutingAnswer(request=request, profile=profile, output=output)
+    profile = build_profile(counts, name=outputs.stem(_ENDING) or "captured", pool=pool, provenance=provenance)
+    return ProfileRoutingAnswer(request=request, profile=profile, output=outputs.output)
 
 
 def _pool(capture: Capture, request: ProfileRoutingRequest) -> ExpertPool:
@@ -154,22 +152,20 @@ class ProfileRoutingAnswer(Answer[ProfileRoutingRequest]):
             "requests": category.requests,
             "depth": category.depth.model_dump(),
             "width": category.width.model_dump(),
-            "overlap_by_lag": np.mean(category.overlap_by_lag, axis=1).tolist() if category.overlap_by_lag else [],
+            "overlap_by_lag": [fmean(by_layer) for by_layer in category.overlap_by_lag],
             "independent_overlap": self._independent_overlap(name),
             "uniform_overlap": profile.experts_per_token**2 / profile.experts,
-            "decay": float(np.mean(category.decay_by_layer)),
+            "decay": fmean(category.decay_by_layer),
         }
 
     def _independent_overlap(self, name: str) -> float:
         """Mean number of experts that two independent tokens share: Σ p², averaged over layers."""
         return float((self.profile.category(name).popularity_by_layer_expert ** 2).sum(axis=1).mean())
 
-    def written(self, outputs: Outputs) -> Self:
-        if self.output is not None:
-            from specmargin.routing.schema import as_text
+    def file_text(self) -> str:
+        from specmargin.routing.schema import as_text
 
-            write_text(self.output, as_text(self.profile), force=outputs.force)
-        return self
+        return as_text(self.profile)
 
     def blocks(self) -> Iterator[Block]:
         yield bold(self.verdict)
@@ -191,6 +187,8 @@ class ProfileRoutingAnswer(Answer[ProfileRoutingRequest]):
         )
 
     def _distinct_cells(self, name: str) -> list[str]:
+        import numpy as np
+
         profile, category = self.profile, self.profile.categories[name]
         longest, share = profile.longest_run, profile.experts_per_token / profile.experts
         independent = float(profile.category(name).width_curve_by_layer(np.array([longest])).mean())
@@ -201,14 +199,14 @@ class ProfileRoutingAnswer(Answer[ProfileRoutingRequest]):
             f"{category.depth.mean[-1]:.2f} ± {category.depth.standard_error[-1]:.2f}",
             f"{independent:.2f}",
             f"{profile.experts * (1.0 - (1.0 - share) ** longest):.2f}",
-            f"{np.mean(category.decay_by_layer):.2f}",
+            f"{fmean(category.decay_by_layer):.2f}",
         ]
 
     def _shared(self) -> Table:
         k, lags = self.profile.experts_per_token, min(_LAGS_SHOWN, self.profile.longest_run - 1)
         rows = []
         for name, category in self.profile.categories.items():
-            overlaps = [*np.mean(category.overlap_by_lag, axis=1)[:lags], self._independent_overlap(name)]
+            overlaps = [*map(fmean, category.overlap_by_lag[:lags]), self._independent_overlap(name)]
             rows.append([name, *(f"{value / k:.1%}" for value in overlaps), f"{k / self.profile.experts:.1%}"])
         return Table(
             title="experts shared by two positions, fraction of k",

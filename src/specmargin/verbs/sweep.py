@@ -4,12 +4,11 @@ Each finished cell is written immediately; run the same command again to resume.
 
 A grid, as --example prints it:
 
-  base.scenario.model = "qwen3.6-35b-a3b"
-  base.scenario.gpu = "h200"
-  base.workload.requests = 50
-  base.workload.requests_per_second = 4
+  base.model = "qwen3.6-35b-a3b"
+  base.gpu = "h200"
+  base.requests = 50
   grid.policy = ["none", "fixed:2"]
-  grid."workload.requests_per_second" = [1, 4]
+  grid.qps = [1, 4]
   grid.seed = [0, 1]
 
 Examples:
@@ -21,22 +20,26 @@ Examples:
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Table, Verbatim, bold, left, right, warned
 from specmargin.answers.outputs_schema import FILE, OUTPUT, Outputs
-from specmargin.answers.request_schema import Request, Shown
+from specmargin.answers.request_schema import Request, Shown, read_request
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import InputError, ScenarioError, needs_extra
-from specmargin.files import STANDARD_INPUT, check_new, check_table, write_table
+from specmargin.files import STANDARD_INPUT, check_new, check_table, origin, read_toml, write_table
+from specmargin.schema import StrictModel, first_complaint
 from specmargin.verbs.simulate import flat
+from specmargin.verbs.simulate.request_schema import SimulateRequest
 from specmargin.words import duration
 
 if TYPE_CHECKING:
@@ -44,17 +47,39 @@ if TYPE_CHECKING:
     from specmargin.simulator.sweep import Runner, SweepCounts
 
 _SHOWN = 20  # rows on a terminal
+_MOST_CELLS = 1_000_000
 EXAMPLE = """\
-base.scenario.model = "qwen3.6-35b-a3b"
-base.scenario.gpu = "h200"
-base.workload.requests = 50
-base.workload.requests_per_second = 4
+base.model = "qwen3.6-35b-a3b"
+base.gpu = "h200"
+base.requests = 50
 grid.policy = ["none", "fixed:2"]
-grid."workload.requests_per_second" = [1, 4]
+grid.qps = [1, 4]
 grid.seed = [0, 1]"""
 
 
 # --- request ---
+
+
+class SweepFile(StrictModel):
+    """A base run and, under `grid`, lists of values for its keys: every combination is a cell."""
+
+    schema_: Literal["specmargin.sweep/2"] = Field(default="specmargin.sweep/2", alias="schema")
+    base: dict[str, Any]
+    grid: dict[str, list[Any]]
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> SweepFile:
+        for name, values in self.grid.items():
+            if not values:
+                raise ValueError(f"grid.{name} has no values")
+        count = math.prod(map(len, self.grid.values()))
+        if count > _MOST_CELLS:
+            raise ValueError(f"{count:,} cells exceed the limit of {_MOST_CELLS:,}")
+        return self
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        for cell in itertools.product(*self.grid.values()):
+            yield {"policy": "controller"} | self.base | dict(zip(self.grid, cell, strict=True))
 
 
 class SweepRequest(Request):
@@ -118,16 +143,28 @@ def swept(request: SweepRequest, *, outputs: SweepOutputs | None = None, progres
     with needs_extra("simulate"):
         import numba  # noqa: F401 (reported once here, not by every worker)
 
-        from specmargin.answers.simulation_schema import parse_sweep, read_sweep
         from specmargin.simulator import sweep as cells_on_disk
     output = _output(request, outputs)
-    grid, folder = request.grid, request.folder
-    runs = read_sweep(Path(grid)) if isinstance(grid, str) else parse_sweep(grid, "grid")
-    cells = cells_on_disk.make_cells([run.description() for run in runs], folder)
+    folder = request.folder
+    cells = cells_on_disk.make_cells(cells_of(request.grid), folder)
     with progress("cells", len(cells)) as advance:
         counts = cells_on_disk.sweep(cells, output, _runner(request), folder.resolve(), advance)
     finished = cells_on_disk.read_results(output)
     return SweepAnswer(request=request, output=output, counts=counts, cells=[finished[cell.key] for cell in cells])
+
+
+def cells_of(grid: str | dict[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of the grid's values: all options of the run, defaults included. They identify a cell."""
+    from specmargin.answers.stamp import used_options
+
+    source = origin(Path(grid)) if isinstance(grid, str) else "grid"
+    described = read_toml(Path(grid), ScenarioError) if isinstance(grid, str) else grid
+    try:
+        file = SweepFile.model_validate(described)
+    except ValueError as error:
+        raise ScenarioError(f"{source}: {first_complaint(error)}") from None
+    runs = (read_request(SimulateRequest, keys, source=source) for keys in file.combinations())
+    return [used_options(run.check_complete(source), None) for run in runs]
 
 
 def _output(request: SweepRequest, outputs: SweepOutputs | None) -> Path:
@@ -143,8 +180,8 @@ def _output(request: SweepRequest, outputs: SweepOutputs | None) -> Path:
 
 
 def _runner(request: SweepRequest) -> Runner:
-    from specmargin.answers.simulations import run_cell
     from specmargin.simulator.sweep import LocalRunner, RayRunner
+    from specmargin.verbs.simulate.serving import run_cell
 
     if request.ray is not None:
         return RayRunner(run=run_cell, address=request.ray, workers=request.workers)
@@ -160,7 +197,7 @@ class SweepAnswer(Answer[SweepRequest]):
     counts: SweepCounts
     cells: list[dict[str, Any]]  # with their results, in the grid's order
 
-    schema: ClassVar[str] = "specmargin.sweep-report/1"
+    schema: ClassVar[str] = "specmargin.sweep-report/2"
 
     @property
     def verdict(self) -> str:
@@ -226,19 +263,14 @@ def _flat_cell(cell: dict[str, Any]) -> dict[str, Any]:
     described = cell["cell"]
     return {
         "key": cell["key"],
-        "model": described["scenario"]["model"],
-        "gpu": described["scenario"]["gpu"],
-        "policy": described["policy"],
-        "requests_per_second": described["workload"]["requests_per_second"],
-        "users": described["workload"]["users"],
-        "seed": described["seed"],
+        **{name: described[name] for name in ("model", "gpu", "policy", "qps", "concurrency", "seed")},
         "error": cell.get("error"),
         **flat(cell.get("result", {})),
     }
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
-    load = f"{row['requests_per_second']:g}/s" if row["requests_per_second"] else f"{row['users'] or '-'}"
+    load = f"{row['qps']:g}/s" if row["qps"] else f"{row['concurrency'] or '-'}"
     head = [row["model"], row["gpu"], row["policy"], load, str(row["seed"])]
     if row["error"] is not None:
         return [*head, *["-"] * 4]
@@ -250,7 +282,7 @@ def _shown(row: dict[str, Any]) -> list[str]:
 def _point(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "policy": row["policy"],
-        "load": row["requests_per_second"] or row["users"] or 0,
+        "load": row["qps"] or row["concurrency"] or 0,
         "goodput_tokens_per_second": row["goodput_tokens_per_second"],
         "tpot_seconds": row["tpot_seconds_p50"],
     }

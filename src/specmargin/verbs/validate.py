@@ -13,7 +13,7 @@ Examples:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -27,10 +27,9 @@ from specmargin.answers.verb import verb
 from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
+    from specmargin.decisions.grid import Grid
     from specmargin.decisions.scenario import Scenario
-    from specmargin.prices.measured_schema import PriceFile
     from specmargin.show.figures.figure import Chart
-    from specmargin.validation.sources import CommonGrid, StepErrors
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 _DEPTH = 7
@@ -58,9 +57,10 @@ class ValidateRequest(Request):
 @verb(ValidateRequest, outputs=ChartOutputs)
 def validate(request: ValidateRequest) -> ValidateAnswer:
     from specmargin.catalog.prices import measured_file
+    from specmargin.decisions.pricer import Pricer
 
     with needs_extra("measure"):
-        from specmargin.validation.sources import common_grid, step_errors
+        from specmargin.validation.sources import step_points
     _check(request.prices)
     names = [*request.prices, *(["laws"] if len(request.prices) == 1 else [])]
     measured = {name: file for name in names if (file := measured_file(name)) is not None}
@@ -73,10 +73,9 @@ def validate(request: ValidateRequest) -> ValidateAnswer:
         request=request,
         model=model,
         names=names,
-        measured=measured,
-        scenarios=scenarios,
-        steps={name: step_errors(file, scenarios[name].architecture, scenarios) for name, file in measured.items()},
-        grid=common_grid(scenarios, _BATCHES, _DEPTH),
+        points={name: step_points(file, scenarios[name].architecture, scenarios) for name, file in measured.items()},
+        origins={name: f"{file.conditions['engine']}, {file.conditions['machine']}" for name, file in measured.items()},
+        grids={name: Pricer(scenario).grid(_BATCHES, _DEPTH) for name, scenario in scenarios.items()},
     )
 
 
@@ -115,10 +114,9 @@ def _scenario(model: str, gpu: str, prices: str) -> Scenario:
 class ValidateAnswer(Answer[ValidateRequest]):
     model: str
     names: Sequence[str]  # of the two sources
-    measured: Mapping[str, PriceFile]  # those that are measurements
-    scenarios: Mapping[str, Scenario]
-    steps: Mapping[str, list[StepErrors]]
-    grid: CommonGrid
+    points: Mapping[str, list[dict[str, Any]]]  # by measurement: its steps beside their prices
+    origins: Mapping[str, str]  # of the measurements
+    grids: Mapping[str, Grid]
 
     schema: ClassVar[str] = "specmargin.validate-sources/1"
 
@@ -126,24 +124,36 @@ class ValidateAnswer(Answer[ValidateRequest]):
     def verdict(self) -> str:
         return f"{self.model}: {' and '.join(self.names)} compared"
 
+    @property
+    def steps(self) -> dict[str, list[dict[str, Any]]]:
+        """Errors by measurement."""
+        from specmargin.validation.sources import step_errors
+
+        return {file: step_errors(points) for file, points in self.points.items()}
+
+    @property
+    def best_depth(self) -> dict[str, list[int]]:
+        """By source and batch."""
+        return {name: grid.goodput.argmax(axis=1).tolist() for name, grid in self.grids.items()}
+
     def table(self) -> list[dict[str, Any]]:
-        return [{"file": file, **asdict(line)} for file, lines in self.steps.items() for line in lines]
+        return [{"file": file, **line} for file, lines in self.steps.items() for line in lines]
 
     def values(self) -> dict[str, Any]:
-        grid = self.grid
         return {
-            "steps": {file: [asdict(line) for line in lines] for file, lines in self.steps.items()},
-            "batches": grid.batches.tolist(),
-            "depths": grid.depths.tolist(),
-            "step_seconds": {name: seconds.tolist() for name, seconds in grid.seconds.items()},
-            "best_depth": {name: best.tolist() for name, best in grid.best_depth.items()},
+            "steps": self.steps,
+            "batches": list(_BATCHES),
+            "depths": list(range(_DEPTH + 1)),
+            "step_seconds": {name: grid.verify_seconds.tolist() for name, grid in self.grids.items()},
+            "best_depth": self.best_depth,
         }
 
     def blocks(self) -> Iterator[Block]:
         for file, lines in self.steps.items():
             yield _errors(f"{self.model}, steps measured in {file}: median (worst) error", lines)
         first, second = self.names
-        ratio, best = self.grid.seconds[first] / self.grid.seconds[second], self.grid.best_depth
+        ratio = self.grids[first].verify_seconds / self.grids[second].verify_seconds
+        best = self.best_depth
         yield Table(
             title=f"Step time of {first} over {second}; best depth of each at acceptance 0.7, free drafter",
             columns=right("batch", *(f"depth {depth}" for depth in _SHOWN), f"{first} depth", f"{second} depth"),
@@ -154,24 +164,24 @@ class ValidateAnswer(Answer[ValidateRequest]):
                     str(best[first][index]),
                     str(best[second][index]),
                 ]
-                for index, batch in enumerate(self.grid.batches)
+                for index, batch in enumerate(_BATCHES)
             ],
         )
 
     def chart(self) -> Chart:
-        from specmargin.show.figures.measured import residual_figure
+        from specmargin.show.figures.validation import steps_figure
 
-        if not self.measured:
+        if not self.points:
             raise InputError("no measured steps to draw; name a file of `specmargin measure vllm`")
-        file = next(iter(self.measured))
-        return residual_figure(self.measured[file], self.scenarios[file].architecture, self.scenarios)
+        file, points = next(iter(self.points.items()))
+        return steps_figure(points, model=self.model, source=f"{file}: {self.origins[file]}").chart()
 
 
-def _errors(title: str, lines: Sequence[StepErrors]) -> Table:
+def _errors(title: str, lines: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
-    for kind in dict.fromkeys(line.kind for line in lines):
-        group = [line for line in lines if line.kind == kind]
-        cells = [f"{line.median_error:.1%} ({line.worst_error:.0%})" for line in group]
-        rows.append([kind, str(group[0].points), *cells])
-    sources = dict.fromkeys(line.source for line in lines)
+    for kind in dict.fromkeys(line["kind"] for line in lines):
+        group = [line for line in lines if line["kind"] == kind]
+        cells = [f"{line['median_error']:.1%} ({line['worst_error']:.0%})" for line in group]
+        rows.append([kind, str(group[0]["points"]), *cells])
+    sources = dict.fromkeys(line["source"] for line in lines)
     return Table(title=title, columns=[*left("steps"), *right("points", *sources)], rows=rows)

@@ -166,13 +166,15 @@ def _loops(report: SpeedupReport) -> Line:
     from specmargin.validation.speedups import loop_errors, source_median
 
     text = f"median of the sources' median errors {source_median(report):.1%}"
-    loops = loop_errors(report)
-    if loops is not None:
+    errors = loop_errors(report)
+    if errors is not None:
+        loops, rounds = errors
+        not_simulated = sum(row.point.of_whole_requests and row.loop is None for row in report.predicted)
         text += (
             f"; {loops.rows} rows of whole requests are predicted as a closed loop (plan --concurrency): median error "
             f"{loops.median_error:.1%}, bias {loops.bias:+.1%} (as rounds and prompts one after another "
-            f"{loops.round_median_error:.1%}); {loops.not_simulated} of unknown lengths, or that do not fit on the "
-            "assumed GPUs, as rounds"
+            f"{rounds.median_error:.1%}); {not_simulated} of unknown lengths, or that do not fit on the assumed GPUs, "
+            "as rounds"
         )
     return dim(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +15,11 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.live.gate_messages import Returned, expectation
 from specmargin.live.policy_maker import make_policy
-from specmargin.live.policy_schema import policy_text, read_policy
+from specmargin.live.policy_schema import parse_policy, policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.policy import Decision, Outcome
+from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import scenario_table
 
 FloatArray = npt.NDArray[np.float64]
@@ -32,7 +35,7 @@ class LiveController:
         self._controller = Controller(
             table=file.table.table,
             prior_survival=np.array(file.survival),
-            look_ahead=file.look_ahead.look_ahead if gate == "policy" and file.look_ahead is not None else None,
+            look_ahead=_look_ahead(policy) if gate == "policy" else None,
             settings=ControllerSettings(candidates=candidates, gated_by_workers=gate == "workers"),
         )
         self._decision = Decision(0)
@@ -79,7 +82,21 @@ class LiveController:
         }
 
 
+def _look_ahead(policy: Path) -> LookAhead:
+    """Recorded beside the policy file."""
+    recorded = json.loads(Path(str(policy).replace(".policy.", ".look_ahead.")).read_text(encoding="utf-8"))
+    arrays = {name: np.array(values) for name, values in recorded.items()}
+    return LookAhead(option_by_batch=np.ones((arrays["rate_by_batch"].size, 2)), **arrays)
+
+
 # --- policy files ---
+
+
+def look_ahead_of(policy: str, sample: FloatArray) -> str:
+    """For a gate that is part of the policy and stops no draft early."""
+    ahead = look_ahead(parse_policy(policy, "recorded").table.table, sample, early_stop=False)
+    names = ("depth_by_batch", "rate_by_batch", "next_acceptance")
+    return json.dumps({name: getattr(ahead, name).tolist() for name in names}) + "\n"
 
 
 def policy_of(drafter: str, sample: FloatArray, *, max_batch: int, max_depth: int) -> str:

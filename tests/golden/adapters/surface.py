@@ -20,7 +20,6 @@ import polars as pl
 from pydantic import BaseModel
 
 from specmargin.acceptance.schema import AcceptanceFile
-from specmargin.answers.simulation_schema import SimulationFile, SweepFile
 from specmargin.cli.main import run
 from specmargin.hardware.schema import DeviceTable
 from specmargin.live.board import FAULTS, Board
@@ -32,6 +31,8 @@ from specmargin.prices.kernels import store
 from specmargin.prices.measured_schema import PriceFile
 from specmargin.routing.schema import RoutingFile
 from specmargin.verbs import verb_names as names_of_verbs
+from specmargin.verbs.simulate.request_schema import SimulateRequest
+from specmargin.verbs.sweep import SweepFile
 from tests.conftest import ROOT
 from tests.unit.test_banks import bank as rounds_bank
 from tests.unit.test_engine_metrics import SGLANG
@@ -46,16 +47,14 @@ verb_names = tuple(dict.fromkeys(name.split()[0] for name in names_of_verbs()))
 _SIMULATED = ("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "20")
 _SWEPT = """
 [base]
-max_depth = 2
-[base.scenario]
 model = "qwen3.6-35b-a3b"
 gpu = "h200"
 prices = "datasheet"
-[base.workload]
+depth = 2
 requests = 8
-prompt = 200
-output = 20
-requests_per_second = 4
+isl = 200
+osl = 20
+qps = 4
 [grid]
 policy = ["none", "fixed:2"]
 """
@@ -155,9 +154,6 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "price": _of("price", *_MOE, "--batch", "8", "--depth", "3"),
     "coverage": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8"),
     "coverage --gpu": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8", "--gpu", "h200"),
-    "coverage --grouping": lambda folder: _answered(
-        "coverage", "reference-moe", "--grouping", str(routing_bank(folder / "bank", rounds=200))
-    ),
     "duel": _of("duel", *_MOE, "--batch", "8", "--alpha", "0.8"),
     "design": _of("design", *_MOE, "--batch", "8", "--experts", "128,256", "--experts-per-token", "8"),
     "profile routing": lambda folder: _answered(
@@ -250,7 +246,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "measured prices": PriceFile,
     "routing": RoutingFile,
     "acceptance": AcceptanceFile,
-    "simulation": SimulationFile,
+    "simulation": SimulateRequest,
     "sweep": SweepFile,
     "device": DeviceTable,
 }

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
-from specmargin.architecture.families.mixture import with_shared
+from specmargin.architecture.families.builder import LayerBuilder, Mixer, Reading, decoder, mtp_layers, routed
 from specmargin.architecture.precision import BF16
-from specmargin.architecture.types import Architecture, LatentAttention, Layer, Matrix, TokenSelection
+from specmargin.architecture.types import Architecture, LatentAttention, Layer, TokenSelection
 
 # GEMMs that run at the same time in a layer with an indexer.
 _STAGES = {
@@ -21,52 +20,24 @@ _STAGES = {
 }
 
 
-def deepseek_v3(reading: Reading) -> Architecture:
-    return _latent_stack(reading, "deepseek_v3")
-
-
-def deepseek_v32(reading: Reading) -> Architecture:
-    return _latent_stack(reading, "deepseek_v32", selects=True)
-
-
-def glm_moe_dsa(reading: Reading) -> Architecture:
-    return _latent_stack(reading, "glm_moe_dsa", selects=True)
-
-
-def glm4_moe_lite(reading: Reading) -> Architecture:
-    return _latent_stack(reading, "glm4_moe_lite")
-
-
-def _latent_stack(reading: Reading, family: str, *, selects: bool = False) -> Architecture:
+def latent(reading: Reading, *, selects: bool = False) -> Architecture:
+    """`selects`: an indexer chooses the tokens that a query reads (DSA)."""
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.layer_count()
-    kinds = config.kinds("mlp_layer_types", layers, ("dense", "sparse"), _mlp_kinds(config, layers))
-    indexers = config.kinds("indexer_types", layers, ("full", "shared"), ["full"] * layers)
+    layers = config.layer_count()
+    kinds = [*config.kinds("mlp_layer_types", layers, ("dense", "sparse"), _mlp_kinds(config, layers)), "sparse"]
+    indexers = [*config.kinds("indexer_types", layers, ("full", "shared"), ["full"] * layers), "full"]
 
-    def layer(make: LayerBuilder, *, routes: bool, owns_indexer: bool) -> Layer:
-        attention = _attention(config, selects=selects, owns_indexer=owns_indexer)
-        projections, vectors = latent_projections(make, config, attention)
-        return Layer(
-            attention=attention,
-            projections=projections,
-            dense=() if routes else make.gated_mlp("mlp", config.positive("intermediate_size")),
-            experts=with_shared(make, config, "n_routed_experts", name="mlp") if routes else None,
-            vector_parameters=2 * hidden + vectors,
-        )
+    def layer(make: LayerBuilder, index: int) -> Layer:
+        attention = latent_attention(config)
+        if selects:
+            selection = replace(token_selection(config), owns_indexer=indexers[index] == "full")
+            attention = replace(attention, selection=selection)
+        mixer = latent_mixer(make, config, attention)
+        if kinds[index] == "dense":
+            return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
+        return make.layer(mixer, routed(make, config, "n_routed_experts", shared="n_shared_experts"))
 
-    stack = [
-        layer(builder(reading, i, hidden), routes=kinds[i] == "sparse", owns_indexer=indexers[i] == "full")
-        for i in range(layers)
-    ]
-    mtp = config.integer("num_nextn_predict_layers", 0)
-    return model(
-        reading,
-        family=family,
-        hidden=hidden,
-        layers=stack,
-        tied_default=False,
-        draft_layers=[layer(mtp_builder(reading, hidden, index=layers), routes=True, owns_indexer=True)] if mtp else [],
-    )
+    return decoder(reading, layer, draft_layers=mtp_layers(config))
 
 
 def _mlp_kinds(config: Config, layers: int) -> list[str]:
@@ -77,35 +48,32 @@ def _mlp_kinds(config: Config, layers: int) -> list[str]:
     return ["sparse" if i >= first and i % every == 0 else "dense" for i in range(layers)]
 
 
-def _attention(config: Config, *, selects: bool, owns_indexer: bool) -> LatentAttention:
-    selection = None
-    if selects:
-        selection = TokenSelection(
-            index_heads=config.positive("index_n_heads"),
-            index_dim=config.positive("index_head_dim"),
-            top_k=config.positive("index_topk"),
-            owns_indexer=owns_indexer,
-        )
+def token_selection(config: Config) -> TokenSelection:
+    return TokenSelection(
+        index_heads=config.positive("index_n_heads"),
+        index_dim=config.positive("index_head_dim"),
+        top_k=config.positive("index_topk"),
+    )
+
+
+def latent_attention(config: Config) -> LatentAttention:
     return LatentAttention(
         heads=config.positive("num_attention_heads"),
         latent_dim=config.positive("kv_lora_rank"),
         rope_dim=config.positive("qk_rope_head_dim"),
         key_dim=config.positive("qk_nope_head_dim") + config.positive("qk_rope_head_dim"),
         value_dim=config.positive("v_head_dim"),
-        selection=selection,
     )
 
 
-def latent_projections(
-    make: LayerBuilder, config: Config, attention: LatentAttention
-) -> tuple[tuple[Matrix, ...], int]:
+def latent_mixer(make: LayerBuilder, config: Config, attention: LatentAttention) -> Mixer:
     """Down- and up-projections. kv_b is what the absorbed form multiplies queries and outputs by.
 
     The down-projections to the latents are replicated under tensor parallelism, the per-head ones are split. An indexer
     (DSA) runs beside them, on a parallel stream (SGLang and TensorRT-LLM); its weights are not quantised.
     """
     heads, latent, rope = attention.heads, attention.latent_dim, attention.rope_dim
-    nope, value = config.positive("qk_nope_head_dim"), config.positive("v_head_dim")
+    nope, value = config.positive("qk_nope_head_dim"), attention.value_dim
     rank = config.optional_integer("q_lora_rank")
     vectors = latent
     if rank is None:
@@ -133,4 +101,4 @@ def latent_projections(
             replace(matrix, stage=_STAGES.get(matrix.name.removeprefix("self_attn."), "")) for matrix in matrices
         ]
         vectors += 2 * selection.index_dim
-    return tuple(matrices), vectors
+    return Mixer(attention, tuple(matrices), vectors)

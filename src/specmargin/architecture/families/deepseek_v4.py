@@ -1,12 +1,20 @@
-"""DeepSeek V4: one shared KV head, a window and a compressed history, hyper-connections, hash-routed first layers."""
+"""DeepSeek V4: one shared KV head, a window and a compressed history, hyper-connections."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
-from specmargin.architecture.families.mixture import pool
+from specmargin.architecture.families.builder import (
+    MTP_MODULE,
+    LayerBuilder,
+    Mixer,
+    Reading,
+    decoder,
+    mtp_layers,
+    routed,
+)
+from specmargin.architecture.families.deepseek import token_selection
 from specmargin.architecture.precision import BF16, FP8, FP32, MXFP4
 from specmargin.architecture.types import (
     Architecture,
@@ -15,7 +23,6 @@ from specmargin.architecture.types import (
     Layer,
     Matrix,
     Split,
-    TokenSelection,
 )
 from specmargin.errors import ArchitectureError
 
@@ -24,23 +31,27 @@ def deepseek_v4(reading: Reading) -> Architecture:
     config = reading.config
     if config.text("expert_dtype", "") == "fp4" and reading.scheme.experts is None:  # --weights sets the experts too
         reading = replace(reading, scheme=replace(reading.scheme, experts=MXFP4))
-    hidden, layers = config.positive("hidden_size"), config.layer_count()
+    hidden, layers = reading.hidden, config.layer_count()
     ratios = config.per_layer("compress_ratios", layers)
     if not all(isinstance(ratio, int) and ratio >= 0 for ratio in ratios):
         raise ArchitectureError(f"{config.origin}: 'compress_ratios' must list whole numbers, got {ratios}")
-    hashed = config.integer("num_hash_layers", 0)
     streams = config.positive("hc_mult")
-    stack = [
-        _layer(builder(reading, i, hidden), config, ratio=ratios[i], hash_routed=i < hashed) for i in range(layers)
-    ]
-    mtp = [_layer(mtp_builder(reading, hidden), config, ratio=0, hash_routed=False)]
-    return model(
+    config.positive("n_shared_experts")  # every V4 has them: a missing key must not read as none
+
+    def layer(make: LayerBuilder, index: int) -> Layer:
+        mixer = _mixer(make, config, _attention(config, ratios[index] if index < layers else 0))
+        mixing = (2 + streams) * streams + 3  # base and scale of a hyper-connection
+        mixer = mixer._replace(
+            projections=(*mixer.projections, _hyper_connection("hc_attn", make.hidden, streams)),
+            vectors=mixer.vectors + 2 * mixing,
+        )
+        return make.layer(mixer, _experts(make, config, streams))
+
+    return decoder(
         reading,
-        family="deepseek_v4",
-        hidden=hidden,
-        layers=stack,
-        tied_default=False,
-        draft_layers=mtp if config.integer("num_nextn_predict_layers", 0) else [],
+        layer,
+        draft_layers=mtp_layers(config),
+        draft_module=MTP_MODULE,
         head_name="head",
         # The final norm, and the head that collapses the residual streams into one.
         vector_parameters=hidden + streams * streams * hidden + streams + 1,
@@ -49,41 +60,20 @@ def deepseek_v4(reading: Reading) -> Architecture:
     )
 
 
-def _layer(make: LayerBuilder, config: Config, *, ratio: int, hash_routed: bool) -> Layer:
-    hidden = make.hidden
-    attention = _attention(config, ratio)
-    projections, vectors = _projections(make, config, attention)
-    streams = config.positive("hc_mult")
-    mixing = (2 + streams) * streams + 3  # base and scale of a hyper-connection
-    return Layer(
-        attention=attention,
-        projections=(*projections, _hyper_connection("hc_attn", hidden, streams)),
-        experts=_experts(make, config, streams, hash_routed),
-        vector_parameters=2 * hidden + vectors + 2 * mixing,
-    )
-
-
 def _attention(config: Config, ratio: int) -> CompressedAttention:
     """Compress ratio 0: the window alone; 4: CSA, which selects; larger: HCA, which reads everything."""
-    selection = None
-    if 0 < ratio <= 4:
-        selection = TokenSelection(
-            index_heads=config.positive("index_n_heads"),
-            index_dim=config.positive("index_head_dim"),
-            top_k=config.positive("index_topk"),
-        )
     return CompressedAttention(
         heads=config.positive("num_attention_heads"),
         head_dim=config.positive("head_dim"),
         rope_dim=config.positive("qk_rope_head_dim"),
         window=config.positive("sliding_window"),
         ratio=ratio,
-        selection=selection,
+        selection=token_selection(config) if 0 < ratio <= 4 else None,
     )
 
 
-def _projections(make: LayerBuilder, config: Config, attention: CompressedAttention) -> tuple[tuple[Matrix, ...], int]:
-    """As engines run them (vLLM 0.24 to 0.32, models/deepseek_v4/attention.py).
+def _mixer(make: LayerBuilder, config: Config, attention: CompressedAttention) -> Mixer:
+    """The projections as engines run them (vLLM 0.24 to 0.32, models/deepseek_v4/attention.py).
 
     All GEMMs of the layer's input run at the same time, on parallel streams, and so do the two query projections.
     Compressors are one GEMM each. They and the indexer's weights are not quantised.
@@ -116,7 +106,7 @@ def _projections(make: LayerBuilder, config: Config, attention: CompressedAttent
             replace(make.whole("attn.indexer.weights_proj", index.index_heads), precision=BF16, stage="input"),
         ]
         vectors += attention.ratio * 2 * index.index_dim + index.index_dim
-    return tuple(matrices), vectors
+    return Mixer(attention, tuple(matrices), vectors)
 
 
 def _compressor(make: LayerBuilder, name: str, width: int) -> list[Matrix]:
@@ -124,16 +114,8 @@ def _compressor(make: LayerBuilder, name: str, width: int) -> list[Matrix]:
     return [replace(part, precision=BF16, stage="input") for part in parts]
 
 
-def _experts(make: LayerBuilder, config: Config, streams: int, hash_routed: bool) -> ExpertBlock:
-    intermediate, shared = config.positive("moe_intermediate_size"), config.positive("n_shared_experts")
-    block = make.experts(
-        pool(config, "n_routed_experts", shared=shared),
-        name="ffn.experts",
-        router="ffn.gate",
-        intermediate=intermediate,
-        shared=make.gated_mlp("ffn.shared_experts", shared * intermediate),
-        hash_routed=hash_routed,
-    )
+def _experts(make: LayerBuilder, config: Config, streams: int) -> ExpertBlock:
+    block = routed(make, config, "n_routed_experts", shared="n_shared_experts", module="ffn")
     return replace(block, router=(*block.router, _hyper_connection("hc_ffn", make.hidden, streams)))
 
 

@@ -9,22 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model
-from specmargin.architecture.families.deepseek import latent_projections
-from specmargin.architecture.families.mixture import pool
+from specmargin.architecture.families.builder import LayerBuilder, Mixer, Reading, decoder, routed
+from specmargin.architecture.families.deepseek import latent_attention, latent_mixer
 from specmargin.architecture.precision import FP32
-from specmargin.architecture.types import (
-    Architecture,
-    Attention,
-    ExpertBlock,
-    LatentAttention,
-    Layer,
-    LinearAttention,
-    Matrix,
-)
+from specmargin.architecture.types import Architecture, ExpertBlock, Layer, LinearAttention
 from specmargin.errors import ArchitectureError
-
-Mixer = tuple[Attention, tuple[Matrix, ...], int]
 
 
 def kimi_linear(reading: Reading) -> Architecture:
@@ -33,32 +22,21 @@ def kimi_linear(reading: Reading) -> Architecture:
         raise ArchitectureError(f"{config.origin}: of this family only Kimi-K3 is read (latent experts, residuals)")
     if config.integer("num_nextn_predict_layers", 0):
         raise ArchitectureError(f"{config.origin}: MTP layers of this family are not read yet")
-    hidden, layers = config.positive("hidden_size"), config.layer_count()
     linear = config.section("linear_attn_config")
     full = linear.layer_indices("full_attn_layers") or frozenset()  # counted from 1
+    first_routed = config.integer("first_k_dense_replace")
+    normed_latent = config.positive("routed_expert_hidden_size") if config.boolean("latent_moe_use_norm", False) else 0
 
-    def layer(index: int) -> Layer:
-        make = builder(reading, index, hidden)
-        attention, projections, vectors = _latent(make, config) if index + 1 in full else _delta(make, linear)
-        routes = index >= config.integer("first_k_dense_replace")
-        latent = config.positive("routed_expert_hidden_size") if config.boolean("latent_moe_use_norm", False) else 0
-        return Layer(
-            attention=attention,
-            projections=projections,
-            dense=() if routes else make.gated_mlp("mlp", config.positive("intermediate_size")),
-            experts=_experts(make, config) if routes else None,
-            # Two norms; for each of the two residuals a norm and a vector of scores.
-            vector_parameters=6 * hidden + vectors + (latent if routes else 0),
-        )
+    def layer(make: LayerBuilder, index: int) -> Layer:
+        mixer = _latent(make, config) if index + 1 in full else _delta(make, linear)
+        # Six vectors: two norms; for each of the two residuals a norm and a vector of scores.
+        if index < first_routed:
+            return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=6)
+        mixer = mixer._replace(vectors=mixer.vectors + normed_latent)
+        return make.layer(mixer, _experts(make, config), norms=6)
 
-    return model(
-        reading,
-        family="kimi_linear",
-        hidden=hidden,
-        layers=[layer(i) for i in range(layers)],
-        tied_default=False,
-        vector_parameters=3 * hidden,  # the final norm, and norm and scores of the last residual
-    )
+    # The final norm, and norm and scores of the last residual.
+    return decoder(reading, layer, vector_parameters=3 * reading.hidden)
 
 
 def _delta(make: LayerBuilder, linear: Config) -> Mixer:
@@ -84,42 +62,35 @@ def _delta(make: LayerBuilder, linear: Config) -> Mixer:
         # Per head: decay, read of k, rank-one update, read of q: about four passes over the state.
         flops_per_position=8.0 * heads * dim * dim,
     )
-    return attention, matrices, 3 * inner * kernel + inner + heads + dim
+    return Mixer(attention, matrices, 3 * inner * kernel + inner + heads + dim)
 
 
 def _latent(make: LayerBuilder, config: Config) -> Mixer:
     """MLA, with an output gate as wide as the heads' values."""
-    attention = LatentAttention(
-        heads=config.positive("num_attention_heads"),
-        latent_dim=config.positive("kv_lora_rank"),
-        rope_dim=config.positive("qk_rope_head_dim"),
-        key_dim=config.positive("qk_nope_head_dim") + config.positive("qk_rope_head_dim"),
-        value_dim=config.positive("v_head_dim"),
-    )
-    projections, vectors = latent_projections(make, config, attention)
-    if config.boolean("mla_use_output_gate", False):
-        width = attention.heads * attention.value_dim
-        projections = (*projections, make.columns("self_attn.g_proj", width, units=attention.heads))
-    return attention, projections, vectors
+    attention = latent_attention(config)
+    mixer = latent_mixer(make, config, attention)
+    if not config.boolean("mla_use_output_gate", False):
+        return mixer
+    gate = make.columns("self_attn.g_proj", attention.heads * attention.value_dim, units=attention.heads)
+    return mixer._replace(projections=(*mixer.projections, gate))
 
 
 def _experts(make: LayerBuilder, config: Config) -> ExpertBlock:
     """Routed experts in a latent space of their own, behind projections that every token takes."""
-    latent, intermediate = config.positive("routed_expert_hidden_size"), config.positive("moe_intermediate_size")
-    shared = config.integer("num_shared_experts", 0)
-    name = "block_sparse_moe"
-    return make.experts(
-        pool(config, "num_experts", shared=shared, per_token_key="num_experts_per_token"),
-        name=f"{name}.experts",
-        router=f"{name}.gate",
-        intermediate=intermediate,
-        shared=(
-            *(make.gated_mlp(f"{name}.shared_experts", shared * intermediate) if shared else ()),
-            # Never quantised: vLLM passes no quantisation to the projections of the latent space.
-            replace(make.whole(f"{name}.routed_expert_down_proj", latent), precision=make.scheme.base),
-            replace(
-                make.whole(f"{name}.routed_expert_up_proj", make.hidden, inputs=latent), precision=make.scheme.base
-            ),
-        ),
-        expert=make.expert(f"{name}.experts", intermediate, width=latent),
+    latent, name = config.positive("routed_expert_hidden_size"), "block_sparse_moe"
+    block = routed(
+        make,
+        config,
+        "num_experts",
+        per_token="num_experts_per_token",
+        shared="num_shared_experts",
+        module=name,
+        latent=latent,
     )
+    projections = (
+        make.whole(f"{name}.routed_expert_down_proj", latent),
+        make.whole(f"{name}.routed_expert_up_proj", make.hidden, inputs=latent),
+    )
+    # Never quantised: vLLM passes no quantisation to the projections of the latent space.
+    plain = (replace(matrix, precision=make.scheme.base) for matrix in projections)
+    return replace(block, always_on=(*block.always_on, *plain))

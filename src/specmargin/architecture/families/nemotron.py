@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
-from specmargin.architecture.families.mixture import pool
+from specmargin.architecture.families.builder import (
+    MTP_MODULE,
+    LayerBuilder,
+    Mixer,
+    Reading,
+    decoder,
+    mtp_layers,
+    pool,
+)
 from specmargin.architecture.precision import precision_of_dtype
 from specmargin.architecture.types import Architecture, ExpertBlock, GroupedAttention, Layer, LinearAttention
 from specmargin.errors import ArchitectureError
@@ -14,19 +21,16 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 def nemotron_h(reading: Reading) -> Architecture:
     config = reading.config
-    hidden = config.positive("hidden_size")
     kinds = _pattern(config, "layers_block_type", "hybrid_override_pattern")
     if not kinds:
         raise ArchitectureError(f"{config.origin}: needs 'layers_block_type' or 'hybrid_override_pattern'")
-    mtp = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern")
-    has_mtp = config.integer("num_nextn_predict_layers", 0) > 0
-    return model(
+    mtp = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern") if mtp_layers(config) else []
+    return decoder(
         reading,
-        family="nemotron_h",
-        hidden=hidden,
-        layers=[_layer(builder(reading, i, hidden), config, kind) for i, kind in enumerate(kinds)],
-        tied_default=False,
-        draft_layers=[_layer(mtp_builder(reading, hidden), config, kind) for kind in mtp] if has_mtp else [],
+        lambda make, index: _layer(make, config, [*kinds, *mtp][index]),
+        layers=len(kinds),
+        draft_layers=len(mtp),
+        draft_module=MTP_MODULE,
     )
 
 
@@ -77,11 +81,7 @@ def _mamba(make: LayerBuilder, config: Config) -> Layer:
         make.rows("mixer.out_proj", inner, units=heads),
     )
     convolution = channels * (kernel + config.boolean("use_conv_bias", True))
-    return Layer(
-        attention=attention,
-        projections=projections,
-        vector_parameters=make.hidden + convolution + 3 * heads + inner,
-    )
+    return make.layer(Mixer(attention, projections, convolution + 3 * heads + inner), (), norms=1)
 
 
 def _attention(make: LayerBuilder, config: Config) -> Layer:
@@ -92,17 +92,12 @@ def _attention(make: LayerBuilder, config: Config) -> Layer:
         key_dim=dim,
         value_dim=dim,
     )
-    return Layer(
-        attention=attention,
-        projections=make.grouped_projections(attention, name="mixer"),
-        vector_parameters=make.hidden,
-    )
+    return make.layer(make.grouped(attention, name="mixer"), (), norms=1)
 
 
 def _experts(make: LayerBuilder, config: Config) -> ExpertBlock:
     """Squared-ReLU experts (two matrices each), in a narrower latent space in the larger models."""
     latent = config.optional_integer("moe_latent_size")
-    intermediate = config.positive("moe_intermediate_size")
     always_on = make.plain_mlp("mixer.shared_experts", config.positive("moe_shared_expert_intermediate_size"))
     if latent:
         down = make.whole("mixer.fc1_latent_proj", latent)
@@ -110,9 +105,7 @@ def _experts(make: LayerBuilder, config: Config) -> ExpertBlock:
         always_on = (*always_on, down, up)
     return make.experts(
         pool(config, "n_routed_experts", shared=config.integer("n_shared_experts", 0)),
-        name="mixer.experts",
+        make.expert("mixer.experts", config.positive("moe_intermediate_size"), gated=False, width=latent),
         router="mixer.gate",
-        intermediate=intermediate,
         shared=always_on,
-        expert=make.expert("mixer.experts", intermediate, gated=False, width=latent),
     )

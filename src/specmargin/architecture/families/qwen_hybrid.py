@@ -1,62 +1,51 @@
-"""Qwen3-Next, Qwen3.5 and Qwen3.6: three GatedDeltaNet layers to each full-attention layer, dense or MoE."""
+"""Qwen3-Next, 3.5 and 3.6: three GatedDeltaNet layers to each full-attention layer, dense or MoE."""
 
 from __future__ import annotations
 
 from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, Reading, builder, model, mtp_builder
-from specmargin.architecture.families.dense import plain_attention
-from specmargin.architecture.families.mixture import pool
+from specmargin.architecture.families.builder import (
+    MTP_MODULE,
+    LayerBuilder,
+    Mixer,
+    Reading,
+    decoder,
+    mtp_layers,
+    plain_attention,
+    pool,
+)
+from specmargin.architecture.families.dense import every_nth
 from specmargin.architecture.precision import precision_of_dtype
-from specmargin.architecture.types import Architecture, Attention, ExpertBlock, Layer, LinearAttention, Matrix
+from specmargin.architecture.types import Architecture, ExpertBlock, Layer, LinearAttention
 
 
 def qwen3_next(reading: Reading) -> Architecture:
-    return _hybrid(reading, "qwen3_next", mtp=True)
-
-
-def qwen3_5_moe(reading: Reading) -> Architecture:
-    return _hybrid(reading, "qwen3_5_moe", mtp=reading.config.integer("mtp_num_hidden_layers", 0) > 0)
+    """Its checkpoints have an MTP layer that the configuration does not mention."""
+    return _hybrid(reading, draft_layers=1)
 
 
 def qwen3_5(reading: Reading) -> Architecture:
-    return _hybrid(reading, "qwen3_5", mtp=reading.config.integer("mtp_num_hidden_layers", 0) > 0)
+    return _hybrid(reading, draft_layers=mtp_layers(reading.config, "mtp_num_hidden_layers"))
 
 
-def _hybrid(reading: Reading, family: str, *, mtp: bool) -> Architecture:
+def _hybrid(reading: Reading, *, draft_layers: int) -> Architecture:
     config = reading.config
-    hidden, layers = config.positive("hidden_size"), config.layer_count()
-    every = config.positive("full_attention_interval", 4)
-    default = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
+    layers = config.layer_count()
+    default = every_nth(config.positive("full_attention_interval", 4), layers, "linear_attention")
     kinds = config.kinds("layer_types", layers, ("linear_attention", "full_attention"), default)
 
-    def layer(make: LayerBuilder, *, linear: bool) -> Layer:
-        attention, projections, vectors = (_delta_net if linear else _full_attention)(make, config)
-        experts = _experts(make, config) if config.has("num_experts") else None
-        return Layer(
-            attention=attention,
-            projections=projections,
-            dense=() if experts else make.gated_mlp("mlp", config.positive("intermediate_size")),
-            experts=experts,
-            vector_parameters=2 * hidden + vectors,
-        )
+    def layer(make: LayerBuilder, index: int) -> Layer:
+        linear = index < layers and kinds[index] == "linear_attention"
+        mixer = _delta_net(make, config) if linear else _full_attention(make, config)
+        if config.has("num_experts"):
+            return make.layer(mixer, _experts(make, config))
+        return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
 
-    return model(
-        reading,
-        family=family,
-        hidden=hidden,
-        layers=[layer(builder(reading, i, hidden), linear=kinds[i] == "linear_attention") for i in range(layers)],
-        tied_default=False,
-        draft_layers=[layer(mtp_builder(reading, hidden), linear=False)] if mtp else [],
-    )
-
-
-Mixer = tuple[Attention, tuple[Matrix, ...], int]
+    return decoder(reading, layer, draft_layers=draft_layers, draft_module=MTP_MODULE)
 
 
 def _full_attention(make: LayerBuilder, config: Config) -> Mixer:
     attention = plain_attention(config)
-    gated = config.boolean("attn_output_gate", True)
-    return attention, make.grouped_projections(attention, gated=gated), 2 * attention.key_dim
+    return make.grouped(attention, gated=config.boolean("attn_output_gate", True), vectors=2 * attention.key_dim)
 
 
 def _delta_net(make: LayerBuilder, config: Config) -> Mixer:
@@ -83,15 +72,14 @@ def _delta_net(make: LayerBuilder, config: Config) -> Mixer:
         # Per head: decay, read of k, rank-one update, read of q: about four passes over the state.
         flops_per_position=8.0 * value_heads * key_dim * value_dim,
     )
-    return attention, matrices, channels * kernel + 2 * value_heads + value_dim
+    return Mixer(attention, matrices, channels * kernel + 2 * value_heads + value_dim)
 
 
 def _experts(make: LayerBuilder, config: Config) -> ExpertBlock:
-    shared = config.positive("shared_expert_intermediate_size")
+    shared = make.gated_mlp("mlp.shared_expert", config.positive("shared_expert_intermediate_size"))
     return make.experts(
         pool(config, "num_experts", shared=1),
-        name="mlp.experts",
+        make.expert("mlp.experts", config.positive("moe_intermediate_size")),
         router="mlp.gate",
-        intermediate=config.positive("moe_intermediate_size"),
-        shared=(*make.gated_mlp("mlp.shared_expert", shared), make.router("mlp.shared_expert_gate", 1)),
+        shared=(*shared, make.router("mlp.shared_expert_gate", 1)),
     )

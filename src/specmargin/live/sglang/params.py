@@ -82,7 +82,10 @@ def _start(path: Path, own_steps: list[int]) -> SglangRounds | None:
         _tell(rounds.description)
         return rounds
     logger.error("Specmargin: %s. SGLang's own parameters decide.", problem)
-    _report_fault(engine, board)
+    with suppress(Exception):
+        from specmargin.live.board import report_failed_start  # noqa: PLC0415
+
+        report_failed_start(board, engine)
     return None
 
 
@@ -104,12 +107,3 @@ def _metrics() -> tuple[str, Path | None]:
         return str(parallel.dp_rank or 0), board_folder() if parallel.tp_rank == 0 else None
     except Exception:  # ranks are not known
         return "0", None
-
-
-def _report_fault(engine: str, board: Path | None) -> None:
-    """Count the configuration fault in the metrics."""
-    with suppress(Exception):
-        from specmargin.live.board import write_fault_board  # noqa: PLC0415
-
-        if board is not None:
-            write_fault_board(board / f"engine-{engine}.board", "configuration")

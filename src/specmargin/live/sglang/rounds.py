@@ -34,7 +34,6 @@ from specmargin.live.sglang.names import KEY
 #: The others are for vLLM: SGLang shows neither requests nor confidences, and its ranks share no clock.
 SETTINGS = ("mode", "policy", "schedule", "candidates", "faults_in_a_row", "log_seconds")
 _IN_FLIGHT = 16  # rounds, at most
-_LOG_ROUNDS = 64  # between checks whether a log line is due
 
 
 @dataclass(kw_only=True)
@@ -45,7 +44,6 @@ class SglangRounds:
     deepest_by_batch: Sequence[int]  # that the policy plans CUDA graphs for
     fingerprint: str  # of all that decisions depend on beside outcomes
     _in_flight: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_IN_FLIGHT))  # batch, depth
-    _learned: int = 0
 
     @property
     def decides(self) -> bool:
@@ -66,7 +64,6 @@ class SglangRounds:
         return depth
 
     def _decide(self, batch: int) -> int | None:
-        self.driver.begin()
         depth = self.driver.draft_depth([""] * batch)  # requests have no names here
         if depth is not None and depth not in self.steps:
             raise EngineError(f"depth {depth} was chosen, but SGLang prepared only {_listed(self.steps)}")
@@ -83,9 +80,7 @@ class SglangRounds:
             return
         verified, taken = np.full(len(accepted), depth), np.array(accepted, dtype=np.int64)
         self.driver.done(StepDone.of(verified, taken, prompt_tokens=0, seconds=math.nan), depth)
-        self._learned += 1
-        if self._learned % _LOG_ROUNDS == 0:
-            self.narrator.look(time.monotonic())
+        self.narrator.look(time.monotonic())
 
     def _depth_of(self, batch: int) -> int | None:
         """Rounds before it never came back: nothing is learned from them."""

@@ -6,27 +6,27 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import vllm
 from prometheus_client import REGISTRY
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from specmargin.errors import EngineError
-from specmargin.live.board import write_fault_board
+from specmargin.files import read_json
+from specmargin.live.board import report_failed_start
 from specmargin.live.metrics import BoardCollector, show_with_multiprocess
 from specmargin.live.release import reason
-from specmargin.live.settings_schema import Mode, Settings, read_settings, read_settings_file
+from specmargin.live.settings_schema import Mode, Settings, read_settings
 from specmargin.live.vllm.check import check_engine
-from specmargin.live.vllm.gate.choice import add_gate, refusal_of_configuration, remove_gate
-from specmargin.live.vllm.graphs import add_depth_table, depth_note, remove_depth_table
+from specmargin.live.vllm.gate.choice import refusal_of_configuration, wants_gate
+from specmargin.live.vllm.graphs import FLAG, add_depth_table, depth_note
+from specmargin.live.vllm.log import logger
 from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
 
-logger = init_logger("vllm.specmargin")
 _BOARDS = "SPECMARGIN_BOARDS"  # set by the parent for the API servers that it starts
 
 
@@ -41,29 +41,32 @@ def configure(config: Any) -> None:
         _uninstall(config)
 
 
-def request(args: Any) -> list[Callable[[Any], None]]:
-    """Before vLLM builds its configuration from these `EngineArgs`: what was added to them, as functions that remove
-    it, the least needed first."""
+def wishes(args: Any) -> Iterator[tuple[dict[str, Any], Callable[[Any], bool]]]:
+    """What Specmargin would like for `speculative_config` before vLLM builds its configuration from these `EngineArgs`,
+    the most first, and whether vLLM would refuse that later: a gate, and CUDA graphs for every depth."""
     check_version(vllm.__version__)
-    added: list[Callable[[Any], None]] = []
-    settings = _settings(args)
-    if add_gate(args, settings, _log):
-        added.append(remove_gate)
-    if add_depth_table(args, settings, _log):
-        added.append(remove_depth_table)
-    return added
+    settings, given = _settings(args), args.speculative_config
+    gated = wants_gate(args, settings, _log)
+    for speculative in [{**given, FLAG: True}, given] if gated else [given]:
+        with_table = add_depth_table(speculative, args, settings, _log)
+        if with_table is not given:
+            yield with_table, _refuses_gate if speculative is not given else _refuses_nothing
 
 
-def gate_refused(config: Any) -> bool:
-    """Whether vLLM would refuse the gate that was requested for this configuration; the log says why."""
+def _refuses_nothing(_: Any) -> bool:
+    return False
+
+
+def _refuses_gate(config: Any) -> bool:
+    """The log says why."""
     try:
         capability = current_platform.get_device_capability()
-        reason = refusal_of_configuration(config, None if capability is None else capability.major)
+        refusal = refusal_of_configuration(config, None if capability is None else capability.major)
     except Exception:  # vLLM decides when it loads the model
         return False
-    if reason is not None:
-        _log(f"drafts are not gated on the GPU: {reason}")
-    return reason is not None
+    if refusal is not None:
+        _log(f"drafts are not gated on the GPU: {refusal}")
+    return refusal is not None
 
 
 def _log(text: str) -> None:
@@ -81,7 +84,7 @@ def _settings(config: Any) -> Settings:
             "--scheduler-cls names Specmargin, but nothing configures it: give --additional-config "
             f'\'{{"{KEY}": {{"mode": "observe"}}}}\' or set {VARIABLE}'
         )
-    return read_settings(read_settings_file(Path(file)), file)
+    return read_settings(read_json(Path(file), EngineError), file)
 
 
 def _install(config: Any, settings: Settings) -> None:
@@ -105,8 +108,8 @@ def _uninstall(config: Any) -> None:
     """Remove the scheduler, and count the configuration fault in the metrics."""
     if config.scheduler_config.scheduler_cls in (SCHEDULER, ASYNC_SCHEDULER):
         config.scheduler_config.scheduler_cls = None
-    with suppress(OSError):
-        write_fault_board(_board_folder(config.parallel_config) / "engine-0.board", "configuration")
+    with suppress(Exception):
+        report_failed_start(_board_folder(config.parallel_config))
 
 
 def _board_folder(parallel: Any) -> Path:

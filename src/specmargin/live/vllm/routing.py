@@ -16,60 +16,35 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
-from vllm.logger import init_logger
 from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from specmargin.live.capture import Identity, PartWriter, drain
+from specmargin.live.hooks import around
 from specmargin.live.sequences import LiveRequest
-from specmargin.live.settings_schema import CaptureSettings, read_settings
-from specmargin.live.vllm.identity import bank_identity
-from specmargin.live.vllm.names import KEY
+from specmargin.live.settings_schema import CaptureSettings
+from specmargin.live.vllm.engine_config import bank_identity, engine_settings
+from specmargin.live.vllm.log import attempt, logger
 
-logger = init_logger("vllm.specmargin")
 _MAX_QUEUED_BYTES = 64e6
-_ATTRIBUTE = "_specmargin_routing"
+_TAP, _SCHEDULED = "_specmargin_routing", "_specmargin_scheduled"  # attributes of a model runner
 _Block = tuple[npt.NDArray[np.unsignedinteger[Any]], str, int, int, int]  # experts, category, prompt, round, accepted
 
 
 class RoutingTap:
     """Hooked into one model runner. Experts are recorded while the target runs, and read after sampling."""
 
-    def __init__(self, runner: Any, settings: CaptureSettings) -> None:
-        routers = [
-            m.router for m in runner.get_model().modules() if hasattr(getattr(m, "router", None), "set_capture_fn")
-        ]
+    def __init__(self, routers: list[Any], settings: CaptureSettings, identity: Identity) -> None:
         self._experts_by_layer: list[torch.Tensor | None] = [None] * len(routers)
         for layer, router in enumerate(routers):
             router.set_capture_fn(functools.partial(self._record, layer))
         self._requests: dict[str, LiveRequest] = {}
         self._blocks: deque[_Block] = deque()
         self._bytes = 0
-        self._identity = bank_identity(runner.vllm_config)
+        self._identity = identity
         self._writer = PartWriter(
             settings, kind="routing", collect=self._collect, fault=self._fault, pending=lambda: len(self._blocks) * 32
         )
-
-    @staticmethod
-    def install(runner_class: Any) -> None:
-        """Wrap the two calls of a step. The first call creates the runner's tap."""
-        execute, sample = runner_class.execute_model, runner_class.sample_tokens
-
-        @functools.wraps(execute)
-        def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            tap = _find_tap(self)
-            if tap is not None:
-                tap.begin()
-            output = execute(self, scheduler_output, *args, **kwargs)
-            self._specmargin_scheduled = scheduler_output if tap is not None else None
-            return tap.end(self, output) if tap is not None else output
-
-        @functools.wraps(sample)
-        def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
-            output = sample(self, *args, **kwargs)
-            tap = getattr(self, _ATTRIBUTE, None)
-            return tap.end(self, output) if isinstance(tap, RoutingTap) else output
-
-        runner_class.execute_model, runner_class.sample_tokens = execute_model, sample_tokens
 
     # --- steps ---
 
@@ -79,19 +54,8 @@ class RoutingTap:
     def _record(self, layer: int, experts: torch.Tensor) -> None:
         self._experts_by_layer[layer] = experts
 
-    def end(self, runner: Any, output: Any) -> Any:
-        """After sampling, when accepted tokens are known. A failure leaves the output unchanged."""
-        scheduled = getattr(runner, "_specmargin_scheduled", None)
-        if scheduled is None or not isinstance(output, ModelRunnerOutput):
-            return output
-        runner._specmargin_scheduled = None
-        try:
-            self._read(scheduled, output)
-        except Exception as error:  # the output is valid without routing
-            logger.warning_once("Specmargin: routing cannot be read (%s: %s).", type(error).__name__, error)
-        return output
-
-    def _read(self, scheduled: Any, output: ModelRunnerOutput) -> None:
+    def read(self, scheduled: Any, output: ModelRunnerOutput) -> None:
+        """After sampling, when accepted tokens are known."""
         for new in scheduled.scheduled_new_reqs:
             arguments = None if new.sampling_params is None else new.sampling_params.extra_args
             self._requests[new.req_id] = LiveRequest.of(new.req_id, arguments)
@@ -136,29 +100,43 @@ class RoutingTap:
         logger.warning_once("Specmargin: routing capture failed (%s).", detail)
 
 
-def _find_tap(runner: Any) -> RoutingTap | None:
-    tap: RoutingTap | bool | None = getattr(runner, _ATTRIBUTE, None)
-    if tap is None:
-        try:
-            tap = _make_tap(runner)
-        except Exception as error:
-            logger.warning_once("Specmargin: routing is not captured (%s).", error)
-            tap = False
-        setattr(runner, _ATTRIBUTE, tap)
-    return tap if isinstance(tap, RoutingTap) else None
+@around(GPUModelRunner, "execute_model")
+def _recorded(execute: Any, runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    if not hasattr(runner, _TAP):
+        setattr(runner, _TAP, attempt("routing is not captured", None, _tap, runner))
+    tap: RoutingTap | None = getattr(runner, _TAP)
+    if tap is not None:
+        tap.begin()
+    output = execute(runner, scheduler_output, *args, **kwargs)
+    setattr(runner, _SCHEDULED, scheduler_output if tap is not None else None)
+    return _read(runner, output)
 
 
-def _make_tap(runner: Any) -> RoutingTap | bool:
-    """The tap, or False if there is nothing to capture."""
-    settings = read_settings(runner.vllm_config.additional_config[KEY], KEY).capture
+@around(GPUModelRunner, "sample_tokens")
+def _sampled(sample: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    return _read(runner, sample(runner, *args, **kwargs))
+
+
+def _read(runner: Any, output: Any) -> Any:
+    """Whichever of the two calls returns the step's output; without routing it is as valid."""
+    scheduled = getattr(runner, _SCHEDULED, None)
+    if scheduled is not None and isinstance(output, ModelRunnerOutput):
+        setattr(runner, _SCHEDULED, None)
+        attempt("routing cannot be read", None, getattr(runner, _TAP).read, scheduled, output)
+    return output
+
+
+def _tap(runner: Any) -> RoutingTap | None:
+    """None if there is nothing to capture."""
+    settings = engine_settings(runner.vllm_config).capture
     if settings is None or not settings.routing:
-        return False
+        return None
     graphs = runner.vllm_config.compilation_config.cudagraph_mode
     if graphs is not None and graphs.name != "NONE":
         logger.warning_once("Specmargin: routing is not captured under CUDA graphs; start with --enforce-eager.")
-        return False
-    tap = RoutingTap(runner, settings)
-    return tap if tap._experts_by_layer else False
+        return None
+    routers = [m.router for m in runner.get_model().modules() if hasattr(getattr(m, "router", None), "set_capture_fn")]
+    return RoutingTap(routers, settings, bank_identity(runner.vllm_config)) if routers else None
 
 
 def _mean_distinct(experts: npt.NDArray[Any]) -> float:
@@ -174,11 +152,7 @@ def _meta(blocks: list[_Block], identity: Identity) -> pl.DataFrame:
     number, rounds, accepted = (np.array([block[i] for block in blocks], dtype=np.int64) for i in (2, 3, 4))
     return pl.DataFrame(
         {
-            **identity.columns(rows),
-            "category": [blocks[i][1] for i in block_index],
-            "prompt_idx": number[block_index],
-            "turn": np.zeros(rows, dtype=np.int16),
-            "round_idx": rounds[block_index].astype(np.int32),
+            **identity.keys([blocks[i][1] for i in block_index], number[block_index], rounds[block_index]),
             "routing_idx": np.arange(rows, dtype=np.int64),
             "routing_block_idx": block_index.astype(np.int32),
             "request_idx": number[block_index],

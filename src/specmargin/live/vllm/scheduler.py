@@ -13,26 +13,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
-from specmargin.live.board import write_fault_board
+from specmargin.live.board import report_failed_start
 from specmargin.live.driver import Driver
 from specmargin.live.driver_builder import build_driver
 from specmargin.live.gate_messages import ORDER
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
-from specmargin.live.settings_schema import GateKind, Mode, Settings, read_settings
+from specmargin.live.settings_schema import GateKind, Mode, Settings
+from specmargin.live.vllm.engine_config import bank_identity, engine_settings
 from specmargin.live.vllm.graphs import FLAG
-from specmargin.live.vllm.identity import bank_identity
+from specmargin.live.vllm.log import logger
 from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.outcomes import step_done
-
-logger = init_logger("vllm.specmargin")
-_LOG_STEPS = 8  # between checks whether a log line is due
 
 
 class _Decisions:
@@ -43,27 +40,21 @@ class _Decisions:
     _narrator: Narrator | None = None
     _last_done: float = math.nan  # end of the last step; NaN while idle
     _started: float = math.nan
-    _steps: int = 0
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         try:
             self._start()
         except Exception as error:  # the engine must start
             self._driver = None
             logger.error("Specmargin: %s. The engine runs with the plug-in disabled.", error)
-            self._report_fault()
-
-    def _report_fault(self: Any) -> None:
-        """Count the configuration fault in the metrics."""
-        with suppress(Exception):
-            folder = self.vllm_config.additional_config[KEY]["board"]
-            rank = self.vllm_config.parallel_config.data_parallel_index
-            write_fault_board(Path(folder) / f"engine-{rank}.board", "configuration")
+            with suppress(Exception):
+                folder = Path(self.vllm_config.additional_config[KEY]["board"])
+                report_failed_start(folder, str(self.vllm_config.parallel_config.data_parallel_index))
 
     def _start(self: Any) -> None:
         config = self.vllm_config
-        settings = read_settings(config.additional_config[KEY], f"additional_config['{KEY}']")
+        settings = engine_settings(config)
         if config.speculative_config is None or self.num_spec_tokens == 0:
             logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
             return
@@ -112,13 +103,9 @@ class _Decisions:
         driver = self._driver
         if driver is not None:
             self._started = time.perf_counter()
-            driver.guard.call("verify decision", None, self._before_schedule, driver)
+            if driver.limits_requests:
+                driver.guard.call("verify decision", None, self._truncate_drafts, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
-
-    def _before_schedule(self: Any, driver: Driver) -> None:
-        driver.begin()
-        if driver.limits_requests:
-            self._truncate_drafts(driver)
 
     def _truncate_drafts(self: Any, driver: Driver) -> None:
         decoding = [request for request in self.running if not request.is_prefill_chunk]
@@ -186,9 +173,8 @@ class _Decisions:
         driver.done(step, scheduled.num_spec_tokens_to_schedule)
         if not self.running:
             driver.settle()
-        self._steps += 1
-        if self._narrator is not None and self._steps % _LOG_STEPS == 0:
-            driver.guard.call("outcome", None, self._narrator.look, now)
+        if self._narrator is not None:
+            self._narrator.look(now)
 
     def shutdown(self: Any) -> None:
         for driver in (self._driver, self._disabled):

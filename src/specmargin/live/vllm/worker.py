@@ -8,21 +8,22 @@ its logits are read, and the confidence is returned with the draft tokens as one
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from vllm.logger import init_logger
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from specmargin.live.hooks import around
+from specmargin.live.vllm import routing  # noqa: F401  # importing it installs its hooks
+from specmargin.live.vllm.engine_config import engine_settings
 from specmargin.live.vllm.graphs import TABLE
-from specmargin.live.vllm.names import KEY
-from specmargin.live.vllm.routing import RoutingTap
+from specmargin.live.vllm.log import attempt, logger
 
-logger = init_logger("vllm.specmargin")
 _TAP = "_specmargin_tap"
 
 
@@ -82,79 +83,24 @@ def _as_array(confidence: torch.Tensor) -> npt.NDArray[np.float32]:
     return np.asarray(confidence.clamp(0.0, 1.0).cpu().numpy(), dtype=np.float32)  # rounding may leave 1 + 1e-7
 
 
-def _install() -> None:
-    """Wrap vLLM's model runner, once per process, to return confidences with the drafts."""
-    take, execute = GPUModelRunner.take_draft_token_ids, GPUModelRunner.execute_model
-    if hasattr(take, "specmargin"):
-        return
-
-    @functools.wraps(execute)
-    def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hasattr(self, _TAP):
-            _attach_tap(self)
-        return execute(self, *args, **kwargs)
-
-    @functools.wraps(take)
-    def take_draft_token_ids(self: Any) -> DraftTokenIds | None:
-        drafts = take(self)
-        try:
-            return _with_confidence(self, drafts)
-        except Exception as error:  # drafts without confidence are still valid
-            logger.warning_once("Specmargin: drafts have no confidence (%s).", error)
-            return drafts
-
-    take_draft_token_ids.specmargin = True  # type: ignore[attr-defined]
-    GPUModelRunner.take_draft_token_ids, GPUModelRunner.execute_model = take_draft_token_ids, execute_model
-    RoutingTap.install(GPUModelRunner)
+@around(GPUModelRunner, "execute_model")
+def _tapped(execute: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    if not hasattr(runner, _TAP):
+        setattr(runner, _TAP, attempt("the drafter's confidence cannot be read", None, _tap, runner))
+    return execute(runner, *args, **kwargs)
 
 
-def _report_graphs() -> None:
-    """Log what the CUDA graphs of all depths take, in vLLM's second runner."""
-    try:
-        from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner  # noqa: PLC0415  # not everywhere
-    except Exception:
-        return
-    capture = SecondRunner.capture_model
-    if hasattr(capture, "specmargin"):
-        return
-
-    @functools.wraps(capture)
-    def capture_model(self: Any, *args: Any, **kwargs: Any) -> Any:
-        taken = capture(self, *args, **kwargs)
-        try:
-            table = getattr(self.vllm_config.speculative_config, TABLE, None) or ()
-            depths = sorted({entry[2] for entry in table})
-            if depths and isinstance(taken, int) and taken > 0:
-                logger.info("Specmargin: CUDA graphs for depths %s take %.2f GiB.", depths, taken / (1 << 30))
-        except Exception as error:
-            logger.warning_once("Specmargin: the size of the CUDA graphs is not known (%s).", error)
-        return taken
-
-    capture_model.specmargin = True  # type: ignore[attr-defined]
-    SecondRunner.capture_model = capture_model
+@around(GPUModelRunner, "take_draft_token_ids")
+def _confident(take: Any, runner: Any) -> DraftTokenIds | None:
+    drafts: DraftTokenIds | None = take(runner)
+    return attempt("drafts have no confidence", drafts, _with_confidence, runner, drafts)
 
 
-def _install_gate() -> None:
-    """The gate of vLLM's second runner. Without it the server runs with depth control only."""
-    try:
-        from specmargin.live.vllm.gate import installation  # noqa: PLC0415  # the second runner is not everywhere
-
-        installation.install()
-    except Exception as error:
-        logger.warning_once("Specmargin: drafts are not gated on the GPU (%s).", error)
-
-
-def _attach_tap(runner: Any) -> None:
-    """Set the runner's tap before the first step; None if the drafter has no logits or rounds are not captured."""
-    tap = None
-    try:
-        settings = runner.vllm_config.additional_config.get(KEY) or {}
-        drafter = getattr(runner, "drafter", None)
-        if settings.get("capture") and hasattr(getattr(drafter, "model", None), "compute_logits"):
-            tap = ConfidenceTap(drafter)
-    except Exception as error:  # an unknown drafter
-        logger.warning_once("Specmargin: the drafter's confidence cannot be read (%s).", error)
-    setattr(runner, _TAP, tap)
+def _tap(runner: Any) -> ConfidenceTap | None:
+    """None if the drafter has no logits or rounds are not captured."""
+    drafter = getattr(runner, "drafter", None)
+    readable = hasattr(getattr(drafter, "model", None), "compute_logits")
+    return ConfidenceTap(drafter) if readable and engine_settings(runner.vllm_config).capture else None
 
 
 def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds | None:
@@ -168,6 +114,30 @@ def _with_confidence(runner: Any, drafts: DraftTokenIds | None) -> DraftTokenIds
     return ConfidentDraftTokenIds(drafts.req_ids, drafts.draft_token_ids, tap.take(len(drafts.req_ids), depth))
 
 
-_install()
-_report_graphs()
-_install_gate()
+# --- the second model runner, which not every release has ---
+
+
+def _report_graphs() -> None:
+    """Log what the CUDA graphs of all depths take."""
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner  # noqa: PLC0415
+
+    @around(SecondRunner, "capture_model")
+    def reported(capture: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        taken = capture(runner, *args, **kwargs)
+        attempt("the size of the CUDA graphs is not known", None, _log_graphs, runner, taken)
+        return taken
+
+
+def _log_graphs(runner: Any, taken: object) -> None:
+    depths = sorted({entry[2] for entry in getattr(runner.vllm_config.speculative_config, TABLE, None) or ()})
+    if depths and isinstance(taken, int) and taken > 0:
+        logger.info("Specmargin: CUDA graphs for depths %s take %.2f GiB.", depths, taken / (1 << 30))
+
+
+def _install_gate() -> None:
+    from specmargin.live.vllm.gate import installation, returns  # noqa: PLC0415, F401  # importing them installs them
+
+
+with suppress(Exception):
+    _report_graphs()
+attempt("drafts are not gated on the GPU, only their depth is controlled", None, _install_gate)

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from specmargin.architecture.types import GroupedAttention, LatentAttention
+from specmargin.architecture.types import GroupedAttention
 from specmargin.errors import InputError
 from specmargin.measure.gpu import kernels
-from specmargin.measure.gpu.shapes import ExpertShape, Shapes
+from specmargin.measure.gpu.shapes import ExpertShape, Shapes, key_of
 from specmargin.measure.nvidia_smi import nvidia_smi
 
 _DEVICE = "cuda"
@@ -78,26 +78,6 @@ class Bench:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
-
-
-def key_of(row: Record) -> str:
-    """Identifies a row, to skip it when resuming."""
-    return " ".join(str(row[name]) for name in _KEYS if name in row)
-
-
-_KEYS = (
-    "operation",
-    "positions",
-    "distinct",
-    "outputs",
-    "inputs",
-    "batch",
-    "context",
-    "queries",
-    "backend",
-    "graphs",
-    "when",
-)
 
 
 def check_gpu() -> None:
@@ -215,7 +195,7 @@ def matrices(bench: Bench, shapes: Sequence[tuple[int, int]]) -> Iterator[Record
 _CONTEXTS_AND_BATCHES = ((1024, 1), (1024, 32), (8192, 1), (8192, 16), (65536, 1), (65536, 4))
 
 
-def grouped_attention(bench: Bench, a: GroupedAttention) -> Iterator[Record]:
+def attention(bench: Bench, a: GroupedAttention) -> Iterator[Record]:
     """Several queries per sequence, through every backend of PyTorch; the law uses the fastest."""
     query = _random(2, a.heads, 3, a.key_dim)
     key, value = _random(2, a.kv_heads, 300, a.key_dim), _random(2, a.kv_heads, 300, a.value_dim)
@@ -237,22 +217,6 @@ def grouped_attention(bench: Bench, a: GroupedAttention) -> Iterator[Record]:
                 yield from bench.timed("attention", make, batch=batch, context=context, queries=run, backend=name)
 
 
-def latent_attention(bench: Bench, a: LatentAttention) -> Iterator[Record]:
-    dim = a.latent_dim + a.rope_dim
-    query, cache = _random(2, a.heads * 2, dim), _random(2, 300, dim)
-    reference = kernels.products(query.double(), cache.double(), cache.double()[..., : a.latent_dim])
-    yield _checked("latent attention", kernels.latent(query, cache, a.latent_dim), reference)
-    for context, batch in _CONTEXTS_AND_BATCHES:
-        caches = [_random(batch, context, dim) for _ in range(_sets(2.0 * batch * context * dim))]
-        for run in _QUERIES:
-
-            def make(batch: int = batch, run: int = run, caches: Any = caches) -> Work:
-                query = _random(batch, a.heads * run, dim)
-                return lambda turn: kernels.latent(query, caches[turn % len(caches)], a.latent_dim)
-
-            yield from bench.timed("latent", make, batch=batch, context=context, queries=run)
-
-
 def everything(bench: Bench, shapes: Shapes) -> Iterator[Record]:
     """All records, in order; ceilings and clocks before and after, to detect throttling."""
     check_gpu()
@@ -262,6 +226,6 @@ def everything(bench: Bench, shapes: Shapes) -> Iterator[Record]:
     if shapes.experts is not None:
         yield from experts(bench, shapes.experts)
     yield from matrices(bench, (*shapes.matrices, shapes.head))
-    yield from grouped_attention(bench, shapes.attention)
-    yield from latent_attention(bench, shapes.latent)
+    if shapes.attention is not None:
+        yield from attention(bench, shapes.attention)
     yield from ceilings(bench, "after")

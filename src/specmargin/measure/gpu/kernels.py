@@ -161,12 +161,6 @@ GROUPED: dict[str, Attend] = {
 }
 
 
-def latent(query: torch.Tensor, cache: torch.Tensor, latent_dim: int) -> torch.Tensor:
-    """Absorbed MLA: all heads and queries of a sequence, (B, heads · q, 576), against its latent, (B, context, 576)."""
-    scores = torch.bmm(query, cache.transpose(1, 2)) * query.shape[-1] ** -0.5
-    return torch.bmm(torch.softmax(scores, dim=-1), cache[..., :latent_dim])
-
-
 def reference_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     group = query.shape[1] // key.shape[1]
     key, value = (t.double().repeat_interleave(group, dim=1) for t in (key, value))

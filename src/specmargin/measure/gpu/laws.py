@@ -1,4 +1,4 @@
-"""Laws fitted to kernel times of a bare GPU, and what the times imply for verification."""
+"""Laws fitted to kernel times of a bare GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from specmargin.architecture.types import LatentAttention
+from specmargin.architecture.types import GroupedAttention
 from specmargin.errors import InputError
-from specmargin.measure.gpu.shapes import ExpertShape, Shapes
+from specmargin.measure.gpu.shapes import POINT, ExpertShape, Shapes, key_of
 from specmargin.prices.kernels.fit import Samples, fit
 from specmargin.prices.kernels.kinds import expert_variant, grouped_variant, shape_key
 from specmargin.prices.kernels.law import Evidence, Law, Terms
@@ -42,8 +42,9 @@ def laws_file(rows: Sequence[Row], shapes: Shapes, gpu: str, conditions: Mapping
         variant = expert_variant(kernel, spread=False, plain=False)
         laws.append(_entry(gpu, "experts", variant, _expert_law(rows, shapes.experts, limit, source)))
     laws.append(_entry(gpu, "gemm", "", _gemm_law(rows, limit, source)))
-    variant = grouped_variant(shapes.attention, "bf16")
-    laws.append(_entry(gpu, "attention", variant, _attention_law(rows, shapes, limit, source)))
+    if shapes.attention is not None:
+        variant = grouped_variant(shapes.attention, "bf16")
+        laws.append(_entry(gpu, "attention", variant, _attention_law(rows, shapes.attention, limit, source)))
     return {
         "schema": "specmargin.laws/1",
         "source": source,
@@ -74,13 +75,10 @@ def fastest_rows(rows: Sequence[Row], operation: str) -> list[Row]:
     for row in rows:
         if row["operation"] != operation:
             continue
-        point = tuple(row.get(name) for name in ("positions", "distinct", "outputs", "inputs", *_ATTENTION_KEYS))
+        point = tuple(row.get(name) for name in POINT)
         if point not in best or row["seconds"] < best[point]["seconds"]:
             best[point] = row
     return list(best.values())
-
-
-_ATTENTION_KEYS = ("batch", "context", "queries")
 
 
 def _column(rows: Sequence[Row], name: str) -> FloatArray:
@@ -109,11 +107,10 @@ def _gemm_law(rows: Sequence[Row], limit: float, source: str) -> Law:
     return _law(gemm_rows, terms, limit, source, judged=positions <= 256)
 
 
-def _attention_law(rows: Sequence[Row], shapes: Shapes, limit: float, source: str) -> Law:
+def _attention_law(rows: Sequence[Row], a: GroupedAttention, limit: float, source: str) -> Law:
     """Rows with several queries per sequence are fitted too; the law has no term for them."""
     attention_rows = fastest_rows(rows, "attention")
-    a = shapes.attention
-    batch, context, queries = (_column(attention_rows, name) for name in _ATTENTION_KEYS)
+    batch, context, queries = (_column(attention_rows, name) for name in ("batch", "context", "queries"))
     terms = attention_terms(
         sequences=batch,
         tokens=batch * context,
@@ -153,96 +150,6 @@ def _law(rows: Sequence[Row], terms: Terms, limit: float, source: str, *, judged
     return fit(samples, evidence)
 
 
-# --- several queries, distinct experts ---
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turning:
-    """Time of several queries relative to one, and where attention turns from memory-bound to compute-bound."""
-
-    kind: str  # grouped or latent
-    context: int
-    batch: int
-    relative: dict[int, float]  # by queries
-    measured_turn: float | None  # queries at which the time is 1.5 times that of one; None: not reached
-    predicted_turn: float  # queries at which the products take as long as reading the KV cache
-
-
-def turnings(rows: Sequence[Row], shapes: Shapes) -> list[Turning]:
-    ridge = matrix_rate(rows) / copy_bandwidth(rows)
-    intensity = {"attention": _grouped_intensity(shapes), "latent": _latent_intensity(shapes.latent)}
-    result = []
-    for operation, kind in (("attention", "grouped"), ("latent", "latent")):
-        seconds_by_point: dict[tuple[int, int], dict[int, float]] = {}
-        for row in fastest_rows(rows, operation):
-            seconds_by_point.setdefault((row["context"], row["batch"]), {})[row["queries"]] = row["seconds"]
-        for (context, batch), times in seconds_by_point.items():
-            relative = {q: seconds / times[1] for q, seconds in sorted(times.items())}
-            result.append(
-                Turning(
-                    kind=kind,
-                    context=context,
-                    batch=batch,
-                    relative=relative,
-                    measured_turn=_queries_at(relative, 1.5),
-                    predicted_turn=ridge / intensity[operation],
-                )
-            )
-    return result
-
-
-def _grouped_intensity(shapes: Shapes) -> float:
-    """Operations per byte of KV cache, for one query."""
-    a = shapes.attention
-    return 2.0 * a.heads / (a.kv_heads * 2.0)
-
-
-def _latent_intensity(a: LatentAttention) -> float:
-    return 2.0 * a.heads * (2 * a.latent_dim + a.rope_dim) / (2.0 * (a.latent_dim + a.rope_dim))
-
-
-def _queries_at(relative: Mapping[int, float], level: float) -> float | None:
-    """Queries at which the relative time reaches `level`, interpolated in their logarithm; None if it does not."""
-    queries, values = np.log(list(relative)), np.array(list(relative.values()))
-    above = np.flatnonzero(values >= level)
-    if not above.size:
-        return None
-    index = int(above[0])
-    if index == 0:
-        return 1.0
-    share = (level - values[index - 1]) / (values[index] - values[index - 1])
-    return float(np.exp(queries[index - 1] + share * (queries[index] - queries[index - 1])))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertTimes:
-    """Growth with positions at equal distinct experts; linearity in distinct experts at equal positions."""
-
-    growth: dict[int, dict[int, float]]  # distinct experts -> positions -> time relative to the fewest positions
-    straightness: dict[int, float]  # positions -> worst deviation from a straight line in distinct experts, relative
-    bytes_per_second: dict[int, float]  # positions -> expert bytes per second, from the slope of that line
-
-
-def expert_times(rows: Sequence[Row], shape: ExpertShape) -> ExpertTimes:
-    times: dict[int, dict[int, float]] = {}
-    for row in fastest_rows(rows, "experts"):
-        times.setdefault(row["distinct"], {})[row["positions"]] = row["seconds"]
-    growth = {
-        d: {t: s / min(by_positions.values()) for t, s in sorted(by_positions.items())}
-        for d, by_positions in sorted(times.items())
-    }
-    straightness, rate = {}, {}
-    for positions in sorted({t for by_positions in times.values() for t in by_positions}):
-        line = [(d, by_positions[positions]) for d, by_positions in sorted(times.items()) if positions in by_positions]
-        if len(line) < 4:
-            continue
-        distinct, seconds = (np.array(column) for column in zip(*line, strict=True))
-        slope, start = np.polyfit(distinct, seconds, 1)
-        straightness[positions] = float(np.max(np.abs((start + slope * distinct) / seconds - 1.0)))
-        rate[positions] = 6.0 * shape.hidden * shape.intermediate / float(slope)
-    return ExpertTimes(growth=growth, straightness=straightness, bytes_per_second=rate)
-
-
 # --- the report ---
 
 
@@ -254,8 +161,6 @@ class KernelReport:
     bytes_per_second: float
     operations_per_second: float
     launch_seconds: dict[bool, float]  # inside a graph, and without one
-    experts: ExpertTimes | None
-    turnings: list[Turning]
     unsteady: list[str]  # timings whose spread is above 10%
     failures: list[str]
 
@@ -266,7 +171,7 @@ _UNSTEADY = 0.1
 def kernel_report(records: Sequence[Row], shapes: Shapes, gpu: str) -> KernelReport:
     rows = [row for row in records if row.get("record") == "row"]
     machines = [row for row in records if row.get("record") == "gpu"]
-    if not machines or not any(row["operation"] == "latent" for row in rows):
+    if not machines or not any(row.get("when") == "after" for row in rows):  # the last that is timed
         raise InputError("not enough kernels were timed for laws; run the same command again to continue")
     clocks = {f"clocks {row['when']}": row["clocks"] for row in records if row.get("record") == "clocks"}
     conditions = {name: value for name, value in machines[-1].items() if name != "record"} | clocks
@@ -275,13 +180,6 @@ def kernel_report(records: Sequence[Row], shapes: Shapes, gpu: str) -> KernelRep
         bytes_per_second=copy_bandwidth(rows),
         operations_per_second=matrix_rate(rows),
         launch_seconds={row["graphs"]: row["seconds"] for row in rows if row["operation"] == "launch"},
-        experts=None if shapes.experts is None else expert_times(rows, shapes.experts),
-        turnings=turnings(rows, shapes),
-        unsteady=[_row_name(row) for row in rows if row["spread"] > _UNSTEADY],
-        failures=[f"{_row_name(row)}: {row['error']}" for row in records if row.get("record") == "failure"],
+        unsteady=[key_of(row) for row in rows if row["spread"] > _UNSTEADY],
+        failures=[f"{key_of(row)}: {row['error']}" for row in records if row.get("record") == "failure"],
     )
-
-
-def _row_name(row: Row) -> str:
-    keys = ("positions", "distinct", "outputs", "inputs", *_ATTENTION_KEYS, "backend", "graphs", "when")
-    return ", ".join([str(row["operation"]), *(f"{name} {row[name]}" for name in keys if name in row)])

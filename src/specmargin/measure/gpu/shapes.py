@@ -1,10 +1,12 @@
-"""The shapes that are timed: the model's own, or typical ones for the attention kind that it lacks."""
+"""The shapes of a model that are timed, and what tells one timing from another."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from specmargin.architecture.types import Architecture, GroupedAttention, LatentAttention, Split
+from specmargin.architecture.types import Architecture, GroupedAttention, Split
 from specmargin.errors import InputError
 
 
@@ -22,25 +24,17 @@ class Shapes:
     experts: ExpertShape | None
     matrices: tuple[tuple[int, int], ...]  # outputs and inputs of the dense products, each once
     head: tuple[int, int]
-    attention: GroupedAttention
-    latent: LatentAttention
-
-
-_LATENT = LatentAttention(heads=128, latent_dim=512, rope_dim=64)  # DeepSeek V3's
+    attention: GroupedAttention | None  # of its first layers that have it
 
 
 def shapes_of(model: Architecture) -> Shapes:
-    grouped = [a for g in model.groups if isinstance(a := g.layer.attention, GroupedAttention)]
-    latent = [a for g in model.groups if isinstance(a := g.layer.attention, LatentAttention)]
-    if not grouped and not latent:
-        raise InputError(f"{model.name} has neither grouped nor latent attention; `measure gpu` times those two")
+    grouped = (a for g in model.groups if isinstance(a := g.layer.attention, GroupedAttention))
     return Shapes(
         model=model.name,
         experts=_experts(model),
         matrices=tuple(dict.fromkeys(_matrices(model))),
         head=(model.lm_head.outputs, model.lm_head.inputs),
-        attention=grouped[0] if grouped else GroupedAttention(heads=32, kv_heads=4, key_dim=128, value_dim=128),
-        latent=latent[0] if latent else _LATENT,
+        attention=next(grouped, None),
     )
 
 
@@ -67,3 +61,13 @@ def _matrices(model: Architecture) -> list[tuple[int, int]]:
             shapes.append((sum(m.outputs for m in joined if m.fused == joined[0].fused), joined[0].inputs))
         shapes += [(m.outputs, m.inputs) for m in parts if not m.fused or m.split is Split.ROWS]
     return shapes
+
+
+#: What a timing varies, and which of several timings of one point it is.
+POINT = ("positions", "distinct", "outputs", "inputs", "batch", "context", "queries")
+KEYS = (*POINT, "backend", "graphs", "when")
+
+
+def key_of(row: Mapping[str, Any]) -> str:
+    """Names a timing, to skip it when a measurement is resumed, and in reports."""
+    return ", ".join([str(row["operation"]), *(f"{name} {row[name]}" for name in KEYS if name in row)])

@@ -23,6 +23,7 @@ import numpy as np
 
 from specmargin.measure.nvidia_smi import nvidia_smi
 from specmargin.measure.points import other_scheduling
+from specmargin.measure.records import Records
 from specmargin.measure.vllm.forced import CLASS_PATH, WANTED
 from specmargin.measure.vllm.hooks import DraftClock, ExpertCounter, GraphMode
 from specmargin.measure.vllm.versions import check_version
@@ -39,7 +40,7 @@ class Probe:
         self.job = job
         self.clock = time.process_time if job["clock"] == "cpu" else time.perf_counter
         self.random = np.random.default_rng(job["seed"])
-        self.counter = ExpertCounter() if job["count"] else None
+        self.counter = ExpertCounter() if job["counts"] else None
         self.engine = _engine(job, self.counter)
         self.core = self.engine.engine_core.engine_core
         self.runner = _runner(self.core)
@@ -50,7 +51,7 @@ class Probe:
         self.draft = DraftClock(self.runner, self.clock) if timed else None
         self.vocabulary = int(self.engine.model_config.get_vocab_size())
         self.largest = int(self.engine.model_config.max_model_len)
-        self.prompts: list[list[int]] = job.get("prompts") or []
+        self.prompts: list[list[int]] = job["prompts"]
         self._requests_added = 0
         self._context = 0
         self._started = self._core_seconds = 0.0
@@ -319,43 +320,36 @@ def _clocks() -> dict[str, str]:
 
 def main(path: str) -> int:
     job = json.loads(Path(path).read_text(encoding="utf-8"))
-    out = Path(job["out"])
+    records = Records(path=Path(job["out"]))
 
-    def append(record: dict[str, Any]) -> None:
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+    def failed(error: str, *, final: bool) -> None:
+        records.append({"record": "failure", "run": job["name"], "error": error, "final": final})
 
     try:
         import vllm  # noqa: PLC0415
 
         problem = check_version(vllm.__version__)
         if problem:
-            append({"record": "failure", "run": job["name"], "error": problem, "final": True})
+            failed(problem, final=True)
             return 2
         probe = Probe(job)
-        append(_engine_record(probe))
+        records.append(_engine_record(probe))
         problem = other_scheduling(job["scheduling"], is_async=probe.is_async, runner=type(probe.runner).__module__)
         if problem:
-            append({"record": "failure", "run": job["name"], "error": problem, "final": False})
+            failed(problem, final=False)
             return 0
         for row in probe.run():
-            append(row)
-        if torch_has_gpu():
-            append({"record": "clocks", "run": job["name"], **_clocks()})
-        append({"record": "done", "run": job["name"]})
+            records.append(row)
+        if _gpu()["gpu"]:
+            records.append({"record": "clocks", "run": job["name"], **_clocks()})
+        records.append({"record": "done", "run": job["name"]})
     except ModuleNotFoundError as error:
-        append({"record": "failure", "run": job["name"], "error": f"{error.name} is not installed", "final": True})
+        failed(f"{error.name} is not installed", final=True)
         return 2
     except Exception as error:  # whatever an engine raises ends only this run
-        append({"record": "failure", "run": job["name"], "error": _one_line(error), "final": False})
+        failed(_one_line(error), final=False)
         raise
     return 0
-
-
-def torch_has_gpu() -> bool:
-    import torch  # noqa: PLC0415
-
-    return bool(torch.cuda.is_available())
 
 
 def _one_line(error: Exception) -> str:

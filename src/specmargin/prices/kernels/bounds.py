@@ -15,7 +15,7 @@ import numpy as np
 from specmargin.architecture.precision import BF16, PRECISIONS, Precision
 from specmargin.architecture.types import LinearAttention, Matrix
 from specmargin.prices.kernels.kinds import DTYPES, attention_kind
-from specmargin.prices.kernels.sheets import Sheet
+from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction, Sheet
 from specmargin.prices.kernels.terms import fused, gemm_shape
 from specmargin.prices.work import Module
 from specmargin.step import FloatArray, Step
@@ -87,9 +87,7 @@ class ModuleBounds:
     load: Callable[[], Mapping[tuple[str, str], ModuleTimes]]
     _cache: dict[object, tuple[Sheet | None, str]] = field(default_factory=dict)
 
-    def scale(
-        self, engines: tuple[str, ...], shape: ModuleShape, step: Step, predict: Prediction
-    ) -> tuple[FloatArray, str]:
+    def correction(self, engines: tuple[str, ...], shape: ModuleShape, step: Step, predict: Prediction) -> Correction:
         """Measured over predicted time, at most 1, and whose rows say so; the first engine's that has any.
 
         By number of sequences, as rows have one query each; several queries take the same correction.
@@ -99,9 +97,9 @@ class ModuleBounds:
             self._cache[key] = self._sheet(engines, shape, predict)
         sheet, label = self._cache[key]
         if sheet is None:
-            return np.ones(()), ""
+            return NO_CORRECTION
         context = step.total(step.context_by_class) / np.maximum(step.sequences, 1e-9)
-        return np.exp(sheet.interpolate(step.sequences, context)), label
+        return Correction(factor=np.exp(sheet.interpolate(step.sequences, context)), label=label)
 
     def _sheet(self, engines: tuple[str, ...], shape: ModuleShape, predict: Prediction) -> tuple[Sheet | None, str]:
         wanted = signature(shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -10,15 +10,8 @@ from scipy.optimize import least_squares
 from specmargin.prices.kernels.law import Evidence, Law, Terms
 from specmargin.step import BoolArray, FloatArray, IntArray
 
-NAMES = (
-    "fixed_seconds",
-    "bytes_per_second",
-    "operations_per_second",
-    "unit_seconds",
-    "resident_seconds",
-    "element_seconds",
-    "crowding",
-)
+NAMES = tuple(field.name for field in fields(Law) if field.name != "evidence")
+_FEATURES = tuple(field.name for field in fields(Terms))
 _START = np.array([20e-6, 3e12, 5e14, 1e-7, 1e-8, 1e-12, 0.1])
 _NEVER = 1e30  # the rate of a law that has no operations to fit one from
 
@@ -36,19 +29,14 @@ class Samples:
     crowding_limit: float = 0.25  # beyond it, a fit to a few shapes attributes compute to crowding
 
     def where(self, mask: BoolArray) -> Samples:
-        terms = Terms(**{name: _cut(getattr(self.terms, name), mask) for name in _FEATURES})
-        return Samples(
+        return replace(
+            self,
             seconds=self.seconds[mask],
-            terms=terms,
+            terms=Terms(**{name: _cut(getattr(self.terms, name), mask) for name in _FEATURES}),
             shape=self.shape[mask],
             weight=self.weight[mask],
             offset=_cut(self.offset, mask),
-            bandwidth_limit=self.bandwidth_limit,
-            crowding_limit=self.crowding_limit,
         )
-
-
-_FEATURES = ("bytes", "operations", "units", "residents", "elements", "crowded")
 
 
 def _cut(array: FloatArray, mask: BoolArray) -> FloatArray:

@@ -29,23 +29,13 @@ from specmargin.prices.kernels.book import LawBook, LawEntry
 from specmargin.prices.kernels.bounds import ModuleBounds, ModuleShape
 from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
 from specmargin.prices.kernels.law import Terms
+from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction
 from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
-from specmargin.prices.model import WorkPrice
+from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Collective, Module, Work
-from specmargin.sources import Source, weakest
+from specmargin.sources import Source
 from specmargin.step import FloatArray, Step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """Ratio of measured to predicted time, interpolated at this shape, and the measurements behind it ("" for none)."""
-
-    factor: FloatArray | float = 1.0
-    label: str = ""
-
-
-NO_CORRECTION = Correction()
 
 
 class Refinement(Protocol):
@@ -93,7 +83,7 @@ class SiliconPrices:
             if len(known) < len(stage):
                 return None
             parts.append(_at_the_same_time([self._gemm(work, group, entry) for group, entry in known]))
-        return _sum_prices(parts)
+        return total_price(parts)
 
     def _gemm_law(self, matrix: Matrix) -> LawEntry | None:
         """Hyper-connections and the like are fp32; they run in bf16 kernels."""
@@ -121,7 +111,7 @@ class SiliconPrices:
         if not around:
             return corrected
         rest = self._matrices(work, around)
-        return None if rest is None else _sum_prices([corrected, rest])
+        return None if rest is None else total_price([corrected, rest])
 
     def _corrected(self, work: Work, module: Module, price: WorkPrice) -> WorkPrice:
         """Corrects what decoding sequences take alone: what prompts add to their step stays the same."""
@@ -134,7 +124,7 @@ class SiliconPrices:
             alone = self._matrices(replace(work, positions=decode.positions), module.projections) or price
         scale = 1.0 + (np.asarray(correction.factor) - 1.0) * alone.seconds / price.seconds
         detail = f"{price.source.detail}, at most the {correction.label}"
-        return _scaled(replace(price, source=replace(price.source, detail=detail)), scale)
+        return replace(price, source=replace(price.source, detail=detail)).scaled(scale)
 
     def _module_correction(self, work: Work) -> Correction:
         """Measured time of the whole module over the sum of its parts, at most 1."""
@@ -147,8 +137,7 @@ class SiliconPrices:
             return NO_CORRECTION
         shape = ModuleShape(module=work.module, ranks=work.ranks, kv=work.kv)
         engines = (self.engine, entry.engine)
-        factor, label = self.bounds.scale(engines, shape, decode, partial(self._sum_of_parts, work))
-        return Correction(factor=factor, label=label)
+        return self.bounds.correction(engines, shape, decode, partial(self._sum_of_parts, work))
 
     def _sum_of_parts(self, work: Work, step: Step) -> FloatArray:
         """One layer's module without its correction: GEMMs (except GatedDeltaNet's, measured alone) and attention."""
@@ -183,7 +172,7 @@ class SiliconPrices:
             parts.append(part)
         if prompts is not None:
             parts.append(self._prefill(work, attention, prompts))
-        return _sum_prices(parts)
+        return total_price(parts)
 
     def _decode(self, work: Work, attention: Attention, step: Step) -> WorkPrice | None:
         kind = attention_kind(attention)
@@ -228,7 +217,7 @@ class SiliconPrices:
         if measured is None:
             return None
         curve, source = measured
-        return _fixed_price(work.count * curve.seconds(work.bytes), source)
+        return fixed_price(work.count * curve.seconds(work.bytes), source)
 
 
 def _attention_work(work: Work, attention: Attention, step: Step) -> Work:
@@ -260,9 +249,7 @@ def _split(step: Step) -> tuple[Step | None, Step | None]:
 
 def _prefill_dims(attention: Attention) -> float:
     match attention:
-        case GroupedAttention():
-            return float(attention.key_dim + attention.value_dim)
-        case LatentAttention():
+        case GroupedAttention() | LatentAttention():
             return float(attention.key_dim + attention.value_dim)
         case CompressedAttention():
             return 2.0 * attention.head_dim
@@ -302,41 +289,10 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     )
 
 
-def _scaled(price: WorkPrice, scale: FloatArray) -> WorkPrice:
-    return replace(
-        price,
-        seconds=np.asarray(price.seconds * scale),
-        memory_seconds=np.asarray(price.memory_seconds * scale),
-        compute_seconds=np.asarray(price.compute_seconds * scale),
-        fixed_seconds=np.asarray(price.fixed_seconds * scale),
-    )
-
-
-def _fixed_price(seconds: FloatArray, source: Source) -> WorkPrice:
-    zero = np.zeros(())
-    return WorkPrice(seconds=seconds, memory_seconds=zero, compute_seconds=zero, fixed_seconds=seconds, source=source)
-
-
 def _at_the_same_time(parts: Sequence[WorkPrice]) -> WorkPrice:
     """Kernels on parallel streams: they share bandwidth and matrix units, and wait for one fixed time, the longest."""
     if len(parts) == 1:
         return parts[0]
-    whole = _sum_prices(parts)
+    whole = total_price(parts)
     hidden = whole.fixed_seconds - np.max(np.stack([part.fixed_seconds for part in parts]), axis=0)
     return replace(whole, seconds=whole.seconds - hidden, fixed_seconds=whole.fixed_seconds - hidden)
-
-
-def _sum_prices(parts: Sequence[WorkPrice]) -> WorkPrice:
-    if len(parts) == 1:
-        return parts[0]
-
-    def total(name: str) -> FloatArray:
-        return np.asarray(sum((getattr(part, name) for part in parts), start=np.zeros(())))
-
-    return WorkPrice(
-        seconds=total("seconds"),
-        memory_seconds=total("memory_seconds"),
-        compute_seconds=total("compute_seconds"),
-        fixed_seconds=total("fixed_seconds"),
-        source=weakest(part.source for part in parts),
-    )

@@ -10,6 +10,17 @@ from specmargin.step import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Ratio of measured to predicted time, interpolated at this shape, and the measurements behind it ("" for none)."""
+
+    factor: FloatArray | float = 1.0
+    label: str = ""
+
+
+NO_CORRECTION = Correction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """Log ratios over two axes (batch, context); missing points take the nearest measured ones."""
 

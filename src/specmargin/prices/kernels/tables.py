@@ -21,8 +21,7 @@ from specmargin.prices.kernels.book import LawEntry
 from specmargin.prices.kernels.features import AttentionShape
 from specmargin.prices.kernels.kinds import is_plain
 from specmargin.prices.kernels.law import Law
-from specmargin.prices.kernels.model import NO_CORRECTION, Correction
-from specmargin.prices.kernels.sheets import Sheet, cell, filled_along_last
+from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction, Sheet, cell, filled_along_last
 from specmargin.prices.kernels.terms import gemm_terms
 from specmargin.prices.work import Work
 from specmargin.step import FloatArray, Step

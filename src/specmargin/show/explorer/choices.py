@@ -16,10 +16,10 @@ from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.prices.kernels import store
-from specmargin.show.explorer.compare import OVERLAYS
 from specmargin.show.explorer.gallery import GALLERY, absent_figures
 from specmargin.show.explorer.schema import KV_CACHES, WEIGHTS
 from specmargin.show.explorer.view import View, pricer_of
+from specmargin.show.figures.overlay import OVERLAYS
 from specmargin.show.figures.theme import THEMES, config
 from specmargin.verbs.plan.commands import check_json
 from specmargin.verbs.plan.values import row_values
@@ -43,8 +43,8 @@ def catalog() -> dict[str, Any]:
         "routing": [{"name": name, "categories": bundled_categories(name)} for name in BUNDLED],
         "figures": [
             *(
-                {"name": name, "title": title, "section": "Compared", "compare": True}
-                for name, title in OVERLAYS.items()
+                {"name": name, "title": overlay.title, "section": "Compared", "compare": True}
+                for name, overlay in OVERLAYS.items()
             ),
             *(
                 {"name": e.name, "title": e.title, "section": e.section, "slow": e.slow, "wait": e.wait}
@@ -85,7 +85,7 @@ def marked_row(view: View) -> dict[str, Any]:
     return row_values(row, view.request.gpu_hour_price) | {
         "speedup_low": sure.low,
         "speedup_high": sure.high,
-        "check": check_json(view.answer, view.engine, row, sure),
+        "check": check_json(view.answer, row, sure),
         "absent": absent_figures(view),
         "next_token": next_tokens(view)[-1],
         "next_token_by_row": next_tokens(view)[:-1],

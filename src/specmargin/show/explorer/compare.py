@@ -18,19 +18,12 @@ from specmargin.show.explorer.schema import Query
 from specmargin.show.explorer.view import View
 from specmargin.show.explorer.words import title
 from specmargin.show.figures.figure import Figure
-from specmargin.show.figures.overlay import speed_overlay, speedup_overlay
+from specmargin.show.figures.overlay import overlay_figure
 
 Alternatives = Literal["drafter", "gpu"]
 MOST = 12  # scenarios in one comparison
 _MANY = 10  # GPUs: beyond this, those with measured kernels alone
 _PLAIN = ("model", "engine", "parallel", "weights", "kv_cache", "prices")  # values that speak for themselves
-
-
-#: Figures of a comparison, with their titles before they are drawn.
-OVERLAYS = {
-    "overlay-speedup": "Speed-up by batch, compared",
-    "overlay-speed": "Tokens/s per user by batch, compared",
-}
 
 
 def overlay(name: str, views: Sequence[View], names: Sequence[str]) -> Figure:
@@ -41,8 +34,7 @@ def overlay(name: str, views: Sequence[View], names: Sequence[str]) -> Figure:
             sides.append((label, view.answer.plan))
     if not sides:
         raise DoesNotApplyError("none of the compared scenarios can be priced")
-    draw = speedup_overlay if name == "overlay-speedup" else speed_overlay
-    return draw(sides, batch=views[0].batch)
+    return overlay_figure(name, sides, batch=views[0].batch)
 
 
 def labels(queries: Sequence[Query], drafters: Sequence[str | None]) -> list[str]:

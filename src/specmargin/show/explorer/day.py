@@ -78,7 +78,7 @@ def simulated_day(view: View) -> Figure:
         Words(
             title="A simulated day",
             takeaway=(
-                f"{described(view.scenario)}: {planned.requests.count:,} requests of {_PROMPT} + {_OUTPUT} tokens; the "
+                f"{described(view.scenario)}: {planned.requests.size:,} requests of {_PROMPT} + {_OUTPUT} tokens; the "
                 f"peak ({most:.0f} sequences) is the highest load that the schedule serves without a queue. It drafts "
                 f"{max(depths):.0f} tokens at low load and {min(depths):.0f} at the peak. Median time between tokens "
                 f"{_medians(planned)}; without speculation {_medians(no_spec)}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from specmargin.architecture.types import ExpertPool
@@ -321,7 +321,9 @@ _SEQUENCES = 1500  # per concurrency: a quarter of `profile acceptance --ladder`
 def _ladder(view: View) -> Figure:
     rows = _ladder_rows(_bank(view), view.pricer)
     title = f"{view.scenario.architecture.name} on {view.scenario.device.name}, {view.scenario.drafter.name}"
-    return ladder.ladder_figure([(title, row) for row in rows], source=acceptance_source(view.scenario))
+    return ladder.ladder_figure(
+        [asdict(row) | {"prices": title} for row in rows], source=acceptance_source(view.scenario)
+    )
 
 
 @made_once(maxsize=8)
@@ -352,4 +354,4 @@ def _design(view: View) -> Figure:
 @_shown("validation", "Predicted against measured, whole rounds", section="Validation", slow=True)
 def _validation(_: View) -> Figure:
     """Independent of the controls: it validates the prices."""
-    return validation.rounds_figure(held_out_rounds())
+    return validation.rounds_figure(*held_out_rounds())

@@ -56,7 +56,7 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
         f"<h1>{_text(plan['model'])} on {_text(plan['gpu'])}</h1>",
         f'<p class="verdict">{_text(plan["verdict"])}</p>',
         _facts(view),
-        _flags(plan, view.engine.title),
+        _flags(plan, view.answer.engine.title),
         _table(view),
         f"<h2>{story.TITLE}</h2><p>{_text(story.LEAD)}</p>",
         *(

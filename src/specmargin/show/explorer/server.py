@@ -51,6 +51,7 @@ from specmargin.show.explorer.view import View, view_of, with_uploads
 from specmargin.show.explorer.words import page_words, title
 from specmargin.show.figures.figure import Figure
 from specmargin.show.figures.files import rendered
+from specmargin.show.figures.overlay import OVERLAYS
 from specmargin.show.figures.theme import THEMES
 from specmargin.verbs import find_verb, verb_names
 
@@ -270,7 +271,7 @@ def _answered(view: View) -> dict[str, Any]:
 
 
 def _drawn(name: str, views: Sequence[View], names: Sequence[str]) -> Figure:
-    return compare.overlay(name, views, names) if name in compare.OVERLAYS else gallery.figure(name, views[0])
+    return compare.overlay(name, views, names) if name in OVERLAYS else gallery.figure(name, views[0])
 
 
 def _figure_payload(name: str, draw: Callable[[], Figure], have: set[str]) -> dict[str, Any]:
@@ -306,7 +307,7 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
         query: Annotated[FigureQuery, InQuery()],
     ) -> Response:
         """One figure as Vega-Lite JSON, CSV rows, an image, or an HTML page."""
-        known = (*gallery.GALLERY, *compare.OVERLAYS)
+        known = (*gallery.GALLERY, *OVERLAYS)
         if name not in known:
             raise HTTPException(404, f"no figure {name!r}; known: {', '.join(known)}")
         queries: list[Query] = [query, *(read_query(text) for text in query.vs)]

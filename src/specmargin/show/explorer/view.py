@@ -19,8 +19,6 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.errors import needs_extra
-from specmargin.formats import find_engine
-from specmargin.formats.base import EngineFormat
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import expert_counter, remembering
 from specmargin.show.explorer.request_schema import PageRequest
@@ -78,10 +76,6 @@ class View:
         return self.pricer.scenario
 
     @property
-    def engine(self) -> EngineFormat:
-        return find_engine(self.request.engine)
-
-    @property
     def setting(self) -> Setting:
         """That of the printed flags."""
         return self.answer.plan.setting
@@ -93,7 +87,7 @@ class View:
     @cached_property
     def plan(self) -> dict[str, Any]:
         """What `specmargin plan --json` prints for the same scenario."""
-        return {"schema": PlanAnswer.schema} | plan_values([self.answer], self.engine, self.request.gpu_hour_price)
+        return {"schema": PlanAnswer.schema} | plan_values([self.answer])
 
     @cached_property
     def row_and_range(self) -> tuple[PlanRow, SpeedupRange]:

@@ -9,7 +9,8 @@ import altair as alt
 import numpy as np
 
 from specmargin.acceptance.survival import Survival
-from specmargin.show.figures.figure import Figure, cell_texts, end_labels, rounded, table
+from specmargin.show.figures.figure import Figure, columns, end_labels
+from specmargin.show.figures.marks import Plane, by_name, layers, ordinal, percent, tips
 from specmargin.show.figures.theme import DRAFTERS
 from specmargin.step import BoolArray, FloatArray
 
@@ -30,9 +31,7 @@ def histogram_figure(share_by_accepted: Sequence[float], *, drafter: str, source
             f"{nothing:.0%} of rounds keep none and {everything:.0%} keep all. Adaptive policies exploit this spread."
         ),
         source=source,
-        tables={
-            "rows": [{"accepted": str(i), "share": rounded(share)} for i, share in enumerate(share_by_accepted)],
-        },
+        tables={"rows": columns(accepted=map(str, range(deepest + 1)), share=share_by_accepted)},
         draw=_draw_histogram,
     )
 
@@ -44,21 +43,12 @@ def accepted_shares(survival: Survival, depth: int) -> list[float]:
 
 
 def _draw_histogram() -> alt.LayerChart:
-    x = alt.X(
-        "accepted:O",
-        title="accepted draft tokens",
-        sort=None,
-        axis=alt.Axis(labelAngle=0),
-        scale=alt.Scale(paddingInner=0.25),
+    x = ordinal("accepted", "accepted draft tokens", sort=None, scale=alt.Scale(paddingInner=0.25))
+    on = Plane(x, percent("share", "share of rounds"))
+    return layers(
+        on.bars("rows", style="bar-one", tooltip=tips("accepted:O", "share:Q||.1%")),
+        on.text("rows", "share:Q", ".0%", dy=-9),
     )
-    y = alt.Y("share:Q", title="share of rounds", axis=alt.Axis(format="%"))
-    bars = (
-        table("rows")
-        .mark_bar(style="bar-one")
-        .encode(x=x, y=y, tooltip=[alt.Tooltip("accepted:O"), alt.Tooltip("share:Q", format=".1%")])
-    )
-    values = table("rows").mark_text(dy=-9).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
-    return alt.LayerChart(layer=[bars, values])
 
 
 # --- survival ---
@@ -70,29 +60,27 @@ def survival_figure(
     """Survival by depth, one line per category. `needed`: what one more token needs at the marked batch."""
     names = _shown_categories(curves)
     rows = [
-        {"depth": depth, "survival": rounded(value), "series": name}
+        row
         for name in names
-        for depth, value in enumerate([1.0, *curves[name]])
+        for row in columns(depth=range(len(curves[name]) + 1), survival=[1.0, *curves[name]], series=name)
     ]
     ends = {name: (float(len(curves[name])), float(curves[name][-1])) for name in names}
     best, worst = (pick(names, key=lambda name: curves[name][-1]) for pick in (max, min))
     between = (
         f"; survival to depth {len(curves[best])}: {curves[best][-1]:.0%} ({best}), {curves[worst][-1]:.0%} ({worst})"
         if best != worst
-        else f", all of {len(curves[best])} with {curves[best][-1]:.0%}"
+        else f"; all {len(curves[best])} are accepted in {curves[best][-1]:.0%} of rounds"
     )
     cleared = "" if needed is None else f" At the marked batch one more token needs {needed:.2f}."
     return Figure(
         name="survival",
         title="Survival by draft depth",
-        takeaway=f"{drafter}: the first token is accepted with {curves[names[0]][0]:.0%}{between}.{cleared}",
+        takeaway=f"{drafter}: {curves[names[0]][0]:.0%} of first tokens are accepted{between}.{cleared}",
         source=source,
         tables={
             "curves": rows,
             "labels": end_labels(ends, x="depth", y="survival", gap=0.055),
-            "needed": []
-            if needed is None
-            else [{"survival": rounded(needed), "depth": 0, "text": f"needed: {needed:.2f}"}],
+            "needed": [] if needed is None else columns(survival=[needed], depth=0, text=f"needed: {needed:.2f}"),
         },
         draw=_draw_survival,
         shape=(tuple(names),),
@@ -109,26 +97,18 @@ def _shown_categories(curves: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def _draw_survival(names: tuple[str, ...]) -> alt.LayerChart:
-    x = alt.X("depth:Q", title="draft tokens", axis=alt.Axis(tickMinStep=1, format="d"))
-    y = alt.Y(
-        "survival:Q",
-        title="probability that all of them are accepted",
-        axis=alt.Axis(format="%"),
-        scale=alt.Scale(domain=[0, 1]),
+    on = Plane(
+        alt.X("depth:Q", title="draft tokens", axis=alt.Axis(tickMinStep=1, format="d")),
+        percent("survival", "probability that all of them are accepted", scale=alt.Scale(domain=[0, 1])),
     )
     domain = DRAFTERS if len(names) == 1 and names[0] in DRAFTERS else names  # a drafter has its own colour
-    colour = alt.Color("series:N", scale=alt.Scale(domain=list(domain)), legend=None)
-    tooltip = [alt.Tooltip("series:N", title=" "), alt.Tooltip("depth:Q"), alt.Tooltip("survival:Q", format=".1%")]
-    lines = table("curves").mark_line().encode(x=x, y=y, color=colour)
-    points = table("curves").mark_point(size=24).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
-    needed = table("needed").mark_rule(style="marker").encode(y=y)
-    name = (
-        table("needed")
-        .mark_text(style="marker-label", align="left", dx=4, dy=-8)
-        .encode(x=x, y=y, text=alt.Text("text:N"))
+    colour = by_name("series", domain)
+    return layers(
+        on.level("needed", "marker"),
+        on.traced("curves", color=colour, size=24, tooltip=tips("series:N| ", "depth:Q", "survival:Q||.1%")),
+        on.text("labels", "series:N", style="label", color=colour),
+        on.text("needed", style="marker-label", align="left", dx=4, dy=-8),
     )
-    return alt.LayerChart(layer=[needed, lines, points, labels, name])
 
 
 # --- confidence ---
@@ -140,9 +120,9 @@ def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, 
     errors: dict[str, float] = {}
     for name, predicted in sides.items():
         parts = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if part.size]
-        points = [(float(predicted[part].mean()), float(accepted[part].mean()), part.size) for part in parts]
-        errors[name] = sum(abs(x - y) * size for x, y, size in points) / accepted.size
-        rows += [{"said": rounded(x), "kept": rounded(y), "series": name, "tokens": size} for x, y, size in points]
+        said, kept, tokens = np.array([(predicted[part].mean(), accepted[part].mean(), part.size) for part in parts]).T
+        errors[name] = float((np.abs(said - kept) * tokens).sum() / accepted.size)
+        rows += columns(said=said, kept=kept, tokens=tokens, series=name)
     words = ", ".join(f"{name} {error:.1%}" for name, error in errors.items())
     return Figure(
         name="reliability",
@@ -158,20 +138,16 @@ def reliability_figure(sides: Mapping[str, FloatArray], accepted: BoolArray, *, 
 def _draw_reliability(names: tuple[str, ...]) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("said:Q", title="predicted probability", axis=alt.Axis(format="%", tickCount=5), scale=scale)
-    y = alt.Y("kept:Q", title="share accepted", axis=alt.Axis(format="%", tickCount=5), scale=scale)
+    on = Plane(x, percent("kept", "share accepted", ticks=5, scale=scale))
     legend = alt.Legend(title=None, orient="top-left")
-    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
+    colour = by_name("series", names, legend)
     shape = alt.Shape("series:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond"]), legend=legend)
-    tooltip = [
-        alt.Tooltip("series:N", title=" "),
-        alt.Tooltip("said:Q", format=".1%"),
-        alt.Tooltip("kept:Q", format=".1%"),
-        alt.Tooltip("tokens:Q"),
-    ]
-    even = table("even").mark_line(style="reference").encode(x=x, y=y)
-    lines = table("points").mark_line().encode(x=x, y=y, color=colour)
-    points = table("points").mark_point(size=46).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
-    return alt.LayerChart(layer=[even, lines, points])
+    tooltip = tips("series:N| ", "said:Q||.1%", "kept:Q||.1%", "tokens:Q")
+    return layers(
+        on.line("even", style="reference"),
+        on.line("points", color=colour),
+        on.points("points", size=46, color=colour, shape=shape, tooltip=tooltip),
+    )
 
 
 def joint_figure(share_by_accepted_predicted: FloatArray, *, drafter: str, source: str) -> Figure:
@@ -180,17 +156,14 @@ def joint_figure(share_by_accepted_predicted: FloatArray, *, drafter: str, sourc
     right = float(np.trace(joint))
     near = right + float(np.trace(joint, 1) + np.trace(joint, -1))
     high = 0.38 * float(joint.max())  # above it, cells are dark enough for light text
-    rows = [
-        {
-            "accepted": str(accepted),
-            "predicted": str(predicted),
-            "share": rounded(share),
-            "text": f"{share:.0%}" if share >= 0.005 else "",
-            "high": bool(share > high),
-        }
-        for accepted, by_predicted in enumerate(joint)
-        for predicted, share in enumerate(by_predicted)
-    ]
+    shares, (accepted, predicted) = joint.ravel(), np.indices(joint.shape).reshape(2, -1)
+    rows = columns(
+        accepted=map(str, accepted),
+        predicted=map(str, predicted),
+        share=shares,
+        text=[f"{share:.0%}" if share >= 0.005 else "" for share in shares],
+        high=shares > high,
+    )
     return Figure(
         name="joint",
         title="Predicted against accepted, round by round",
@@ -207,11 +180,7 @@ def joint_figure(share_by_accepted_predicted: FloatArray, *, drafter: str, sourc
 
 def _draw_joint(size: int) -> alt.LayerChart:
     order = [str(i) for i in range(size)]
-    x = alt.X(
-        "predicted:O", title="accepted tokens that the confidences predict", sort=order, axis=alt.Axis(labelAngle=0)
-    )
-    y = alt.Y("accepted:O", title="accepted tokens", sort=order[::-1])
+    x = ordinal("predicted", "accepted tokens that the confidences predict", sort=order)
+    on = Plane(x, alt.Y("accepted:O", title="accepted tokens", sort=order[::-1]))
     colour = alt.Color("share:Q", scale=alt.Scale(range="heatmap", type="sqrt", interpolate="lab"), legend=None)
-    tooltip = [alt.Tooltip("predicted:O"), alt.Tooltip("accepted:O"), alt.Tooltip("share:Q", format=".2%")]
-    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    return alt.LayerChart(layer=[cells, *cell_texts(x, y)])
+    return layers(on.cells(colour, tooltip=tips("predicted:O", "accepted:O", "share:Q||.2%")))

@@ -9,7 +9,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, fitting
-from specmargin.show.figures.figure import Figure, cell_texts, rounded, table
+from specmargin.show.figures.figure import Figure, columns
+from specmargin.show.figures.marks import BATCH, Plane, layers, ordinal, tips
 from specmargin.show.figures.words import price_source
 from specmargin.step import BoolArray, FloatArray
 
@@ -28,19 +29,16 @@ def crossover_figure(first: Pricer, second: Pricer, *, max_depth: int = 8) -> Fi
     allowed = setting.allowed(first_grid)
     reach = next((r for r in _REACHES if _extent(ratio[:, 1:], allowed[:, 1:]) <= r), _REACHES[-1])
     names = (first.scenario.drafter.name, second.scenario.drafter.name)
-    rows = [
-        {
-            "batch": batch,
-            "depth": depth,
-            "ratio": rounded(ratio[i, depth]),
-            "text": _cell(float(ratio[i, depth])),
-            "winner": _winner(float(ratio[i, depth]), names),
-            "high": bool(abs(np.log(ratio[i, depth])) > 0.75 * np.log(reach)),
-        }
-        for i, batch in enumerate(batches)
-        for depth in range(1, setting.max_depth + 1)
-        if allowed[i, depth]
-    ]
+    row, column = np.nonzero(allowed[:, 1:])
+    ratios = ratio[row, column + 1]
+    rows = columns(
+        batch=np.array(batches)[row],
+        depth=column + 1,
+        ratio=ratios,
+        text=[_cell(value) for value in ratios],
+        winner=[_winner(value, names) for value in ratios],
+        high=np.abs(np.log(ratios)) > 0.75 * np.log(reach),
+    )
     kinds = dict.fromkeys(str(side.scenario.survival.source.kind) for side in (first, second))
     best = [np.where(allowed, grid.goodput, 0.0).max(axis=1) for grid in (first_grid, second_grid)]
     return Figure(
@@ -90,7 +88,6 @@ def _words(scenario: Scenario, batches: list[int], ratio: np.ndarray, names: tup
 
 
 def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
-    x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("depth:O", title="draft tokens", scale=alt.Scale(domain=list(range(deep, 0, -1))))
     side = f"datum.value < 1 ? '{_FIRST} {names[0]} ' : '{_SECOND} {names[1]} '"
     ahead = f"({side}) + format(max(datum.value, 1 / datum.value), '.3~g') + '×'"
@@ -104,11 +101,5 @@ def _draw(names: tuple[str, str], deep: int, reach: float) -> alt.LayerChart:
             gradientLength=140,
         ),
     )
-    tooltip = [
-        alt.Tooltip("batch:O"),
-        alt.Tooltip("depth:O", title="draft"),
-        alt.Tooltip("winner:N", title="ahead"),
-        alt.Tooltip("ratio:Q", format=".2f"),
-    ]
-    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    return alt.LayerChart(layer=[cells, *cell_texts(x, y)])
+    tooltip = tips("batch:O", "depth:O|draft", "winner:N|ahead", "ratio:Q||.2f")
+    return layers(Plane(ordinal("batch", BATCH), y).cells(colour, tooltip=tooltip))

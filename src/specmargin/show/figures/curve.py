@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
 import numpy as np
 
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
-from specmargin.show.figures.figure import batch_axis, table, x_at, y_at
+from specmargin.show.figures.marks import Layers, Plane, area_between, batch_axis, x_at, y_at
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -35,7 +34,6 @@ class Curve:
     fits_by_depth: BoolArray  # by batch and depth: whether a graph and memory for that depth exist
     goodput: FloatArray  # not a number where the setting does not fit
     limit: int  # the largest batch that fits with the setting
-    no_spec_limit: int
 
     @property
     def speedup(self) -> FloatArray:
@@ -78,7 +76,6 @@ def curve(pricer: Pricer, setting: Setting, batches: Sequence[int] = BATCHES) ->
         fits_by_depth=by_depth,
         goodput=np.where(fits, setting.goodput_at(grid, depths), np.nan),
         limit=limit,
-        no_spec_limit=pricer.no_spec_largest_batch,
     )
 
 
@@ -93,15 +90,13 @@ def limit_rows(shown: Curve, setting: Setting) -> list[dict[str, object]]:
     if shown.limit >= last:
         return []
     depth = 0 if setting.schedule is None else setting.schedule.max_depth
-    held = f"drafts of {depth} do" if depth else "this does"
-    where = f"beyond batch {shown.limit:,}" if shown.limit else "at any batch"
-    return [{"batch": max(shown.limit, shown.batches[0]), "end": last, "text": [f"{held} not fit", where]}]
+    held = [f"drafts of {depth}", "do not fit"] if depth else ["does not fit"]
+    where = f"beyond {shown.limit:,}" if shown.limit else "at any batch"
+    return [{"batch": max(shown.limit, shown.batches[0]), "end": last, "text": [*held, where]}]
 
 
-def limit_marks() -> list[alt.Chart]:
+def limit_marks() -> Layers:
     """The shaded area of batches that do not fit, and its name: over a table `limit` of `limit_rows`."""
-    x = batch_axis()
-    area = table("limit").mark_rect(style="limit").encode(x=x, x2=alt.X2("end:Q"))
-    edge = table("limit").mark_rule(style="limit-edge").encode(x=x)
-    name = table("limit").mark_text(style="limit-label", baseline="line-top", lineHeight=14)
-    return [area, edge, name.encode(x=x_at("width"), y=y_at(4), text=alt.Text("text:N"))]
+    on = Plane(batch_axis(), y_at(4))
+    name = Plane(x_at("width"), on.y).text("limit", style="limit-label", baseline="line-top", lineHeight=14)
+    return [area_between("limit", batch_axis(), "end:Q", "limit"), on.at("limit", "limit-edge"), name]

@@ -8,7 +8,8 @@ import altair as alt
 
 from specmargin.decisions.design import STEP, Design, DesignRow
 from specmargin.modes import Hold
-from specmargin.show.figures.figure import Figure, rounded, table
+from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.marks import Plane, layers, ordinal, tips
 from specmargin.sources import weakest
 
 _CELL = 54  # pixels
@@ -80,11 +81,9 @@ def _draw(
 
 
 def _draw_panel(name: str, per_token: tuple[int, ...], experts: tuple[int, ...], reach: float) -> alt.LayerChart:
-    plain = alt.Axis(labelAngle=0, grid=False)
-    base = table("cells").transform_filter(f"datum.panel === '{name}'")
-    base = base.encode(
-        x=alt.X("per_token:O", title="experts per token", scale=alt.Scale(domain=list(per_token)), axis=plain),
-        y=alt.Y("experts:O", title="experts", scale=alt.Scale(domain=list(experts)), axis=plain),
+    on = Plane(
+        ordinal("per_token", "experts per token", scale=alt.Scale(domain=list(per_token))),
+        alt.Y("experts:O", title="experts", scale=alt.Scale(domain=list(experts))),
     )
     colour = alt.Color(
         "relative:Q",
@@ -93,18 +92,13 @@ def _draw_panel(name: str, per_token: tuple[int, ...], experts: tuple[int, ...],
             title="goodput", format=".2~f", values=[tick for tick in _TICKS if 1.0 / reach <= tick <= reach]
         ),
     )
-    tooltip = [
-        alt.Tooltip("experts:O"),
-        alt.Tooltip("per_token:O"),
-        alt.Tooltip("width:Q"),
-        alt.Tooltip("shared:Q"),
-        alt.Tooltip("parameters:Q"),
-        alt.Tooltip("relative:Q"),
-        alt.Tooltip("small:N"),
-    ]
+    shown = ("experts:O", "per_token:O", "width:Q", "shared:Q", "parameters:Q", "relative:Q", "small:N")
     solid = alt.condition("datum.fits", alt.value(1.0), alt.value(0.5))
-    cells = base.mark_rect().encode(color=colour, opacity=solid, tooltip=tooltip)
-    large = base.mark_text(style="cell-low", fontSize=13, dy=-6).encode(text=alt.Text("large:N"), opacity=solid)
-    small = base.mark_text(style="cell-low", fontSize=10, dy=11).encode(text=alt.Text("small:N"), opacity=solid)
+    marks = (
+        on.rects("cells", color=colour, opacity=solid, tooltip=tips(*shown)),
+        on.text("cells", "large:N", style="cell-low", fontSize=13, dy=-6, opacity=solid),
+        on.text("cells", "small:N", style="cell-low", fontSize=10, dy=11, opacity=solid),
+    )
+    own = [mark.transform_filter(f"datum.panel === '{name}'") for mark in marks]
     heading = alt.TitleParams(name, fontSize=12, anchor="middle", offset=6)
-    return alt.LayerChart(layer=[cells, large, small], width=alt.Step(_CELL), height=alt.Step(_CELL), title=heading)
+    return layers(own, width=alt.Step(_CELL), height=alt.Step(_CELL), title=heading)

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from specmargin.show.figures.figure import Figure, Row, table
+from specmargin.show.figures.figure import Figure, Row
+from specmargin.show.figures.marks import Plane, layers, tips
+
+_NAMES = {"width": "sequence (width)", "depth": "draft token (depth)"}
 
 
 def duel_figure(rows: Sequence[Row], *, verdict: str, source: str) -> Figure:
@@ -16,18 +19,18 @@ def duel_figure(rows: Sequence[Row], *, verdict: str, source: str) -> Figure:
         title="One more sequence, or one more draft token?",
         takeaway=verdict,
         source=source,
-        tables={"rows": rows},
+        tables={"rows": [{**row, "name": _NAMES[row["side"]]} for row in rows]},
         draw=_draw,
     )
 
 
 def _draw() -> alt.LayerChart:
-    x = alt.X("goodput_tokens_per_second:Q", title="tokens per second")
-    y = alt.Y("side:N", title="one more", sort=["width", "depth"])
-    bars = table("rows").mark_bar(size=28).encode(x=x, y=y)
-    values = table("rows").mark_text(style="note", align="left", dx=4)
-    return alt.LayerChart(
-        layer=[bars, values.encode(x=x, y=y, text=alt.Text("goodput_tokens_per_second:Q", format=",.1f"))],
+    goodput = "goodput_tokens_per_second:Q"
+    x = alt.X(goodput, title="tokens per second", axis=alt.Axis(tickCount=5))
+    on = Plane(x, alt.Y("name:N", title="one more", sort=list(_NAMES.values())))
+    return layers(
+        on.bars("rows", size=28, tooltip=tips(f"{goodput}|tokens/s|,.1f", "step_seconds:Q|step, s|.3~s")),
+        on.text("rows", goodput, ",.1f", style="note", align="left", dx=4),
         width=460,
         height=alt.Step(44),
     )

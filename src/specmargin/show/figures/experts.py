@@ -10,7 +10,20 @@ import numpy as np
 
 from specmargin.architecture.types import ExpertPool
 from specmargin.routing.local import LocalRouting
-from specmargin.show.figures.figure import Figure, end_labels, powers, rounded, table, x_at
+from specmargin.show.figures.figure import Figure, columns, end_labels
+from specmargin.show.figures.marks import (
+    LOG2,
+    Plane,
+    by_name,
+    by_powers,
+    dashed,
+    layers,
+    ordinal,
+    percent,
+    powers,
+    tips,
+    x_at,
+)
 from specmargin.show.figures.words import short
 from specmargin.sources import Source
 
@@ -20,10 +33,11 @@ _DASHES = {"uniform": [2, 2], "width: independent": [1, 0], "popularity only": [
 
 def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], source: Source) -> Figure:
     """Distinct experts over positions, both on logarithmic axes."""
+    positions = [row["positions"] for row in rows]
     values = [
-        {"positions": row["positions"], "experts": rounded(row[key]), "series": name}
+        row
         for key, name in _CURVES.items()
-        for row in rows
+        for row in columns(positions=positions, experts=[row[key] for row in rows], series=name)
     ]
     last = rows[-1]
     ends = {name: (float(last["positions"]), float(last[key])) for key, name in _CURVES.items()}
@@ -43,17 +57,14 @@ def coverage_figure(model: str, routing: str, rows: Sequence[dict[str, Any]], so
 
 
 def _draw_coverage() -> alt.LayerChart:
-    names = list(_CURVES.values())
-    scale = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("positions:Q", scale=scale, axis=powers(13), title="positions")
-    y = alt.Y("experts:Q", scale=scale, axis=powers(13), title="distinct experts per layer")
-    colour = alt.Color("series:N", scale=alt.Scale(domain=names), legend=None)
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=[_DASHES[n] for n in names]), legend=None)
-    tooltip = [alt.Tooltip("series:N", title=" "), alt.Tooltip("positions:Q"), alt.Tooltip("experts:Q", format=".1f")]
-    lines = table("curves").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
-    points = table("curves").mark_point(size=22).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
-    return alt.LayerChart(layer=[lines, points, labels])
+    y = alt.Y("experts:Q", scale=LOG2, axis=powers(13), title="distinct experts per layer")
+    on = Plane(by_powers("positions", "positions", 13), y)
+    colour = by_name("series", _DASHES)
+    tooltip = tips("series:N| ", "positions:Q", "experts:Q||.1f")
+    return layers(
+        on.traced("curves", color=colour, strokeDash=dashed("series", _DASHES), size=22, tooltip=tooltip),
+        on.text("labels", "series:N", style="label", color=colour),
+    )
 
 
 # --- popularity ---
@@ -62,7 +73,6 @@ def _draw_coverage() -> alt.LayerChart:
 def popularity_figure(model: str, pool: ExpertPool, local: LocalRouting | None, source: Source) -> Figure:
     """How often an expert is chosen, by rank, over the layers; uniform routing would be a flat line."""
     even = pool.experts_per_token / pool.experts
-    ranks = np.arange(1, pool.experts + 1)
     flat = np.full((1, pool.experts), even)
     ranked = flat if local is None else -np.sort(-local.popularity_by_layer_expert, axis=1)
     low, middle, high = np.quantile(ranked, (0.1, 0.5, 0.9), axis=0)
@@ -78,41 +88,23 @@ def popularity_figure(model: str, pool: ExpertPool, local: LocalRouting | None, 
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={
-            "ranks": [
-                {
-                    "rank": int(ranks[i]),
-                    "low": rounded(low[i]),
-                    "share": rounded(middle[i]),
-                    "high": rounded(high[i]),
-                }
-                for i in shown
-            ],
-            "even": [{"share": rounded(even), "rank": 1, "text": f"uniform: {even:.1%}"}],
+            "ranks": columns(rank=shown + 1, low=low[shown], share=middle[shown], high=high[shown]),
+            "even": columns(share=[even], rank=1, text=f"uniform: {even:.1%}"),
         },
         draw=_draw_popularity,
     )
 
 
 def _draw_popularity() -> alt.LayerChart:
-    x = alt.X(
-        "rank:Q", title="expert, by rank in its layer", scale=alt.Scale(type="log", base=2, nice=False), axis=powers()
+    title = "positions that choose it"
+    on = Plane(by_powers("rank", "expert, by rank in its layer"), percent("share", title))
+    layers_between = ("low:Q|10% of layers|.2%", "high:Q|90% of layers|.2%")
+    return layers(
+        Plane(on.x, alt.Y("low:Q", title=title)).area("ranks", y2=alt.Y2("high:Q"), style="spread"),
+        on.level("even"),
+        on.line("ranks", tooltip=tips("rank:Q", "share:Q||.2%", *layers_between)),
+        on.text("even", style="note", align="left", dx=6, dy=9),
     )
-    y = alt.Y("share:Q", title="positions that choose it", axis=alt.Axis(format="%"))
-    spread = (
-        table("ranks")
-        .mark_area(style="spread")
-        .encode(x=x, y=alt.Y("low:Q", title="positions that choose it"), y2=alt.Y2("high:Q"))
-    )
-    tooltip = [
-        alt.Tooltip("rank:Q"),
-        alt.Tooltip("share:Q", format=".2%"),
-        alt.Tooltip("low:Q", format=".2%", title="10% of layers"),
-        alt.Tooltip("high:Q", format=".2%", title="90% of layers"),
-    ]
-    line = table("ranks").mark_line().encode(x=x, y=y, tooltip=tooltip)
-    even = table("even").mark_rule(style="reference").encode(y=y)
-    name = table("even").mark_text(style="note", align="left", dx=6, dy=9).encode(x=x, y=y, text=alt.Text("text:N"))
-    return alt.LayerChart(layer=[spread, even, line, name])
 
 
 # --- overlap ---
@@ -143,10 +135,10 @@ def overlap_figure(
         ),
         source=f"Specmargin; routing {short(source)}",
         tables={
-            "lags": [{"lag": lag + 1, "share": rounded(share)} for lag, share in enumerate(by_lag)],
-            "loaded": [{"lag": lag + 1, "share": rounded(share)} for lag, share in enumerate(loaded)],
-            "name": [{"lag": len(loaded), "share": rounded(loaded[-1]), "text": "loaded by the run"}] if loaded else [],
-            "levels": [{"share": rounded(value)} for value in levels.values()],
+            "lags": columns(lag=range(1, len(by_lag) + 1), share=by_lag),
+            "loaded": columns(lag=range(1, len(loaded) + 1), share=loaded),
+            "name": columns(share=loaded[-1:], lag=len(loaded), text="loaded by the run"),
+            "levels": columns(share=levels.values()),
             "level_names": end_labels(
                 {name: (0.0, value) for name, value in levels.items()}, x="lag", y="share", gap=0.035
             ),
@@ -156,21 +148,15 @@ def overlap_figure(
 
 
 def _draw_overlap() -> alt.LayerChart:
-    lags = list(range(1, _LOADED_UP_TO))
-    x = alt.X(
-        "lag:O",
-        title="positions apart",
-        axis=alt.Axis(labelAngle=0),
-        scale=alt.Scale(domain=lags, paddingInner=0.5),
+    scale = alt.Scale(domain=list(range(1, _LOADED_UP_TO)), paddingInner=0.5)
+    on = Plane(ordinal("lag", "positions apart", scale=scale), percent("share", "share of a position's experts"))
+    tooltip = tips("lag:O", "share:Q||.1%")
+    return layers(
+        on.bars("lags", style="bar-one", tooltip=tooltip),
+        on.text("lags", "share:Q", ".0%", dy=-11),
+        on.level("levels"),
+        Plane(x_at("width"), on.y).text("level_names", "series:N", style="note", align="left", dx=6),
+        on.line("loaded", style="second-line"),
+        on.points("loaded", style="second-point", tooltip=tooltip),
+        on.text("name", style="label"),
     )
-    y = alt.Y("share:Q", title="share of a position's experts", axis=alt.Axis(format="%"))
-    tooltip = [alt.Tooltip("lag:O"), alt.Tooltip("share:Q", format=".1%")]
-    bars = table("lags").mark_bar(style="bar-one").encode(x=x, y=y, tooltip=tooltip)
-    values = table("lags").mark_text(dy=-11).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%"))
-    loaded = table("loaded").mark_line(style="second-line").encode(x=x, y=y)
-    points = table("loaded").mark_point(style="second-point").encode(x=x, y=y, tooltip=tooltip)
-    name = table("name").mark_text(style="label").encode(x=x, y=y, text=alt.Text("text:N"))
-    levels = table("levels").mark_rule(style="reference").encode(y=y)
-    names = table("level_names").mark_text(style="note", align="left", dx=6)
-    names = names.encode(x=x_at("width"), y=y, text=alt.Text("series:N"))
-    return alt.LayerChart(layer=[bars, values, levels, names, loaded, points, name])

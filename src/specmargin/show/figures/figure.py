@@ -7,7 +7,7 @@ a file gets title, takeaway, chart and source line together.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ import altair as alt
 import numpy as np
 from altair.utils.schemapi import debug_mode
 
+from specmargin.show.figures.marks import x_at, y_at
 from specmargin.show.figures.theme import LIGHT, Theme, config
 
 Row = Mapping[str, Any]
@@ -117,57 +118,40 @@ def _placed(structure: dict[str, Any]) -> dict[str, Any]:
     return spec | {"concat": placed, "columns": 1 if all(wide) else 2}
 
 
-def table(name: str) -> alt.Chart:
-    """A chart over one of the figure's tables.
-
-    Encode it with channels (`alt.Text("text:N")`), not with their names (`"text:N"`): Altair takes 5 ms to look one up.
-    """
-    return alt.Chart(alt.NamedData(name))
-
-
-def x_at(value: float | str) -> alt.XValue:
-    """A fixed place in pixels, or `width`."""
-    return alt.XValue(value)  # type: ignore[no-untyped-call]
-
-
-def y_at(value: float | str) -> alt.YValue:
-    """A fixed place in pixels, or `height`."""
-    return alt.YValue(value)  # type: ignore[no-untyped-call]
-
-
-def cell_texts(x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """The `text` of a table `cells`, dark on cells of a low value and light on `high` ones."""
-    return [
-        table("cells").transform_filter(chosen).mark_text(style=style).encode(x=x, y=y, text=alt.Text("text:N"))
-        for chosen, style in (("!datum.high", "cell-low"), ("datum.high", "cell-high"))
-    ]
-
-
-def batch_axis(title: str = "sequences decoding together (batch)", **options: Any) -> alt.X:
-    """Batch sizes on a logarithmic axis with powers of two."""
-    return alt.X("batch:Q", title=title, scale=alt.Scale(type="log", base=2, nice=False), axis=powers(**options))
-
-
-def powers(last: int = 20, **options: Any) -> alt.Axis:
-    shown = "datum.value >= 1024 ? datum.value / 1024 + 'k' : format(datum.value, '~g')"
-    return alt.Axis(values=[2**power for power in range(last)], labelExpr=shown, **options)
-
-
 def end_labels(
-    ends: Mapping[str, tuple[float, float]], *, x: str, y: str, gap: float, log: bool = False
+    ends: Mapping[str, tuple[float, float]], *, x: str, y: str, gap: float, log: bool = False, reach: float = np.inf
 ) -> list[dict[str, Any]]:
-    """Labels at the ends of lines, moved apart where they would touch: `gap` in units of y (of log2 y if `log`)."""
+    """Labels at the ends of lines, moved apart where they would touch.
+
+    `gap`: in units of y (of log2 y if `log`). `reach`: labels further apart than this in x do not touch.
+    """
     order = sorted(ends, key=lambda name: ends[name][1])
-    values = np.array([ends[name][1] for name in order], dtype=np.float64)
-    heights = np.log2(np.maximum(values, 1e-12)) if log else values
+    across, values = np.array([ends[name] for name in order], dtype=np.float64).reshape(-1, 2).T
+    heights = np.log2(np.maximum(values, 1e-12)) if log else values.copy()
     for _ in range(8):
         for low in range(len(order) - 1):
             short = gap - (heights[low + 1] - heights[low])
-            if short > 0:
+            if short > 0 and abs(across[low + 1] - across[low]) <= reach:
                 heights[low] -= short / 2
                 heights[low + 1] += short / 2
     final = 2.0**heights if log else heights
     return [{x: ends[name][0], y: float(final[i]), "series": name} for i, name in enumerate(order)]
+
+
+def columns(**values: Any) -> list[dict[str, Any]]:
+    """A table's rows from its columns: numbers are rounded, and a single value is that of every row."""
+    many = {name: _plain(column) for name, column in values.items() if _is_column(column)}
+    single = {name: value for name, value in values.items() if name not in many}
+    return [{**dict(zip(many, row, strict=True)), **single} for row in zip(*many.values(), strict=True)]
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def _plain(column: Iterable[Any]) -> list[Any]:
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    return [rounded(value) if isinstance(value, float) else value for value in values]
 
 
 def rounded(value: float, digits: int = 4) -> float:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import altair as alt
 
-from specmargin.show.figures.figure import Figure, powers, rounded, table
+from specmargin.show.figures.figure import Figure, Row, columns
+from specmargin.show.figures.marks import Plane, by_name, by_powers, dashed, layers, tips
 from specmargin.show.figures.theme import POLICIES
-
-if TYPE_CHECKING:
-    from specmargin.policies.study.ladder import LadderRow
 
 # The policy of each name, and a dash pattern that distinguishes policies without colour.
 SHOWN = {
@@ -27,42 +24,35 @@ _LOWEST, _HIGHEST = -0.4, 0.65
 _COLUMNS = 2
 
 
-def ladder_figure(
-    rows: Sequence[tuple[str, LadderRow]], *, source: str = "Specmargin; a bank of draft rounds"
-) -> Figure:
-    """One panel per set of prices; zero is the best fixed depth in hindsight."""
-    titles = tuple(dict.fromkeys(title for title, _ in rows))
-    first = [row for title, row in rows if title == titles[0] and row.policy == "ours"]
+def ladder_figure(rows: Sequence[Row], *, source: str = "Specmargin; a bank of draft rounds") -> Figure:
+    """One panel per set of `prices`; zero is the best fixed depth in hindsight."""
+    titles = tuple(dict.fromkeys(str(row["prices"]) for row in rows))
+    drawn = [row for row in rows if row["policy"] in SHOWN]
+    own = [row for row in rows if row["prices"] == titles[0] and row["policy"] == "ours"]
+    first, last = own[0], own[-1]
+    lost = any(row["gain"] < _LOWEST for row in drawn)
     return Figure(
         name="ladder",
         title="Gain of policies over the best fixed depth",
         takeaway=(
-            f"{titles[0]}: the gate of Specmargin gains {first[0].gain:+.1%} at {first[0].concurrency} and "
-            f"{first[-1].gain:+.1%} at {first[-1].concurrency} sequences over the best fixed depth in hindsight. "
-            f"Every policy replays the same batches of a bank.{_cut(rows)}"
+            f"{titles[0]}: the gate of Specmargin gains {first['gain']:+.1%} at {first['concurrency']} and "
+            f"{last['gain']:+.1%} at {last['concurrency']} sequences over the best fixed depth in hindsight. "
+            f"Every policy replays the same batches of a bank."
+            f"{f' Losses beyond {-_LOWEST:.0%} are drawn at {-_LOWEST:.0%}.' if lost else ''}"
         ),
         source=f"{source}, fitted on half of its requests and replayed on the other half",
         tables={
-            "gains": [
-                {
-                    "concurrency": row.concurrency,
-                    "gain": rounded(min(max(row.gain, _LOWEST), _HIGHEST)),
-                    "policy": _NAMES.get(row.policy, row.policy),
-                    "prices": title,
-                }
-                for title, row in rows
-                if row.policy in SHOWN
-            ],
+            "gains": columns(
+                concurrency=[row["concurrency"] for row in drawn],
+                gain=[min(max(float(row["gain"]), _LOWEST), _HIGHEST) for row in drawn],
+                policy=[_NAMES.get(row["policy"], row["policy"]) for row in drawn],
+                prices=[row["prices"] for row in drawn],
+            ),
             "zero": [{"gain": 0.0}],
         },
         draw=_draw,
         shape=(titles,),
     )
-
-
-def _cut(rows: Sequence[tuple[str, LadderRow]]) -> str:
-    lost = any(row.gain < _LOWEST for _, row in rows if row.policy in SHOWN)
-    return f" Losses beyond {-_LOWEST:.0%} are drawn at {-_LOWEST:.0%}." if lost else ""
 
 
 def _draw(titles: tuple[str, ...]) -> alt.ConcatChart | alt.LayerChart:
@@ -77,19 +67,15 @@ def _panel(title: str) -> alt.LayerChart:
     shown = {_NAMES.get(name, name): style for name, style in SHOWN.items()}
     name_of = {policy: name for name, (policy, _) in shown.items()}
     domain = [name_of.get(policy, policy) for policy in POLICIES]  # a policy's place is its colour
-    dashes = [shown[name][1] if name in shown else [1, 0] for name in domain]
-    scale = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("concurrency:Q", scale=scale, axis=powers(11), title="sequences decoding together")
     y = alt.Y("gain:Q", axis=alt.Axis(format="+%"), title="goodput over the best fixed depth")
+    on = Plane(by_powers("concurrency", "sequences decoding together", 11), y)
     legend = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke", symbolSize=260, values=list(shown))
-    colour = alt.Color("policy:N", scale=alt.Scale(domain=domain), legend=legend)
-    dash = alt.StrokeDash("policy:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
-    tooltip = [alt.Tooltip("policy:N"), alt.Tooltip("concurrency:Q"), alt.Tooltip("gain:Q", format="+.1%")]
-    base = table("gains").transform_filter(f"datum.prices === {_quoted(title)}")
-    lines = base.mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
-    points = base.mark_point(size=20).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    zero = table("zero").mark_rule(style="reference").encode(y=y)
-    return alt.LayerChart(layer=[zero, lines, points])
+    colour = by_name("policy", domain, legend)
+    dash = dashed("policy", {name: shown[name][1] if name in shown else [1, 0] for name in domain}, legend)
+    tooltip = tips("policy:N", "concurrency:Q", "gain:Q||+.1%")
+    lines = on.traced("gains", color=colour, strokeDash=dash, size=20, tooltip=tooltip)
+    own = [mark.transform_filter(f"datum.prices === {_quoted(title)}") for mark in lines]
+    return layers(on.level("zero"), own)
 
 
 def _quoted(text: str) -> str:

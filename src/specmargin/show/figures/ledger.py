@@ -12,7 +12,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, curve
-from specmargin.show.figures.figure import Figure, rounded, table, x_at, y_at
+from specmargin.show.figures.figure import Figure, columns
+from specmargin.show.figures.marks import BATCH, Plane, by_name, layers, ordinal, tips, x_at, y_at
 from specmargin.show.figures.words import described, price_source
 
 _TALLEST = 1.5  # survival never exceeds one: taller bars are cut here, and marked
@@ -30,6 +31,8 @@ def ledger_figure(pricer: Pricer, setting: Setting) -> Figure:
     price = next_token(pricer, batches, shown.depths[drawn], setting)
     sizes = price.batches.tolist()
     tallest = float(max(np.minimum(price.hurdle, _TALLEST).max(), price.survival.max()))
+    half = _TICK * tallest / 2
+    cut = price.hurdle > _TALLEST
     return Figure(
         name="ledger",
         title="The price of one more draft token",
@@ -37,32 +40,24 @@ def ledger_figure(pricer: Pricer, setting: Setting) -> Figure:
         source=price_source(pricer),
         tables={
             "rows": _bars(price),
-            "totals": [
-                {"batch": size, "text": f"{price.seconds[i] * 1e6:,.0f}{'' if price.has_graph[i] else '*'}"}
-                for i, size in enumerate(sizes)
-            ],
+            "totals": columns(batch=sizes, text=_totals(price)),
             "heading": [{"text": "µs"}],
-            "survival": [
-                {
-                    "batch": size,
-                    "hurdle": rounded(price.survival[i]),
-                    "low": rounded(price.survival[i] - _TICK * tallest / 2),
-                    "high": rounded(price.survival[i] + _TICK * tallest / 2),
-                }
-                for i, size in enumerate(sizes)
-            ],
-            "name": [
-                {"batch": int(price.batches[0]), "hurdle": rounded(price.survival[0]), "text": "its survival"},
-            ],
-            "cut": [
-                {"batch": size, "hurdle": _TALLEST, "text": f"▲ {price.hurdle[i]:.1f}"}
-                for i, size in enumerate(sizes)
-                if price.hurdle[i] > _TALLEST
-            ],
+            "survival": columns(
+                batch=sizes, hurdle=price.survival, low=price.survival - half, high=price.survival + half
+            ),
+            "name": columns(batch=sizes[:1], hurdle=price.survival[:1], text="its survival"),
+            "cut": columns(
+                batch=price.batches[cut], hurdle=_TALLEST, text=[f"▲ {value:.1f}" for value in price.hurdle[cut]]
+            ),
         },
         draw=_draw,
         shape=(_named_kinds(price),),
     )
+
+
+def _totals(price: NextToken) -> list[str]:
+    graphs = zip(price.seconds, price.has_graph, strict=True)
+    return [f"{seconds * 1e6:,.0f}{'' if has_graph else '*'}" for seconds, has_graph in graphs]
 
 
 def _named_kinds(price: NextToken) -> tuple[str, ...]:
@@ -78,15 +73,15 @@ def _bars(price: NextToken) -> list[dict[str, Any]]:
     height = np.sum(list(positive.values()), axis=0)
     cut = np.minimum(1.0, _TALLEST / np.maximum(height, 1e-30))
     return [
-        {
-            "batch": size,
-            "kind": kind,
-            "order": rank,
-            "hurdle": rounded(value[i] * cut[i]),
-            "microseconds": rounded(price.seconds_by_kind[kind][i] * 1e6),
-        }
+        row
         for rank, (kind, value) in enumerate(positive.items())
-        for i, size in enumerate(price.batches.tolist())
+        for row in columns(
+            batch=price.batches,
+            hurdle=value * cut,
+            microseconds=price.seconds_by_kind[kind] * 1e6,
+            kind=kind,
+            order=rank,
+        )
     ]
 
 
@@ -110,42 +105,21 @@ def _beyond(price: NextToken) -> str:
 
 
 def _draw(kinds: tuple[str, ...]) -> alt.LayerChart:
-    x = alt.X(
-        "batch:O",
-        title="sequences decoding together (batch)",
-        axis=alt.Axis(labelAngle=0),
-        scale=alt.Scale(paddingInner=0.35),  # domain from the rows: a new context then needs no new chart
-    )
     title = "survival that one more token needs"
-    y = alt.Y("hurdle:Q", title=title, stack="zero")
-    colour = alt.Color(
-        "kind:N",
-        scale=alt.Scale(domain=list(KINDS)),  # a kind keeps its colour where another does not occur
-        legend=alt.Legend(
-            title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square", values=list(kinds)
-        ),
+    x = ordinal("batch", BATCH, scale=alt.Scale(paddingInner=0.35))  # domain from the rows: contexts share one chart
+    stacked, plain = (Plane(x, alt.Y("hurdle:Q", title=title, stack=stack)) for stack in ("zero", None))
+    ticks = Plane(x, alt.Y("low:Q", title=title))
+    legend = alt.Legend(
+        title=None, orient="bottom", direction="horizontal", columns=3, symbolType="square", values=list(kinds)
     )
-    tooltip = [alt.Tooltip("batch:O"), alt.Tooltip("kind:N"), alt.Tooltip("microseconds:Q", format=",.1f", title="µs")]
-    bars = table("rows").mark_bar().encode(x=x, y=y, color=colour, order=alt.Order("order:Q"), tooltip=tooltip)
-    plain = alt.Y("hurdle:Q", title=title)
-    text = table("totals").mark_text().encode(x=x, y=y_at(-14), text=alt.Text("text:N"))
-    heading = table("heading").mark_text(style="note", align="right")
-    heading = heading.encode(x=x_at(-12), y=y_at(-14), text=alt.Text("text:N"))
-    ticks = (
-        table("survival")
-        .mark_bar(style="tick")
-        .encode(
-            x=x,
-            y=alt.Y("low:Q", title=title),
-            y2=alt.Y2("high:Q"),
-            tooltip=[alt.Tooltip("batch:O"), alt.Tooltip("hurdle:Q", title="survival of the next token", format=".2f")],
-        )
+    colour = by_name("kind", KINDS, legend)  # a kind keeps its colour where another does not occur
+    kind_tips, tick_tips = ("kind:N", "microseconds:Q|µs|,.1f"), ("hurdle:Q|survival of the next token|.2f",)
+    above = y_at(-14)
+    return layers(
+        stacked.bars("rows", color=colour, order=alt.Order("order:Q"), tooltip=tips("batch:O", *kind_tips)),
+        Plane(x, above).text("totals"),
+        Plane(x_at(-12), above).text("heading", style="note", align="right"),
+        ticks.bars("survival", y2=alt.Y2("high:Q"), style="tick", tooltip=tips("batch:O", *tick_tips)),
+        plain.haloed("name", style="note", align="left", xOffset=-18, dy=-10),
+        plain.text("cut", dy=-9, fontWeight=600),
     )
-    names = [
-        table("name")
-        .mark_text(style=style, align="left", xOffset=-18, dy=-10)
-        .encode(x=x, y=plain, text=alt.Text("text:N"))
-        for style in ("note-halo", "note")
-    ]
-    cut = table("cut").mark_text(dy=-9, fontWeight=600).encode(x=x, y=plain, text=alt.Text("text:N"))
-    return alt.LayerChart(layer=[bars, text, heading, ticks, *names, cut])

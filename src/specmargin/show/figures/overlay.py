@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -10,7 +11,8 @@ import altair as alt
 from specmargin.decisions.plan import Plan
 from specmargin.phrases import say
 from specmargin.show.figures.curve import BATCHES, Curve, curve
-from specmargin.show.figures.figure import Figure, batch_axis, end_labels, rounded, table
+from specmargin.show.figures.figure import Draw, Figure, end_labels, rounded
+from specmargin.show.figures.marks import Layers, Plane, batch_axis, by_name, dashed, layers, tips
 from specmargin.show.figures.theme import DRAFTERS, drafter_colour
 from specmargin.show.figures.words import short
 from specmargin.sources import weakest
@@ -29,62 +31,29 @@ PHRASES = {
 }
 
 
-def overlay_figures(sides: Sequence[Side], *, batch: int) -> tuple[Figure, Figure]:
-    """Speed-up and tokens per second of one user by batch, each under its plan's flags.
+def overlay_figure(name: str, sides: Sequence[Side], *, batch: int) -> Figure:
+    """One of `OVERLAYS` by batch, each side under its plan's flags, on its own machine.
 
     `sides`: distinct labels and their plans. `batch`: the marked one. A line ends where its sequences no longer fit.
     """
-    return speedup_overlay(sides, batch=batch), speed_overlay(sides, batch=batch)
-
-
-def speedup_overlay(sides: Sequence[Side], *, batch: int) -> Figure:
-    """Speed-up over no speculation on the same machine."""
-    curves = _curves(sides, batch)
+    overlay = OVERLAYS[name]
+    batches = sorted({*BATCHES, batch})  # the marked batch is a point of every curve
+    curves = [(label, plan, curve(plan.pricer, plan.setting, batches)) for label, plan in sides]
     rows = [
-        {"batch": size, "value": rounded(one.speedup[i]), "depth": int(one.depths[i])} | _names(label, plan, slot)
-        for slot, (label, plan, one) in enumerate(curves)
-        for i, size in enumerate(one.batches)
-        if one.fits[i]
-    ]
-    return Figure(
-        name="overlay-speedup",
-        title="Speed-up by batch, compared",
-        takeaway=_words("overlay-speedup", _at(curves, batch, lambda one: one.speedup), batch),
-        source=_source(sides),
-        tables={
-            "lines": rows,
-            "labels": _labels(rows, log=False),
-            "even": [{"value": 1.0}],
-            "here": [{"batch": batch}],
-        },
-        draw=_draw_speedup,
-        shape=_shape(sides),
-    )
-
-
-def speed_overlay(sides: Sequence[Side], *, batch: int) -> Figure:
-    """Tokens per second of one user (1 / TPOT), with the flags and without speculation."""
-    curves = _curves(sides, batch)
-    rows = [
-        {"batch": size, "value": rounded(1.0 / one.tpot_seconds[i]), "depth": int(one.depths[i])}
+        {"batch": size, "value": rounded(overlay.values(one)[i]), "depth": int(one.depths[i])}
         | _names(label, plan, slot)
         for slot, (label, plan, one) in enumerate(curves)
         for i, size in enumerate(one.batches)
         if one.fits[i]
     ]
-    at = _at(curves, batch, lambda one: 1.0 / one.tpot_seconds)
+    base = {"plain": _plain(curves)} if overlay.log else {"even": [{"value": 1.0}]}
     return Figure(
-        name="overlay-speed",
-        title="Tokens/s per user by batch, compared",
-        takeaway=_words("overlay-speed", at, batch),
+        name=name,
+        title=overlay.title,
+        takeaway=_words(name, _at(curves, batch, overlay.values), batch),
         source=_source(sides),
-        tables={
-            "lines": rows,
-            "plain": _plain(curves),
-            "labels": _labels(rows, log=True),
-            "here": [{"batch": batch}],
-        },
-        draw=_draw_speed,
+        tables={"lines": rows, **base, "labels": _labels(rows, log=overlay.log), "here": [{"batch": batch}]},
+        draw=overlay.draw,
         shape=_shape(sides),
     )
 
@@ -97,11 +66,6 @@ def _plain(curves: Sequence[Compared]) -> list[dict[str, Any]]:
         points = zip(one.batches, speeds, strict=True)
         rows.setdefault(speeds[:2], [{"batch": b, "value": v} | _names(label, plan, slot) for b, v in points])
     return [row for line in rows.values() for row in line]
-
-
-def _curves(sides: Sequence[Side], batch: int) -> list[Compared]:
-    """The marked batch is a point of every curve."""
-    return [(label, plan, curve(plan.pricer, plan.setting, sorted({*BATCHES, batch}))) for label, plan in sides]
 
 
 def _names(label: str, plan: Plan, slot: int) -> dict[str, str]:
@@ -156,56 +120,59 @@ def _source(sides: Sequence[Side]) -> str:
     return f"Specmargin, prices: {kinds}; weakest input: {short(weak)}"
 
 
-def _encoded(by_drafter: bool, count: int) -> tuple[alt.Color, alt.StrokeDash]:
-    field, domain = ("drafter", list(DRAFTERS)) if by_drafter else ("slot", [str(i) for i in range(count)])
-    dashes = [_DASHES[i % len(_DASHES)] for i in range(count)]
-    colour = alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=None)
-    dash = alt.StrokeDash("slot:N", scale=alt.Scale(domain=[str(i) for i in range(count)], range=dashes), legend=None)
-    return colour, dash
-
-
-def _tooltip(title: str, form: str) -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("series:N", title=" "),
-        alt.Tooltip("batch:Q", title="batch"),
-        alt.Tooltip("depth:Q", title="draft"),
-        alt.Tooltip("value:Q", title=title, format=form),
-    ]
+def _colour(by_drafter: bool, count: int) -> alt.Color:
+    return by_name("drafter", DRAFTERS) if by_drafter else by_name("slot", map(str, range(count)))
 
 
 def _draw_speedup(by_drafter: bool, count: int) -> alt.LayerChart:
     y = alt.Y("value:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
-    even = table("even").mark_rule(style="reference").encode(y=y)
-    return alt.LayerChart(layer=[even, *_lines(y, by_drafter, count, _tooltip("speed-up", ".2f"))])
+    on = Plane(batch_axis(), y)
+    return layers(on.level("even"), _lines(on, by_drafter, count, "value:Q|speed-up|.2f"))
 
 
 def _draw_speed(by_drafter: bool, count: int) -> alt.LayerChart:
     y = alt.Y("value:Q", title="tokens/s per user (1 / TPOT)", scale=alt.Scale(type="log", nice=False, padding=12))
-    colour, _ = _encoded(by_drafter, count)
-    plain = (
-        table("plain")
-        .mark_line(style="no-spec-line")
-        .encode(x=batch_axis(), y=y, color=colour, detail=alt.Detail("slot:N"))
-    )
-    return alt.LayerChart(layer=[plain, *_lines(y, by_drafter, count, _tooltip("tokens/s", ",.0f"))])
+    on = Plane(batch_axis(), y)
+    plain = on.line("plain", style="no-spec-line", color=_colour(by_drafter, count), detail=alt.Detail("slot:N"))
+    return layers(plain, _lines(on, by_drafter, count, "value:Q|tokens/s|,.0f"))
 
 
-def _lines(y: alt.Y, by_drafter: bool, count: int, tooltip: list[alt.Tooltip]) -> list[alt.Chart]:
-    x = batch_axis()
-    colour, dash = _encoded(by_drafter, count)
-    here = table("here").mark_rule(style="marker").encode(x=x)
-    lines = table("lines").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("slot:N"))
-    points = table("lines").mark_point(size=22).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    halo = table("labels").mark_text(style="label-halo").encode(x=x, y=y, text=alt.Text("text:N"))
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("text:N"), color=colour)
-    return [here, lines, points, halo, labels]
+def _lines(on: Plane, by_drafter: bool, count: int, value: str) -> Layers:
+    colour = _colour(by_drafter, count)
+    dash = dashed("slot", {str(i): _DASHES[i % len(_DASHES)] for i in range(count)})
+    tooltip = tips("series:N| ", "batch:Q", "depth:Q|draft", value)
+    return [
+        on.at("here"),
+        *on.traced("lines", color=colour, strokeDash=dash, detail=alt.Detail("slot:N"), size=22, tooltip=tooltip),
+        *on.haloed("labels", style="label", color=colour),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    title: str
+    values: Callable[[Curve], FloatArray]
+    log: bool  # with the speed without speculation, and not a line at 1
+    draw: Draw
+
+
+OVERLAYS = {
+    "overlay-speedup": Overlay(
+        title="Speed-up by batch, compared", values=lambda one: one.speedup, log=False, draw=_draw_speedup
+    ),
+    "overlay-speed": Overlay(
+        title="Tokens/s per user by batch, compared",
+        values=lambda one: 1.0 / one.tpot_seconds,
+        log=True,
+        draw=_draw_speed,
+    ),
+}
 
 
 def overlay_structures(by_drafter: bool, count: int) -> dict[str, dict[str, Any]]:
     """The charts without rows, by key: for a page that makes the rows itself."""
-    drawn = {"overlay-speedup": _draw_speedup, "overlay-speed": _draw_speed}
     empty = [
-        Figure(name=name, title="", takeaway="", source="", tables={}, draw=draw, shape=(by_drafter, count))
-        for name, draw in drawn.items()
+        Figure(name=name, title="", takeaway="", source="", tables={}, draw=overlay.draw, shape=(by_drafter, count))
+        for name, overlay in OVERLAYS.items()
     ]
     return {figure.key: figure.structure for figure in empty}

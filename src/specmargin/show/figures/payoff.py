@@ -13,7 +13,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
-from specmargin.show.figures.figure import Figure, batch_axis, cell_texts, end_labels, rounded, table, x_at, y_at
+from specmargin.show.figures.figure import Figure, columns, end_labels
+from specmargin.show.figures.marks import BATCH, Plane, batch_axis, by_name, dashed, layers, ordinal, tips, x_at, y_at
 from specmargin.show.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
 from specmargin.show.figures.words import described, machine, price_source
 from specmargin.step import FloatArray
@@ -27,30 +28,27 @@ CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
 def speedup_figure(pricer: Pricer, setting: Setting, *, batch: int) -> Figure:
     """Depth and speed-up by batch, with every fixed depth as a thin line and a mark at `batch`."""
     shown = curve(pricer, setting)
-    gains, best = shown.fixed_speedup, shown.speedup
+    gains, at = shown.fixed_speedup, shown.shown
     fixed = [
-        {"batch": size, "speedup": rounded(gains[i, depth]), "depth": depth}
+        row
         for depth in range(1, gains.shape[1])
-        for i, size in enumerate(shown.batches)
-        if np.isfinite(gains[i, depth])
+        for row in columns(batch=shown.batches, speedup=gains[:, depth], depth=depth)
+        if np.isfinite(row["speedup"])
     ]
-    rows = [
-        {
-            "batch": shown.batches[i],
-            "speedup": rounded(best[i]),
-            "depth": int(shown.depths[i]),
-            "colour": drafter_colour(pricer.scenario.drafter.name),
-            "text": (str(shown.depths[i]) if shown.depths[i] else "off") if shown.batches[i] in MAP_BATCHES else "",
-        }
-        for i in shown.shown
-    ]
+    best = columns(
+        batch=np.array(shown.batches)[at],
+        speedup=shown.speedup[at],
+        depth=shown.depths[at],
+        text=[_depth(int(shown.depths[i])) if shown.batches[i] in MAP_BATCHES else "" for i in at],
+        colour=drafter_colour(pricer.scenario.drafter.name),
+    )
     return Figure(
         name="speedup",
         title="Draft depth and speed-up by batch",
         takeaway=_speedup_takeaway(pricer.scenario, shown, batch),
         source=price_source(pricer),
         tables={
-            "best": rows,
+            "best": best,
             "fixed": fixed,
             "fixed_labels": _fixed_labels(fixed),
             "even": [{"speedup": 1.0}],
@@ -60,6 +58,10 @@ def speedup_figure(pricer: Pricer, setting: Setting, *, batch: int) -> Figure:
         },
         draw=_draw_speedup,
     )
+
+
+def _depth(tokens: int) -> str:
+    return str(tokens) if tokens else "off"
 
 
 def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -87,29 +89,19 @@ def _speedup_takeaway(scenario: Scenario, shown: Curve, marked: int) -> str:
 
 
 def _draw_speedup() -> alt.LayerChart:
-    x, y = batch_axis(), alt.Y("speedup:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
-    tooltip = [
-        alt.Tooltip("batch:Q", title="batch"),
-        alt.Tooltip("depth:Q", title="draft"),
-        alt.Tooltip("speedup:Q", title="speed-up", format=".2f"),
-    ]
-    fixed = table("fixed").mark_line(style="quiet-line").encode(x=x, y=y, detail=alt.Detail("depth:N"))
-    even = table("even").mark_rule(style="reference").encode(y=y)
-    here = table("here").mark_rule(style="marker").encode(x=x)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
-    line = table("best").mark_line().encode(x=x, y=y, color=colour)
-    points = table("best").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    depths = table("best").mark_text(fontWeight=600).encode(x=x, y=y_at(-15), text=alt.Text("text:N"))
-    heading = (
-        table("heading")
-        .mark_text(style="note", align="right")
-        .encode(x=x_at(-15), y=y_at(-15), text=alt.Text("text:N"))
+    y = alt.Y("speedup:Q", title="speed-up over no speculation (×)", scale=alt.Scale(zero=False))
+    on, above = Plane(batch_axis(), y), y_at(-15)
+    tooltip = tips("batch:Q", "depth:Q|draft", "speedup:Q|speed-up|.2f")
+    return layers(
+        limit_marks(),
+        on.line("fixed", style="quiet-line", detail=alt.Detail("depth:N")),
+        on.level("even"),
+        on.at("here"),
+        on.traced("best", color=by_name("colour", DRAFTERS), tooltip=tooltip),
+        on.haloed("fixed_labels", "series:N", style="note", align="left", dx=5),
+        Plane(on.x, above).text("best", fontWeight=600),
+        Plane(x_at(-15), above).text("heading", style="note", align="right"),
     )
-    names = [
-        table("fixed_labels").mark_text(style=style, align="left", dx=5).encode(x=x, y=y, text=alt.Text("series:N"))
-        for style in ("note-halo", "note")
-    ]
-    return alt.LayerChart(layer=[*limit_marks(), fixed, even, here, line, points, *names, depths, heading])
 
 
 # --- over batch and context ---
@@ -133,24 +125,21 @@ def context_figure(pricer: Pricer, setting: Setting) -> Figure:
     largest = {tokens: _largest(pricer, tokens, setting) for tokens in contexts}
     fits = np.array([size <= largest[int(tokens)] for size, tokens in zip(batches, context_by_cell, strict=True)])
     low, high = _extent(gain[fits])
-    rows = [
-        {
-            "batch": int(size),
-            "context": int(tokens),
-            "label": _short(int(tokens)),
-            "speedup": rounded(value),
-            "depth": int(depth),
-            "text": f"{value:.2f}" if depth else "–",
-            "high": bool(value > low + _DARK * (high - low)),
-        }
-        for size, tokens, depth, value in np.column_stack([batches, context_by_cell, chosen, gain])[fits]
-    ]
+    cells = columns(
+        batch=batches[fits].astype(int),
+        context=context_by_cell[fits].astype(int),
+        label=[_short(int(tokens)) for tokens in context_by_cell[fits]],
+        speedup=gain[fits],
+        depth=chosen[fits],
+        text=[f"{value:.2f}" if depth else "–" for value, depth in zip(gain[fits], chosen[fits], strict=True)],
+        high=gain[fits] > low + _DARK * (high - low),
+    )
     return Figure(
         name="context",
         title="Speed-up by batch and context",
-        takeaway=_context_takeaway(pricer.scenario, rows, setting),
+        takeaway=_context_takeaway(pricer.scenario, cells, setting),
         source=price_source(pricer),
-        tables={"cells": rows, "ends": [{"speedup": low}, {"speedup": high}]},
+        tables={"cells": cells, "ends": columns(speedup=[low, high])},
         draw=_draw_context,
         shape=(tuple(map(_short, contexts)),),
     )
@@ -173,20 +162,16 @@ def _largest(pricer: Pricer, tokens: int, setting: Setting) -> int:
     return there.no_spec_largest_batch if schedule is None else setting.largest_batch(there, schedule.max_depth)
 
 
-def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, object]], setting: Setting) -> str:
+def _context_takeaway(scenario: Scenario, rows: Sequence[dict[str, Any]], setting: Setting) -> str:
     if not rows:
         return f"{machine(scenario)}: no sequence fits in memory."
-    best, worst = max(rows, key=_speedup_of), min(rows, key=_speedup_of)
+    best, worst = (pick(rows, key=lambda row: float(row["speedup"])) for pick in (max, min))
     depth = "at its best depth" if setting.schedule is None else "with the flags"
     return (
-        f"{machine(scenario)}: from {_speedup_of(worst):.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
-        f"{_speedup_of(best):.2f}× (batch {best['batch']}, {best['context']:,} tokens), each {depth}. "
+        f"{machine(scenario)}: from {worst['speedup']:.2f}× (batch {worst['batch']}, {worst['context']:,} tokens) to "
+        f"{best['speedup']:.2f}× (batch {best['batch']}, {best['context']:,} tokens), each {depth}. "
         "Dash: no drafting. Empty: does not fit in memory."
     )
-
-
-def _speedup_of(row: dict[str, object]) -> float:
-    return float(str(row["speedup"]))
 
 
 def _short(tokens: int) -> str:
@@ -194,22 +179,16 @@ def _short(tokens: int) -> str:
 
 
 def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
-    x = alt.X("batch:O", title="sequences decoding together (batch)", axis=alt.Axis(labelAngle=0))
-    y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)), axis=alt.Axis(grid=False))
+    y = alt.Y("label:O", title="tokens in the cache", scale=alt.Scale(domain=list(contexts)))
+    on = Plane(ordinal("batch", BATCH), y)
     colour = alt.Color(
         "speedup:Q",
         scale=alt.Scale(range="heatmap", interpolate="lab", zero=False, nice=False),
         legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
     )
-    tooltip = [
-        alt.Tooltip("batch:O"),
-        alt.Tooltip("context:O"),
-        alt.Tooltip("speedup:Q", format=".2f"),
-        alt.Tooltip("depth:Q", title="draft"),
-    ]
-    cells = table("cells").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    ends = table("ends").mark_point(opacity=0).encode(color=colour)  # unseen: only the ends of the colour scale
-    return alt.LayerChart(layer=[cells, *cell_texts(x, y), ends])
+    tooltip = tips("batch:O", "context:O", "speedup:Q||.2f", "depth:Q|draft")
+    ends = on.points("ends", opacity=0, color=colour)  # unseen: only the ends of the colour scale
+    return layers(on.cells(colour, tooltip=tooltip), ends)
 
 
 # --- against the time between tokens ---
@@ -221,22 +200,22 @@ def pareto_figure(pricer: Pricer, setting: Setting) -> Figure:
     """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
     shown = curve(pricer, setting)
     gpus, drafter = pricer.scenario.layout.gpus, pricer.scenario.drafter.name
-    everything = list(range(len(shown.batches)))
-    sides = {
-        NO_SPECULATION: (shown.grid.no_spec_goodput / gpus, shown.grid.no_spec_seconds, everything),
-        f"with {drafter}": (shown.goodput / gpus, shown.tpot_seconds, shown.shown),
-    }
-    rows: list[dict[str, Any]] = [
-        {
-            "goodput": rounded(goodput[i]),
-            "speed": rounded(1.0 / tpot[i]),
-            "tpot": rounded(tpot[i] * 1e3),
-            "batch": shown.batches[i],
-            "series": name,
-            "colour": NO_SPECULATION if name == NO_SPECULATION else drafter_colour(drafter),
-        }
-        for name, (goodput, tpot, drawn) in sides.items()
-        for i in drawn
+    everything, grid = list(range(len(shown.batches))), shown.grid
+    sides = (
+        (NO_SPECULATION, NO_SPECULATION, grid.no_spec_goodput, grid.no_spec_seconds, everything),
+        (f"with {drafter}", drafter_colour(drafter), shown.goodput, shown.tpot_seconds, shown.shown),
+    )
+    rows = [
+        row
+        for name, colour, goodput, tpot, drawn in sides
+        for row in columns(
+            goodput=goodput[drawn] / gpus,
+            speed=1.0 / tpot[drawn],
+            tpot=tpot[drawn] * 1e3,
+            batch=np.array(shown.batches)[drawn],
+            series=name,
+            colour=colour,
+        )
     ]
     first = {str(row["series"]): row for row in reversed(rows)}
     ends = {name: (row["speed"], row["goodput"]) for name, row in first.items()}
@@ -272,23 +251,19 @@ def _pareto_takeaway(scenario: Scenario, shown: Curve) -> str:
 
 
 def _draw_pareto() -> alt.LayerChart:
-    x = alt.X(
-        "speed:Q",
-        title="tokens/s per sequence (1 / TPOT)",
-        scale=alt.Scale(type="log", nice=False, padding=14),
+    on = Plane(
+        alt.X("speed:Q", title="tokens/s per sequence (1 / TPOT)", scale=_log(padding=14)),
+        alt.Y("goodput:Q", title="committed tokens/s per GPU", scale=_log(padding=16)),
     )
-    y = alt.Y("goodput:Q", title="committed tokens/s per GPU", scale=alt.Scale(type="log", nice=False, padding=16))
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=list(DRAFTERS)), legend=None)
-    dashes = [[5, 3] if name == NO_SPECULATION else [1, 0] for name in DRAFTERS]
-    dash = alt.StrokeDash("colour:N", scale=alt.Scale(domain=list(DRAFTERS), range=dashes), legend=None)
-    tooltip = [
-        alt.Tooltip("series:N", title=" "),
-        alt.Tooltip("batch:Q"),
-        alt.Tooltip("goodput:Q", title="tokens/s/GPU", format=",.0f"),
-        alt.Tooltip("tpot:Q", title="ms/token", format=".2f"),
-    ]
-    lines = table("points").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("batch:Q"))
-    points = table("points").mark_point().encode(x=x, y=y, color=colour, tooltip=tooltip)
-    sizes = table("sizes").mark_text(style="note", dx=-9, dy=7, align="right").encode(x=x, y=y, text=alt.Text("text:N"))
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
-    return alt.LayerChart(layer=[lines, points, sizes, labels])
+    colour = by_name("colour", DRAFTERS)
+    dash = dashed("colour", {name: [5, 3] if name == NO_SPECULATION else [1, 0] for name in DRAFTERS})
+    tooltip = tips("series:N| ", "batch:Q", "goodput:Q|tokens/s/GPU|,.0f", "tpot:Q|ms/token|.2f")
+    return layers(
+        on.traced("points", color=colour, strokeDash=dash, order=alt.Order("batch:Q"), tooltip=tooltip),
+        on.text("sizes", style="note", dx=-9, dy=7, align="right"),
+        on.text("labels", "series:N", style="label", color=colour),
+    )
+
+
+def _log(padding: int) -> alt.Scale:
+    return alt.Scale(type="log", nice=False, padding=padding)

@@ -8,9 +8,10 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from specmargin.architecture.types import ExpertBlock, Matrix, total_bytes
+from specmargin.architecture.types import ExpertPool, Matrix, total_bytes
 from specmargin.decisions.scenario import Scenario
-from specmargin.show.figures.figure import Figure, end_labels, powers, rounded, table, y_at
+from specmargin.show.figures.figure import Figure, columns, end_labels
+from specmargin.show.figures.marks import LOG2, Plane, area_between, by_name, by_powers, dashed, layers, tips, y_at
 from specmargin.show.figures.words import short
 from specmargin.step import FloatArray, Step
 
@@ -51,77 +52,56 @@ def intensity(scenario: Scenario) -> Intensity:
     groups = scenario.architecture.expert_groups
     if not groups:
         dense = next(group.layer.dense for group in scenario.architecture.groups if group.layer.dense)
-        return _dense_intensity(scenario, dense)
-    return _moe_intensity(scenario, groups[0][1])
+        return _intensity(scenario, expert=(), always=dense, pool=None)
+    block = groups[0][1]
+    return _intensity(scenario, expert=block.expert, always=block.always_on, pool=block.pool)
 
 
-def _ridge(scenario: Scenario, matrices: tuple[Matrix, ...]) -> tuple[float, str]:
-    arithmetic = matrices[0].precision.arithmetic
-    device = scenario.device
-    return device.rate(arithmetic) / device.bandwidth_bytes_per_second, str(arithmetic)
-
-
-def _dense_intensity(scenario: Scenario, matrices: tuple[Matrix, ...]) -> Intensity:
-    flops = sum(matrix.flops_per_position() for matrix in matrices)
-    ridge, arithmetic = _ridge(scenario, matrices)
+def _intensity(
+    scenario: Scenario, *, expert: tuple[Matrix, ...], always: tuple[Matrix, ...], pool: ExpertPool | None
+) -> Intensity:
+    k = 0 if pool is None else pool.experts_per_token
+    flops = k * sum(m.flops_per_position() for m in expert) + sum(m.flops_per_position() for m in always)
+    expert_bytes, always_bytes = total_bytes(expert), total_bytes(always)
+    arithmetic = (expert or always)[0].precision.arithmetic
+    mixture, covered = None, None
+    if pool is not None:
+        distinct = scenario.routing.mean(pool, Step.uniform(batch=_TOKENS))
+        mixture = _TOKENS * flops / (distinct * expert_bytes + always_bytes)
+        covered = next(iter(_TOKENS[distinct >= _COVERED * pool.experts].tolist()), None)
     return Intensity(
         positions=_TOKENS,
-        dense=_TOKENS * flops / total_bytes(matrices),
-        mixture=None,
-        ridge=ridge,
-        arithmetic=arithmetic,
-        covered_positions=None,
-    )
-
-
-def _moe_intensity(scenario: Scenario, block: ExpertBlock) -> Intensity:
-    pool = block.pool
-    shared = tuple(matrix for matrix in block.always_on)
-    flops = pool.experts_per_token * sum(m.flops_per_position() for m in block.expert)
-    flops += sum(m.flops_per_position() for m in shared)
-    expert_bytes, shared_bytes = total_bytes(block.expert), total_bytes(shared)
-    distinct = scenario.routing.mean(pool, Step.uniform(batch=_TOKENS))
-    ridge, arithmetic = _ridge(scenario, block.expert)
-    covered = distinct >= _COVERED * pool.experts
-    return Intensity(
-        positions=_TOKENS,
-        dense=_TOKENS * flops / (pool.experts_per_token * expert_bytes + shared_bytes),
-        mixture=_TOKENS * flops / (distinct * expert_bytes + shared_bytes),
-        ridge=ridge,
-        arithmetic=arithmetic,
-        covered_positions=float(_TOKENS[covered.argmax()]) if covered.any() else None,
+        dense=_TOKENS * flops / (k * expert_bytes + always_bytes),
+        mixture=mixture,
+        ridge=scenario.device.rate(arithmetic) / scenario.device.bandwidth_bytes_per_second,
+        arithmetic=str(arithmetic),
+        covered_positions=covered,
     )
 
 
 def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
     layer = intensity(scenario)
-    name = scenario.architecture.name
-    lines = {"dense, same size": layer.dense}
-    if layer.mixture is not None:
-        lines["mixture of experts"] = layer.mixture
-    else:
-        lines = {"dense": layer.dense}
+    dense = {"dense" if layer.mixture is None else "dense, same size": layer.dense}
+    lines = dense if layer.mixture is None else dense | {"mixture of experts": layer.mixture}
     rows = [
-        {"positions": rounded(x, 5), "intensity": rounded(values[i]), "series": series}
+        row
         for series, values in lines.items()
-        for i, x in enumerate(layer.positions)
+        for row in columns(positions=layer.positions, intensity=values, series=series)
     ]
     ends = {series: (float(_TOKENS[-1]), float(values[-1])) for series, values in lines.items()}
     return Figure(
         name="roofline",
         title="Arithmetic intensity by positions",
-        takeaway=_takeaway(name, scenario, layer),
+        takeaway=_takeaway(scenario, layer),
         source=f"Specmargin; {short(scenario.device.source, 70)}; shapes {short(scenario.architecture.source, 90)}",
         tables={
             "lines": rows,
             "labels": end_labels(ends, x="positions", y="intensity", gap=0.9, log=True),
-            "ridge": [
-                {
-                    "intensity": rounded(layer.ridge),
-                    "positions": 1.0,
-                    "text": f"{scenario.device.name}: {layer.ridge:,.0f} FLOPs/byte ({layer.arithmetic})",
-                }
-            ],
+            "ridge": columns(
+                intensity=[layer.ridge],
+                positions=1.0,
+                text=f"{scenario.device.name}: {layer.ridge:,.0f} FLOPs/byte ({layer.arithmetic})",
+            ),
             "knees": _knees(layer),
             "bands": _bands(layer),
             "here": [{"positions": batch}],
@@ -132,12 +112,9 @@ def roofline_figure(scenario: Scenario, *, batch: int) -> Figure:
 
 
 def _knees(layer: Intensity) -> list[dict[str, Any]]:
-    knees = {"dense": layer.dense_knee} | ({} if layer.mixture_knee is None else {"mixture": layer.mixture_knee})
-    return [
-        {"positions": rounded(knee), "intensity": rounded(layer.ridge), "text": f"{knee:,.0f}"}
-        for knee in knees.values()
-        if knee <= _TOKENS[-1]
-    ]
+    both = (layer.dense_knee, layer.mixture_knee)
+    knees = [knee for knee in both if knee is not None and knee <= _TOKENS[-1]]
+    return columns(positions=knees, intensity=layer.ridge, text=[f"{knee:,.0f}" for knee in knees])
 
 
 def _bands(layer: Intensity) -> list[dict[str, Any]]:
@@ -151,7 +128,8 @@ def _bands(layer: Intensity) -> list[dict[str, Any]]:
     return bands
 
 
-def _takeaway(name: str, scenario: Scenario, layer: Intensity) -> str:
+def _takeaway(scenario: Scenario, layer: Intensity) -> str:
+    name = scenario.architecture.name
     dense = f"{layer.dense_knee:,.0f} positions"
     if layer.mixture_knee is None or layer.mixture is None:
         return (
@@ -171,34 +149,24 @@ def _takeaway(name: str, scenario: Scenario, layer: Intensity) -> str:
 
 
 def _draw(names: tuple[str, ...]) -> alt.LayerChart:
-    scale = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("positions:Q", title="positions per step", scale=scale, axis=powers(16))
+    title = "positions per step"
     y = alt.Y("intensity:Q", title="FLOPs per byte read", scale=alt.Scale(type="log", nice=False), axis=_TENS)
-    colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=None)
-    dash = alt.StrokeDash(
-        "series:N", scale=alt.Scale(domain=list(names), range=[[5, 3], [1, 0]][: len(names)]), legend=None
-    )
+    on = Plane(by_powers("positions", title, 16), y)
+    colour = by_name("series", names)
+    start, middle = (alt.X(f"{field}:Q", scale=LOG2, title=title) for field in ("from", "middle"))
     bands = [
-        table("bands")
-        .transform_filter(f"datum.kind == '{kind}'")
-        .mark_rect(style=style, stroke=None)
-        .encode(x=alt.X("from:Q", scale=scale, title="positions per step"), x2=alt.X2("to:Q"))
+        area_between("bands", start, "to:Q", style).transform_filter(f"datum.kind == '{kind}'")
         for kind, style in (("tax", "tax-band"), ("free", "band"))
     ]
-    names_of_bands = (
-        table("bands")
-        .transform_calculate(middle="sqrt(datum.from * datum.to)")
-        .mark_text(style="band-label", baseline="top")
-        .encode(x=alt.X("middle:Q", scale=scale, title="positions per step"), y=y_at(6), text=alt.Text("text:N"))
+    band_names = Plane(middle, y_at(6)).text("bands", style="aside", baseline="top")
+    return layers(
+        bands,
+        band_names.transform_calculate(middle="sqrt(datum.from * datum.to)"),
+        on.level("ridge"),
+        on.at("here").encode(y=y_at(24), y2=alt.value("height")),
+        on.haloed("ridge", style="aside", align="left", dx=6, dy=-9),
+        on.line("lines", color=colour, strokeDash=dashed("series", dict(zip(names, ([5, 3], [1, 0]), strict=False)))),
+        on.points("knees", size=70, shape="diamond", tooltip=tips("text:N")),
+        on.text("knees", dy=16, fontWeight=600),
+        on.text("labels", "series:N", style="label", color=colour),
     )
-    ridge = table("ridge").mark_rule(style="reference").encode(y=y)
-    ridge_labels = [
-        table("ridge").mark_text(style=style, align="left", dx=6, dy=-9).encode(x=x, y=y, text=alt.Text("text:N"))
-        for style in ("ridge-halo", "ridge-label")
-    ]
-    lines = table("lines").mark_line().encode(x=x, y=y, color=colour, strokeDash=dash)
-    knees = table("knees").mark_point(size=70, shape="diamond").encode(x=x, y=y, tooltip=[alt.Tooltip("text:N")])
-    knee_labels = table("knees").mark_text(dy=16, fontWeight=600).encode(x=x, y=y, text=alt.Text("text:N"))
-    here = table("here").mark_rule(style="marker").encode(x=x, y=y_at(24), y2=alt.value("height"))
-    labels = table("labels").mark_text(style="label").encode(x=x, y=y, text=alt.Text("series:N"), color=colour)
-    return alt.LayerChart(layer=[*bands, names_of_bands, ridge, here, *ridge_labels, lines, knees, knee_labels, labels])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import altair as alt
 
-from specmargin.show.figures.figure import Figure, end_labels, rounded, table
+from specmargin.show.figures.figure import Figure, end_labels, rounded
+from specmargin.show.figures.marks import Layers, Plane, by_name, dashed, layers, tips
 from specmargin.show.figures.theme import POLICIES, policy_colour
 
 Record = Mapping[str, Any]
@@ -41,9 +42,7 @@ def day_figure(words: Words, runs: Sequence[Run], *, hours: float | None = None)
     drafting = [run for run in runs if any(row["depth"] for row in run.timeline)]
     return Figure(
         name="day",
-        title=words.title,
-        takeaway=words.takeaway,
-        source=words.source,
+        **asdict(words),
         tables={
             "load": [{"hour": rounded(row["hour"], 5), "batch": rounded(row["batch"], 3)} for row in runs[-1].timeline],
             "depth": _lines(drafting, "timeline", "depth", 1.0),
@@ -80,7 +79,7 @@ def _draw_day(policies: tuple[str, ...], hours: float) -> alt.VConcatChart:
     scale = alt.Scale(domain=[0, hours], nice=False)
     bare = alt.X("hour:Q", title=None, scale=scale, axis=alt.Axis(tickCount=12, labels=False))
     named = alt.X("hour:Q", title="hour", scale=scale, axis=alt.Axis(tickCount=12))
-    load = table("load").mark_area(style="area-quiet").encode(x=bare, y=_small_y("batch:Q", ["sequences", "decoding"]))
+    load = Plane(bare, _small_y("batch:Q", ["sequences", "decoding"])).area("load", style="area-quiet")
     panels = [
         _panel(name, title, named if name == "ttft" else bare, policies, legend=name == "ttft")
         for name, title in _DAY.items()
@@ -102,23 +101,24 @@ def _panel(name: str, title: list[str], x: alt.X, policies: tuple[str, ...], *, 
     if name == "ttft":  # from a prompt's own time to minutes in a queue
         axis = alt.Axis(tickCount=3, labelExpr="format(datum.value, '~s')")
         y = alt.Y("value:Q", title=title, axis=axis, scale=alt.Scale(type="log", padding=6))
-    tooltip = [
-        alt.Tooltip("policy:N"),
-        alt.Tooltip("hour:Q", format=".1f"),
-        alt.Tooltip("value:Q", format=".3~g", title=name),
-    ]
-    line = table(name).mark_line(strokeWidth=1.6, strokeJoin="round", interpolate="monotone")
-    encoded = line.encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"), tooltip=tooltip)
-    chart: alt.Chart = encoded.properties(width=_WIDTH, height=80)
+    line = Plane(x, y).line(
+        name,
+        strokeWidth=1.6,
+        strokeJoin="round",
+        interpolate="monotone",
+        color=colour,
+        strokeDash=dash,
+        detail=alt.Detail("policy:N"),
+        tooltip=tips("policy:N", "hour:Q||.1f", f"value:Q|{name}|.3~g"),
+    )
+    chart: alt.Chart = line.properties(width=_WIDTH, height=80)
     return chart
 
 
-def policy_encoding(legend: alt.Legend | None) -> tuple[alt.Color, alt.StrokeDash]:
+def policy_encoding(legend: alt.Legend | None = None) -> tuple[alt.Color, alt.StrokeDash]:
     """Colour and dash of each policy, the same in every figure."""
-    dashes = [_DASHES.get(name, [1, 0]) for name in POLICIES]
-    domain = list(POLICIES)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain), legend=legend)
-    return colour, alt.StrokeDash("colour:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
+    dashes = {name: _DASHES.get(name, [1, 0]) for name in POLICIES}
+    return by_name("colour", POLICIES, legend), dashed("colour", dashes, legend)
 
 
 def _legend(policies: Sequence[str]) -> alt.Legend:
@@ -145,9 +145,7 @@ def pareto_figure(words: Words, rows: Sequence[Record]) -> Figure:
     ]
     return Figure(
         name="loads",
-        title=words.title,
-        takeaway=words.takeaway,
-        source=words.source,
+        **asdict(words),
         tables={"points": points, "names": _names(points, by="load", x="tpot", y="goodput")},
         draw=_draw_pareto,
     )
@@ -159,35 +157,28 @@ def _names(rows: Sequence[Record], *, by: str, x: str, y: str) -> list[dict[str,
     for row in sorted(rows, key=lambda row: float(row[by])):
         last[str(row["policy"])] = row
     ends = {policy: (float(row[x]), float(row[y])) for policy, row in last.items()}
-    highest = max((float(row[y]) for row in rows), default=1.0)
-    placed = end_labels(ends, x=x, y=y, gap=0.065 * highest)
+    furthest, highest = (max((float(row[axis]) for row in rows), default=1.0) for axis in (x, y))
+    placed = end_labels(ends, x=x, y=y, gap=0.065 * highest, reach=0.15 * furthest)
     return [row | _named(str(row["series"])) for row in placed]
 
 
-def _name_marks(name: str, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
-    halo = table(name).mark_text(style="label-halo").encode(x=x, y=y, text=alt.Text("policy:N"))
-    return [halo, table(name).mark_text(style="label").encode(x=x, y=y, text=alt.Text("policy:N"), color=plain)]
+def _named_lines(on: Plane, name: str, names: str, *, tooltip: Sequence[alt.Tooltip], **options: Any) -> Layers:
+    """One line per policy, with its points and its name."""
+    colour, dash = policy_encoding()
+    return [
+        on.line(name, strokeWidth=1.6, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"), **options),
+        on.points(name, size=36, color=colour, tooltip=tooltip),
+        *on.haloed(names, "policy:N", style="label", color=colour),
+    ]
 
 
 def _draw_pareto() -> alt.LayerChart:
     x = alt.X("tpot:Q", title="median time between tokens, ms", scale=alt.Scale(zero=False, nice=True))
     axis = alt.Axis(labelExpr="format(datum.value, '~s')")
-    y = alt.Y("goodput:Q", title="goodput, tokens/s", axis=axis, scale=alt.Scale(zero=True))
-    colour, dash = policy_encoding(None)
-    tooltip = [
-        alt.Tooltip("policy:N"),
-        alt.Tooltip("load:Q"),
-        alt.Tooltip("goodput:Q", format=",.0f"),
-        alt.Tooltip("tpot:Q", format=".2f"),
-    ]
-    lines = table("points").mark_line(strokeWidth=1.6)
-    lines = lines.encode(
-        x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("load:Q"), detail=alt.Detail("policy:N")
-    )
-    plain = alt.Color("colour:N", scale=alt.Scale(domain=list(POLICIES)), legend=None)
-    points = table("points").mark_point(filled=True, size=46).encode(x=x, y=y, color=plain, tooltip=tooltip)
-    return alt.LayerChart(layer=[lines, points, *_name_marks("names", x, y)], width=_WIDTH, height=380)
+    on = Plane(x, alt.Y("goodput:Q", title="goodput, tokens/s", axis=axis, scale=alt.Scale(zero=True)))
+    tooltip = tips("policy:N", "load:Q", "goodput:Q||,.0f", "tpot:Q||.2f")
+    lines = _named_lines(on, "points", "names", tooltip=tooltip, order=alt.Order("load:Q"))
+    return layers(lines, width=_WIDTH, height=380)
 
 
 # --- policies side by side ---
@@ -222,9 +213,7 @@ def policies_figure(words: Words, rows: Sequence[Record], hourly: Sequence[Recor
     by_time = sorted(rows, key=lambda row: (row["tpot_p50_seconds"] is None, row["tpot_p50_seconds"] or 0.0))
     return Figure(
         name="policies",
-        title=words.title,
-        takeaway=words.takeaway,
-        source=words.source,
+        **asdict(words),
         tables=tables,
         draw=_draw_policies,
         shape=(tuple(dict.fromkeys(str(row["policy"]) for row in by_time)), bool(hourly)),
@@ -244,30 +233,18 @@ def _bars(policies: tuple[str, ...], key: str, title: str, form: str) -> alt.Lay
     y = alt.Y("policy:N", sort=list(policies), title=None, axis=alt.Axis(labelLimit=140))
     axis = alt.Axis(tickCount=4, labelExpr="format(datum.value, '~s')")
     x = alt.X("value:Q", title=title, axis=axis, scale=alt.Scale(zero=True))
-    colour, _ = policy_encoding(None)
-    bars = (
-        table(key)
-        .mark_bar(size=15)
-        .encode(x=x, y=y, color=colour, tooltip=[alt.Tooltip("policy:N"), alt.Tooltip("value:Q", format=",.4~g")])
+    on, (colour, _) = Plane(x, y), policy_encoding()
+    return layers(
+        on.bars(key, size=15, color=colour, tooltip=tips("policy:N", "value:Q||,.4~g")),
+        on.text(key, "value:Q", form, style="note", align="left", dx=4),
+        width=210,
+        height=alt.Step(24),
     )
-    values = [
-        table(key)
-        .mark_text(style=style, align="left", dx=4, fontSize=11)
-        .encode(x=x, y=y, text=alt.Text("value:Q", format=form))
-        for style in ("note-halo", "note")
-    ]
-    return alt.LayerChart(layer=[bars, *values], width=210, height=alt.Step(24))
 
 
 def _hours(name: str, title: str) -> alt.LayerChart:
     """By hour of arrival, one line per policy."""
     x = alt.X("hour:Q", title="hour of arrival", axis=alt.Axis(tickCount=12))
-    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=True))
-    colour, dash = policy_encoding(None)
-    lines = (
-        table(name)
-        .mark_line(strokeWidth=1.6)
-        .encode(x=x, y=y, color=colour, strokeDash=dash, detail=alt.Detail("policy:N"))
-    )
-    points = table(name).mark_point(filled=True, size=22).encode(x=x, y=y, color=colour)
-    return alt.LayerChart(layer=[lines, points, *_name_marks(f"{name}_names", x, y)], width=330, height=240)
+    on = Plane(x, alt.Y("value:Q", title=title, scale=alt.Scale(zero=True)))
+    tooltip = tips("policy:N", "hour:Q", "value:Q||,.4~g")
+    return layers(_named_lines(on, name, f"{name}_names", tooltip=tooltip), width=330, height=240)

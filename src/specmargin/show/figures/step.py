@@ -9,7 +9,8 @@ import altair as alt
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.prices.model import ComponentPrice, StepPrice
-from specmargin.show.figures.figure import Figure, rounded, table
+from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.marks import Plane, by_name, layers, tips
 from specmargin.show.figures.words import described, step_source
 from specmargin.words import duration
 
@@ -59,19 +60,18 @@ def _added(seconds: float) -> dict[str, Any]:
 
 
 def _draw(names: tuple[str, ...], parts: tuple[str, ...]) -> alt.HConcatChart:
-    y = alt.Y("name:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=170))
-    bare = alt.Y("name:N", sort=list(names), title=None, axis=None)
+    y = alt.Y("name:N", title=None, scale=alt.Scale(domain=list(names)), axis=alt.Axis(labelLimit=170))
+    bare = alt.Y("name:N", title=None, scale=alt.Scale(domain=list(names)), axis=None)
     whole = _panel(y, parts, "milliseconds", "text", "time in the step, ms")
     more = _panel(bare, parts, "microseconds", "added", "one more position adds, µs")
     return alt.HConcatChart(hconcat=[whole, more], spacing=64)
 
 
 def _panel(y: alt.Y, parts: tuple[str, ...], field: str, text: str, title: str) -> alt.LayerChart:
-    base = table("rows").transform_filter(f"isValid(datum.{field})")
-    x = alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(zero=True))
+    on = Plane(alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(zero=True)), y)
     legend = alt.Legend(title=None, orient="bottom", symbolType="square") if len(parts) > 1 else None
-    colour = alt.Color("part:N", scale=alt.Scale(domain=[_VERIFY, _DRAFT]), legend=legend)
-    tooltip = [alt.Tooltip("name:N"), alt.Tooltip(f"{text}:N", title="time"), alt.Tooltip("bound:N", title="bound by")]
-    bars = base.mark_bar(size=15).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    values = base.mark_text(style="note", align="left", dx=4).encode(x=x, y=y, text=f"{text}:N")
-    return alt.LayerChart(layer=[bars, values], width=300, height=alt.Step(24))
+    colour = by_name("part", (_VERIFY, _DRAFT), legend)
+    bars = on.bars("rows", size=15, color=colour, tooltip=tips("name:N", f"{text}:N|time", "bound:N|bound by"))
+    values = on.text("rows", f"{text}:N", style="note", align="left", dx=4)
+    known = [mark.transform_filter(f"isValid(datum.{field})") for mark in (bars, values)]
+    return layers(known, width=300, height=alt.Step(24))

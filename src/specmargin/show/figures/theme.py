@@ -1,12 +1,15 @@
-"""One theme for all figures, light and dark, as Vega-Lite configuration: charts themselves name no colours.
+"""One theme for all figures, light and dark: `theme.json` is the configuration of Vega-Lite, with the styles of marks.
 
-Series differ in lightness as well as in hue, so that they are distinguishable in greyscale and for colour-blind
-readers; lines are labelled at their ends, and dashes repeat the colour coding.
+Charts themselves name no colours. Series differ in lightness as well as in hue, so that they are distinguishable in
+greyscale and for colour-blind readers; lines are labelled at their ends, and dashes repeat the colour coding.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 NO_SPECULATION = "no speculation"
@@ -27,8 +30,6 @@ POLICIES = (
     "off",
     "cascade",
 )
-
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,124 +120,23 @@ def policy_colour(name: str) -> str:
 
 def config(theme: Theme) -> dict[str, Any]:
     """The Vega-Lite configuration of a theme."""
-    return {
-        "background": theme.paper,
-        "font": FONT,
-        "padding": 8,
-        "view": {"stroke": None},
-        "axis": _axis(theme),
-        "legend": {
-            "labelColor": theme.ink,
-            "titleColor": theme.quiet,
-            "titleFontWeight": "normal",
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-        },
-        "title": {
-            "color": theme.ink,
-            "subtitleColor": theme.quiet,
-            "fontSize": 16,
-            "fontWeight": 600,
-            "subtitleFontSize": 12,
-            "subtitleLineHeight": 17,
-            "anchor": "start",
-            "frame": "group",
-            "offset": 14,
-            "subtitlePadding": 6,
-        },
-        "header": {"labelColor": theme.ink, "titleColor": theme.quiet, "labelFontSize": 12},
-        "range": {
-            "category": list(theme.series),
-            "heatmap": list(theme.heat),
-            "ramp": list(theme.heat),
-            "diverging": list(theme.sides),
-            "ordinal": list(theme.heat),
-        },
-        "mark": {"color": theme.series[0]},
-        "line": {"strokeWidth": 2.2},
-        "rule": {"color": theme.quiet},
-        "point": {"filled": True, "size": 36, "opacity": 1},
-        "rect": {"stroke": theme.paper, "strokeWidth": 1.5},
-        "bar": {"stroke": theme.paper, "strokeWidth": 0.5},
-        "text": {"color": theme.ink},  # no fontSize: Vega-Lite would prefer it to that of the styles
-        "style": _styles(theme),
-    }
+    coloured: dict[str, Any] = _coloured(_template(), theme)
+    return coloured
 
 
-def _axis(theme: Theme) -> dict[str, Any]:
-    return {
-        "labelColor": theme.quiet,
-        "titleColor": theme.ink,
-        "titleFontWeight": "normal",
-        "titleFontSize": 12,
-        "labelFontSize": 11,
-        "titlePadding": 10,
-        "gridColor": theme.faint,
-        "domainColor": theme.quiet,
-        "tickColor": theme.quiet,
-        "domain": False,
-        "ticks": False,
-        "labelPadding": 6,
-        "labelOverlap": "greedy",
-        "labelSeparation": 4,
-    }
+def _coloured(part: Any, theme: Theme) -> Any:
+    """`$ink` is that colour of the theme, `$series.1` its second one, `$heat` all of them."""
+    if isinstance(part, dict):
+        return {name: _coloured(value, theme) for name, value in part.items()}
+    if not isinstance(part, str) or not part.startswith("$"):
+        return part
+    role, _, place = part[1:].partition(".")
+    colours = getattr(theme, role)
+    return colours[int(place)] if place else list(colours) if isinstance(colours, tuple) else colours
 
 
-def _styles(theme: Theme) -> dict[str, Any]:
-    """Named mark styles."""
-    return {
-        "label": {"fontSize": 12, "align": "left", "baseline": "middle", "dx": 7},
-        "label-halo": {
-            "fontSize": 12,
-            "align": "left",
-            "baseline": "middle",
-            "dx": 7,
-            "fill": theme.paper,
-            "stroke": theme.paper,
-            "strokeWidth": 3.5,
-            "strokeJoin": "round",
-            "opacity": 0.8,
-        },
-        "note": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
-        "source": {"fontSize": 10.5, "color": theme.quiet, "fill": theme.quiet, "align": "left", "baseline": "top"},
-        "ridge-label": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
-        "ridge-halo": {"fontSize": 11, "stroke": theme.paper, "strokeWidth": 4, "strokeJoin": "round", "opacity": 0.7},
-        "note-halo": {
-            "fontSize": 11,
-            "fill": theme.paper,
-            "stroke": theme.paper,
-            "strokeWidth": 4,
-            "strokeJoin": "round",
-            "opacity": 0.7,
-        },
-        "band-label": {"fontSize": 11, "color": theme.quiet, "fill": theme.quiet},
-        "quiet-line": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1, "opacity": 0.45},
-        "reference": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1, "strokeDash": [4, 3]},
-        "marker": {"stroke": theme.accent, "color": theme.accent, "strokeWidth": 1.5, "strokeDash": [2, 3]},
-        "marker-label": {"fill": theme.accent, "color": theme.accent, "fontSize": 11, "fontWeight": 600},
-        "band": {"fill": theme.series[2], "color": theme.series[2], "opacity": 0.12},
-        "limit": {"fill": theme.quiet, "color": theme.quiet, "opacity": 0.13, "stroke": None},
-        "limit-edge": {"stroke": theme.quiet, "color": theme.quiet, "strokeWidth": 1},
-        "limit-label": {
-            "fontSize": 11,
-            "fill": theme.quiet,
-            "color": theme.quiet,
-            "align": "right",
-            "dx": -5,
-            "dy": -4,
-        },
-        "no-spec-line": {"strokeWidth": 1.4, "strokeDash": [2, 3], "opacity": 0.85},
-        "tax-band": {"fill": theme.series[1], "color": theme.series[1], "opacity": 0.10},
-        "tick": {"color": theme.ink, "fill": theme.ink, "stroke": theme.paper, "strokeWidth": 0.7},
-        "area-one": {"color": theme.series[0], "fill": theme.series[0], "opacity": 0.45},
-        "area-quiet": {"color": theme.series[5], "fill": theme.series[5], "opacity": 0.4},
-        "line-two": {"color": theme.series[1], "stroke": theme.series[1], "strokeWidth": 1, "strokeJoin": "round"},
-        "line-three": {"color": theme.series[2], "stroke": theme.series[2], "strokeWidth": 1, "strokeJoin": "round"},
-        "bar-one": {"fill": theme.series[0], "color": theme.series[0]},
-        "bar-two": {"fill": theme.series[5], "color": theme.series[5]},
-        "second-line": {"color": theme.series[1], "stroke": theme.series[1]},
-        "second-point": {"color": theme.series[1], "fill": theme.series[1], "size": 36},
-        "cell-low": {"fill": theme.on_low, "color": theme.on_low, "fontSize": 11},
-        "cell-high": {"fill": theme.on_high, "color": theme.on_high, "fontSize": 11},
-        "spread": {"fill": theme.series[0], "color": theme.series[0], "opacity": 0.16},
-    }
+@cache
+def _template() -> dict[str, Any]:
+    """`text` has no fontSize, which Vega-Lite would prefer to that of a style; small screens leave out `aside`."""
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("theme.json").read_text(encoding="utf-8"))
+    return found

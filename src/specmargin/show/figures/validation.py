@@ -1,4 +1,4 @@
-"""Predicted against measured."""
+"""Predicted against measured: rounds, steps and speed-ups, as points around a diagonal."""
 
 from __future__ import annotations
 
@@ -8,152 +8,155 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
-from specmargin.prices.accuracy import HeldOutRounds
-from specmargin.show.figures.figure import Figure, rounded, table
+from specmargin.show.figures.figure import Figure, rounded
+from specmargin.show.figures.marks import Plane, by_name, layers, tips
 
 if TYPE_CHECKING:
     from specmargin.validation.speedups import SpeedupReport
 
-_BEYOND = ((1.0, ()), (1.25, (4, 3)), (0.8, (4, 3)))
+Rows = Sequence[dict[str, Any]]
+LEGEND = "Solid line: exact; dashed: 25% off."
+MILLISECONDS = (0.3, 1, 2, 3, 5, 10, 20, 30, 50, 100, 300)
+_SHAPES = ["circle", "diamond", "square", "triangle-up"]
 
 
-def median_error(rows: Sequence[dict[str, Any]]) -> float:
-    return float(np.median([abs(row["predicted"] / row["measured"] - 1.0) for row in rows]))
-
-
-def error_lines(low: float, high: float) -> dict[str, list[dict[str, Any]]]:
-    return {
-        f"line{i}": [{"measured": rounded(x), "predicted": rounded(x * factor)} for x in (low, high)]
-        for i, (factor, _) in enumerate(_BEYOND)
-    }
-
-
-def axes(unit: str, low: float, high: float, ticks: Sequence[float]) -> tuple[alt.X, alt.Y]:
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(values=list(ticks))
-    x = alt.X("measured:Q", scale=scale, axis=axis, title=f"measured, {unit}")
-    return x, alt.Y("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}")
-
-
-def diagonals(x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    return [
-        table(f"line{i}").mark_line(style="reference", strokeDash=list(dash), clip=True).encode(x=x, y=y)
-        for i, (_, dash) in enumerate(_BEYOND)
-    ]
-
-
-# --- whole rounds ---
-
-
-def rounds_figure(held_out: HeldOutRounds) -> Figure:
+def rounds_figure(engine: str, rounds: Rows) -> Figure:
     """Rounds of a real engine against predictions that were not fitted to their model, by price source."""
     rows: list[dict[str, Any]] = [
         {
-            "measured": rounded(row.measured_seconds * 1e3),
-            "predicted": rounded(row.predicted_seconds * 1e3),
-            "prices": row.prices,
-            "model": row.model,
-            "batch": row.batch,
-            "depth": row.depth,
+            "measured": rounded(row["measured_seconds"] * 1e3),
+            "predicted": rounded(row["predicted_seconds"] * 1e3),
+            **{name: row[name] for name in ("prices", "model", "batch", "depth")},
         }
-        for row in held_out.rounds
+        for row in rounds
     ]
-    sources = tuple(dict.fromkeys(row["prices"] for row in rows))
-    values = [row[side] for row in rows for side in ("measured", "predicted")]
-    low, high = min(values) * 0.85, max(values) * 1.15
-    models = dict.fromkeys(row["model"] for row in rows)
-    errors = {name: median_error([row for row in rows if row["prices"] == name]) for name in sources}
-    worst = max(abs(row["predicted"] / row["measured"] - 1.0) for row in rows if row["prices"] == sources[0])
-    count = sum(row["prices"] == sources[0] for row in rows)
-    return Figure(
+    first = [row for row in rows if row["prices"] == rows[0]["prices"]]
+    batches = [row["batch"] for row in rows]
+    return scatter_figure(
+        rows,
         name="validation",
         title="Predicted against measured, whole rounds",
         takeaway=(
-            f"{count} rounds of {', '.join(models)} on an H200 under vLLM 0.32, drafting included, batch "
-            f"{min(row['batch'] for row in rows)} to {max(row['batch'] for row in rows)}: median error "
-            f"{', '.join(f'{name} {error:.1%}' for name, error in errors.items())} (worst {worst:.0%}). The engine "
-            f"time of each model is fitted to the others. Solid line: exact; dashed: 25% off."
+            f"{len(first)} rounds of {', '.join(dict.fromkeys(row['model'] for row in rows))} on an H200 under vLLM "
+            f"0.32, drafting included, batch {min(batches)} to {max(batches)}: median error {errors(rows, 'prices')} "
+            f"(worst {max(_errors(first)):.0%}). The engine time of each model is fitted to the others. {LEGEND}"
         ),
-        source=f"Specmargin measurement, {held_out.engine}; python -m lab.validation.rounds",
-        tables={"rows": rows} | error_lines(low, high),
-        draw=_draw_rounds,
-        shape=(sources, rounded(low), rounded(high)),
+        source=f"Specmargin measurement, {engine}; python -m lab.validation.rounds",
+        by="prices",
+        unit="ms/round",
     )
 
 
-def _draw_rounds(names: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
-    x, y = axes("ms/round", low, high, (1, 2, 3, 5, 10, 20, 30, 50, 100))
-    legend = alt.Legend(title=None, orient="top-left")
-    colour = alt.Color("prices:N", scale=alt.Scale(domain=list(names)), legend=legend)
-    shape = alt.Shape(
-        "prices:N", scale=alt.Scale(domain=list(names), range=["circle", "diamond", "square"]), legend=legend
+def steps_figure(rows: Rows, *, model: str, source: str) -> Figure:
+    """Steps of a price file against price sources."""
+    count = sum(row["prices"] == rows[0]["prices"] for row in rows)
+    return scatter_figure(
+        rows,
+        name="steps",
+        title="Predicted against measured, steps",
+        takeaway=f"{count} steps of {model}. Median error: {errors(rows, 'prices')}. {LEGEND}",
+        source=source,
+        by="prices",
+        unit="ms/step",
     )
-    tooltip = [
-        alt.Tooltip("model:N"),
-        alt.Tooltip("prices:N"),
-        alt.Tooltip("batch:Q"),
-        alt.Tooltip("depth:Q"),
-        alt.Tooltip("measured:Q"),
-        alt.Tooltip("predicted:Q"),
-    ]
-    points = table("rows").mark_point(size=32, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
-    return alt.LayerChart(layer=[*diagonals(x, y), points])
-
-
-# --- published speed-ups ---
 
 
 def speedups_figure(report: SpeedupReport) -> Figure:
     """Speed-ups of speculation, predicted with the measured accept length, one colour per source."""
+    shown = ("source", "model", "gpu", "engine", "depth", "batch")
     rows: list[dict[str, Any]] = [
-        {
-            "source": row.point.source,
-            "model": row.point.model,
-            "gpu": row.point.gpu,
-            "engine": row.point.engine,
-            "depth": row.point.depth,
-            "batch": row.point.batch,
-            "measured": round(row.point.speedup, 4),
-            "predicted": round(row.speedup, 4),
-        }
+        {name: getattr(row.point, name) for name in shown}
+        | {"measured": round(row.point.speedup, 4), "predicted": round(row.speedup, 4)}
         for row in report.predicted
     ]
-    values = [row[side] for row in rows for side in ("measured", "predicted")]
-    low, high = min(values) * 0.9, max(values) * 1.1
-    error = median_error(rows)
-    return Figure(
+    return scatter_figure(
+        sorted(rows, key=lambda row: str(row["source"])),
         name="speedups",
         title="Speed-up of speculation: predicted against measured",
-        takeaway=f"Median error {error:.1%} on {len(rows)} measurements. Solid line: exact; dashed: 25% off.",
+        takeaway=f"Median error {np.median(_errors(rows)):.1%} on {len(rows)} measurements. {LEGEND}",
         source="specmargin validate speedups",
-        tables={"rows": rows} | error_lines(low, high),
-        draw=_draw_speedups,
-        shape=(tuple(sorted({row["source"] for row in rows})), rounded(low), rounded(high)),
+        by="source",
+        unit="× over no speculation",
+        ticks=(0.5, 0.7, 1, 1.5, 2, 3, 4),
     )
 
 
-def _draw_speedups(sources: tuple[str, ...], low: float, high: float) -> alt.LayerChart:
+# --- any of them ---
+
+
+def errors(rows: Rows, by: str, digits: int = 1) -> str:
+    """`laws 5.6%, tables 2.6%`: medians by a column."""
+    names = dict.fromkeys(row[by] for row in rows)
+    medians = {name: np.median(_errors([row for row in rows if row[by] == name])) for name in names}
+    return ", ".join(f"{name} {median:.{digits}%}" for name, median in medians.items())
+
+
+def _errors(rows: Rows) -> list[float]:
+    return [abs(row["predicted"] / row["measured"] - 1.0) for row in rows]
+
+
+def scatter_figure(
+    rows: Rows,
+    *,
+    name: str,
+    title: str,
+    takeaway: str,
+    source: str,
+    by: str,
+    unit: str,
+    ticks: tuple[float, ...] = MILLISECONDS,
+) -> Figure:
+    """`by`: the column that colours the points. A pointer shows every column."""
+    values = [row[side] for row in rows for side in ("measured", "predicted")]
+    low, high = rounded(min(values) * 0.88), rounded(max(values) * 1.12)
+    shown = tuple(f"{column}:{'N' if isinstance(value, str) else 'Q'}" for column, value in rows[0].items())
+    return Figure(
+        name=name,
+        title=title,
+        takeaway=takeaway,
+        source=source,
+        tables={"rows": rows, **diagonals(low, high)},
+        draw=scatter,
+        shape=("true", by, tuple(dict.fromkeys(row[by] for row in rows)), unit, ticks, shown, low, high),
+    )
+
+
+def diagonals(low: float, high: float) -> dict[str, list[dict[str, Any]]]:
+    def line(factor: float) -> list[dict[str, Any]]:
+        return [{"measured": x, "predicted": rounded(x * factor), "factor": factor} for x in (low, high)]
+
+    return {"exact": line(1.0), "off": [*line(1.25), *line(0.8)]}
+
+
+def scatter(
+    only: str,
+    by: str,
+    names: tuple[str, ...],
+    unit: str,
+    ticks: tuple[float, ...],
+    shown: tuple[str, ...],
+    low: float,
+    high: float,
+) -> alt.LayerChart:
+    """`only`: the expression that chooses the points; `shown`: the columns that a pointer shows."""
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(values=[0.5, 1, 1.5, 2, 3, 4], format="~r")
-    x = alt.X("measured:Q", scale=scale, axis=axis, title="measured speed-up")
-    y = alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted speed-up")
-    points = (
-        table("rows")
-        .mark_point(size=30, opacity=0.7)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color("source:N", scale=alt.Scale(domain=list(sources)), title="source"),
-            tooltip=[
-                alt.Tooltip("source:N"),
-                alt.Tooltip("model:N"),
-                alt.Tooltip("gpu:N"),
-                alt.Tooltip("engine:N"),
-                alt.Tooltip("depth:Q"),
-                alt.Tooltip("batch:Q"),
-                alt.Tooltip("measured:Q"),
-                alt.Tooltip("predicted:Q"),
-            ],
-        )
+    axis = alt.Axis(values=list(ticks), format="~r")
+    on = Plane(
+        alt.X("measured:Q", scale=scale, axis=axis, title=f"measured, {unit}"),
+        alt.Y("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}"),
     )
-    return alt.LayerChart(layer=[*diagonals(x, y), points], width=420, height=420)
+    legend = alt.Legend(title=None, orient="top-left")
+    shapes = alt.Scale(domain=list(names), range=[_SHAPES[i % len(_SHAPES)] for i in range(len(names))])
+    points = on.points(
+        "rows",
+        size=32,
+        opacity=0.7,
+        color=by_name(by, names, legend),
+        shape=alt.Shape(f"{by}:N", scale=shapes, legend=legend),
+        tooltip=tips(*shown),
+    )
+    return layers(
+        on.line("exact", style="reference", strokeDash=[1, 0], clip=True),
+        on.line("off", style="reference", clip=True, detail=alt.Detail("factor:N")),
+        points.transform_filter(only),
+    )

@@ -35,10 +35,6 @@ def _priced(pricer: Pricer, inputs: Iterable[Source]) -> str:
     return f"Specmargin, prices: {pricer.scenario.prices.name}; weakest input: {short(weakest(inputs))}"
 
 
-def routing_source(scenario: Scenario) -> str:
-    return f"Specmargin; routing {short(scenario.routing.source)}"
-
-
 def acceptance_source(scenario: Scenario) -> str:
     return f"Specmargin; acceptance {short(scenario.survival.source)}"
 

@@ -11,8 +11,18 @@ import numpy as np
 
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.decisions.schedule import DepthTable, Range, Schedule
-from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, empty_config
-from specmargin.formats.commands import COMMANDS, LEAST_PROMPTS, ROUNDS, SUBSETS, Benchmark, Launch
+from specmargin.formats import find_engine
+from specmargin.formats.base import (
+    LEAST_PROMPTS,
+    ROUNDS,
+    SUBSETS,
+    Benchmark,
+    EngineConfig,
+    EngineFormat,
+    Launch,
+    ScheduleRequest,
+    empty_config,
+)
 from specmargin.formats.sglang import ADAPTIVE_FILE
 from specmargin.modes import Parallel
 from specmargin.verbs.plan.commands import OUTPUT_TOKENS, served_model
@@ -44,8 +54,8 @@ def _text(config: EngineConfig) -> dict[str, Any]:
 
 def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
     """The commands that serve a model and check the answer."""
-    commands, name = COMMANDS[engine], served_model(model, None, engine)[0]
-    check = commands.check(Benchmark(model=name, input_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
+    form, name = find_engine(engine), served_model(model, None, engine)[0]
+    check = form.check(Benchmark(model=name, prompt_tokens=1024, output_tokens=OUTPUT_TOKENS, concurrency=_USERS))
     for subset in SUBSETS:
         check = check.replace(subset, "{subset}")
     return {
@@ -53,8 +63,8 @@ def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
         "off": _served(engine, name, gpus, _NO_SETTING),
         "check": _slotted(check, {"batch": _USERS, "prompts": _USERS * ROUNDS}),
         "prompts": {"least": LEAST_PROMPTS, "per_user": ROUNDS},
-        "metric": commands.metric,
-        "per_second": commands.metric.endswith("t/s"),
+        "metric": form.metric,
+        "per_second": form.metric.endswith("t/s"),
         "subsets": SUBSETS,
         "output_tokens": OUTPUT_TOKENS,
     }
@@ -63,7 +73,7 @@ def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
 def _served(engine: str, model: str, gpus: int, config: EngineConfig) -> dict[str, Any]:
     """`{sequences}` and `{tokens}`: llama.cpp's slots, and the tokens of all of them."""
     launch = Launch(model=model, gpus=gpus, parallel=Parallel.TP, config=config, sequences=_USERS, context=_SLOT_TOKENS)
-    command = COMMANDS[engine].serve(launch)
+    command = find_engine(engine).serve(launch)
     return {
         "command": _slotted(command.text, {"sequences": _USERS, "tokens": _USERS * _SLOT_TOKENS}),
         "file_name": command.file_name,

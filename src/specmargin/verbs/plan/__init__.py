@@ -119,11 +119,10 @@ class PlanAnswer(Answer[PlanRequest]):
         return rows
 
     def values(self) -> dict[str, Any]:
-        from specmargin.formats import find_engine
         from specmargin.verbs.plan.comparison import compared_values
         from specmargin.verbs.plan.values import plan_values
 
-        values = plan_values(self.ranked, find_engine(self.request.engine), self.request.gpu_hour_price)
+        values = plan_values(self.ranked)
         return values if self.compared is None else values | compared_values(self.compared)
 
     def resolved(self) -> dict[str, Any]:
@@ -175,28 +174,14 @@ class PlanAnswer(Answer[PlanRequest]):
             return self
         with needs_extra("live"):
             from specmargin.verbs.plan.policy_file import write_policy
-        from specmargin.formats import find_engine
-        from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS
-
-        config, message = write_policy(
-            outputs.policy,
-            self.best,
-            self.request.acceptance,
-            engine=find_engine(self.request.engine),
-            max_batch=self.request.max_batch or MAX_NUM_SEQS,
-            force=outputs.force,
-        )
-        return self._with_config(config, message)
+        return self._with_config(*write_policy(outputs.policy, self.best, force=outputs.force))
 
     def _with_price_table(self, outputs: PlanOutputs) -> Self:
         if outputs.sps_table is None:
             return self
         from specmargin.verbs.plan.price_table import write_price_table
 
-        config, message = write_price_table(
-            outputs.sps_table, self.best, max_batch=self.request.max_batch, force=outputs.force
-        )
-        return self._with_config(config, message)
+        return self._with_config(*write_price_table(outputs.sps_table, self.best, force=outputs.force))
 
     def _with_config(self, config: EngineConfig, *messages: str) -> Self:
         ranked = (replace(self.best, config=config), *self.ranked[1:])

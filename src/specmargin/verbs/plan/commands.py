@@ -9,19 +9,18 @@ from specmargin.catalog.ids import listed_variants
 from specmargin.catalog.lookup import hub_id, model_names
 from specmargin.decisions.certainty import SpeedupRange
 from specmargin.decisions.rows import PlanRow
-from specmargin.formats.base import EngineFormat
-from specmargin.formats.commands import COMMANDS, Benchmark, Launch
+from specmargin.formats.base import Benchmark, Launch
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
 _LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
 
 
-def serve_json(answer: DrafterPlan, engine: EngineFormat) -> dict[str, Any]:
+def serve_json(answer: DrafterPlan) -> dict[str, Any]:
     """The command that starts the server."""
-    request, layout = answer.request, answer.plan.scenario.layout
+    request, layout, engine = answer.request, answer.plan.scenario.layout, answer.engine
     model, quantize = served_model(request.model, request.weights, engine.name)
-    command = COMMANDS[engine.name].serve(
+    command = engine.serve(
         Launch(
             model=model,
             gpus=layout.gpus,
@@ -42,13 +41,13 @@ def serve_json(answer: DrafterPlan, engine: EngineFormat) -> dict[str, Any]:
     }
 
 
-def check_json(answer: DrafterPlan, engine: EngineFormat, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
+def check_json(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> dict[str, Any]:
     """The benchmark for one row, or for the load, and what it should show."""
-    request, service = answer.request, answer.service
+    request, service, engine = answer.request, answer.service, answer.engine
     context = round(answer.plan.scenario.context)
     load = Benchmark(
         model=served_model(request.model, request.weights, engine.name)[0],
-        input_tokens=request.isl if service is not None and request.isl else max(context - OUTPUT_TOKENS // 2, 1),
+        prompt_tokens=request.isl if service is not None and request.isl else max(context - OUTPUT_TOKENS // 2, 1),
         output_tokens=request.osl if service is not None and request.osl else OUTPUT_TOKENS,
         concurrency=(request.concurrency or row.batch) if service is not None else row.batch,
         requests_per_second=None if service is None else request.qps,
@@ -56,18 +55,17 @@ def check_json(answer: DrafterPlan, engine: EngineFormat, row: PlanRow, sure: Sp
     plain, drafting = row.no_spec_tpot_seconds, row.tpot_seconds
     if service is not None and service.plain.tpot_seconds and service.speculating.tpot_seconds:
         plain, drafting = service.plain.tpot_seconds, service.speculating.tpot_seconds
-    commands = COMMANDS[engine.name]
-    per_second = commands.metric.endswith("t/s")
+    per_second = engine.metric.endswith("t/s")
     values = [1.0 / value if per_second else value * 1e3 for value in (drafting, plain)]
     return {
-        "command": commands.check(load),
-        "metric": commands.metric,
+        "command": engine.check(load),
+        "metric": engine.metric,
         "predicted": values[0],
         "predicted_without_speculation": values[1],
         "ratio": plain / drafting,
         "ratio_low": plain / drafting * sure.low / row.speedup,
         "ratio_high": plain / drafting * sure.high / row.speedup,
-        "note": commands.lengths_note if service is not None and service.load.range_ratio > 0.0 else None,
+        "note": engine.lengths_note if service is not None and service.load.range_ratio > 0.0 else None,
     }
 
 

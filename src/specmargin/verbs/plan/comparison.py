@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
 from specmargin.decisions.compare import ComparedRow, Comparison, Side
-from specmargin.decisions.unverified import Unverified, UnverifiedRow, unverified_json
+from specmargin.decisions.unverified import Unverified, UnverifiedRow
 from specmargin.words import UNVERIFIED, duration
 
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
@@ -47,7 +48,7 @@ def _largest_difference(row: ComparedRow) -> str:
     if row.ours.depth == row.other.depth == 0:
         return "–"
     largest = row.differences[0]
-    return f"{largest.component} {largest.added:+.0%} ({largest.other_added:+.0%})"
+    return f"{largest.name} {largest.added:+.0%} ({largest.other_added:+.0%})"
 
 
 def _summary(comparison: Comparison) -> str:
@@ -96,7 +97,7 @@ def _unverified_cells(row: UnverifiedRow) -> list[str]:
 def compared_values(compared: Comparison | Unverified) -> dict[str, Any]:
     """The key that `compare` adds."""
     if isinstance(compared, Unverified):
-        return {"unverified": unverified_json(compared)}
+        return {"unverified": {"label": UNVERIFIED, "rows": [row.values() for row in compared.rows]}}
     return {"comparison": _comparison_json(compared)}
 
 
@@ -104,25 +105,9 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "prices": comparison.ours.prices.name,
         "other_prices": comparison.other.prices.name,
-        "rows": [
-            {
-                "batch": row.batch,
-                "ours": _side(row.ours),
-                "other": _side(row.other),
-                "differences": [
-                    {"name": d.component, "added": d.added, "other_added": d.other_added} for d in row.differences
-                ],
-            }
-            for row in comparison.rows
-        ],
+        "rows": [asdict(row) | {"ours": _side(row.ours), "other": _side(row.other)} for row in comparison.rows],
     }
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {
-        "depth": side.depth,
-        "speedup": side.speedup,
-        "verify_seconds": side.verify_seconds,
-        "speedup_of_the_other_depth": side.speedup_of_the_other,
-        "regret": side.regret,
-    }
+    return asdict(side) | {"regret": side.regret}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, dim, left, right, sourced
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.formats import find_engine
 from specmargin.prices.model import Resource
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
@@ -45,9 +44,7 @@ def details(best: DrafterPlan) -> Iterator[Block]:
 
 def _commands(best: DrafterPlan) -> Iterator[Block]:
     """The whole command, and the benchmark that checks the first row that fits, or the load."""
-    row, engine = best.headline_row, find_engine(best.request.engine)
-    serve = serve_json(best, engine)
-    check = check_json(best, engine, row, best.ranges[best.plan.rows.index(row)])
+    serve, check = serve_json(best), check_json(best, *best.headline)
     yield bold("start the server:")
     yield Verbatim(serve["command"])
     if serve["file_text"] and serve["file_name"] != best.config.file_name:

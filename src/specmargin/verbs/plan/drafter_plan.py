@@ -16,7 +16,7 @@ from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.grid import Grid
-from specmargin.decisions.load import Load, Operating, settle, settle_plain
+from specmargin.decisions.load import Load, Operating, settle
 from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
@@ -25,12 +25,11 @@ from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
-from specmargin.errors import ScenarioError
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
-from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
+from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, find_release
 from specmargin.limits import MAX_BATCH
 from specmargin.modes import RooflineForm
-from specmargin.prices.drafters import OverlappedDrafter
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
@@ -42,17 +41,23 @@ DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Where a request rate settles, in the steady state."""
+
+    load: Load
+    no_spec: Operating  # without speculation
+    speculating: Operating
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterPlan:
     request: PlanRequest
     choice: DraftChoice
-    own_acceptance: bool  # given with the request, not bundled
     plan: Plan
     config: EngineConfig
     by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
-    load: Load | None
+    settled: Settled | None  # with a request rate
     warnings: tuple[str, ...]  # about the prices
-    no_spec: Operating | None  # where the load settles without speculation
-    speculating: Operating | None
     ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
 
@@ -62,15 +67,24 @@ class DrafterPlan:
         return routing_effect(self.plan)
 
     @property
-    def headline_range(self) -> SpeedupRange | None:
-        """Of the row that the verdict names; None if nothing is drafted there."""
-        of_row = self.ranges[self.plan.rows.index(self.headline_row)]
-        return of_row if of_row.inputs else None
+    def engine(self) -> EngineFormat:
+        return find_engine(self.request.engine)
+
+    @property
+    def headline(self) -> tuple[PlanRow, SpeedupRange]:
+        """The row that the verdict names, the first that fits, and how sure it is."""
+        pairs = list(zip(self.plan.rows, self.ranges, strict=True))
+        return next((pair for pair in pairs if pair[0].fits), pairs[0])
 
     @property
     def headline_row(self) -> PlanRow:
-        """The first that fits."""
-        return next((row for row in self.plan.rows if row.fits), self.plan.rows[0])
+        return self.headline[0]
+
+    @property
+    def headline_range(self) -> SpeedupRange | None:
+        """None if nothing is drafted there."""
+        sure = self.headline[1]
+        return sure if sure.inputs else None
 
     @property
     def mean_speedup(self) -> float:
@@ -92,7 +106,7 @@ def load_of(request: PlanRequest) -> Load | None:
     target = None if request.tpot_slo is None else request.tpot_slo * 1e-3
     return Load(
         requests_per_second=request.qps,
-        input_tokens=request.isl,
+        prompt_tokens=request.isl,
         output_tokens=request.osl,
         tpot_target_seconds=target,
     )
@@ -101,29 +115,26 @@ def load_of(request: PlanRequest) -> Load | None:
 def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> DrafterPlan:
     """The setting first; everything else is what that setting gives."""
     setting, load = setting_of(request, pricer), load_of(request)
-    no_spec, speculating = None, None
+    settled = None
     if load is not None:
-        no_spec = settle_plain(pricer, load)
-        speculating = settle(pricer, load, setting)
-    batches = _batches(pricer, request, setting, no_spec, speculating)
+        no_spec = settle(pricer, load, Setting.fixed(0))
+        settled = Settled(load=load, no_spec=no_spec, speculating=settle(pricer, load, setting))
+    batches = _batches(pricer, request, setting, settled)
     check_range("batch", batches, 1, MAX_BATCH)
     config = engine_config(choice, pricer, batches, request, setting)
     setting = setting.with_schedule(config.schedule)
-    if load is not None:
-        speculating = settle(pricer, load, setting)
-        batches = _batches(pricer, request, setting, no_spec, speculating)
+    if settled is not None:
+        settled = replace(settled, speculating=settle(pricer, settled.load, setting))
+        batches = _batches(pricer, request, setting, settled)
     plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
     return DrafterPlan(
         request=request,
         choice=choice,
-        own_acceptance=request.acceptance is not None,
         plan=plan,
         config=config,
         by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},
-        load=load,
+        settled=settled,
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
-        no_spec=no_spec,
-        speculating=speculating,
         ranges=_ranges(plan, request),
         service=_service(pricer, request, config.schedule),
     )
@@ -158,10 +169,11 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         return None
     if request.concurrency is None and find_spec("numba") is None:
         return None  # a rate can be planned without the simulator
-    from specmargin.simulator.service import ServiceLoad
+    with needs_extra("simulate"):
+        from specmargin.simulator.service import ServiceLoad
 
     return ServiceLoad(
-        input_tokens=request.isl,
+        prompt_tokens=request.isl,
         output_tokens=request.osl,
         users=request.concurrency,
         requests_per_second=request.qps,
@@ -195,15 +207,9 @@ def setting_of(request: PlanRequest, pricer: Pricer) -> Setting:
     return setting.without_graph_limit() if request.ignore_graph_limit else setting
 
 
-def _batches(
-    pricer: Pricer,
-    request: PlanRequest,
-    setting: Setting,
-    no_spec: Operating | None,
-    speculating: Operating | None,
-) -> list[int]:
-    if no_spec is not None and speculating is not None:
-        return sorted({no_spec.batch, speculating.batch})
+def _batches(pricer: Pricer, request: PlanRequest, setting: Setting, settled: Settled | None) -> list[int]:
+    if settled is not None:
+        return sorted({settled.no_spec.batch, settled.speculating.batch})
     if request.batch is not None:
         return list(request.batch)
     fits = max(pricer.no_spec_largest_batch, 1)
@@ -226,7 +232,7 @@ def engine_config(
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        overlapped=isinstance(choice.drafter, OverlappedDrafter),
+        overlapped=choice.drafter.hit_rate is not None,
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),

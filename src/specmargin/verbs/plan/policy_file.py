@@ -10,27 +10,27 @@ import numpy as np
 
 from specmargin.acceptance.bank import read_bank
 from specmargin.acceptance.calibration import Logistic, survival_of, tokens_of
-from specmargin.acceptance.schema import read_acceptance
+from specmargin.acceptance.schema import CalibratorFile, read_acceptance
 from specmargin.files import write_text
-from specmargin.formats.base import EngineConfig, EngineFormat
+from specmargin.formats.base import EngineConfig
 from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
 from specmargin.live.settings_schema import Mode, Range
 from specmargin.live.sglang.names import KEY
 from specmargin.policies.tables import scenario_table
 from specmargin.step import FloatArray
-from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS, DrafterPlan
 
-_MOST_ROUNDS = 512  # in the sample: more would not change the look-ahead
+_MOST_ROUNDS = 512  # in the sample: more would not change what a gate is expected to give
+Confidence = tuple[CalibratorFile | None, FloatArray | None]  # and calibrated survivals of some rounds
 
 
-def write_policy(
-    path: Path, best: DrafterPlan, acceptance: str | None, *, engine: EngineFormat, max_batch: int, force: bool
-) -> tuple[EngineConfig, str]:
+def write_policy(path: Path, best: DrafterPlan, *, force: bool) -> tuple[EngineConfig, str]:
     """Write the file; returns the engine's setting, whose flags may name it, and a message for the user."""
+    engine = best.engine
     inside = engine.with_policy is not None
-    calibrator, sample = (None, None) if inside else _confidence(acceptance)  # SGLang shows no confidences
-    text = policy_text(_policy(best, calibrator, sample, max_batch=max_batch, plan_graphs=inside))
+    confidence = (None, None) if inside else _confidence(best.request.acceptance)  # SGLang shows no confidences
+    text = policy_text(_policy(best, confidence, plan_graphs=inside))
     config, what = best.config, "the policy of the live controller"
     if engine.with_policy is not None:
         settings = {"mode": Mode.ADAPTIVE.value, "policy": json.loads(text)}
@@ -38,14 +38,12 @@ def write_policy(
         text, what = config.file_text or "", f"{engine.title}'s adaptive configuration with {what}"
         config = replace(config, file_text=None)  # written: too long to be shown
     write_text(path, text, force=force)
-    gated = "gates drafts by confidence" if sample is not None else "no confidences: depth by learned acceptance"
+    gated = "gates drafts by confidence" if confidence[1] is not None else "no confidences: depth by learned acceptance"
     return config, f"{path}, {what} ({gated})"
 
 
-def _policy(
-    best: DrafterPlan, calibrator: Logistic | None, sample: FloatArray | None, *, max_batch: int, plan_graphs: bool
-) -> PolicyFile:
-    pricer, scenario = best.plan.pricer, best.plan.scenario
+def _policy(best: DrafterPlan, confidence: Confidence, *, plan_graphs: bool) -> PolicyFile:
+    pricer, scenario, max_batch = best.plan.pricer, best.plan.scenario, best.request.max_batch or MAX_NUM_SEQS
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     return make_policy(
         table=scenario_table(pricer, best.plan.setting, max_batch=max_batch),
@@ -56,14 +54,14 @@ def _policy(
         device=scenario.device.name,
         context=scenario.context,
         sources={name: str(source) for name, source in pricer.sources.items()},
-        calibrator=calibrator,
-        sample=sample,
+        calibrator=confidence[0],
+        sample=confidence[1],
         plan_graphs=plan_graphs,
     )
 
 
-def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | None]:
-    """Calibrator and sample of the bank or profile that `--acceptance` names; none for a curve or a constant."""
+def _confidence(acceptance: str | None) -> Confidence:
+    """Of the bank or profile that `--acceptance` names; none for a curve or a constant."""
     path = Path(acceptance) if acceptance else None
     if path is not None and acceptance is not None and not path.exists():
         path = Path(acceptance.rpartition(":")[0] or acceptance)
@@ -71,14 +69,12 @@ def _confidence(acceptance: str | None) -> tuple[Logistic | None, FloatArray | N
         return None, None
     if path.suffix == ".json":
         profile = read_acceptance(path)
-        if profile.calibrator is None or not profile.sample:
-            return None, None
-        weights = np.array(profile.calibrator.weights)
-        return Logistic(weights=weights, depths=profile.calibrator.depths, rich=True), np.array(profile.sample)
+        usable = profile.calibrator is not None and profile.sample
+        return (profile.calibrator, np.array(profile.sample)) if usable else (None, None)
     rounds = read_bank([path]).with_confidence()
     if rounds is None:
         return None, None
     calibrator = Logistic.fit(tokens_of(rounds), depths=rounds.depth)
     survival = survival_of(rounds, calibrator)
     chosen = np.random.default_rng(0).permutation(survival.shape[0])[:_MOST_ROUNDS]
-    return calibrator, survival[chosen]
+    return CalibratorFile(depths=calibrator.depths, weights=calibrator.weights.tolist()), survival[chosen]

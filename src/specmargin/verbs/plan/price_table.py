@@ -21,11 +21,11 @@ def check_price_table(request: PlanRequest) -> None:
         raise ScenarioError("--sps-table is for SGLang's DSpark alone: add --engine sglang --drafter dspark")
 
 
-def write_price_table(path: Path, best: DrafterPlan, *, max_batch: int | None, force: bool) -> tuple[EngineConfig, str]:
+def write_price_table(path: Path, best: DrafterPlan, *, force: bool) -> tuple[EngineConfig, str]:
     """Write the file; returns the setting with the table's flag, and a message for the user."""
     pricer, depth = best.plan.pricer, best.plan.setting.max_depth
     ranks = pricer.scenario.layout.sequence_ranks
-    largest = max_batch or max(min(pricer.largest_batch(depth), MAX_NUM_SEQS), 1)
+    largest = best.request.max_batch or max(min(pricer.largest_batch(depth), MAX_NUM_SEQS), 1)
     fit = fit_additive(pricer, max_batch=max(largest // ranks, 1), depth=depth)
     write_text(path, dspark.price_table_text(fit.prices), force=force)
     lines = [

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from specmargin.answers.blocks import GAP, Block, Line, Style, Table, Verbatim, bold, dim, left, right, warned
 from specmargin.decisions.certainty import inputs_text
 from specmargin.decisions.compare import Comparison
-from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.unverified import Unverified
-from specmargin.formats import find_engine
 from specmargin.verbs.plan.comparison import compared_blocks
 from specmargin.verbs.plan.details import details
-from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 from specmargin.verbs.plan.values import answer_text
 from specmargin.words import duration
 
@@ -171,11 +169,11 @@ def _contexts(best: DrafterPlan) -> Iterator[Block]:
 
 def _loaded(best: DrafterPlan) -> Iterator[Block]:
     if best.service is not None:
-        target = None if best.load is None else best.load.tpot_target_seconds
+        target = None if best.settled is None else best.settled.load.tpot_target_seconds
         assumed = "range_ratio" not in best.request.model_fields_set
         yield from _service(best.service, target, range_assumed=assumed)
-    elif best.load is not None and best.no_spec is not None and best.speculating is not None:
-        yield from _settled(best.load, best.no_spec, best.speculating)
+    elif best.settled is not None:
+        yield from _settled(best.settled)
 
 
 def _service(service: Service, tpot_target_seconds: float | None, *, range_assumed: bool) -> Iterator[Block]:
@@ -213,11 +211,12 @@ def _service_cells(steady: Steady, gpus: int) -> list[str]:
     ]
 
 
-def _settled(load: Load, no_spec: Operating, speculating: Operating) -> Iterator[Block]:
-    tokens, target = f"{load.input_tokens} + {load.output_tokens} tokens", load.tpot_target_seconds
+def _settled(settled: Settled) -> Iterator[Block]:
+    load = settled.load
+    tokens, target = f"{load.prompt_tokens} + {load.output_tokens} tokens", load.tpot_target_seconds
     yield bold(f"{load.requests_per_second:g} requests/s of {tokens} (times include prefill of other requests)")
     rows = []
-    for name, point in (("no speculation", no_spec), ("with these flags", speculating)):
+    for name, point in (("no speculation", settled.no_spec), ("with these flags", settled.speculating)):
         cells = [name, str(point.batch), str(point.depth), f"{point.tpot_seconds * 1e3:.2f}"]
         cells.append(f"{point.prefill_share:.0%}")
         if target is not None:
@@ -232,7 +231,7 @@ def _settled(load: Load, no_spec: Operating, speculating: Operating) -> Iterator
 
 
 def _config(best: DrafterPlan) -> Iterator[Block]:
-    config, engine = best.config, find_engine(best.request.engine)
+    config, engine = best.config, best.engine
     if not config.text:
         yield Line(f"{engine.title}: {'; '.join(config.notes)}")
     else:
@@ -247,7 +246,7 @@ def _config(best: DrafterPlan) -> Iterator[Block]:
 def _provenance(best: DrafterPlan) -> Iterator[Line]:
     """What was understood of `--acceptance`, and what kind of evidence the main inputs are."""
     scenario = best.plan.scenario
-    if best.own_acceptance:
+    if best.request.acceptance is not None:
         yield dim(f"acceptance: {scenario.survival.source.detail}".replace(", given by the user", ""))
     kinds = f"prices: {scenario.prices.name}" if best.headline_range is None else inputs_text(best.headline_range)
     yield dim(f"{kinds} (--explain)")

@@ -7,18 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from specmargin.decisions.certainty import certainty_text
-from specmargin.decisions.load import Load, Operating
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.verdict import verdict
-from specmargin.formats.base import EngineFormat
 from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
-from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 
 
-def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: float | None) -> dict[str, Any]:
-    best = answers[0]
+def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
+    best, price = answers[0], answers[0].request.gpu_hour_price
     effect = best.routing_effect
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
@@ -26,7 +24,7 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
         "gpu": scenario.device.name,
         "gpus": scenario.layout.gpus,
         "parallel": str(scenario.layout.parallel),
-        "engine": engine.name,
+        "engine": best.engine.name,
         "drafter": scenario.drafter.name,
         "context": scenario.context,
         "prices": scenario.prices.name,
@@ -45,7 +43,7 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
         ],
         "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
         "pays_at_batches": [list(entry) for entry in plan.paying],
-        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.ranges],
+        "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.spans],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
         "stops_at_batch": plan.stops_at_batch,
         "stops_at_context": plan.stops_at_context,
@@ -60,19 +58,18 @@ def plan_values(answers: Sequence[DrafterPlan], engine: EngineFormat, price: flo
         "config_file": best.config.file_text,
         "config_notes": [*best.config.limits, *best.config.notes],
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
-        "serve": serve_json(best, engine),
-        "check": check_json(best, engine, best.headline_row, best.ranges[plan.rows.index(best.headline_row)]),
+        "serve": serve_json(best),
+        "check": check_json(best, *best.headline),
     }
     if best.by_context:
         values["by_context"] = [
             {"context": tokens, "rows": [row_values(row, price) for row in rows]}
             for tokens, rows in best.by_context.items()
         ]
-    if best.load is not None and best.no_spec is not None and best.speculating is not None:
-        values["load"] = _load_values(best.load, best.no_spec, best.speculating)
+    if best.settled is not None:
+        values["load"] = _settled_values(best.settled)
     if best.service is not None:
-        row = best.headline_row
-        sure = best.ranges[plan.rows.index(row)]
+        row, sure = best.headline
         values["service"] = best.service.values(row.speedup, (sure.low, sure.high))
     if len(answers) > 1:
         values["ranking"] = [
@@ -104,28 +101,9 @@ def _early_stop_values(plan: Plan) -> dict[str, Any] | None:
 
 
 def row_values(row: PlanRow, price: float | None) -> dict[str, Any]:
-    values = {
-        "batch": row.batch,
-        "depth": row.depth,
-        "speedup": row.speedup,
-        "goodput_tokens_per_second": row.goodput_tokens_per_second,
-        "no_spec_tokens_per_second": row.no_spec_tokens_per_second,
-        "tpot_seconds": row.tpot_seconds,
-        "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
-        "better_depth": row.better_depth,
-        "better_speedup": row.better_speedup,
-        "hurdle": row.hurdle,
-        "hurdle_note": row.hurdle_note,
-        "hurdle_by_component": {str(name): _rounded(value, row) for name, value in row.hurdle_by_component.items()},
-        "break_even_acceptance": row.break_even_acceptance,
-        "break_even_accept_length": row.break_even_accept_length,
-        "break_even_depth": row.break_even_depth,
-        "distinct_experts": row.distinct_experts,
-        "bound_by": f"{row.bound_component}: {row.bound_resource}",
-        "communication_share": row.communication_share,
-        "gpu_hours_per_million_tokens": row.gpu_hours_per_million_tokens,
-        "fits": row.fits,
-    }
+    values = asdict(row)
+    values["bound_by"] = f"{values.pop('bound_component')}: {values.pop('bound_resource')}"
+    values["hurdle_by_component"] = {str(name): _rounded(value, row) for name, value in row.hurdle_by_component.items()}
     if price is not None:
         cost = row.gpu_hours_per_million_tokens * price
         values |= {
@@ -141,20 +119,7 @@ def _rounded(hurdle: float, row: PlanRow) -> float:
     return row.goodput_tokens_per_second * rounded_seconds(hurdle / row.goodput_tokens_per_second)
 
 
-def _load_values(load: Load, no_spec: Operating, speculating: Operating) -> dict[str, Any]:
-    def side(point: Operating) -> dict[str, Any]:
-        return {
-            "batch": point.batch,
-            "depth": point.depth,
-            "tpot_seconds": point.tpot_seconds,
-            "prefill_share": point.prefill_share,
-            "meets_target": point.meets_target,
-        }
-
-    return {
-        "requests_per_second": load.requests_per_second,
-        "input_tokens": load.input_tokens,
-        "output_tokens": load.output_tokens,
-        "no_spec": side(no_spec),
-        "speculating": side(speculating),
-    }
+def _settled_values(settled: Settled) -> dict[str, Any]:
+    load = settled.load
+    asked = {"qps": load.requests_per_second, "isl": load.prompt_tokens, "osl": load.output_tokens}
+    return asked | {"no_spec": asdict(settled.no_spec), "speculating": asdict(settled.speculating)}

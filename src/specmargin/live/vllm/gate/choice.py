@@ -14,33 +14,22 @@ from typing import Any
 import numpy as np
 
 from specmargin.live.settings_schema import GateKind, Settings
-from specmargin.live.vllm.graphs import FLAG
-from specmargin.step import FloatArray
+from specmargin.live.vllm.graphs import FLAG, named
 
 _LEAST_GAIN = 0.02  # expected goodput over depth control alone; its larger graphs and ragged steps take something too
 _WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix", "medusa", "extract_hidden_states")  # no draft logits
 _HOPPER = 9
 
 
-def add_gate(args: Any, settings: Settings, log: Callable[[str], None]) -> bool:
-    """Set vLLM's flag in these `EngineArgs`, unless the user set it either way; whether it was set."""
-    given = args.speculative_config
-    if not isinstance(given, dict) or settings.gate_kind is GateKind.OFF or FLAG in _named(given):
+def wants_gate(args: Any, settings: Settings, log: Callable[[str], None]) -> bool:
+    """Whether to set vLLM's flag for these `EngineArgs`: never where the user set it either way."""
+    speculative = named(args.speculative_config)
+    if not speculative or settings.gate_kind is GateKind.OFF or FLAG in speculative:
         return False
-    reason = refusal_of_arguments(args, _named(given)) or _not_worth_it(settings, args)
+    reason = refusal_of_arguments(args, speculative) or _not_worth_it(settings, args)
     if reason is not None:
         log(f"drafts are not gated on the GPU: {reason}")
-        return False
-    args.speculative_config = {**given, FLAG: True}
-    return True
-
-
-def remove_gate(args: Any) -> None:
-    args.speculative_config = {name: value for name, value in args.speculative_config.items() if name != FLAG}
-
-
-def _named(given: dict[str, Any]) -> dict[str, Any]:
-    return {name.replace("-", "_"): value for name, value in given.items()}
+    return reason is None
 
 
 def refusal_of_arguments(args: Any, speculative: dict[str, Any]) -> str | None:
@@ -88,29 +77,12 @@ def _not_worth_it(settings: Settings, args: Any) -> str | None:
 
 
 def expected_gain(policy: Path, max_sequences: int | None) -> float | None:
-    """Goodput with the gate over the best depth by batch, as the policy expects: geometric mean over powers of two. It
-    is never below that of whole drafts, which the gate may verify too, and a single sequence is not gated."""
-    file = json.loads(policy.read_text(encoding="utf-8"))
-    if file.get("look_ahead") is None:
+    """Goodput with the gate over the best depth by batch, as the policy expects: geometric mean over powers of two, of
+    which a single sequence is not gated. None: the policy does not know."""
+    gate = json.loads(policy.read_text(encoding="utf-8"))["gate"]
+    if gate is None:
         return None
-    table, gated = file["table"], file["look_ahead"]["rate_by_batch"]
-    committed = 1.0 + np.concatenate([[0.0], np.cumsum(file["survival"])])
-    last = min(len(gated) - 1, max_sequences or len(gated) - 1)
-    gains = []
-    batch = 1
-    while batch <= last:
-        seconds = _round_seconds(table, batch)
-        shared = min(seconds.size, committed.size)
-        whole = float((batch * committed[:shared] / seconds[:shared]).max())
-        gains.append(max(float(np.log(max(float(gated[batch]), 1e-9) / whole)), 0.0) if batch > 1 else 0.0)
-        batch *= 2
-    return float(np.expm1(np.mean(gains))) if gains else None
-
-
-def _round_seconds(table: dict[str, Any], batch: int) -> FloatArray:
-    """By depth: verifying and drafting, as `PriceTable.round_seconds`."""
-    rest, draft = np.array(table["rest_by_batch_depth"][batch]), np.array(table["draft_by_batch_depth"][batch])
-    experts, effective = np.array(table["expert_seconds"]), batch * np.array(table["effective_by_depth"])
-    index = effective / table["expert_step"]
-    low = np.minimum(index.astype(np.int64), experts.size - 2)
-    return np.asarray(rest + draft + experts[low] + (index - low) * (experts[low + 1] - experts[low]))
+    gains = gate["gain_by_batch"]
+    last = min(len(gains) - 1, max_sequences or len(gains) - 1)
+    batches = [1 << power for power in range(last.bit_length())]
+    return float(np.expm1(np.mean([np.log1p(gains[batch]) for batch in batches])))

@@ -6,58 +6,49 @@ start. Here such a model runs with depth control only, and the log says why.
 
 from __future__ import annotations
 
-import functools
+from contextlib import suppress
 from typing import Any
 
-from vllm.logger import init_logger
 from vllm.v1.worker.gpu import model_runner
 
 from specmargin.live.gate_messages import ORDER, GateOrder
 from specmargin.live.gate_prices import gate_prices
 from specmargin.live.guard import Guard
+from specmargin.live.hooks import around
 from specmargin.live.policy_schema import read_policy
-from specmargin.live.settings_schema import GateKind, Settings, read_settings
-from specmargin.live.vllm.gate import returns
+from specmargin.live.settings_schema import GateKind, Settings
+from specmargin.live.vllm.engine_config import engine_settings
 from specmargin.live.vllm.gate.manager import SpecmarginVerificationManager
-from specmargin.live.vllm.names import KEY
+from specmargin.live.vllm.log import attempt, logger
 
-logger = init_logger("vllm.specmargin")
 _NOT_ORDERED = GateOrder()
 _MISREAD = "draft models with FlashAttention need runs of equal length"
 
 
-def install() -> None:
-    """Wrap the second runner and its factory of managers, once per process."""
-    runner_class, create = model_runner.GPUModelRunner, model_runner.maybe_create_adaptive_verification_manager
-    if hasattr(create, "specmargin"):
-        return
-    initialize, execute = runner_class.initialize_kv_cache, runner_class.execute_model
-    runners: list[Any] = []  # that whose KV cache is being initialised: the factory is not told
+_initializing: list[Any] = []  # the runner whose KV cache is being initialised: the factory is not told
 
-    @functools.wraps(create)
-    def create_manager(**kwargs: Any) -> Any:
-        return _create(create, runners[-1] if runners else None, kwargs)
 
-    @functools.wraps(initialize)
-    def initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
-        runners.append(self)
-        try:
-            return initialize(self, *args, **kwargs)
-        finally:
-            runners.pop()
+@around(model_runner, "maybe_create_adaptive_verification_manager")
+def _create_manager(create: Any, **kwargs: Any) -> Any:
+    return _create(create, _initializing[-1] if _initializing else None, kwargs)
 
-    @functools.wraps(execute)
-    def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        manager = self.adaptive_verification
-        if isinstance(manager, SpecmarginVerificationManager):
-            manager.order = getattr(scheduler_output, ORDER, _NOT_ORDERED)
-            manager.guard.step_done()
-        return execute(self, scheduler_output, *args, **kwargs)
 
-    create_manager.specmargin = True  # type: ignore[attr-defined]
-    model_runner.maybe_create_adaptive_verification_manager = create_manager
-    runner_class.initialize_kv_cache, runner_class.execute_model = initialize_kv_cache, execute_model
-    returns.install(runner_class)
+@around(model_runner.GPUModelRunner, "initialize_kv_cache")
+def _initialized(initialize: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    _initializing.append(runner)
+    try:
+        return initialize(runner, *args, **kwargs)
+    finally:
+        _initializing.pop()
+
+
+@around(model_runner.GPUModelRunner, "execute_model")
+def _ordered(execute: Any, runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    manager = runner.adaptive_verification
+    if isinstance(manager, SpecmarginVerificationManager):
+        manager.order = getattr(scheduler_output, ORDER, _NOT_ORDERED)
+        manager.guard.step_done()
+    return execute(runner, scheduler_output, *args, **kwargs)
 
 
 def _create(create: Any, runner: Any, kwargs: dict[str, Any]) -> Any:
@@ -75,11 +66,7 @@ def _create(create: Any, runner: Any, kwargs: dict[str, Any]) -> Any:
         return None
     if manager is None or settings is None or settings.gate_kind is GateKind.OFF:
         return manager
-    try:
-        return _ours(settings, runner, kwargs)
-    except Exception as error:  # vLLM's own gate works
-        logger.warning_once("Specmargin: vLLM's own gate is used (%s: %s).", type(error).__name__, error)
-        return manager
+    return attempt("vLLM's own gate is used", manager, _ours, settings, runner, kwargs)
 
 
 def _misreads_runs(runner: Any, kwargs: dict[str, Any]) -> bool:
@@ -94,14 +81,10 @@ def _misreads_runs(runner: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _settings(config: Any) -> Settings | None:
-    """None: the plug-in is not configured."""
-    given = getattr(config, "additional_config", None)
-    if not isinstance(given, dict) or KEY not in given:
-        return None
-    try:
-        return read_settings(given[KEY], f"additional_config['{KEY}']")
-    except Exception:  # reported by the scheduler
-        return None
+    """None: the plug-in is not configured, or not as it should be, which the scheduler reports."""
+    with suppress(Exception):
+        return engine_settings(config)
+    return None
 
 
 def _ours(settings: Settings, runner: Any, kwargs: dict[str, Any]) -> SpecmarginVerificationManager:

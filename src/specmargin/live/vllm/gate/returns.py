@@ -6,38 +6,26 @@ them. Copies are asynchronous and end before the event that vLLM waits for anywa
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import torch
-from vllm.logger import init_logger
-from vllm.v1.worker.gpu import async_utils
+from vllm.v1.worker.gpu import async_utils, model_runner
 
 from specmargin.live.gate_messages import RETURNED, Returned
+from specmargin.live.hooks import around
+from specmargin.live.vllm.log import attempt
 
-logger = init_logger("vllm.specmargin")
+_UNKNOWN = "what was verified is not known"
 _SIGNALS = "specmargin_signals"  # attribute of vLLM's SamplerOutput
 
 
-def install(runner_class: Any) -> None:
-    """Wrap the runner's sampling, which knows the batch, and the output that copies its results to the host."""
-    sample = runner_class.sample
-    if hasattr(sample, "specmargin"):
-        return
-
-    @functools.wraps(sample)
-    def sample_with_signals(self: Any, hidden_states: Any, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = sample(self, hidden_states, input_batch, *args, **kwargs)
-        try:
-            _attach_signals(self, input_batch, outputs[0])
-        except Exception as error:  # the step is complete without them
-            logger.warning_once("Specmargin: what was verified is not known (%s).", error)
-        return outputs
-
-    sample_with_signals.specmargin = True  # type: ignore[attr-defined]
-    runner_class.sample = sample_with_signals
-    _wrap_output(async_utils.AsyncOutput)
+@around(model_runner.GPUModelRunner, "sample")
+def sample_with_signals(sample: Any, runner: Any, hidden_states: Any, input_batch: Any, *args: Any, **kw: Any) -> Any:
+    """Sampling knows the batch; the step is complete without signals."""
+    outputs = sample(runner, hidden_states, input_batch, *args, **kw)
+    attempt(_UNKNOWN, None, _attach_signals, runner, input_batch, outputs[0])
+    return outputs
 
 
 def _attach_signals(runner: Any, input_batch: Any, sampler_output: Any) -> None:
@@ -53,32 +41,29 @@ def _attach_signals(runner: Any, input_batch: Any, sampler_output: Any) -> None:
     setattr(sampler_output, _SIGNALS, (manager._confidence_probs[slots], confidence, faults))
 
 
-def _wrap_output(output_class: Any) -> None:
-    make, get = output_class.__init__, output_class.get_output
-
-    @functools.wraps(make)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        make(self, *args, **kwargs)
-        try:
-            signals = getattr(self.sampler_output, _SIGNALS, None)
-            if signals is not None:
-                self.specmargin = _start_copies(self, signals, kwargs["main_stream"], kwargs["copy_stream"])
-        except Exception as error:
-            logger.warning_once("Specmargin: what was verified is not known (%s).", error)
-
-    @functools.wraps(get)
-    def get_output(self: Any) -> Any:
-        output = get(self)
-        copies = getattr(self, "specmargin", None)
-        if copies is not None:
-            setattr(output, RETURNED, returned(self.num_sampled_tokens_np, *copies))
-        return output
-
-    output_class.__init__, output_class.get_output = __init__, get_output
+@around(async_utils.AsyncOutput, "__init__")
+def make_with_copies(make: Any, output: Any, *args: Any, **kwargs: Any) -> None:
+    """This output copies the step's results to the host."""
+    make(output, *args, **kwargs)
+    output.specmargin = attempt(_UNKNOWN, None, _start_copies, output, kwargs)
 
 
-def _start_copies(output: Any, signals: tuple[Any, Any, Any], main: Any, copy: Any) -> tuple[Any, ...]:
+@around(async_utils.AsyncOutput, "get_output")
+def get_with_returned(get: Any, output: Any) -> Any:
+    made = get(output)
+    copies = getattr(output, "specmargin", None)
+    if copies is not None:
+        back = attempt(_UNKNOWN, None, returned, output.num_sampled_tokens_np, *copies)
+        setattr(made, RETURNED, back)
+    return made
+
+
+def _start_copies(output: Any, streams: dict[str, Any]) -> tuple[Any, ...] | None:
+    signals = getattr(output.sampler_output, _SIGNALS, None)
+    if signals is None:
+        return None
     acceptance, confidence, faults = signals
+    main, copy = streams["main_stream"], streams["copy_stream"]
     with async_utils.stream(copy, main):
         copies = [None if one is None else async_utils.async_copy_to_np(one) for one in (acceptance, confidence)]
         rejected = async_utils.async_copy_to_np(output.sampler_output.num_rejected)

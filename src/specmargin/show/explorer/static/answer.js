@@ -25,7 +25,7 @@ const drafts = (plan) => plan.schedule.some(([, , depth]) => depth > 0);
 export function loadOf(plan, here) {
   const { service } = plan;
   if (!service) return `batch ${whole(here.batch)}`;
-  return service.users === null ? `${service.requests_per_second} requests/s` : `${whole(service.users)} concurrent requests`;
+  return service.concurrency === null ? `${service.qps} requests/s` : `${whole(service.concurrency)} concurrent requests`;
 }
 
 function verdict(plan, here, gain, unsupported) {

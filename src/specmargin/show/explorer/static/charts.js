@@ -65,7 +65,7 @@ function fitted(config, width) {
     legend: { ...config.legend, orient: "bottom", direction: "horizontal", labelFontSize: 10 },
     axis: { ...config.axis, labelFontSize: 9.5, titleFontSize: 11 },
     style: { ...config.style, "cell-low": small("cell-low", cell), "cell-high": small("cell-high", cell), note: small("note", 9.5),
-      label: small("label", 10), "label-halo": small("label-halo", 10), "note-halo": small("note-halo", 9.5), "band-label": { ...config.style["band-label"], ...words }, "ridge-label": { ...config.style["ridge-label"], ...words }, "ridge-halo": { ...config.style["ridge-halo"], ...words } },
+      label: small("label", 10), aside: { ...config.style.aside, ...words } },
   };
 }
 

@@ -1,5 +1,7 @@
 """Batching by co-activation: experts saved by choosing which sequences share a step.
 
+    python -m lab.studies.grouping lab/data/reference-bank --experts 64
+
 Waiting sequences are grouped greedily by the experts of their last round: each next sequence is the one that would have
 added the fewest. The groups are scored by the experts of their next round. Random groups are the baseline; an oracle
 that groups by the next round itself is the upper bound.
@@ -7,13 +9,14 @@ that groups by the next round itself is the upper bound.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from specmargin.errors import RoutingError
-from specmargin.routing.capture import Capture, ExpertIds, Piece
+from specmargin.routing.capture import Capture, ExpertIds, Piece, open_captures
 from specmargin.routing.counts import check_experts
 from specmargin.step import BoolArray, FloatArray, IntArray
 
@@ -154,3 +157,21 @@ def _greedy(touched: BoolArray, batch: int, order: IntArray) -> list[IntArray]:
             union |= touched[group[-1]]
         groups.append(np.array(group))
     return groups
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("capture", help="a bank's folder, or expert ids that an engine returned")
+    parser.add_argument("--experts", type=int, required=True)
+    given = parser.parse_args()
+    print("batch  random  grouped  saved          oracle  saved")
+    for line in grouping_savings(open_captures([given.capture]), experts=given.experts):
+        saved = f"{line.saving:.1%} ± {line.saving_standard_error:.1%}"
+        print(
+            f"{line.batch:5}  {line.random:6.2f}  {line.grouped:7.2f}  {saved:13}  {line.oracle:6.2f}  "
+            f"{line.oracle_saving:.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

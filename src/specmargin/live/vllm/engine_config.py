@@ -1,14 +1,20 @@
-"""The identity of a vLLM engine in the banks captured from it."""
+"""What is read of the `VllmConfig` of a running engine: Specmargin's settings, and the engine's identity in banks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from specmargin.live.capture import Identity
+from specmargin.live.settings_schema import Settings, read_settings
+from specmargin.live.vllm.names import KEY
+
+
+def engine_settings(config: Any) -> Settings:
+    """As the plug-in left them there."""
+    return read_settings(config.additional_config[KEY], f"additional_config['{KEY}']")
 
 
 def bank_identity(config: Any) -> Identity:
-    """`config`: a `VllmConfig`."""
     speculative = config.speculative_config
     drafter = speculative.model or speculative.method
     return Identity(
