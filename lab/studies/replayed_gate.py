@@ -32,7 +32,8 @@ from specmargin.live.gate_prices import GatePrices, StepDrafts, gate_prices
 from specmargin.live.policy_schema import PolicyFile
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings
-from specmargin.policies.kernel.budget import RECENT, ranking_confidences, rounds_for
+from specmargin.policies.kernel.budget import ranking_confidences
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.step import FloatArray, IntArray
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,12 +76,23 @@ def round_seconds(batch: int, drafted: int, verified: int) -> float:
     return seconds * (WITHOUT_GRAPH if batch + verified > max(GRAPHS) else 1.0)
 
 
-def plan_policy(path: Path) -> None:
+def plan_policy(path: Path, *, depth: int = DEPTH, max_batch: int = 256) -> None:
     """The policy of the H200 runs (docs/live.md), with the calibrated confidences of the reference MoE."""
     head = ROOT / "lab/data/measurements/eagle3-qwen3-30b-a3b.json"
     acceptance = CATALOG / "acceptance/reference-moe.acceptance.json"
-    where = ["--gpu", "h200", "--engine", "vllm", "--routing", "uniform", "--context", "512", "--max-batch", "256"]
-    draft = ["--drafter", f"eagle:{head}", "--depth", str(DEPTH), "--acceptance", str(acceptance)]
+    where = [
+        "--gpu",
+        "h200",
+        "--engine",
+        "vllm",
+        "--routing",
+        "uniform",
+        "--context",
+        "512",
+        "--max-batch",
+        str(max_batch),
+    ]
+    draft = ["--drafter", f"eagle:{head}", "--depth", str(depth), "--acceptance", str(acceptance)]
     plan = [sys.executable, "-m", "specmargin", "plan", "qwen3-30b-a3b"]
     subprocess.run([*plan, *where, *draft, "--policy", str(path)], check=True, stdout=subprocess.DEVNULL)
 
@@ -107,7 +119,7 @@ class Server:
         ids = [str(i) for i in range(batch)]
         first, count = int(self.bank.first[kind]), int(self.bank.count[kind])
         place = (np.arange(1, batch + 1) * 7919 + turn * 104_729) % count
-        recent = np.tile(self.prices.prior, (RECENT, batch, 1))
+        recent = np.tile(self.prices.prior, (self.prices.tuning.recent_rounds, batch, 1))
         held, newest, seconds, tokens = 0, 0, 0.0, 0
         unseen: deque[tuple[StepDone, int]] = deque()
         for number in range(rounds):
@@ -124,7 +136,7 @@ class Server:
                 unseen.append((self._done(now, held, verified, accepted, took), depth))
                 if len(unseen) > 1:  # async scheduling: an outcome is known one step later
                     self.driver.done(*unseen.popleft())
-            newest = (newest + 1) % RECENT
+            newest = (newest + 1) % len(recent)
             recent[newest] = now if held else recent[newest - 1]
             held = depth
         return tokens / seconds
@@ -139,7 +151,7 @@ class Server:
         if not (order.gated and self.driver.device_gate) or held == 0:
             return depth, held * batch
         drafts = StepDrafts(
-            confidence=recent[(newest - np.arange(rounds_for(batch))) % RECENT],
+            confidence=recent[(newest - np.arange(self.prices.rounds_for(batch))) % len(recent)],
             drafted=np.full(batch, held),
             other_tokens=np.ones(batch, dtype=np.int64),
             sampling=batch,
@@ -166,17 +178,25 @@ class Server:
         return step
 
 
-def make_servers(policy: Path, seed: int = 0, noise: float = NOISE) -> dict[str, Server]:
-    """The gate with its controller, the controller alone, and every fixed depth."""
+def make_servers(
+    policy: Path,
+    seed: int = 0,
+    noise: float = NOISE,
+    *,
+    controllers: Sequence[str] = ("controller", "gate"),
+    fixed: Sequence[int] = range(DEPTH + 1),
+    tuning: Tuning | None = None,
+) -> dict[str, Server]:
+    """The gate with its controller, the controller alone, and every fixed depth, or some of these."""
     bank = synthetic_bank(DEPTH, rounds=4096, seed=seed)
     slope, intercepts = fitted(bank)
     confidence = np.clip(bank.confidence.astype(np.float64), 1e-4, 1.0 - 1e-4)
     odds = slope * np.log(confidence / (1.0 - confidence)) + np.array(intercepts)
-    prices = gate_prices(PolicyFile.model_validate_json(policy.read_text()), DEPTH)
+    prices = gate_prices(PolicyFile.model_validate_json(policy.read_text()), DEPTH, tuning)
     prices.set_graphs(GRAPHS)
     shared: Any = {"bank": bank, "expected": 1.0 / (1.0 + np.exp(-odds)), "prices": prices, "noise": noise}
-    made = {f"depth {depth}": Server(**shared, depth=depth) for depth in range(DEPTH + 1)}
-    for name, gated in (("controller", False), ("gate", True)):
+    made = {f"depth {depth}": Server(**shared, depth=depth) for depth in fixed}
+    for name in controllers:
         patient = {"mode": "adaptive", "policy": str(policy), "slowest_decision_seconds": 60.0}
         driver = build_driver(
             read_settings(patient, "replay"),
@@ -184,8 +204,9 @@ def make_servers(policy: Path, seed: int = 0, noise: float = NOISE) -> dict[str,
             candidates=tuple(range(DEPTH + 1)),
             engine="0",
             log=print,
-            device_gate=gated,
+            device_gate=name == "gate",
             graph_positions=max(GRAPHS),
+            tuning=tuning,
         )
         made[name] = Server(**shared, driver=driver, seed=5 + seed)
     return made
@@ -193,6 +214,13 @@ def make_servers(policy: Path, seed: int = 0, noise: float = NOISE) -> dict[str,
 
 def play_load(servers: dict[str, Server], batch: int, kind: int) -> dict[str, float]:
     """Tokens per second over those of the best fixed depth, by contestant."""
+    speed = speeds(servers, batch, kind)
+    best = max(value for name, value in speed.items() if name.startswith("depth"))
+    return {name: value / best for name, value in speed.items()}
+
+
+def speeds(servers: dict[str, Server], batch: int, kind: int) -> dict[str, float]:
+    """Tokens per second, by contestant."""
     speed = {}
     for name, server in servers.items():
         if server.driver is None and (server.depth + 1) * batch > max(GRAPHS):
@@ -202,8 +230,7 @@ def play_load(servers: dict[str, Server], batch: int, kind: int) -> dict[str, fl
         speed[name] = float(np.mean([server.play(batch, kind, turn, ROUNDS) for turn in range(TURNS)]))
         if server.driver is not None and server.driver.guard.faults:
             raise RuntimeError(f"{name}: {dict(server.driver.guard.faults)}")
-    best = max(value for name, value in speed.items() if name.startswith("depth"))
-    return {name: value / best for name, value in speed.items()}
+    return speed
 
 
 def replay(policy: Path, seeds: int, noise: float = NOISE, loads: Sequence[int] = LOADS) -> FloatArray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from specmargin.live.policy_schema import read_policy
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import read_settings
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.step import FloatArray, IntArray
 
 DEEPEST = 7
@@ -46,10 +48,16 @@ def main() -> None:
     parser.add_argument("--stalls", type=float, default=0.0, help="share of steps that take twice as long")
     parser.add_argument("--shortest", type=int, default=120, help="tokens of a text; short texts accept fewer")
     options = parser.parse_args()
-    texts = {category: texts_of(category, options.shortest) for category in CATEGORIES}
-    table = read_policy(options.policy).table.table
-    logs = np.array([_swing(options, table, texts, seed) for seed in range(options.seeds)])  # (seeds, phases, depths)
+    swing = Swing(
+        policy=options.policy,
+        texts={category: texts_of(category, options.shortest) for category in CATEGORIES},
+        noise=options.noise,
+        jumps=options.jumps,
+        turns=options.turns,
+        stalls=options.stalls,
+    )
     depths = (0, *FIXED)
+    logs = np.array([_logs(swing, depths, seed) for seed in range(options.seeds)])  # (seeds, phases, depths)
     columns = ["phase", "best depth", "controller over it", "lowest", *(f"over depth {depth}" for depth in depths)]
     print("| " + " | ".join(columns) + " |")
     print("| --- | ---: | ---: | ---: |" + " ---: |" * len(depths))
@@ -60,6 +68,12 @@ def main() -> None:
         cells = " | ".join(f"{value:.3f}" for value in np.exp(mean))
         over = f"{math.exp(mean[best]):.3f} ± {error:.3f} | {math.exp(ratios[:, best].min()):.3f}"
         print(f"| {batch}, {category} | {depths[best]} | {over} | {cells} |")
+
+
+def _logs(swing: Swing, depths: Sequence[int], seed: int) -> FloatArray:
+    """By phase and fixed depth: ln of the controller's tokens per second over those of the depth."""
+    fixed = np.array([swing.fixed_rates(seed, depth) for depth in depths])
+    return np.asarray(np.log(np.array(swing.controller_rates(seed)) / fixed).T)
 
 
 def texts_of(category: str, shortest: int) -> list[IntArray]:
@@ -125,42 +139,62 @@ class Engine:
         return float(self.verify[verified] + self.draft[drafted])
 
 
-def _swing(
-    options: argparse.Namespace, table: PriceTable, texts: dict[str, list[IntArray]], seed: int
-) -> list[list[float]]:
-    """By phase and fixed depth: ln of the controller's tokens per second over those of the depth."""
-    settings = {"mode": "adaptive", "policy": str(options.policy), "slowest_decision_seconds": 60.0}
-    driver = build_driver(
-        read_settings(settings, "replay"),
-        max_depth=DEEPEST,
-        candidates=None,
-        engine="0",
-        log=lambda _: None,
-    )
-    speed, rows = np.random.default_rng([seed, 0]), []
-    for phase, (batch, category) in enumerate(PHASES):
-        engine = Engine.of(table, batch)
-        request_ids = [f"{phase} {i}" for i in range(batch)]
-        for request_id in request_ids:
-            driver.add(request_id, None)
-        # Tokens and seconds, and where larger batches are: of the controller (−1) and of each fixed depth.
-        made = {depth: np.zeros(2) for depth in (-1, 0, *FIXED)}
-        going = {depth: Sequences.of(texts[category], batch, np.random.default_rng([seed, 1, phase])) for depth in made}
-        for cycle in range(CYCLES):
-            start = Sequences.of(texts[category], batch, np.random.default_rng([seed, 2, phase, cycle]))
-            for depth in made:
-                for turn in range(options.turns):
-                    random = np.random.default_rng([seed, 3, phase, cycle, turn])
-                    there = start.copy(random) if batch <= SAME_TEXT else going[depth]
-                    if depth < 0:
-                        made[depth] += _turn(driver, request_ids, engine, there, speed, options)
-                    else:
-                        made[depth] += _fixed_turn(engine, there, depth)
-        for request_id in request_ids:
-            driver.drop(request_id)
-        rates = {depth: tokens / seconds for depth, (tokens, seconds) in made.items()}
-        rows.append([math.log(rates[-1] / rates[depth]) for depth in (0, *FIXED)])
-    return rows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swing:
+    """One engine and its traffic; each seed is a swing."""
+
+    policy: Path
+    texts: dict[str, list[IntArray]]
+    noise: float = 0.03
+    jumps: float = 0.05
+    turns: int = 9
+    stalls: float = 0.0
+    cycles: int = CYCLES
+    tuning: Tuning | None = None
+
+    def controller_rates(self, seed: int) -> list[float]:
+        """Tokens per second by phase."""
+        settings = {"mode": "adaptive", "policy": str(self.policy), "slowest_decision_seconds": 60.0}
+        driver = build_driver(
+            read_settings(settings, "replay"),
+            max_depth=DEEPEST,
+            candidates=None,
+            engine="0",
+            log=lambda _: None,
+            tuning=self.tuning,
+        )
+        speed, rates, table = np.random.default_rng([seed, 0]), [], read_policy(self.policy).table.table
+        for phase, (batch, _) in enumerate(PHASES):
+            engine, request_ids, made = Engine.of(table, batch), [f"{phase} {i}" for i in range(batch)], np.zeros(2)
+            for request_id in request_ids:
+                driver.add(request_id, None)
+            for there in self._starts(seed, phase):
+                made += _turn(driver, request_ids, engine, there, speed, self)
+            for request_id in request_ids:
+                driver.drop(request_id)
+            rates.append(made[0] / made[1])
+        return rates
+
+    def fixed_rates(self, seed: int, depth: int) -> list[float]:
+        """The same of a fixed depth, on the same texts."""
+        rates, table = [], read_policy(self.policy).table.table
+        for phase, (batch, _) in enumerate(PHASES):
+            engine, made = Engine.of(table, batch), np.zeros(2)
+            for there in self._starts(seed, phase):
+                made += _fixed_turn(engine, there, depth)
+            rates.append(made[0] / made[1])
+        return rates
+
+    def _starts(self, seed: int, phase: int) -> Iterator[Sequences]:
+        """Where every turn of a phase begins: small batches with the same texts in every turn of a cycle, larger ones
+        where the turn before has ended."""
+        batch, texts = PHASES[phase][0], self.texts[PHASES[phase][1]]
+        going = Sequences.of(texts, batch, np.random.default_rng([seed, 1, phase]))
+        for cycle in range(self.cycles):
+            start = Sequences.of(texts, batch, np.random.default_rng([seed, 2, phase, cycle]))
+            for turn in range(self.turns):
+                random = np.random.default_rng([seed, 3, phase, cycle, turn])
+                yield start.copy(random) if batch <= SAME_TEXT else going
 
 
 def _fixed_turn(engine: Engine, there: Sequences, depth: int) -> FloatArray:
@@ -177,15 +211,15 @@ def _turn(
     engine: Engine,
     there: Sequences,
     speed: np.random.Generator,
-    options: argparse.Namespace,
+    swing: Swing,
 ) -> FloatArray:
     """Tokens, and seconds without noise."""
-    batch, level = len(request_ids), speed.normal(0.0, options.jumps)
+    batch, level = len(request_ids), speed.normal(0.0, swing.jumps)
     made, elapsed, steps, held = np.zeros(2), 0.0, 0, 0
     while elapsed < SLICE_SECONDS or steps < LEAST_STEPS:
         depth = driver.draft_depth(request_ids) or 0
         accepted, exact = there.step(held), engine.seconds(held, depth)
-        seconds = exact * math.exp(level + speed.normal(0.0, options.noise)) * (1.0 + (speed.random() < options.stalls))
+        seconds = exact * math.exp(level + speed.normal(0.0, swing.noise)) * (1.0 + (speed.random() < swing.stalls))
         timed = math.nan if steps == 0 else seconds
         step = StepDone.of(np.full(batch, held), accepted, request_ids=request_ids, prompt_tokens=0, seconds=timed)
         driver.done(step, depth)

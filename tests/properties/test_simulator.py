@@ -19,7 +19,7 @@ from specmargin.modes import POLICIES as NAMES
 from specmargin.policies.kernel.prices import locate, ragged_parts
 from specmargin.prices.model import EngineTime
 from specmargin.simulator.costs import prefill_seconds
-from specmargin.simulator.engine import EngineSettings, kv_budget
+from specmargin.simulator.engine import BLOCK_TOKENS, EngineSettings, kv_budget
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import RoundBank, captured_rounds
 from specmargin.simulator.run import simulate, tables_of
@@ -115,9 +115,7 @@ def served(load: Drawn, **changes: Any) -> Result:
     except ScenarioError:
         requests = draw(serving.workload, serving.seed)
         whole_blocks = load.blocks - 1  # drafts take less than one
-        assert (
-            requests["prompt_tokens"] + requests["output_tokens"]
-        ).min() > whole_blocks * serving.engine.block_tokens
+        assert (requests["prompt_tokens"] + requests["output_tokens"]).min() > whole_blocks * BLOCK_TOKENS
         reject()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.policy import Decision, Policy
-from specmargin.policies.study.lookahead import LookAhead
 from specmargin.step import FloatArray, IntArray
 
 

@@ -69,7 +69,7 @@ def run(verb: str, arguments: list[str]) -> int:
     from specmargin.cli.verbs import command, group
 
     app = command(find_verb(name)) if name else group(verb)
-    return _call(app, rest if name else arguments, f"specmargin {name or verb}")
+    return _call(app, rest if name else arguments or ["--help"], f"specmargin {name or verb}")
 
 
 def _refuse_empty(verb: str, arguments: list[str]) -> None:
@@ -156,8 +156,6 @@ def _complain(error: Exception, arguments: list[str]) -> int:
     else:
         message = f"this is a bug ({type(error).__name__}: {error}); run again with SPECMARGIN_DEBUG=1 and report it"
         code = 70
-    if type(error).__name__ == "NoArgsIsHelpError":  # a verb of several parts alone: its help page has been printed
-        return code
     with contextlib.suppress(OSError, ValueError):
         print(f"specmargin: {message}", file=sys.stderr)
     return code

@@ -53,29 +53,20 @@ def duel(pricer: Pricer, *, batch: int, alpha: float) -> Duel:
     depth_seconds = float(round_seconds(scenario.drafter, verify_seconds, draft_seconds))
     plain_seconds = pricer.verify(plain).total_seconds
     bound_seconds = float(unverified_seconds(scenario.drafter, plain_seconds, draft_seconds))
-    width_goodput = (batch + 1) / width_seconds
     return Duel(
         batch=batch,
         alpha=alpha,
-        width=Side(
-            goodput_tokens_per_second=width_goodput,
-            distinct_experts=_distinct(pricer, wider),
-            step_seconds=width_seconds,
-        ),
-        depth=Side(
-            goodput_tokens_per_second=(batch + alpha) / depth_seconds,
-            distinct_experts=_distinct(pricer, deeper),
-            step_seconds=depth_seconds,
-        ),
-        unverified=Side(
-            goodput_tokens_per_second=(batch + 1) / bound_seconds,
-            distinct_experts=_distinct(pricer, plain),
-            step_seconds=bound_seconds,
-        ),
-        turning_alpha=width_goodput * depth_seconds - batch,
+        width=_side(pricer, wider, tokens=batch + 1, seconds=width_seconds),
+        depth=_side(pricer, deeper, tokens=batch + alpha, seconds=depth_seconds),
+        unverified=_side(pricer, plain, tokens=batch + 1, seconds=bound_seconds),
+        turning_alpha=(batch + 1) / width_seconds * depth_seconds - batch,
     )
 
 
-def _distinct(pricer: Pricer, step: Step) -> float | None:
+def _side(pricer: Pricer, step: Step, *, tokens: float, seconds: float) -> Side:
     distinct = pricer.distinct_experts(step)
-    return None if distinct is None else float(distinct)
+    return Side(
+        goodput_tokens_per_second=tokens / seconds,
+        distinct_experts=None if distinct is None else float(distinct),
+        step_seconds=seconds,
+    )

@@ -16,6 +16,7 @@ from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import Mode, Settings
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.policies.policy import Policy
 
 _LEARN_EVERY = 8  # steps
@@ -33,17 +34,21 @@ def build_driver(
     device_gate: bool = False,
     by_rank: bool = False,
     graph_positions: int | Literal["planned"] | None = None,
+    tuning: Tuning | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
     capture. `policy`: instead of the file that the settings name. `device_gate`: drafts are gated in the engine's
     workers. `by_rank`: every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of
-    the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table."""
+    the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table.
+    `tuning`: of the controller, in a study of its numbers."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
     def make(guard: Guard, board: Board, capture: BankWriter | None) -> Driver:
         allowed = _allowed(settings, file, candidates, max_depth)
-        limits = ControllerSettings(candidates=allowed, gated_by_workers=device_gate, learn_times=not by_rank)
+        limits = ControllerSettings(
+            candidates=allowed, gated_by_workers=device_gate, learn_times=not by_rank, tuning=tuning or Tuning()
+        )
         policy = _policy(settings, file, limits, graph_positions=graph_positions)
         return Driver(
             mode=settings.mode,

@@ -17,12 +17,13 @@ from specmargin.policies.kernel.budget import (
     StepShape,
     best_budget,
     held,
+    rounds_for,
     token_weights,
 )
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.tuning import Tuning
+from specmargin.policies.rules import conditional_of
 from specmargin.step import FloatArray, IntArray
-
-_SUREST = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class GatePrices:
     table: PriceTable
     depths: int  # draft tokens of the engine
     prior: FloatArray  # by depth: conditional acceptance of a sequence about which nothing is known
+    tuning: Tuning = field(default_factory=Tuning)
     weights: FloatArray = field(init=False)  # (batch, depth): ranking by survival over marginal price
     _handle: Handle = field(init=False)
 
@@ -60,7 +62,11 @@ class GatePrices:
         """Positions of the captured graphs, to which steps are padded."""
         if sizes:
             self.table = self.table.with_graphs(max(sizes))
-        self._handle = held(Priced.of(self.table, np.array(sorted(sizes), dtype=np.int64)))
+        self._handle = held(Priced.of(self.table, self.tuning.as_rows(), np.array(sorted(sizes), dtype=np.int64)))
+
+    def rounds_for(self, batch: int) -> int:
+        """How many of its recent rounds `budget` takes for a batch."""
+        return rounds_for(self.tuning.as_rows()[0], batch)
 
     def budget(self, drafts: StepDrafts, order: GateOrder) -> int | None:
         """Draft tokens to verify; None if the step is outside the prices."""
@@ -133,16 +139,10 @@ class GatePrices:
         return draft, np.maximum(verify + np.maximum(beyond, 0.0), 1e-6)
 
 
-def gate_prices(file: PolicyFile, depths: int) -> GatePrices:
+def gate_prices(file: PolicyFile, depths: int, tuning: Tuning | None = None) -> GatePrices:
     """`depths`: draft tokens of the engine. Compiled here, before the first step."""
     table = file.table.table.with_graphs(None)
-    prices = GatePrices(table=table, depths=depths, prior=conditional_of(np.array(file.survival), depths))
+    prior = conditional_of(np.array(file.survival), depths)
+    prices = GatePrices(table=table, depths=depths, prior=prior, tuning=tuning or Tuning())
     prices.warm_up()
     return prices
-
-
-def conditional_of(survival: FloatArray, depths: int) -> FloatArray:
-    """Acceptance of each token whose predecessors were accepted; constant beyond the last known depth."""
-    known = np.clip(survival[:depths], 1e-6, 1.0)
-    conditional = np.clip(known / np.concatenate([[1.0], known[:-1]]), 0.0, _SUREST)
-    return np.pad(conditional, (0, depths - conditional.size), mode="edge")

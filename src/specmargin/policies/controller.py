@@ -16,14 +16,12 @@ import numpy as np
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.kernel.types import Expectation, Kernel, Tuning
+from specmargin.policies.kernel.times import LONGEST_SECONDS
+from specmargin.policies.kernel.tuning import Tuning
+from specmargin.policies.kernel.types import Expectation, Kernel, LookAhead
 from specmargin.policies.policy import Compiled, Outcome, Outlook, as_int64
-from specmargin.policies.rules import controller_kernel
-from specmargin.policies.study.lookahead import LookAhead
-from specmargin.records import rows_of
+from specmargin.policies.rules import make_kernel
 from specmargin.step import FloatArray
-
-_LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +29,7 @@ class ControllerSettings:
     candidates: tuple[int, ...] | None = None  # depths that the engine runs well (graphs, kernels), 0 too; None: all
     gated_by_workers: bool = False  # how many tokens they verify is decided before the confidences are known
     learn_times: bool = True  # False: prices as they are, for ranks that decide alike and share no clock
-    hysteresis: float = 0.001  # relative gain in goodput required for a change of depth
-    probe_every: int = 8  # most steps in so many that probe another depth: one
-    guard_steps: int = 40  # gated steps over which goodput is compared with plain decoding
-    guard_margin: float = 0.02
-    guard_rest: int = 200  # steps without drafts before they are tried again
+    tuning: Tuning = field(default_factory=Tuning)
 
 
 @dataclass(kw_only=True)
@@ -53,22 +47,14 @@ class Controller(Compiled):
 
     def __post_init__(self) -> None:
         settings = self.settings
-        tuning = rows_of(
-            Tuning,
-            hysteresis=settings.hysteresis,
-            probe_every=settings.probe_every,
-            guard_steps=settings.guard_steps,
-            guard_margin=settings.guard_margin,
-            guard_rest=settings.guard_rest,
-        )
-        kernel = controller_kernel(
+        kernel = make_kernel(
             self.table,
-            self.prior_survival,
             self.look_ahead,
+            prior_survival=self.prior_survival,
             candidates=settings.candidates,
             budgets=settings.gated_by_workers,
             learn_times=settings.learn_times,
-            tuning=tuning,
+            tuning=settings.tuning,
         )
         self._set_kernel(kernel)
         self._nothing = Expectation.nothing(self.table.max_depth)
@@ -77,7 +63,7 @@ class Controller(Compiled):
         """Learn acceptance and prices, and update the guard; False if the outcome is invalid."""
         drafted, verified, accepted = outcome.drafted, outcome.verified, outcome.accepted
         batch, seconds = verified.size, float(outcome.seconds)
-        timed = 0.0 < seconds < _LONGEST_SECONDS or math.isnan(seconds)
+        timed = 0.0 < seconds < LONGEST_SECONDS or math.isnan(seconds)
         shaped = drafted.shape == verified.shape == accepted.shape == (batch,)
         kinds = drafted.dtype.kind + verified.dtype.kind + accepted.dtype.kind
         whole_numbers = not kinds.strip("iu")

@@ -20,9 +20,8 @@ from specmargin.compiler import entry
 from specmargin.policies.kernel import decide
 from specmargin.policies.kernel.decide import Handle
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.kernel.types import Expectation, Kernel
-from specmargin.policies.rules import gate_kernel, schedule_kernel
-from specmargin.policies.study.lookahead import LookAhead
+from specmargin.policies.kernel.types import Expectation, Kernel, LookAhead
+from specmargin.policies.rules import make_kernel, schedule_kernel
 from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
@@ -263,7 +262,7 @@ class RaggedGate(Compiled, WholeDrafts):
     _handle: Handle = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._set_kernel(gate_kernel(self.table, self.look_ahead))
+        self._set_kernel(make_kernel(self.table, self.look_ahead))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

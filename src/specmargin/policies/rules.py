@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,12 @@ from specmargin.policies.kernel.budget import Priced
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.kernel.types import Kernel, Option, Rules, Tuning
-from specmargin.policies.study.lookahead import LookAhead
-from specmargin.records import Rows, rows_of
+from specmargin.policies.kernel.tuning import Tuning
+from specmargin.policies.kernel.types import Kernel, LookAhead, Option, Rules
+from specmargin.records import rows_of
 from specmargin.step import FloatArray, IntArray
 
+_SUREST = 0.999  # planned acceptance: a certain token would never be learned to fail
 _NO_PRICES = PriceTable.of(
     rest_seconds=np.zeros((2, 2)),
     draft_seconds=np.zeros((2, 2)),
@@ -24,105 +25,62 @@ _NO_PRICES = PriceTable.of(
 )
 
 
-class _LookAheadArrays(NamedTuple):
-    """A look-ahead as arrays of fixed types; placeholders if there is none."""
-
-    depth_by_batch: IntArray
-    rate_by_batch: FloatArray
-    option_by_batch: FloatArray
-    next_acceptance: FloatArray
-
-    @classmethod
-    def of(cls, ahead: LookAhead | None, max_depth: int) -> _LookAheadArrays:
-        if ahead is None:
-            return cls(np.zeros(1, dtype=np.int64), np.zeros(1), np.ones((1, 2)), np.zeros(max_depth))
-        return cls(
-            _int64_copy(ahead.depth_by_batch),
-            _float64_copy(ahead.rate_by_batch),
-            _float64_copy(ahead.option_by_batch),
-            _float64_copy(ahead.next_acceptance),
-        )
-
-
 def schedule_kernel(depth_by_batch: IntArray) -> Kernel:
     """A depth by batch size, and nothing else."""
-    ahead = _LookAheadArrays.of(None, 1)._replace(depth_by_batch=_int64_copy(depth_by_batch))
-    return _make_kernel(_NO_PRICES, ahead, gates=False, learns=False)
+    kernel = make_kernel(_NO_PRICES, None)
+    ahead = kernel.rules.ahead._replace(depth_by_batch=_int64_copy(depth_by_batch))
+    return kernel._replace(rules=kernel.rules._replace(ahead=ahead))
 
 
-def gate_kernel(table: PriceTable, ahead: LookAhead) -> Kernel:
-    """The ragged gate with the depths of its look-ahead; it learns nothing."""
-    return _make_kernel(table, _LookAheadArrays.of(ahead, table.max_depth), gates=True, learns=False)
-
-
-def controller_kernel(
+def make_kernel(
     table: PriceTable,
-    prior_survival: FloatArray,
     ahead: LookAhead | None,
     *,
-    candidates: tuple[int, ...] | None,
-    budgets: bool = False,
-    learn_times: bool = True,
-    tuning: Rows[Tuning],
-) -> Kernel:
-    """`candidates`: depths that the engine runs well; None: all. `budgets`: its workers gate drafts. `learn_times`: of
-    its steps."""
-    return _make_kernel(
-        table,
-        _LookAheadArrays.of(ahead, table.max_depth),
-        gates=ahead is not None,
-        learns=True,
-        prior=_conditional(prior_survival, table.max_depth),
-        candidates=candidates,
-        budgets=budgets,
-        learn_times=learn_times,
-        tuning=tuning,
-    )
-
-
-def _make_kernel(
-    table: PriceTable,
-    ahead: _LookAheadArrays,
-    *,
-    gates: bool,
-    learns: bool,
-    prior: FloatArray | None = None,
+    prior_survival: FloatArray | None = None,
     candidates: tuple[int, ...] | None = None,
     budgets: bool = False,
     learn_times: bool = True,
-    tuning: Rows[Tuning] | None = None,
+    tuning: Tuning | None = None,
 ) -> Kernel:
-    depths = table.max_depth
-    allowed = np.isin(np.arange(depths + 1), range(depths + 1) if candidates is None else candidates)
+    """With a look-ahead it gates; with a `prior_survival` it learns. `candidates`: depths that the engine runs well;
+    None: all. `budgets`: its workers gate drafts. `learn_times`: of its steps."""
+    depths, tuned = table.max_depth, (tuning or Tuning()).as_rows()
     rules = Rules(
         table=table,
-        **ahead._asdict(),
-        prior=_float64_copy(np.zeros(depths) if prior is None else prior),
-        allowed=allowed,
-        tuning=rows_of(Tuning) if tuning is None else tuning,
-        learns=learns,
+        ahead=_look_ahead_arrays(ahead, depths),
+        prior=np.zeros(depths) if prior_survival is None else conditional_of(prior_survival, depths),
+        allowed=np.isin(np.arange(depths + 1), range(depths + 1) if candidates is None else candidates),
+        tuning=tuned,
+        learns=prior_survival is not None,
         learns_times=learn_times,
-        gates=gates,
+        gates=ahead is not None,
         budgets=budgets,
-        early_stop=gates and table.by_pass,
+        early_stop=ahead is not None and table.by_pass,
     )
     gated_batch = table.max_batch if budgets else 0
     scratch = Scratch.of(table.max_batch, depths)
     return Kernel(
         rules=rules,
-        learned=Learned.nothing(depths, times=learn_times, gated_batch=gated_batch),
+        learned=Learned.nothing(depths, tuned, times=learn_times, gated_batch=gated_batch),
         scratch=scratch,
         options=rows_of(Option, depths + 1),
-        priced=Priced.shared(table, scratch, gated_batch * depths),
+        priced=Priced.shared(table, tuned, scratch, gated_batch * depths),
     )
 
 
-def _conditional(survival: FloatArray, depths: int) -> FloatArray:
+def conditional_of(survival: FloatArray, depths: int) -> FloatArray:
     """Acceptance of each token given that the ones before it were accepted; constant beyond the last given depth."""
-    clipped = np.clip(survival[:depths], 1e-6, 1.0)
-    conditional = clipped / np.concatenate([[1.0], clipped[:-1]])
-    padded = np.pad(conditional, (0, depths - conditional.size), mode="edge")
-    return np.asarray(np.clip(padded, 0.0, 0.999))
+    known = np.clip(survival[:depths], 1e-6, 1.0)
+    conditional = np.clip(known / np.concatenate([[1.0], known[:-1]]), 0.0, _SUREST)
+    return np.pad(conditional, (0, depths - conditional.size), mode="edge")
+
+
+def _look_ahead_arrays(ahead: LookAhead | None, depths: int) -> LookAhead:
+    """Of the types that kernels are compiled for; placeholders if there is none."""
+    if ahead is None:
+        return LookAhead(np.zeros(1, dtype=np.int64), np.zeros(1), np.ones((1, 2)), np.zeros(depths))
+    depth_by_batch, *others = ahead
+    return LookAhead(_int64_copy(depth_by_batch), *map(_float64_copy, others))
 
 
 def _float64_copy(values: npt.NDArray[Any]) -> FloatArray:

@@ -10,6 +10,7 @@ import numpy as np
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
 
+BLOCK_TOKENS = 16
 _FAR = 1 << 20  # tokens: longer than any sliding window, so that the cache grows linearly or not at all
 
 
@@ -19,21 +20,17 @@ class EngineSettings:
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
-    block_tokens: int = 16
     kv_blocks: int | None = None  # None: as many as fit in memory
-    switch_seconds: float = 0.0  # added to a step whose draft depth differs from the previous one
     prefix_hit: float = 0.0  # share of each prompt that the prefix cache holds; its blocks are counted per request
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens"):
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"engine: {name} must be at least 1, got {getattr(self, name)}")
         if self.kv_blocks is not None and self.kv_blocks < 1:
             raise ScenarioError(f"engine: kv_blocks must be at least 1, got {self.kv_blocks}")
         if not 0.0 <= self.prefix_hit < 1.0:
             raise ScenarioError(f"engine: prefix_hit must lie in 0..1, got {self.prefix_hit}")
-        if not self.switch_seconds >= 0.0:
-            raise ScenarioError(f"engine: switch_seconds must not be negative, got {self.switch_seconds}")
 
 
 class KvBudget(NamedTuple):
@@ -53,7 +50,7 @@ def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | Non
     free_bytes = pricer.memory.free_bytes + (pricer.memory.drafter_bytes if held_depth is None else 0.0)
     token_bytes, fixed_bytes = _sequence_bytes(pricer, held_depth)
     if token_bytes > 0:
-        block_bytes, per_sequence, block_tokens = token_bytes * settings.block_tokens, 0, settings.block_tokens
+        block_bytes, per_sequence, block_tokens = token_bytes * BLOCK_TOKENS, 0, BLOCK_TOKENS
         per_sequence = int(np.ceil(fixed_bytes / block_bytes - 1e-9))
     else:  # the cache does not grow: one block per sequence
         block_bytes, per_sequence, block_tokens = max(fixed_bytes, 1.0), 0, _FAR * _FAR

@@ -16,10 +16,11 @@ from specmargin.errors import CatalogError, ScenarioError, nearest_names
 from specmargin.modes import POLICIES
 from specmargin.policies.controller import Controller
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
 from specmargin.policies.policy import FixedDepth, OneWidthGate, Oracle, Policy, RaggedGate, ScheduledDepth
-from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import profiled_seconds, scenario_table
 from specmargin.simulator.rounds import RoundBank
 from specmargin.step import FloatArray

@@ -143,7 +143,6 @@ class Result:
             "drafting": totals.draft,
             "launches": totals.launches,
             "off": totals.off,
-            "switching": totals.switching,
         }
         return seconds_by_name | {name: float(seconds) for name, seconds in rest.items() if seconds > 0.0}
 
@@ -152,7 +151,7 @@ class Result:
     def summary(self, slo: Slo | None = None, gpu_hour_price: float | None = None) -> dict[str, Any]:
         """The output of `simulate --json`, and the result of a sweep's cell."""
         totals, committed = self.totals, self.committed
-        drafted, verified, accepted = int(totals.drafted), int(totals.verified), int(totals.accepted)
+        tokens = {name: int(getattr(totals, name)) for name in ("committed", "drafted", "verified", "accepted")}
         summary: dict[str, Any] = {
             "goodput_tokens_per_second": self.goodput,
             "busy_tokens_per_second": self.busy_goodput,
@@ -162,11 +161,8 @@ class Result:
             "requests": self.requests.size,
             "finished": int(totals.finished),
             "refused": int(totals.refused),
-            "committed": committed,
-            "drafted": drafted,
-            "verified": verified,
-            "accepted": accepted,
-            "wasted": drafted - accepted + int(totals.cut),
+            **tokens,
+            "wasted": tokens["drafted"] - tokens["accepted"] + int(totals.cut),
             "prefilled": int(totals.prefilled),
             "preemptions": int(totals.preemptions),
             "steps": int(self.engine.steps),

@@ -60,23 +60,6 @@ class RoundBank:
             sample=np.ascontiguousarray(to_depth(self.sample, depth)),
         )
 
-    def only(self, names: Sequence[str]) -> RoundBank:
-        """The rounds of these categories, in this order."""
-        indices = [self.categories.index(name) for name in names]
-        parts = [np.arange(self.first_by_category[index], self.first_by_category[index + 1]) for index in indices]
-        starts = np.concatenate([[0], np.cumsum([part.size for part in parts])])
-        moved = [self.first_by_round[part] - part[0] + start for part, start in zip(parts, starts, strict=False)]
-        chosen = np.concatenate(parts)
-        return replace(
-            self,
-            categories=tuple(names),
-            accepted=self.accepted[chosen],
-            survival=np.ascontiguousarray(self.survival[chosen]),
-            first_by_round=np.concatenate(moved),
-            length_by_round=self.length_by_round[chosen],
-            first_by_category=starts.astype(np.int64),
-        )
-
 
 def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, rounds: int = _DRAWN) -> RoundBank:
     """Draw rounds from survival curves: every quantile once, in random order, so that means equal the curve.
@@ -108,13 +91,20 @@ def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, r
 
 
 def captured_rounds(
-    categories: Sequence[str], sequence_by_round: IntArray, accepted: IntArray, survival: FloatArray, source: str
+    categories: Sequence[str],
+    sequence_by_round: IntArray,
+    accepted: IntArray,
+    survival: FloatArray,
+    source: str,
+    *,
+    names: tuple[str, ...] = (),
 ) -> RoundBank:
-    """Rounds of a captured bank, in its order. `categories`: of each round."""
-    names = tuple(dict.fromkeys(categories))
+    """Rounds of a captured bank, in its order. `categories`: of each round; `names`: those to keep, all if none."""
+    names = names or tuple(dict.fromkeys(categories))
     index_by_name = {name: index for index, name in enumerate(names)}
-    category = np.array([index_by_name[name] for name in categories])
+    category = np.array([index_by_name.get(name, -1) for name in categories])
     order = np.lexsort((np.arange(category.size), sequence_by_round, category))
+    order = order[category[order] >= 0]
     category, sequence = category[order], sequence_by_round[order]
     is_first = np.concatenate([[True], (np.diff(sequence) != 0) | (np.diff(category) != 0)])
     firsts = np.flatnonzero(is_first)

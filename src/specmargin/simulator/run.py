@@ -73,7 +73,6 @@ def simulate(
         speculating=held_depth is not None,
         users=serving.workload.users,
         prefix_hit=serving.engine.prefix_hit,
-        switch_seconds=serving.engine.switch_seconds,
         bin_seconds=_FIRST_BIN_SECONDS,
         by_python=kernel is None,
         sees_outcomes=choice.sees_outcomes,

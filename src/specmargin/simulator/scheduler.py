@@ -231,9 +231,6 @@ def close(simulation: Simulation) -> None:
         seconds = max(step.target_seconds, step.draft_seconds) + (1.0 - overlap) * step.draft_seconds
     engine.draft_seconds = seconds - step.target_seconds
     totals.draft += seconds - step.target_seconds
-    if engine.chosen_depth != engine.depth and engine.steps > 0:
-        seconds += limits.switch_seconds
-        totals.switching += limits.switch_seconds
     start = totals.clock
     totals.clock += seconds
     totals.busy += seconds

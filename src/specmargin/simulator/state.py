@@ -85,7 +85,6 @@ class Totals:
     draft: float
     launches: float
     off: float
-    switching: float
     idle: float
 
 
@@ -136,7 +135,6 @@ class Limits(NamedTuple):
     speculating: bool  # speculation is configured
     users: int
     prefix_hit: float
-    switch_seconds: float
     bin_seconds: float
     by_python: bool  # decisions are made in Python: the loop returns for each
     sees_outcomes: bool  # the policy sees outcomes instead of signals (oracle)

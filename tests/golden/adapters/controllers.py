@@ -17,8 +17,9 @@ from specmargin.live.gate_messages import Returned, expectation
 from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import parse_policy, policy_text, read_policy
 from specmargin.policies.controller import Controller, ControllerSettings
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.policy import Decision, Outcome
-from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.tables import scenario_table
 
 FloatArray = npt.NDArray[np.float64]

@@ -17,20 +17,20 @@ from numba.experimental import structref
 from specmargin.compiler import HandleBase, StructType, compiled, compiled_entry, define_handle, entry, fast_entry
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
+from specmargin.policies.kernel.tuning import Tuning
+from specmargin.records import Rows
 from specmargin.step import FloatArray, IntArray
 
-LEAST_KEY = 1e-12  # below it tokens are alike: none of them pays
-_LEAST_WEIGHT = 1e-6
-_WORTH_CUTTING = 0.01  # expected gain below which all drafts are verified: recent rounds and prices are no surer
+# Floors of arithmetic, far below any token that pays:
+LEAST_KEY = 1e-12  # tokens below it are ranked alike
 LEAST_SURVIVAL = 1e-9  # tokens that cannot survive are sorted too, last
-RECENT = 8  # rounds of a sequence from which its next one is expected
-_MOST_SEQUENCES = 64  # in all of these rounds: a large batch says enough about itself
+_LEAST_WEIGHT = 1e-6
 
 
 @compiled_entry
-def rounds_for(batch: int) -> int:
+def rounds_for(tuning: Tuning, batch: int) -> int:
     """How many of its recent rounds a batch is judged by."""
-    return min(max(_MOST_SEQUENCES // max(batch, 1), 1), RECENT)
+    return min(max(tuning.enough_sequences // max(batch, 1), 1), tuning.recent_rounds)
 
 
 class StepShape(NamedTuple):
@@ -46,21 +46,24 @@ class Priced(NamedTuple):
     """What budgets are taken by, with the memory to do it."""
 
     table: PriceTable
+    tuning: Rows[Tuning]
     sizes: IntArray  # positions of the captured graphs, rising; steps are padded to them
     scratch: Scratch
     tokens: FloatArray  # by budget: expected tokens, summed over rounds
     seconds: FloatArray  # by budget, the same
 
     @classmethod
-    def of(cls, table: PriceTable, sizes: IntArray) -> Priced:
+    def of(cls, table: PriceTable, tuning: Rows[Tuning], sizes: IntArray) -> Priced:
         scratch = Scratch.of(table.max_batch, table.max_depth)
-        return cls.shared(table, scratch, table.max_batch * table.max_depth, sizes)
+        return cls.shared(table, tuning, scratch, table.max_batch * table.max_depth, sizes)
 
     @classmethod
-    def shared(cls, table: PriceTable, scratch: Scratch, most: int, sizes: IntArray | None = None) -> Priced:
+    def shared(
+        cls, table: PriceTable, tuning: Rows[Tuning], scratch: Scratch, most: int, sizes: IntArray | None = None
+    ) -> Priced:
         """With memory that others use too. `most`: the largest budget. Without `sizes` steps are not padded."""
         sizes = np.zeros(0, dtype=np.int64) if sizes is None else sizes
-        return cls(table, sizes, scratch, np.zeros(most + 1), np.zeros(most + 1))
+        return cls(table, tuning, sizes, scratch, np.zeros(most + 1), np.zeros(most + 1))
 
 
 @structref.register
@@ -118,7 +121,7 @@ def choose_budget(
         if value > best:
             best, budget = value, n
     whole = priced.tokens[total] / priced.seconds[total]
-    return (total, whole, whole) if whole * (1.0 + _WORTH_CUTTING) >= best else (budget, best, whole)
+    return (total, whole, whole) if whole * (1.0 + priced.tuning[0].worth_cutting) >= best else (budget, best, whole)
 
 
 @compiled

@@ -33,12 +33,9 @@ from specmargin.policies.kernel.learn import (
 )
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, drafting_seconds, verify_parts
 from specmargin.policies.kernel.times import enter_state, fill_factors, learn_time, level_of, round_parts
-from specmargin.policies.kernel.types import Expectation, Kernel
+from specmargin.policies.kernel.types import Expectation, Kernel, LookAhead
 from specmargin.step import FloatArray, IntArray
 
-_FALLEN = -1.0  # log-odds: acceptance is far below that of the sample behind the look-ahead
-_STALLED = 3.0  # times as long as expected: the engine waited for something else (a compiler, another process)
-_SURE = 3.0  # standard deviations of the tokens accepted in the guard's window
 WHOLE, GATED, UNUSABLE = 0, 1, 2  # how the drafts of a batch are verified
 
 
@@ -50,14 +47,14 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     """Before drafting: the depth of the batch, and whether its drafts will be gated."""
     rules = kernel.rules
     if not rules.learns:
-        return rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)], rules.gates
+        return _depth_ahead(rules.ahead, batch), rules.gates
     marks, within = kernel.learned.marks[0], min(max(batch, 1), rules.table.rest_seconds.shape[0] - 1)
     marks.step += 1
     if marks.step < marks.off_until:
         return 0, rules.gates
     fill_options(kernel, within)
-    if rules.gates and kernel.learned.shift[0] >= _FALLEN:
-        return _ahead_depth(kernel, within)
+    if rules.gates and kernel.learned.shift[0] >= rules.tuning[0].fallen:
+        return _gated_depth(kernel, within)
     best = best_depth(kernel, within)
     if _is_worth_a_change(kernel, within, best):
         marks.depth = best
@@ -67,10 +64,15 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
 
 
 @compiled
-def _ahead_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
+def _depth_ahead(ahead: LookAhead, batch: int) -> int:
+    return int(ahead.depth_by_batch[min(batch, ahead.depth_by_batch.size - 1)])
+
+
+@compiled
+def _gated_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     """The depth of the look-ahead, and whether it is gated: a probe is not."""
     rules, marks = kernel.rules, kernel.learned.marks[0]
-    marks.depth = depth = rules.depth_by_batch[min(batch, rules.depth_by_batch.size - 1)]
+    marks.depth = depth = _depth_ahead(rules.ahead, batch)
     if depth == 0:
         probe = choose_probe(kernel, batch, 0)
     else:
@@ -106,13 +108,13 @@ def goodput_by_depth(kernel: Kernel, batch: int, out: FloatArray) -> None:
 @compiled
 def choose_lengths(kernel: Kernel, gated: bool, survival: FloatArray, depth: int, drafted: IntArray) -> None:
     """While drafting: fill `drafted` with where each sequence stops; all at `depth` where drafts are whole."""
-    rules = kernel.rules
+    rules, ahead = kernel.rules, kernel.rules.ahead
     if not (gated and rules.early_stop):
         drafted[: survival.shape[0]] = depth
         return
-    batch = min(survival.shape[0], rules.rate_by_batch.size - 1)
-    stop = EarlyStop(rules.rate_by_batch[batch], rules.option_by_batch[batch, 0], rules.option_by_batch[batch, 1])
-    draft_lengths(rules.table, survival, depth, rules.next_acceptance, stop, kernel.scratch, drafted)
+    batch = min(survival.shape[0], ahead.rate_by_batch.size - 1)
+    stop = EarlyStop(ahead.rate_by_batch[batch], ahead.option_by_batch[batch, 0], ahead.option_by_batch[batch, 1])
+    draft_lengths(rules.table, survival, depth, ahead.next_acceptance, stop, kernel.scratch, drafted)
 
 
 # --- how much to verify ---
@@ -141,7 +143,7 @@ def choose_verify(kernel: Kernel, gated: bool, survival: FloatArray, drafted: In
         for d in range(shared, deepest):
             believed[i, d] = 0.0
     shift_survival(believed[:batch], kernel.learned.shift[0])
-    rate = rules.rate_by_batch[min(batch, rules.rate_by_batch.size - 1)]
+    rate = rules.ahead.rate_by_batch[min(batch, rules.ahead.rate_by_batch.size - 1)]
     ragged_gate(rules.table, believed[:batch], drafted, rate, scratch)
     if not rules.learns:
         return GATED, 0.0, 0.0
@@ -194,7 +196,7 @@ def observe(
         return True
     expected_seconds = _learn_time(kernel, drafted, verified, seconds)
     if rules.gates or is_budgeted(kernel, verified.size):
-        _guard_goodput(kernel, drafted, accepted, min(seconds, _STALLED * expected_seconds))
+        _guard_goodput(kernel, drafted, accepted, min(seconds, rules.tuning[0].stalled * expected_seconds))
     return True
 
 
@@ -253,7 +255,7 @@ def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, second
     sums.plain = keep * sums.plain + batch * seconds / max(plain, 1e-6)
     sums.squares = keep * sums.squares + squares
     sums.steps += 1.0
-    likely = sums.committed + _SURE * np.sqrt(sums.squares)
+    likely = sums.committed + tuning.guard_sure * np.sqrt(sums.squares)
     if sums.steps >= steps and likely < sums.plain * (1.0 - tuning.guard_margin):
         sums.committed = sums.plain = sums.squares = sums.steps = 0.0
         marks.off_until = marks.step + tuning.guard_rest

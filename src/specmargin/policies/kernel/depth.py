@@ -15,13 +15,10 @@ import math
 
 from specmargin.compiler import compiled
 from specmargin.policies.kernel.budget import LEAST_SURVIVAL, StepShape, choose_budget, rounds_for
-from specmargin.policies.kernel.gains import LEAST_GATED, NEW_LOOK
-from specmargin.policies.kernel.learn import PRIOR_ROUNDS, acceptance_shift, conditional_acceptance
+from specmargin.policies.kernel.gains import LEAST_GATED
+from specmargin.policies.kernel.learn import acceptance_shift, conditional_acceptance
 from specmargin.policies.kernel.times import contrast_variance, enter_state, fill_factors, round_parts
 from specmargin.policies.kernel.types import Kernel
-
-_LEAST_COST = 0.005  # of a probe, as a part of a step's tokens: even an equally good depth is a change
-_CLIFF = 0.005  # expected gain per step of a depth that was never timed: prices may miss a cliff (a graph, a kernel)
 
 
 @compiled
@@ -65,7 +62,7 @@ def fill_options(kernel: Kernel, batch: int) -> None:
         option.committed, option.alive = committed, alive
         if depth < rules.prior.size:
             option.acceptance = conditional_acceptance(rules.prior, learned, depth, shift)
-            option.rounds = learned.tried[depth] + PRIOR_ROUNDS
+            option.rounds = learned.tried[depth] + rules.tuning[0].prior_rounds
         verify, draft, _ = round_parts(times, marks.state, table, batch, depth)
         option.whole = option.log_goodput = math.log(committed / max(verify + draft, 1e-9))
         option.verified = depth
@@ -88,9 +85,10 @@ def _weights(kernel: Kernel, batch: int, verified: int, drafted: int) -> tuple[f
 def _add_gains(kernel: Kernel, batch: int) -> None:
     """Every option as the workers' gate would verify it; part of `fill_options`."""
     gate, marks, options = kernel.learned.gate, kernel.learned.marks[0], kernel.options
-    state, looked, every = marks.state, gate.looked[marks.state], max(kernel.rules.tuning[0].probe_every, 1)
+    tuning, state, looked = kernel.rules.tuning[0], marks.state, gate.looked[marks.state]
+    every = max(tuning.probe_every, 1)
     if looked < 0 or marks.step >= looked + every:
-        _look(kernel, batch, 1.0 if looked < 0 else 1.0 - (1.0 - NEW_LOOK) ** ((marks.step - looked) / every))
+        _look(kernel, batch, 1.0 if looked < 0 else 1.0 - (1.0 - tuning.new_look) ** ((marks.step - looked) / every))
     for depth in range(1, options.size):
         if not kernel.rules.allowed[depth]:
             continue
@@ -127,7 +125,7 @@ def _fill_survivals(kernel: Kernel, batch: int) -> int:
     """Recent drafts as drafts of this batch, with learned acceptance beyond what was drafted and where nothing was;
     returns the rounds."""
     gate, options, rounds = kernel.learned.gate, kernel.options, 0
-    while rounds < rounds_for(batch):
+    while rounds < rounds_for(kernel.rules.tuning[0], batch):
         slot = (gate.newest[0] - rounds) % gate.sequences.size
         count = gate.sequences[slot]
         if count == 0 and rounds > 0:
@@ -238,10 +236,10 @@ def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) 
 @compiled
 def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float, whole: bool) -> float:
     """Add what knowing this depth better could win until the next look; returns credit over the cost of a probe."""
-    credit, learned = kernel.learned.credit, kernel.learned
+    tuning, credit, learned = kernel.rules.tuning[0], kernel.learned.credit, kernel.learned
     gain = expected_gain(behind, variance)
     state = learned.marks[0].state
     if whole and (learned.times.timed[state, depth] == 0 or learned.times.doubted[state, depth] != 0):
-        gain = max(gain, _CLIFF)
-    credit[depth] += kernel.rules.tuning[0].probe_every * gain
-    return float(credit[depth]) / max(1.0 - math.exp(-max(behind, 0.0)), _LEAST_COST)
+        gain = max(gain, tuning.cliff)
+    credit[depth] += tuning.probe_every * gain
+    return float(credit[depth]) / max(1.0 - math.exp(-max(behind, 0.0)), tuning.probe_cost)

@@ -14,14 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from specmargin.compiler import compiled
-from specmargin.policies.kernel.budget import RECENT
 from specmargin.policies.kernel.times import STATES
 from specmargin.step import FloatArray, IntArray
 
 # A single sequence is not gated: its budget is chosen before its confidences are known, and no other sequence could use
 # the rest of it.
 LEAST_GATED = 2
-NEW_LOOK = 0.25  # weight of a look soon after the last one: a few rounds of a small batch say little
 
 
 class GateGains(NamedTuple):
@@ -39,11 +37,11 @@ class GateGains(NamedTuple):
     factors: FloatArray  # scratch: learned times over prices, of drafting and then by depth
 
     @classmethod
-    def nothing(cls, max_batch: int, max_depth: int) -> GateGains:
-        shape = (RECENT, max_batch, max_depth)
+    def nothing(cls, max_batch: int, max_depth: int, rounds: int) -> GateGains:
+        shape = (rounds, max_batch, max_depth)
         return cls(
             drafts=np.zeros(shape),
-            sequences=np.zeros(RECENT, dtype=np.int64),
+            sequences=np.zeros(rounds, dtype=np.int64),
             newest=np.zeros(1, dtype=np.int64),
             ahead=np.zeros((STATES, 1 + max_depth)),
             gain=np.zeros((STATES, 1 + max_depth)),

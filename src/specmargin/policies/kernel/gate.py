@@ -23,8 +23,8 @@ from specmargin.policies.kernel.prices import (
 )
 from specmargin.step import BoolArray, FloatArray, IntArray
 
-_BINS = 1024
-_FEW = 48  # tokens up to which insertion sort is faster than clearing the bins
+_BINS = 1024  # of survival over price, in which tokens count as equal: steps of 0.001
+_FEW = 48  # tokens up to which insertion sort is faster than clearing the bins; the order is the same
 
 
 class Scratch(NamedTuple):

@@ -9,20 +9,12 @@ import numpy as np
 from specmargin.compiler import compiled
 from specmargin.policies.kernel.gains import GateGains
 from specmargin.policies.kernel.times import Times
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.records import Rows, rows_of
 from specmargin.step import FloatArray, IntArray
 
-# Acceptance: decay per step of the recent rounds, the minimum number of rounds in them (a small batch has few rounds,
-# and noise would decide), how many times as long all rounds are remembered, decay per step for depths that were
-# not tried, and weight of the prior in rounds.
-_FORGETTING, _LEAST_ROUNDS, _LONGER, _UNTRIED, PRIOR_ROUNDS = 0.94, 64.0, 8.0, 0.998, 8.0
-_CHANGED = 2.5  # standard deviations by which recent rounds differ from all of them where acceptance has changed
-# How much acceptance differs from text to text: how many times slower it is learned than recent rounds are forgotten,
-# its start, its limit, and what chance alone makes of a square (recent rounds are a part of all).
-_TEXTS_SLOWER, _FIRST_SQUARE, _LARGEST_SQUARE = 32.0, 3.0, 25.0
-_CHANCE = 0.5 + 0.5 / _LONGER - 2.0 / (1.0 + _LONGER)
-# Confidence: how fast its shift is learned, how fast it decays, and its limit.
-_SHIFT_RATE, _SHIFT_FORGETTING, _LARGEST_SHIFT = 0.5, 0.995, 4.0
+# Limits of arithmetic: texts that are exactly alike would be infinitely alike, and certain tokens have no variance.
+_LEAST_EXCESS, _LEAST_TOKEN_VARIANCE = 0.01, 0.05
 
 
 class Marks:
@@ -51,8 +43,9 @@ class GuardSums:
 
 
 class Learned(NamedTuple):
-    """Everything that changes while a controller runs."""
+    """Everything that changes while a controller runs, and what it is tuned by."""
 
+    tuning: Rows[Tuning]  # constant
     tried: FloatArray  # by depth: tokens reached, a decaying sum
     taken: FloatArray  # by depth: tokens accepted, a decaying sum
     recent: FloatArray  # (2, depth): both of the recent rounds only
@@ -65,20 +58,22 @@ class Learned(NamedTuple):
     gate: GateGains
 
     @classmethod
-    def nothing(cls, max_depth: int, *, times: bool = True, gated_batch: int = 0) -> Learned:
+    def nothing(cls, max_depth: int, tuning: Rows[Tuning], *, times: bool = True, gated_batch: int = 0) -> Learned:
         """`times`: prices will be corrected by the times of steps. `gated_batch`: sequences of the largest batch whose
         drafts are gated in the engine's workers."""
+        start = Times.nothing if times else Times.as_priced
         return cls(
+            tuning=tuning,
             tried=np.zeros(max_depth),
             taken=np.zeros(max_depth),
             recent=np.zeros((2, max_depth)),
-            texts=rows_of(Texts, square=_FIRST_SQUARE),
-            times=Times.nothing(max_depth) if times else Times.as_priced(max_depth),
+            texts=rows_of(Texts, square=tuning[0].first_square),
+            times=start(max_depth, tuning),
             credit=np.zeros(max_depth + 1),
             shift=np.zeros(1),
             marks=rows_of(Marks, depth=-1, state=-1, off_until=-1),
             guard=rows_of(GuardSums),
-            gate=GateGains.nothing(gated_batch, max_depth),
+            gate=GateGains.nothing(gated_batch, max_depth, tuning[0].recent_rounds),
         )
 
 
@@ -89,9 +84,9 @@ class Learned(NamedTuple):
 def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, unseen: FloatArray) -> None:
     """Rounds cut short are censored. `unseen`: tries and takes, by depth, that a gate expected of the drafts it left
     out; without them only confident drafts would count, and every depth would look better than it is."""
-    tried, taken, recent = learned.tried, learned.taken, learned.recent
-    keep_recent = max(_FORGETTING, 1.0 - verified.size / _LEAST_ROUNDS)
-    keep_long = 1.0 - (1.0 - keep_recent) / _LONGER
+    tuning, tried, taken, recent = learned.tuning[0], learned.tried, learned.taken, learned.recent
+    keep_recent = max(1.0 - tuning.recent_forgetting, 1.0 - verified.size / tuning.least_rounds)
+    keep_long = 1.0 - (1.0 - keep_recent) / tuning.longer
     for depth in range(tried.size):
         tries, takes = unseen[0, depth], unseen[1, depth]
         for i in range(verified.size):
@@ -100,16 +95,16 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
             if accepted[i] > depth:
                 takes += 1
         takes = min(takes, tries)
-        keep = keep_long if tries > 0 else _UNTRIED  # an untried depth decays slowly
+        keep = keep_long if tries > 0 else 1.0 - tuning.untried_forgetting  # an untried depth decays slowly
         tried[depth] = keep * tried[depth] + tries
         taken[depth] = keep * taken[depth] + takes
         recent[0, depth] = keep_recent * recent[0, depth] + tries
         recent[1, depth] = keep_recent * recent[1, depth] + takes
     difference, deviation = _difference(learned)
-    texts, square = learned.texts[0], (difference / deviation) ** 2 / _CHANCE
-    texts.square += (1.0 - keep_recent) / _TEXTS_SLOWER * (min(square, _LARGEST_SQUARE) - texts.square)
+    texts, square = learned.texts[0], (difference / deviation) ** 2 / _chance(learned)
+    texts.square += (1.0 - keep_recent) / tuning.texts_slower * (min(square, tuning.largest_square) - texts.square)
     texts.window = verified.size / (1.0 - keep_recent)
-    if abs(difference) > _CHANGED * deviation:
+    if abs(difference) > tuning.changed * deviation:
         for depth in range(tried.size):
             tried[depth], taken[depth] = recent[0, depth], recent[1, depth]
 
@@ -127,10 +122,17 @@ def _difference(learned: Learned) -> tuple[float, float]:
 
 
 @compiled
+def _chance(learned: Learned) -> float:
+    """What chance alone makes of the square of that difference, in variances: recent rounds are a part of all."""
+    longer = learned.tuning[0].longer
+    return 0.5 + 0.5 / longer - 2.0 / (1.0 + longer)
+
+
+@compiled
 def _rounds_of_all(learned: Learned) -> float:
     """How many recent rounds the mean of all rounds counts for: few where texts differ by more than chance."""
     texts = learned.texts[0]
-    return float(max(0.5 * texts.window / (_CHANCE * max(texts.square - 1.0, 0.01)), 1.0))
+    return float(max(0.5 * texts.window / (_chance(learned) * max(texts.square - 1.0, _LEAST_EXCESS)), 1.0))
 
 
 @compiled
@@ -141,7 +143,7 @@ def acceptance_shift(prior: FloatArray, learned: Learned) -> float:
         tries += learned.tried[depth]
         takes += learned.taken[depth]
         expected += learned.tried[depth] * prior[depth]
-    return (takes + 1e-9) / max(expected, 1e-9) if tries > 4 else 1.0
+    return (takes + 1e-9) / max(expected, 1e-9) if tries > learned.tuning[0].shift_tries else 1.0
 
 
 @compiled
@@ -149,7 +151,8 @@ def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shif
     """Acceptance of the token at `depth`, by the recent rounds, drawn towards the mean of all (as in empirical Bayes:
     the less, the more texts differ). Depths with few tries follow the shift of the others."""
     likely = min(max(prior[depth] * shift, 0.0), 0.999)
-    mean = (learned.taken[depth] + PRIOR_ROUNDS * likely) / (learned.tried[depth] + PRIOR_ROUNDS)
+    prior_rounds = learned.tuning[0].prior_rounds
+    mean = (learned.taken[depth] + prior_rounds * likely) / (learned.tried[depth] + prior_rounds)
     rounds = _rounds_of_all(learned)
     return float((learned.recent[1, depth] + rounds * mean) / (learned.recent[0, depth] + rounds))
 
@@ -162,10 +165,11 @@ def learn_shift(learned: Learned, expected: float, observed: float, tokens: floa
     """`expected`, `observed`: accepted tokens among `tokens` that were reached."""
     if tokens <= 0.0:
         return
-    shift = learned.shift
-    spread = max(expected * (1.0 - expected / tokens), 0.05 * tokens)
-    step = _SHIFT_RATE * (observed - expected) / (spread + 8.0)
-    shift[0] = min(max(_SHIFT_FORGETTING * shift[0] + step, -_LARGEST_SHIFT), _LARGEST_SHIFT)
+    tuning, shift = learned.tuning[0], learned.shift
+    spread = max(expected * (1.0 - expected / tokens), _LEAST_TOKEN_VARIANCE * tokens)
+    step = tuning.shift_rate * (observed - expected) / (spread + tuning.shift_rounds)
+    moved = (1.0 - tuning.shift_forgetting) * shift[0] + step
+    shift[0] = min(max(moved, -tuning.largest_shift), tuning.largest_shift)
 
 
 @compiled

@@ -18,7 +18,7 @@ from specmargin.step import FloatArray, IntArray
 
 AxisPoint = tuple[int, float]  # a context on the table's axis: the interval, and the fraction of it
 FIRST_CONTEXT: AxisPoint = (0, 0.0)  # policies assume the same context for all sequences
-_NOISE = 0.01  # relative noise of measured prices
+_NOISE = 0.01  # relative noise of measured prices: within it no depth is called slower than a deeper one
 
 
 class PriceTable(NamedTuple):
@@ -194,12 +194,9 @@ def verify_parts(table: PriceTable, depths: IntArray, batch: int) -> tuple[float
 
 
 @compiled
-def pass_seconds(table: PriceTable, sequences: int, number: int, context: AxisPoint) -> float:
+def _pass_seconds(table: PriceTable, sequences: int, number: int) -> float:
     """Seconds of draft pass `number`, from 1. A block drafter has only the first; later passes take no time."""
-    if sequences == 0:
-        return 0.0
-    before = at_context(table.draft_seconds, sequences, number - 1, context)
-    return at_context(table.draft_seconds, sequences, number, context) - before
+    return float(table.draft_seconds[sequences, number, 0] - table.draft_seconds[sequences, number - 1, 0])
 
 
 @compiled
@@ -225,10 +222,10 @@ def drafting_seconds(table: PriceTable, drafted: IntArray, count: int, context: 
 @compiled
 def pass_line(table: PriceTable, batch: int, number: int) -> tuple[float, float]:
     """A draft pass around this batch as a straight line: its fixed seconds, and seconds per sequence."""
-    seconds = pass_seconds(table, batch, number, FIRST_CONTEXT)
+    seconds = _pass_seconds(table, batch, number)
     upper = 2 if batch == 1 and table.draft_seconds.shape[0] > 2 else batch
     half = max(upper // 2, min(upper, 1))
-    rise = pass_seconds(table, upper, number, FIRST_CONTEXT) - pass_seconds(table, half, number, FIRST_CONTEXT)
+    rise = _pass_seconds(table, upper, number) - _pass_seconds(table, half, number)
     slope = max(rise / max(upper - half, 1), 0.0)
     if batch == 1:
         slope = min(slope, seconds)

@@ -22,29 +22,20 @@ import numpy as np
 
 from specmargin.compiler import compiled
 from specmargin.policies.kernel.prices import PriceTable, equal_parts
+from specmargin.policies.kernel.tuning import Tuning
+from specmargin.records import Rows
 from specmargin.step import FloatArray, IntArray
 
 LEVEL, DRAFT, FIRST = 0, 1, 2  # places of the level, of drafting and of depth 0 in the state
 STATES = 18  # powers of two up to 131,072 sequences
-# Standard deviations before anything was timed. A table may be wrong by a factor of two in any of them.
-_LEVEL_PRIOR, _DRAFT_PRIOR, _OFF_PRIOR, _SLOPE_PRIOR = 5.0, 0.8, 0.15, 0.65
-_SLOPE_REACH, _OWN_SLOPE = 6.0, 0.1  # depths over which slopes are alike, and what each has of its own
-_LEAST_Z = 0.03  # per depth, in z: verification that the table prices at nothing may still take time
-# Variance per step: of the level at first and later, at least and at most; share of its prior that everything else
-# loses again.
-_FIRST_STEPS, _FIRST_DRIFT, _LEAST_DRIFT, _MOST_DRIFT, _FORGETTING = 8, 0.1, 4e-4, 0.03, 1.0 / 20_000.0
-_DRIFT_RATE = 0.1  # of the logarithm of the level's variance per step, where two deviations in a row agree
-_OCTAVE = 0.3  # share of the prior by which a batch twice as large is less certain
-_NOISE, _NOISE_RATE, _LEAST_NOISE, _MOST_NOISE = 0.01, 0.02, 1e-4, 0.25  # variance of one step
-_SURPRISE = 0.2  # share of a deviation that counts as noise: one step alone convinces nobody
-_FIRST_TIMED = 4  # steps of a depth in which it may turn out to be anywhere: prices may miss a cliff
-_LEAST_VARIANCE, _MOST_VARIANCE = 1e-9, 1e4
-_STEEPEST = 2.0  # slope that is carried over to another batch; a steeper one is a cliff at this batch
+LONGEST_SECONDS = 100.0  # a longer time is not that of a step
+_LEAST_VARIANCE, _MOST_VARIANCE = 1e-9, 1e4  # within which rounding does not matter
 
 
 class Times(NamedTuple):
-    """By power of two of the batch. Only `prior` is constant."""
+    """By power of two of the batch. Only `tuning` and `prior` are constant."""
 
+    tuning: Rows[Tuning]
     mean: FloatArray  # (states, 2 + depths): level, drafting, depth 0, slopes
     spread: FloatArray  # (states, 2 + depths, 2 + depths): covariance
     prior: FloatArray  # covariance before anything was timed
@@ -56,31 +47,33 @@ class Times(NamedTuple):
     scratch: FloatArray  # (2, 2 + depths)
 
     @classmethod
-    def nothing(cls, max_depth: int) -> Times:
-        size = FIRST + 1 + max_depth
+    def nothing(cls, max_depth: int, tuning: Rows[Tuning]) -> Times:
+        tuned, size = tuning[0], FIRST + 1 + max_depth
         prior = np.zeros((size, size))
         depth = np.arange(1.0, max_depth + 1.0)
-        alike = np.exp(-0.5 * ((depth[:, np.newaxis] - depth) / _SLOPE_REACH) ** 2)
-        prior[FIRST + 1 :, FIRST + 1 :] = _SLOPE_PRIOR**2 * alike + _OWN_SLOPE**2 * np.eye(max_depth)
-        prior[LEVEL, LEVEL], prior[DRAFT, DRAFT], prior[FIRST, FIRST] = _LEVEL_PRIOR**2, _DRAFT_PRIOR**2, _OFF_PRIOR**2
+        alike = np.exp(-0.5 * ((depth[:, np.newaxis] - depth) / tuned.slope_reach) ** 2)
+        prior[FIRST + 1 :, FIRST + 1 :] = tuned.slope_prior**2 * alike + tuned.own_slope**2 * np.eye(max_depth)
+        prior[LEVEL, LEVEL], prior[DRAFT, DRAFT] = tuned.level_prior**2, tuned.draft_prior**2
+        prior[FIRST, FIRST] = tuned.plain_prior**2
         seen = np.zeros((STATES, 2), dtype=np.int64)
         seen[:, 1] = -1
         return cls(
+            tuning=tuning,
             mean=np.zeros((STATES, size)),
             spread=np.zeros((STATES, size, size)),
             prior=prior,
             seen=seen,
             timed=np.zeros((STATES, 1 + max_depth), dtype=np.int64),
             doubted=np.zeros((STATES, 1 + max_depth), dtype=np.int64),
-            noise=np.full(1, _NOISE),
-            drift=np.array([_LEAST_DRIFT, 0.0]),
+            noise=np.full(1, tuned.noise),
+            drift=np.array([tuned.least_drift, 0.0]),
             scratch=np.zeros((2, size)),
         )
 
     @classmethod
-    def as_priced(cls, max_depth: int) -> Times:
+    def as_priced(cls, max_depth: int, tuning: Rows[Tuning]) -> Times:
         """Without uncertainty, where steps are never timed: no depth has to be probed for its time."""
-        times = cls.nothing(max_depth)
+        times = cls.nothing(max_depth, tuning)
         return times._replace(prior=np.zeros_like(times.prior), timed=np.ones_like(times.timed))
 
 
@@ -101,9 +94,9 @@ def enter_state(times: Times, batch: int, last: int, step: int) -> int:
     if times.seen[state, 1] < 0:
         known = last >= 0 and last != state and times.seen[last, 1] >= 0
         source = last if known else state
-        less = min(_OCTAVE * abs(last - state), 1.0) if known else 1.0
+        less = min(times.tuning[0].octave * abs(last - state), 1.0) if known else 1.0
         for i in range(times.prior.shape[0]):
-            times.mean[state, i] = _carried(times.mean[source, i], i) if known else 0.0
+            times.mean[state, i] = _carried(times, times.mean[source, i], i) if known else 0.0
             for j in range(times.prior.shape[0]):
                 before = times.spread[source, i, j] if known else times.prior[i, j]
                 times.spread[state, i, j] = before + less * (times.prior[i, j] - before)
@@ -113,8 +106,9 @@ def enter_state(times: Times, batch: int, last: int, step: int) -> int:
 
 
 @compiled
-def _carried(value: float, place: int) -> float:
-    return value if place == LEVEL else min(max(value, -_STEEPEST), _STEEPEST)
+def _carried(times: Times, value: float, place: int) -> float:
+    steepest = times.tuning[0].steepest
+    return value if place == LEVEL else min(max(value, -steepest), steepest)
 
 
 @compiled
@@ -124,21 +118,21 @@ def level_of(times: Times, state: int) -> float:
 
 
 @compiled
-def depth_weight(table: PriceTable, batch: int, depth: int) -> float:
+def depth_weight(times: Times, table: PriceTable, batch: int, depth: int) -> float:
     """z of a depth; 1 for depth 0."""
     if depth == 0:
         return 1.0
     rest, experts = equal_parts(table, batch, depth)
     plain_rest, plain_experts = equal_parts(table, batch, 0)
     ratio = (rest + experts) / max(plain_rest + plain_experts, 1e-12)
-    return max(math.log(max(ratio, 1e-12)), 0.0) + _LEAST_Z * depth
+    return max(math.log(max(ratio, 1e-12)), 0.0) + times.tuning[0].least_weight * depth
 
 
 @compiled
 def round_parts(times: Times, state: int, table: PriceTable, batch: int, depth: int) -> tuple[float, float, float]:
     """Seconds of verifying and of drafting in a round of this depth, without the level; and z."""
     rest, experts = equal_parts(table, batch, depth)
-    z, mean = depth_weight(table, batch, depth), times.mean[state]
+    z, mean = depth_weight(times, table, batch, depth), times.mean[state]
     verify = (rest + experts) * math.exp(z * mean[FIRST + depth])
     return verify, table.draft_seconds[batch, depth, 0] * math.exp(mean[DRAFT]), z
 
@@ -155,7 +149,7 @@ def fill_factors(times: Times, last: int, table: PriceTable, batch: int, out: Fl
     mean = times.mean[state]
     out[0] = math.exp(mean[DRAFT])
     for depth in range(out.size - 1):
-        out[1 + depth] = math.exp(depth_weight(table, batch, depth) * mean[FIRST + depth])
+        out[1 + depth] = math.exp(depth_weight(times, table, batch, depth) * mean[FIRST + depth])
 
 
 @compiled
@@ -185,15 +179,15 @@ def learn_time(
 ) -> float:
     """One timed step: `verify_seconds` and `draft_seconds` by the table, `mean_depth` verified. Returns the seconds
     that were expected of it."""
-    mean, p, size = times.mean[state], times.spread[state], times.prior.shape[0]
+    tuning, mean, p, size = times.tuning[0], times.mean[state], times.spread[state], times.prior.shape[0]
     h, gain = times.scratch[0], times.scratch[1]
     low = min(int(mean_depth), size - FIRST - 1)
     high, over = min(low + 1, size - FIRST - 1), mean_depth - low
-    low_z, high_z = depth_weight(table, batch, low), depth_weight(table, batch, high)
+    low_z, high_z = depth_weight(times, table, batch, low), depth_weight(times, table, batch, high)
     shape = (1.0 - over) * low_z * mean[FIRST + low] + over * high_z * mean[FIRST + high]
     verify, draft = verify_seconds * math.exp(shape), draft_seconds * math.exp(mean[DRAFT])
     total = verify + draft
-    if not (0.0 < seconds < 100.0 and 0.0 < total < 100.0):
+    if not (0.0 < seconds < LONGEST_SECONDS and 0.0 < total < LONGEST_SECONDS):
         return seconds
     expected_seconds = math.exp(mean[LEVEL]) * total if times.seen[state, 0] > 0 else seconds
     _forget(times, state, step)
@@ -206,12 +200,12 @@ def learn_time(
     error = math.log(seconds / total) - mean[LEVEL]
     noise = times.noise[0]
     explained = _explain(p, h, gain)
-    limit = 3.0 * math.sqrt(explained + noise)
+    limit = tuning.outlier * math.sqrt(explained + noise)
     if over == 0.0 and times.seen[state, 0] > 1 and _is_surprised_again(times, state, low, error, limit):
         p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
         explained = _explain(p, h, gain)
         limit = abs(error)
-    variance = explained + noise + (_SURPRISE * error) ** 2
+    variance = explained + noise + (tuning.surprise * error) ** 2
     bounded = min(max(error, -limit), limit)
     for i in range(size):
         mean[i] += gain[i] / variance * bounded
@@ -221,12 +215,13 @@ def learn_time(
     # Deviations in a row that agree are a level that changes faster than believed: with the right drift they are white.
     drift = times.drift
     agreement = min(max(bounded * drift[1] / (explained + noise), -1.0), 1.0)
-    drift[0] = min(max(drift[0] * math.exp(_DRIFT_RATE * agreement), _LEAST_DRIFT), _MOST_DRIFT)
+    drift[0] = min(max(drift[0] * math.exp(tuning.drift_rate * agreement), tuning.least_drift), tuning.most_drift)
     drift[1] = bounded
     # The expected square of this step's noise, given its deviation.
     share = noise / (explained + noise)
     expected = share * share * bounded * bounded + share * explained
-    times.noise[0] = min(max(noise + _NOISE_RATE * (expected - noise), _LEAST_NOISE), _MOST_NOISE)
+    learned = noise + tuning.noise_rate * (expected - noise)
+    times.noise[0] = min(max(learned, tuning.least_noise), tuning.most_noise)
     return expected_seconds
 
 
@@ -235,7 +230,7 @@ def _is_surprised_again(times: Times, state: int, depth: int, error: float, limi
     """Whether two steps in a row of a depth that is hardly known were far slower, or far faster, than expected. One
     alone may be a stall."""
     surprise = 0
-    if times.timed[state, depth] <= _FIRST_TIMED and abs(error) > limit:
+    if times.timed[state, depth] <= times.tuning[0].first_timed and abs(error) > limit:
         surprise = 1 if error > 0.0 else -1
     again = surprise != 0 and surprise == times.doubted[state, depth]
     times.doubted[state, depth] = surprise
@@ -257,13 +252,13 @@ def _explain(spread: FloatArray, h: FloatArray, gain: FloatArray) -> float:
 @compiled
 def _forget(times: Times, state: int, step: int) -> None:
     """Grow less certain for the steps since the last one of this state."""
-    p, seen = times.spread[state], times.seen[state]
+    tuning, p, seen = times.tuning[0], times.spread[state], times.seen[state]
     steps = max(step - seen[1], 1)
-    lost = min(_FORGETTING * steps, 1.0)
+    lost = min(tuning.forgetting * steps, 1.0)
     for i in range(DRAFT, times.prior.shape[0]):
         for j in range(DRAFT, times.prior.shape[0]):
             p[i, j] += lost * (times.prior[i, j] - p[i, j])
-    drift = _FIRST_DRIFT if seen[0] < _FIRST_STEPS else times.drift[0]
-    p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * min(steps, 256), times.prior[LEVEL, LEVEL])
+    drift = tuning.first_drift if seen[0] < tuning.first_steps else times.drift[0]
+    p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * steps, times.prior[LEVEL, LEVEL])
     seen[0] += 1
     seen[1] = step

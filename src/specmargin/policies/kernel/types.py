@@ -10,28 +10,32 @@ from specmargin.policies.kernel.budget import Priced
 from specmargin.policies.kernel.gate import Scratch
 from specmargin.policies.kernel.learn import Learned
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.tuning import Tuning
 from specmargin.records import Rows
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 
-class Tuning:
-    """The controller's settings, as `ControllerSettings` explains them."""
+class LookAhead(NamedTuple):
+    """By batch size, from 0 (not used): the depth to draft before confidences are known, and what the gate decides by.
+    `study/lookahead.py` computes it."""
 
-    hysteresis: float
-    probe_every: int
-    guard_steps: float
-    guard_margin: float
-    guard_rest: int
+    depth_by_batch: IntArray
+    rate_by_batch: FloatArray  # tokens per second at which the gate charges time
+    option_by_batch: FloatArray  # (batches, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
+    next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
+
+    def depth(self, batch: int) -> int:
+        return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
+
+    def rate(self, batch: int) -> float:
+        return float(self.rate_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
 
 class Rules(NamedTuple):
     """The constant inputs of a policy. Arrays by batch and by depth start at 0."""
 
     table: PriceTable
-    depth_by_batch: IntArray  # of a schedule, or of the look-ahead
-    rate_by_batch: FloatArray  # tokens per second at which the gate charges time
-    option_by_batch: FloatArray  # (batch, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
-    next_acceptance: FloatArray  # by depth: of the next token, where all before it were accepted
+    ahead: LookAhead  # of a schedule only its depths are used
     prior: FloatArray  # by depth: conditional acceptance
     allowed: BoolArray  # by depth: the engine runs it well; the table says at which batches it fits a graph
     tuning: Rows[Tuning]

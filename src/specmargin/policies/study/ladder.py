@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -15,10 +14,11 @@ from specmargin.acceptance.calibration import Logistic, Raw, survival_of, tokens
 from specmargin.acceptance.estimate import product_limit
 from specmargin.errors import AcceptanceError
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.peer_vllm import OnlineEstimator, VllmAdaptive, log_odds, profiled_by
 from specmargin.policies.peers import Cascade, SglangLadder, TurboSpec, by_token_count
 from specmargin.policies.policy import OneWidthGate, Oracle, Policy, RaggedGate, ScheduledDepth
-from specmargin.policies.study.lookahead import LookAhead, look_ahead
+from specmargin.policies.study.lookahead import look_ahead
 from specmargin.policies.study.replay import draw_batches, replay
 from specmargin.step import FloatArray, IntArray
 
@@ -87,14 +87,13 @@ def ladder(
     for concurrency in concurrencies:
         batches = draw_batches(contest.played.count, concurrency, sequences=sequences, seed=seed)
         accepted = contest.played.accepted_by_round
-        result = partial(_goodput, table=table, accepted=accepted, batches=batches)
         fixed = fixed_goodput(table, accepted[np.stack(batches)])
         best = float(fixed.max())
         yield _row(concurrency, "none", float(fixed[0]), best)
         yield _row(concurrency, "best fixed", best, best)
         for name, policy, signal in _contestants(contest, table, (ahead, raw_ahead), deepcopy(vllm)):
-            goodput = result(policy, signal, before_step=_recall(contest, policy))
-            yield _row(concurrency, name, goodput, best)
+            played = replay(policy, table, signal, accepted, batches, before_step=_recall(contest, policy))
+            yield _row(concurrency, name, played.goodput, best)
         advance()
 
 
@@ -153,18 +152,6 @@ def fixed_goodput(table: PriceTable, accepted: IntArray) -> FloatArray:
         seconds = table.drafting_seconds(drafted) + table.verify_seconds(drafted)
         goodput[depth] = (accepted.size + np.minimum(accepted, depth).sum()) / (steps * seconds)
     return goodput
-
-
-def _goodput(
-    policy: Policy,
-    signal: FloatArray,
-    *,
-    table: PriceTable,
-    accepted: IntArray,
-    batches: Sequence[IntArray],
-    before_step: Callable[[IntArray], None] | None = None,
-) -> float:
-    return replay(policy, table, signal, accepted, batches, before_step=before_step).goodput
 
 
 def _row(concurrency: int, policy: str, goodput: float, best: float) -> LadderRow:

@@ -7,39 +7,26 @@ which time is charged), and the value of continuing to draft relative to that of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from specmargin.policies.kernel.gate import EarlyStop, Scratch, sample_goodput
 from specmargin.policies.kernel.prices import PriceTable
+from specmargin.policies.kernel.types import LookAhead
 from specmargin.policies.tables import to_depth
 from specmargin.step import FloatArray, IntArray
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))  # factors for a sequence and for the whole pass
+# Factors for a sequence and for the whole pass that are tried: from "the next token alone counts" to several tokens.
+_OPTIONS = tuple(product((1.0, 1.4, 2.0), (1.0, 1.5, 2.2, 3.5)))
 _NEVER_STOP = (1e6, 1e6)
-_SEQUENCES = 3000  # sampled for each choice
-_ROUNDS = 3
+_STOPPED_DEPTHS = (1, 2, 4)  # at which early stops are tried, and the deepest: few, since options are many
+_SEQUENCES, _LEAST_STEPS = 3000, 16  # sampled per batch size, the same for every choice, so that chance hardly decides
+_ROUNDS = 3  # towards the rate that is the goodput it leads to
+_BETTER = 1.0005  # less is chance, and would prefer more complicated choices
 
 Option = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookAhead:
-    """By batch size, from 0 (not used), so that the hot path only looks up."""
-
-    depth_by_batch: IntArray
-    rate_by_batch: FloatArray  # tokens per second
-    option_by_batch: FloatArray  # (batches, 2): `sequence_factor` and `pass_factor` of `EarlyStop`
-    next_acceptance: FloatArray  # by depth: of the next token, given that all before it are accepted
-
-    def depth(self, batch: int) -> int:
-        return int(self.depth_by_batch[min(batch, self.depth_by_batch.size - 1)])
-
-    def rate(self, batch: int) -> float:
-        return float(self.rate_by_batch[min(batch, self.rate_by_batch.size - 1)])
 
 
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0, early_stop: bool = True) -> LookAhead:
@@ -76,7 +63,7 @@ class _Study:
     def best(self, batch: int, choices: list[tuple[int, Option]]) -> tuple[int, float, Option]:
         """Depth, rate and option with the highest goodput. The rate is the one used in the run: the early stop is a
         heuristic, and at a slightly higher rate it may draft nothing at all."""
-        steps = max(_SEQUENCES // batch, 16)
+        steps = max(_SEQUENCES // batch, _LEAST_STEPS)
         picked = self.generator.integers(0, self.sample.shape[0], (steps, batch))
         plain = batch / self.table.verify_seconds(np.zeros(batch, dtype=np.int64))
         best, best_goodput = (0, plain, _NEVER_STOP), plain
@@ -84,7 +71,7 @@ class _Study:
             rate = best_goodput
             for _ in range(_ROUNDS):
                 goodput = self._goodput(picked, depth, EarlyStop(rate, *option))
-                if goodput > best_goodput * 1.0005:
+                if goodput > best_goodput * _BETTER:
                     best, best_goodput = (depth, rate, option), goodput
                 rate = goodput
         return best
@@ -98,5 +85,5 @@ def _choices(table: PriceTable, *, early_stop: bool) -> list[tuple[int, Option]]
     whole = [(depth, _NEVER_STOP) for depth in range(1, table.max_depth + 1)]
     if not table.by_pass or not early_stop:
         return whole
-    depths = sorted({min(depth, table.max_depth) for depth in (1, 2, 4, table.max_depth)})
+    depths = sorted({min(depth, table.max_depth) for depth in (*_STOPPED_DEPTHS, table.max_depth)})
     return whole + list(product(depths, _OPTIONS))

@@ -155,6 +155,6 @@ def _captured_rounds(path: str, names: tuple[str, ...]) -> RoundBank:
                 raise ScenarioError(f"{path}: has no category {name!r}{hint}; it has: {', '.join(played.categories)}")
     else:
         categories = ("all",) * played.count
-    bank = captured_rounds(categories, played.prompt_by_round, played.accepted_by_round, contest.calibrated, source)
-    bank = replace(bank, prior=product_limit(contest.learned), sample=contest.calibrated_sample)
-    return bank.only(names) if names else bank
+    accepted, signal = played.accepted_by_round, contest.calibrated
+    bank = captured_rounds(categories, played.prompt_by_round, accepted, signal, source, names=names)
+    return replace(bank, prior=product_limit(contest.learned), sample=contest.calibrated_sample)

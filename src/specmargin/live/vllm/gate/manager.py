@@ -22,7 +22,7 @@ from specmargin.live.guard import Guard
 from specmargin.live.settings_schema import Curve, GateKind
 from specmargin.live.vllm.gate import seed
 from specmargin.live.vllm.gate.profile import unpadded_dummies
-from specmargin.policies.kernel.budget import LEAST_KEY, RECENT, rounds_for
+from specmargin.policies.kernel.budget import LEAST_KEY
 
 _BOUND_EVERY = 25  # steps; vLLM refits every 100
 
@@ -45,8 +45,8 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
         self._steps = 0
         self.whole = False  # verify whole drafts, whoever decides
         self._tables: dict[int, tuple[Any, Any]] = {}
-        states = self.req_states
-        self._recent = np.ones((RECENT, states.max_num_reqs, states.num_speculative_steps), dtype=np.float32)
+        states, rounds = self.req_states, 1 if prices is None else prices.tuning.recent_rounds
+        self._recent = np.ones((rounds, states.max_num_reqs, states.num_speculative_steps), dtype=np.float32)
         self._newest = 0  # in `_recent`
         self._weights: torch.Tensor | None = None
         if prices is not None:
@@ -92,7 +92,7 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
         self._steps += 1
         if self.estimator is not None and self._steps % _BOUND_EVERY == 0:
             self.guard.call("gate bounds", None, seed.bound, self.estimator)
-        self._newest = (self._newest + 1) % RECENT
+        self._newest = (self._newest + 1) % len(self._recent)
         self._recent[self._newest] = self._stale_confidences[self._stale_idx].np
         if new and self.prices is not None:
             self._recent[self._newest, new] = self.prices.prior
@@ -139,7 +139,7 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
             assert self.prices is not None
             slots = np.fromiter(map(states.req_id_to_index.__getitem__, ids), np.int64, count)
             sampling = states.num_computed_tokens_np[slots] + others >= states.prefill_len.np[slots]
-            rounds = (self._newest - np.arange(rounds_for(count))) % RECENT
+            rounds = (self._newest - np.arange(self.prices.rounds_for(count))) % len(self._recent)
             step = StepDrafts(
                 confidence=self._recent[rounds[:, np.newaxis], slots],
                 drafted=drafted,
