@@ -14,6 +14,7 @@ import pytest
 
 from specmargin.cli.main import run
 from specmargin.errors import InputError
+from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
 from tests.conftest import ROOT
 
 QUICK = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "40", "--osl", "30"]
@@ -107,6 +108,14 @@ def test_options_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert (used["isl"], used["osl"]) == (64, 16)
     for key in ("model", "depth", "max_num_batched_tokens"):
         assert used[key] == file[key]
+
+
+def test_none_in_python_keeps_the_files_value(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('model = "m"\ngpu = "h200"\nqps = 3\nbank = "rounds"\n')
+    request, folder = completed(SimulateRequest(model=str(file), bank=None, concurrency=None, gpus=2))
+    assert (request.qps, request.concurrency, request.bank, request.gpus) == (3.0, None, "rounds", 2)
+    assert folder == tmp_path
 
 
 @pytest.mark.parametrize(

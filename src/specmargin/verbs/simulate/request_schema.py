@@ -168,7 +168,8 @@ def completed(request: SimulateRequest) -> tuple[SimulateRequest, Path]:
         return request.check_complete(), Path()
     path = Path(request.model)
     base = read_toml(path, ScenarioError)
-    given = {name: getattr(request, name) for name in request.model_fields_set - {"model"}}
+    set_fields = {name: getattr(request, name) for name in request.model_fields_set - {"model"}}
+    given = {name: value for name, value in set_fields.items() if value is not None}  # None in Python: not given
     if given.keys() & set(_LOADS):
         base = {name: value for name, value in base.items() if name not in (*_LOADS, "hourly_qps")}
     for name in _FILES:
