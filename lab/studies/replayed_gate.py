@@ -3,7 +3,7 @@
     python -m lab.studies.replayed_gate --seeds 8
 
 Driver, orders, budgets from confidences that are two steps old, the split by the newest ones, what comes back, and
-learning are the real ones; only the engine is replaced. Its seconds are fitted to `gates.json` and `swing.json` of
+learning are the real ones; only the engine is replaced. Its seconds are fitted to `two-decisions.json` and `swing.json` of
 `lab/results/vllm-0.32-h200`, and its drafts come from a synthetic bank, by seed. Loads and traffics follow each
 other in one server. Prints tokens per second over those of the best fixed depth on the same rounds.
 """
@@ -61,7 +61,7 @@ def milliseconds(batch: int) -> FloatArray:
 
 def _measured(batch: int) -> Iterator[tuple[float, float, float]]:
     """Of turns at one depth: tokens drafted and verified per sequence, and seconds, per round."""
-    for name in ("gates.json", "swing.json"):
+    for name in ("two-decisions.json", "swing.json"):
         rows = [row for row in json.loads((MEASURED / name).read_text())["rows"] if row["batch"] == batch]
         for turn in (turn for row in rows for block in row["blocks"] for turn in block.values()):
             if len(turn["depths"]) == 1:
