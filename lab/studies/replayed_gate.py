@@ -3,9 +3,9 @@
     python -m lab.studies.replayed_gate --seeds 8
 
 Driver, orders, budgets from confidences that are two steps old, the split by the newest ones, what comes back, and
-learning are the real ones; only the engine is replaced. Its seconds are fitted to `two-decisions.json` and `swing.json` of
-`lab/results/vllm-0.32-h200`, and its drafts come from a synthetic bank, by seed. Loads and traffics follow each
-other in one server. Prints tokens per second over those of the best fixed depth on the same rounds.
+learning are the real ones; only the engine is replaced. Its seconds are fitted to `two-decisions.json` and
+`swing.json` of `lab/results/vllm-0.32-h200`, and its drafts come from a synthetic bank, by seed. Loads and traffics
+follow each other in one server. Prints tokens per second over those of the best fixed depth on the same rounds.
 """
 
 from __future__ import annotations
