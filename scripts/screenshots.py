@@ -81,7 +81,7 @@ def pages(folder: Path) -> None:
                     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme.name)  # type: ignore[arg-type]
                     page.goto(f"{address}{path}")
                     page.wait_for_selector("#numbers dd, #paragraphs section", timeout=60_000)
-                    for card in page.locator("figure.figure").all():
+                    for card in page.locator("figure.figure:visible").all():
                         card.scroll_into_view_if_needed()
                         page.wait_for_function(_DRAWN, arg=card.element_handle(), timeout=60_000)
                     page.evaluate("window.scrollTo(0, 0)")
