@@ -71,6 +71,7 @@ SLOW = (
     "unit/test_site.py",
     "unit/test_sweep.py",
     "unit/test_validate.py",
+    "unit/test_without_compilation.py",
 )
 
 
