@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -295,3 +297,17 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(timeout=30)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for what needs a GPU in vLLM's adaptive verification."""
+    from tests.live.gate import Event, torch, verification  # noqa: PLC0415 (only where vLLM is installed)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: Event())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Event())
+    monkeypatch.setattr(verification, "stream", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(verification, "_assign_draft_token_budget_compiled", verification._assign_draft_token_budget)
+    alone = SimpleNamespace(broadcast_object=lambda curves, **_: curves)
+    monkeypatch.setattr(verification, "get_tp_group", lambda: alone)

@@ -9,16 +9,16 @@ import pytest
 from lab.gpu import soak
 from lab.gpu.serving import count_budgets
 
-from tests.live.test_gate import DEPTH, _add, _admitted, _manager, _no_gpu  # noqa: F401 (a fixture)
+from tests.live.gate import DEPTH, add_requests, admitted_drafts, make_manager, torch
 
-torch = pytest.importorskip("torch", reason="vLLM is not installed here")
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 @pytest.mark.parametrize(("name", "fault", "steps"), [fault[1:] for fault in soak.GATE_FAULTS])
 def test_an_injected_fault_is_counted_and_the_step_is_vllms(name: str, fault: Any, steps: int) -> None:
-    manager = _manager()
+    manager = make_manager()
     serving: Any = SimpleNamespace(manager=manager, driver=None)
-    tokens, drafts = _add(manager, 3, 0.5)
+    tokens, drafts = add_requests(manager, 3, 0.5)
     counted = count_budgets(manager)
     batch = SimpleNamespace(num_reqs=3, idx_mapping=torch.arange(3))
     with fault(serving):
@@ -31,7 +31,7 @@ def test_an_injected_fault_is_counted_and_the_step_is_vllms(name: str, fault: An
             if "not numbers" in name:
                 manager.record_confidences(torch.full((8, DEPTH), 0.4), batch)
             total = manager.get_num_tokens(tokens, drafts)
-            assert sum(_admitted(manager, tokens)) == total - 3
+            assert sum(admitted_drafts(manager, tokens)) == total - 3
     assert len(counted) == steps
     faults = sum(manager.guard.faults.values())
     assert faults == {"confidences are not numbers": 0}.get(name, min(steps, 5))

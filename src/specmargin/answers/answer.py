@@ -61,7 +61,7 @@ class Answer(ABC, Generic[RequestKind]):
 
     def file_text(self) -> str:
         """The file of `-o`, of an answer that is one."""
-        raise NotImplementedError
+        raise InputError("there is no file of this answer")
 
     def chart(self) -> Chart:
         raise InputError("there is no chart of this answer")
