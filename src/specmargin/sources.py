@@ -23,8 +23,11 @@ _STRENGTH = {kind: rank for rank, kind in enumerate(SourceKind)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
+    """`spread`: the 80% range of the number, as a logarithm on each side (0.2: within 22%), where it is known by itself."""
+
     kind: SourceKind
     detail: str
+    spread: float = 0.0  # 0: as certain as others of its kind
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"
