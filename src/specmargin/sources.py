@@ -23,7 +23,7 @@ _STRENGTH = {kind: rank for rank, kind in enumerate(SourceKind)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`spread`: the 80% range of the number, as a logarithm on each side (0.2: within 22%), where it is known by itself."""
+    """`spread`: the 80% range of the number, as a logarithm on each side (0.2: within 22%), if known by itself."""
 
     kind: SourceKind
     detail: str
