@@ -19,6 +19,7 @@ from rich.progress import track
 
 from lab import CATALOG
 from lab.fits.fitting import fitted_law
+from lab.tables.checks import COLUMNS, dropped_tables
 from lab.tables.collectives import all_reduce_rows, all_to_all_rows
 from lab.tables.features import gemm_terms_of, prefill_rows, prefill_terms_of, shape_numbers
 from lab.tables.modules import LAUNCH_BOUND, delta_net_shapes, measured_modules, measured_shapes, rows_of
@@ -30,6 +31,7 @@ from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.bounds import ModuleShape
+from specmargin.prices.kernels.checks import Peaks
 from specmargin.prices.kernels.fit import Samples
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
@@ -54,13 +56,16 @@ def main() -> None:
     pairs = [(gpu, engine) for gpu in arguments.gpu or store.SYSTEMS for engine in store.ENGINES]
     for gpu, engine in track(pairs, description="fitting"):
         entries += list(_entries(gpu, engine, kernels))
-    text = _text(entries, kernels)
+    dropped = list(dropped_tables(arguments.gpu or tuple(store.SYSTEMS)))
+    text = _text(entries, kernels, dropped)
     if arguments.check:
         print("unchanged" if TARGET.read_text() == text else "would change")
     elif arguments.gpu is None:
         TARGET.write_text(text)
     for entry in entries:
         print(_line(entry))
+    for entry in dropped:
+        print("dropped:", *(entry[name] for name in COLUMNS))
 
 
 def _line(entry: Entry) -> str:
@@ -73,12 +78,12 @@ def _line(entry: Entry) -> str:
     return f"{name}{entry['variant'][-40:]:41s} {errors} {law} {entry['operations_per_second'] / 1e12:8.0f} TFLOP/s"
 
 
-def _text(entries: list[Entry], kernels: dict[str, Any]) -> str:
+def _text(entries: list[Entry], kernels: dict[str, Any], dropped: list[Entry]) -> str:
     """One law per line, for readable diffs."""
-    lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
+    lines, left_out = (",\n".join("    " + json.dumps(entry) for entry in part) for part in (entries, dropped))
     shapes = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in kernels.items())
     head = f'{{\n  "schema": "specmargin.laws/1",\n  "source": {json.dumps(store.release())},\n'
-    return f'{head}  "kernels": {{\n{shapes}\n  }},\n  "laws": [\n{lines}\n  ]\n}}\n'
+    return f'{head}  "kernels": {{\n{shapes}\n  }},\n  "dropped": [\n{left_out}\n  ],\n  "laws": [\n{lines}\n  ]\n}}\n'
 
 
 def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
@@ -105,9 +110,10 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
     for dtype in BYTES:
         for source in (engine, *(other for other in store.ENGINES if other != engine)):
             table = store.load(store.SYSTEMS[gpu], "gemm", source, "gemm_perf")
-            rows = features.gemm_rows(table, dtype) if table is not None else None
-            if table is None or rows is None or rows.select(features.GEMM_SHAPE).unique().height < 20:
+            checked = features.gemm_rows(table, dtype, _peaks(gpu, dtype)) if table is not None else None
+            if table is None or checked is None or checked.rows.select(features.GEMM_SHAPE).unique().height < 20:
                 continue
+            rows = checked.rows
             m = rows["m"].to_numpy()
             samples = Samples(
                 seconds=rows["seconds"].to_numpy(),
@@ -123,10 +129,9 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
 
 
 def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
-    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
     for dtype in BYTES:
         for plain in (False, True):
-            newest = _newest_experts(gpu, engine, dtype, bandwidth, plain=plain)
+            newest = _newest_experts(gpu, engine, dtype, plain=plain)
             if newest is None:
                 continue
             table, rows, note = newest
@@ -162,20 +167,18 @@ def _record_kernels(recorded: dict[str, Any], rows: pl.DataFrame) -> None:
     recorded.setdefault("default", _short(rows["kernel"].mode().sort()[0]))
 
 
-def _newest_experts(
-    gpu: str, engine: str, dtype: str, bandwidth: float, *, plain: bool
-) -> tuple[store.Table, pl.DataFrame, str] | None:
+def _newest_experts(gpu: str, engine: str, dtype: str, *, plain: bool) -> tuple[store.Table, pl.DataFrame, str] | None:
     """The newest version with at least ten shapes in this dtype; else with four (a format that one model has)."""
     for min_shapes in (10, 4):
         for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
             table = store.table(path)
-            expert = features.expert_rows(table, dtype, bandwidth=bandwidth)
+            expert = features.expert_rows(table, dtype, _peaks(gpu, dtype))
             if expert is None:
                 continue
             rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1)
             rows = rows.filter(features.matrices_expression() == (2.0 if plain else 3.0))
             if rows.select(features.EXPERT_SHAPE).unique().height >= min_shapes:
-                note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
+                note = f"{expert.dropped_rows} rows dropped by the checks" if expert.dropped_rows else ""
                 return table, rows, note
     return None
 
@@ -384,6 +387,10 @@ def _octaves(sizes: FloatArray, seconds: FloatArray) -> Curve:
 def _monotonic(seconds: FloatArray) -> tuple[float, ...]:
     """Monotonic times: where an engine picks a slow algorithm, a size is priced like the next larger one."""
     return tuple(float(f"{value:.3g}") for value in np.minimum.accumulate(seconds[::-1])[::-1])
+
+
+def _peaks(gpu: str, dtype: str) -> Peaks:
+    return Peaks.of(bundled_device(gpu), dtype)
 
 
 def _limit(gpu: str) -> float:

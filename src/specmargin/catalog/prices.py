@@ -180,13 +180,15 @@ def _read_laws(path: Path, device: Device) -> LawBook:
         raise CatalogError(f"{path}: a law is not understood ({error})") from None
 
 
-@cache
-def _refinement_of(system: str, bandwidth: float) -> Refinement:
-    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
-
-    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth)
+_REFINEMENTS: dict[str, tuple[Device, Refinement]] = {}  # what was read from the tables is kept
 
 
 def _refinement(device: Device) -> Refinement:
     store.data_folder()  # raises, with what to install, where the tables are missing
-    return _refinement_of(store.SYSTEMS[device.name], device.bandwidth_bytes_per_second)
+    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
+
+    kept = _REFINEMENTS.get(device.name)
+    if kept is None or kept[0] != device:
+        kept = device, TableRefinement(system=store.SYSTEMS[device.name], device=device)
+        _REFINEMENTS[device.name] = kept
+    return kept[1]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specmargin.architecture.types import ExpertBlock, GroupedAttention
-from specmargin.prices.kernels.kinds import DTYPES, expert_variant, grouped_variant, is_plain, shape_key
+from specmargin.prices.kernels.kinds import DTYPE_GROUPS, expert_variant, grouped_variant, is_plain, shape_key
 from specmargin.prices.kernels.law import Curve, Law
 from specmargin.sources import Source, SourceKind
 
@@ -72,39 +72,42 @@ class LawBook:
         return self._order[first]
 
     def gemm(self, engine: str, precision: str) -> LawEntry | None:
-        return self._find(engine, "gemm", DTYPES.get(precision, ()), [""])
+        return self._find(engine, "gemm", DTYPE_GROUPS.get(precision, ()), [""])
 
     def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> LawEntry | None:
         """The law of the kernel that the engine uses for this model's shape, or of its usual kernel."""
         plain = is_plain(block)
         shape = _model_shape(block)
-        for dtype in DTYPES.get(block.expert[0].precision.name, ()):
-            for candidate in self.engines(engine):
-                kernels = self.kernels.get(f"{self.gpu}/{candidate}/{dtype}")
-                if kernels is None:
-                    continue
-                names = dict.fromkeys([kernels["shapes"].get(shape, kernels["default"]), kernels["default"]])
-                variants = [expert_variant(name, spread=spread, plain=plain) for name in names]
-                variants += [expert_variant(name, spread=not spread, plain=plain) for name in names]
-                variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
-                entry = self._first_variant(candidate, "experts", dtype, variants)
-                if entry is not None:
-                    return entry
+        for candidate, dtype in self._order_of(engine, DTYPE_GROUPS.get(block.expert[0].precision.name, ())):
+            kernels = self.kernels.get(f"{self.gpu}/{candidate}/{dtype}")
+            if kernels is None:
+                continue
+            names = dict.fromkeys([kernels["shapes"].get(shape, kernels["default"]), kernels["default"]])
+            variants = [expert_variant(name, spread=spread, plain=plain) for name in names]
+            variants += [expert_variant(name, spread=not spread, plain=plain) for name in names]
+            variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
+            entry = self._first_variant(candidate, "experts", dtype, variants)
+            if entry is not None:
+                return entry
         return None
+
+    def _order_of(self, engine: str, groups: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+        """Engines and dtypes, best first: group by group, the engine's own kernels before another engine's."""
+        return ((candidate, dtype) for group in groups for candidate in self.engines(engine) for dtype in group)
 
     def attention(self, engine: str, attention: GroupedAttention, kv: str) -> LawEntry | None:
         exact = grouped_variant(attention, kv)
-        return self._find(engine, "attention", ("bfloat16",), [exact, exact.replace("-window", "")])
+        return self._find(engine, "attention", (("bfloat16",),), [exact, exact.replace("-window", "")])
 
     def prefill(self, engine: str) -> LawEntry | None:
-        return self._find(engine, "prefill", ("bfloat16",), [""])
+        return self._find(engine, "prefill", (("bfloat16",),), [""])
 
     def module(self, engine: str, kind: str, kv: str) -> LawEntry | None:
-        dtypes = ("fp8", "bfloat16") if kv.startswith("fp8") else ("bfloat16", "fp8")
+        dtypes = (("fp8",), ("bfloat16",)) if kv.startswith("fp8") else (("bfloat16",), ("fp8",))
         return self._find(engine, kind, dtypes, [""])
 
     def delta_net(self, engine: str) -> LawEntry | None:
-        return self._find(engine, "gdn", ("fp32",), [""])
+        return self._find(engine, "gdn", (("fp32",),), [""])
 
     def collective(self, engine: str, kind: str, ranks: int) -> tuple[Curve, Source] | None:
         for candidate in self.engines(engine):
@@ -114,12 +117,13 @@ class LawBook:
                 return curve, Source(kind=self.source_kind, detail=detail)
         return None if self.fallback is None else self.fallback.collective(engine, kind, ranks)
 
-    def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> LawEntry | None:
-        for dtype in dtypes:
-            for candidate in self.engines(engine):
-                entry = self._first_variant(candidate, operation, dtype, variants)
-                if entry is not None:
-                    return entry
+    def _find(
+        self, engine: str, operation: str, groups: Iterable[tuple[str, ...]], variants: list[str]
+    ) -> LawEntry | None:
+        for candidate, dtype in self._order_of(engine, groups):
+            entry = self._first_variant(candidate, operation, dtype, variants)
+            if entry is not None:
+                return entry
         return None
 
     def _first_variant(self, candidate: str, operation: str, dtype: str, variants: list[str]) -> LawEntry | None:

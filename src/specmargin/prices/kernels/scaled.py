@@ -13,10 +13,9 @@ from dataclasses import replace
 from specmargin.architecture.precision import Arithmetic
 from specmargin.hardware.device import Device
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.kinds import arithmetic_of
 from specmargin.prices.kernels.law import Curve, Law
 
-#: The format in which a kernel of this dtype multiplies; int4 and the like are converted to bf16 first.
-_ARITHMETIC = {"fp8": Arithmetic.FP8, "nvfp4": Arithmetic.FP4, "w4a8": Arithmetic.FP8}
 _RATE_WEIGHT = 0.25  # decoding reads: bandwidth decides more than the matrix rate
 _PCIE_BYTES_PER_SECOND = 128e9  # PCIe 6.0 x16, one direction
 _FARTHEST = math.log(12.0)
@@ -58,7 +57,7 @@ def scaled_book(book: LawBook, measured: Device, device: Device) -> LawBook:
 
 
 def _rate_ratio(dtype: str, device: Device, measured: Device) -> float:
-    arithmetic = next((kind for prefix, kind in _ARITHMETIC.items() if dtype.startswith(prefix)), Arithmetic.BF16)
+    arithmetic = arithmetic_of(dtype)
     return device.rate(arithmetic) / measured.rate(arithmetic)
 
 
