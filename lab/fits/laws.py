@@ -49,23 +49,40 @@ Entry = dict[str, Any]
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--check", action="store_true", help="compare with the shipped laws instead of writing them")
-    options.add_argument("--gpu", action="append", help="only this device (may be repeated)")
+    options.add_argument("--gpu", action="append", help="fit this device again, keep the others (may be repeated)")
     arguments = options.parse_args()
     entries: list[Entry] = []
     kernels: dict[str, Any] = {}
-    pairs = [(gpu, engine) for gpu in arguments.gpu or store.SYSTEMS for engine in store.ENGINES]
+    gpus = arguments.gpu or list(store.SYSTEMS)
+    pairs = [(gpu, engine) for gpu in gpus for engine in store.ENGINES]
     for gpu, engine in track(pairs, description="fitting"):
         entries += list(_entries(gpu, engine, kernels))
-    dropped = list(dropped_tables(arguments.gpu or tuple(store.SYSTEMS)))
-    text = _text(entries, kernels, dropped)
+    dropped = list(dropped_tables(gpus))
+    text = _text(*_with_shipped(gpus, entries, kernels, dropped))
     if arguments.check:
         print("unchanged" if TARGET.read_text() == text else "would change")
-    elif arguments.gpu is None:
+    else:
         TARGET.write_text(text)
     for entry in entries:
         print(_line(entry))
     for entry in dropped:
         print("dropped:", *(entry[name] for name in COLUMNS))
+
+
+def _with_shipped(
+    gpus: list[str], entries: list[Entry], kernels: dict[str, Any], dropped: list[Entry]
+) -> tuple[list[Entry], dict[str, Any], list[Entry]]:
+    """What was fitted now, and the shipped laws of the other devices."""
+    shipped = json.loads(TARGET.read_text())
+    others = [[entry for entry in shipped.get(name, ()) if entry["gpu"] not in gpus] for name in ("laws", "dropped")]
+    kept = {key: value for key, value in shipped["kernels"].items() if key.split("/")[0] not in gpus}
+    place = {gpu: index for index, gpu in enumerate(store.SYSTEMS)}
+    laws, left_out = (
+        sorted(old + new, key=lambda entry: place[entry["gpu"]])
+        for old, new in zip(others, (entries, dropped), strict=True)
+    )
+    by_gpu = dict(sorted((kept | kernels).items(), key=lambda item: place[item[0].split("/")[0]]))
+    return laws, by_gpu, left_out
 
 
 def _line(entry: Entry) -> str:

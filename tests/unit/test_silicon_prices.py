@@ -150,9 +150,7 @@ def test_tables_give_back_what_was_measured() -> None:
 
 
 def test_a_shape_that_nobody_measured_follows_the_law_and_says_so() -> None:
-    refinement = TableRefinement(
-        system="h200_sxm", bandwidth_bytes_per_second=find_device("h200").bandwidth_bytes_per_second
-    )
+    refinement = TableRefinement(system="h200_sxm", device=find_device("h200"))
     prices = SiliconPrices(
         name="tables",
         engine="vllm",
@@ -191,7 +189,7 @@ def copied_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _fresh_tables() -> SiliconPrices:
     device = find_device("h200")
-    refinement = TableRefinement(system="h200_sxm", bandwidth_bytes_per_second=device.bandwidth_bytes_per_second)
+    refinement = TableRefinement(system="h200_sxm", device=device)
     return SiliconPrices(
         name="tables", engine="vllm", book=h200_book(), fallback=Roofline(device=device), refinement=refinement
     )

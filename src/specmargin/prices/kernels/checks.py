@@ -29,7 +29,7 @@ FEW_POSITIONS = 64
 CACHE_BYTES = {"l40s": 96e6, "rtx-pro-6000": 128e6}
 _CACHED = (0.1, 1.5)  # times the cache: below, a read takes no time beside the launch; above, it comes from memory
 WARM = 0.1  # of the rows that only read: so many faster than memory, and the whole table was timed with a warm cache
-STRAY = 2.0  # times what the neighbours on both sides say: one disturbed measurement
+STRAY = 2.0  # times as fast as the neighbours on both sides say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,11 @@ class Dropped:
 
 
 def strays(rows: pl.DataFrame, shape: list[str], axis: str) -> BoolArray:
-    """Rows twice as slow or fast as their two neighbours along `axis` say. `rows` are sorted by shape and axis."""
+    """Rows twice as fast as their two neighbours along `axis` say. `rows` are sorted by shape and axis.
+
+    Rows that are slower than their neighbours need no check: more work never takes less time, so a size is priced at
+    most like the next larger one (`tables.py`), and libraries do switch to slower kernels for some sizes.
+    """
     number = rows.select(pl.struct(shape).rank("dense")).to_series().to_numpy()
     log_size, log_seconds = (np.log(rows[name].to_numpy().astype(np.float64)) for name in (axis, "seconds"))
     inner = np.flatnonzero((number[1:-1] == number[:-2]) & (number[1:-1] == number[2:])) + 1
@@ -73,7 +77,7 @@ def strays(rows: pl.DataFrame, shape: list[str], axis: str) -> BoolArray:
     share = (log_size[inner] - log_size[left]) / (log_size[right] - log_size[left])
     expected = (1.0 - share) * log_seconds[left] + share * log_seconds[right]
     mask = np.zeros(rows.height, dtype=bool)
-    mask[inner] = np.abs(log_seconds[inner] - expected) > np.log(STRAY)
+    mask[inner] = log_seconds[inner] < expected - np.log(STRAY)
     return mask
 
 

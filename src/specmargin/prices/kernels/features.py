@@ -124,7 +124,7 @@ def _checked_experts(rows: pl.DataFrame, dtype: str, peaks: Peaks) -> CheckedRow
     reason = f"faster than {FASTEST:g} times the peak of the matrix units"
     rows, parts = without(possible, rate > FASTEST * peaks.operations_per_second, "", reason)
     dropped += parts
-    rows, parts = without(rows, strays(rows, EXPERT_SHAPE, "num_tokens"), "", "twice or half of both neighbours' time")
+    rows, parts = without(rows, strays(rows, EXPERT_SHAPE, "num_tokens"), "", "half of the time of both neighbours")
     dropped += parts
     rows, parts = _without_slow_kernels(rows, dtype, peaks.bytes_per_second)
     return CheckedRows(rows=rows, dropped=(*dropped, *parts))
@@ -217,7 +217,7 @@ def _checked_gemms(rows: pl.DataFrame, dtype: str, peaks: Peaks) -> CheckedRows:
     fast |= 2.0 * weights * m > FASTEST * peaks.operations_per_second * seconds
     reason = f"faster than {FASTEST:g} times the memory bandwidth or the matrix units"
     rows, dropped = without(rows, fast, "", reason)
-    rows, parts = without(rows, strays(rows, GEMM_SHAPE, "m"), "", "twice or half of both neighbours' time")
+    rows, parts = without(rows, strays(rows, GEMM_SHAPE, "m"), "", "half of the time of both neighbours")
     dropped += parts
     read_bytes = column(rows, "n") * column(rows, "k") * BYTES[dtype]
     share = read_share(read_bytes, column(rows, "seconds"), column(rows, "m"), peaks.bytes_per_second)
