@@ -93,7 +93,9 @@ class EngineAttention(AdjustedPrices):
         if decode is None or work.kv is None or self.device.multiprocessors is None:
             return price
         rows = decode.flattened() if kernel.queries is Queries.PER_QUERY else decode
-        own = triton_mla_price(self.device, attention, rows, kv=work.kv, ranks=work.ranks).scaled(np.asarray(float(work.count)))
+        own = triton_mla_price(self.device, attention, rows, kv=work.kv, ranks=work.ranks).scaled(
+            np.asarray(float(work.count))
+        )
         if prompts is None:
             return own
         alone = self.inner.price([attention_work(work, attention, decode)])[0]
