@@ -222,6 +222,7 @@ def plans(folder: Path, layers: int | None = None) -> list[dict[str, Any]]:
             grid_job("dense-eagle3-room", dense, kv_gigabytes=45, prompt_tokens=96, batches=[64, 128, 256]),
         ),
         *_prompt_phases(folder, layers),
+        *_precision_phases(folder, layers),
     ]
 
 
@@ -242,6 +243,59 @@ def _prompt_phases(folder: Path, layers: int | None) -> list[dict[str, Any]]:
             prompt_job("hybrid-mtp-prompts", hybrid, 24), prompt_job("dense-none-prompts", dense, 8, speculative=False)
         ),
     ]
+
+
+QUANTIZATIONS: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "fp8-dynamic": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    "int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": False},
+}
+# Experts are drawn uniformly: dummy weights would send all tokens to few. The GPU machine lacks DeepGEMM's headers.
+UNIFORM = {
+    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
+    "VLLM_USE_DEEP_GEMM": "0",
+    "VLLM_MOE_USE_DEEP_GEMM": "0",
+}
+GRAPH_MODES = ["", "PIECEWISE", "NONE"]
+PROMPT_LENGTHS = [400, 1024]  # below and above the largest captured size
+
+
+def _precision_phases(folder: Path, layers: int | None) -> list[dict[str, Any]]:
+    """Plain steps of one model in several precisions; steps in every graph mode, with what they launch."""
+
+    def moe(precision: str, **changes: Any) -> dict[str, Any]:
+        plain: dict[str, Any] = {"depths": [0], "speculative": False, "layers": layers, "environment": UNIFORM}
+        batches = [1, 8, 32, 64, 256]
+        made = job(folder, f"moe-{precision}", "qwen3-30b-a3b", kv_gigabytes=13, batches=batches, **plain)
+        made["engine"]["model"] = _quantized(folder, precision, layers)
+        made["engine"]["compilation_config"]["cudagraph_capture_sizes"] = [1, 8, 32, 64, 256, 512]
+        return made | changes
+
+    def dense(name: str, modes: list[str], **engine: Any) -> dict[str, Any]:
+        grid: dict[str, Any] = {"batches": [1, 8, 0], "depths": [0, 3], "layers": layers, **engine}
+        made = job(folder, name, "llama-3.1-8b", kv_gigabytes=8, max_num_batched_tokens=4096, **grid)
+        made["engine"]["compilation_config"]["cudagraph_capture_sizes"] = [1, 4, 8, 32, 512]
+        made["engine"]["max_num_seqs"] = 32
+        return made | {"graph_modes": modes, "prompts": PROMPT_LENGTHS}
+
+    in_modes = {"graph_modes": GRAPH_MODES, "prompts": PROMPT_LENGTHS, "batches": [1, 8, 32, 64, 256, 0]}
+    eager = dense("dense-eager", [""], enforce_eager=True)
+    del eager["engine"]["compilation_config"]
+    return [
+        _phase(moe("bf16", **in_modes), dense("dense-modes", GRAPH_MODES), eager),
+        _phase(moe("fp8-dynamic"), moe("fp8-block"), moe("int4")),
+    ]
+
+
+def _quantized(folder: Path, precision: str, layers: int | None) -> str:
+    path = Path(model_folder(folder, "qwen3-30b-a3b", layers))
+    config = json.loads((path / "config.json").read_text())
+    if QUANTIZATIONS[precision]:
+        gates = [f"model.layers.{layer}.mlp.gate" for layer in range(config["num_hidden_layers"])]
+        ignored = {"ignored_layers": ["lm_head", *gates], "modules_to_not_convert": ["lm_head", *gates]}
+        config["quantization_config"] = QUANTIZATIONS[precision] | ignored
+    return _written(path.with_name(f"qwen3-30b-a3b-{precision}"), config)
 
 
 def _phase(*jobs: dict[str, Any]) -> dict[str, Any]:

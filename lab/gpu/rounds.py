@@ -8,7 +8,9 @@ the front end, which a server runs in another process. Depths take turns in one 
 dynamic speculation looks up, so that noise affects all of them alike. Draft tokens are replaced by random ones
 (independent tokens, whatever dummy weights would propose), which takes one small kernel per round; acceptance is
 synthetic, by vLLM. With `count` the engine runs eagerly, and distinct experts are counted instead of seconds. With
-`prompts` every measured step also takes one new prompt of that many tokens, which ends with its first token.
+`prompts` every measured step also takes one new prompt of that many tokens, which ends with its first token. With
+`graph_modes` steps run in each mode ("FULL", "PIECEWISE", "NONE": compiled code without a graph; "" as the engine
+chooses), and launches are counted; batch 0 then stands for one prompt alone, of each length in `prompts`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 SETTLE_ROUNDS = 5
 TURNS = 3
 PROMPT_ROUNDS = 8
+MODE_ROUNDS = 25
 WINDOW_SECONDS = 0.45
 LEAST_ROUNDS, MOST_ROUNDS = 8, 60
 POLL_SECONDS = 0.25
@@ -38,6 +41,8 @@ class Engine:
         if job.get("speculative"):
             randomise_drafts(self.vocabulary)
             keep_own_vocabulary()
+        if any(job.get("graph_modes", ())):
+            allow_forced_graph_modes()
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -138,6 +143,41 @@ class Engine:
         self.clear()
         return rows
 
+    # --- graph modes ---
+
+    def measure_modes(self, batch: int, depths: list[int], prompt_tokens: int) -> list[dict[str, Any]]:
+        if batch:
+            self.fill(batch, prompt_tokens)
+        rows = []
+        for mode in self.job["graph_modes"]:
+            force_graph_mode(mode)
+            rows += self._mode_rows(batch, depths, mode) if batch else self._prompt_mode_rows(mode)
+        force_graph_mode("")
+        self.clear()
+        return rows
+
+    def _mode_rows(self, batch: int, depths: list[int], mode: str) -> list[dict[str, Any]]:
+        rows = []
+        for depth in depths:
+            self.want(depth)
+            self.rounds(SETTLE_ROUNDS)
+            turns = [round(self.rounds(MODE_ROUNDS)[0] / MODE_ROUNDS * 1e3, 4) for _ in range(TURNS)]
+            launches = launches_of(lambda: self.rounds(4), 4)
+            keys = {"batch": batch, "depth": depth, "mode": mode, "context": round(self.context(), 1)}
+            rows.append(keys | {"round_ms": statistics.median(turns), "turns_ms": turns} | launches)
+        return rows
+
+    def _prompt_mode_rows(self, mode: str) -> list[dict[str, Any]]:
+        rows = []
+        for tokens in self.job["prompts"]:
+            self.want(0)
+            self._rounds_with_prompts(2, tokens)
+            turns = [round(self._rounds_with_prompts(PROMPT_ROUNDS, tokens) / PROMPT_ROUNDS * 1e3, 4) for _ in range(3)]
+            launches = launches_of(lambda tokens=tokens: self._rounds_with_prompts(4, tokens), 4)
+            keys = {"batch": 0, "depth": 0, "mode": mode, "prompt": tokens}
+            rows.append(keys | {"round_ms": statistics.median(turns), "turns_ms": turns} | launches)
+        return rows
+
     def _rounds_with_prompts(self, count: int, tokens: int) -> float:
         """Seconds of `count` steps with one prompt each; the steps after them, without prompts, are not counted."""
         import numpy as np
@@ -204,6 +244,61 @@ def _row(batch: int, depth: int, rounds: int, turns: list[tuple[float, float, fl
         "committed": round(statistics.fmean(turn[1] for turn in turns), 4),
         "context": round(statistics.fmean(turn[2] for turn in turns), 1),
         "contexts": [round(turn[2], 1) for turn in turns],
+    }
+
+
+# --- graph modes: the dispatcher of the second model runner and its drafters, overruled ---
+
+_FORCED = {"mode": ""}
+
+
+def allow_forced_graph_modes() -> None:
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.worker.gpu import cudagraph_utils
+
+    chosen = cudagraph_utils.CudaGraphManager.dispatch
+
+    def dispatch(self: Any, num_reqs: int, num_tokens: int, *arguments: Any, **named: Any) -> Any:
+        found = chosen(self, num_reqs, num_tokens, *arguments, **named)
+        if _FORCED["mode"] in ("", found.cg_mode.name):
+            return found
+        wanted = [d for d in self._candidates.get((num_tokens, 0), ()) if d.cg_mode.name == _FORCED["mode"]]
+        if wanted and _FORCED["mode"] == "PIECEWISE":
+            return wanted[0]
+        return cudagraph_utils.BatchExecutionDescriptor(
+            cg_mode=CUDAGraphMode.NONE, num_tokens=num_tokens, num_reqs=num_reqs
+        )
+
+    cudagraph_utils.CudaGraphManager.dispatch = dispatch
+
+
+def force_graph_mode(mode: str) -> None:
+    _FORCED["mode"] = mode
+
+
+def launches_of(steps: Any, count: int) -> dict[str, float]:
+    """What the host launches per step, and for how long kernels run; empty where no profiler works."""
+    import torch
+
+    try:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        ) as profile:
+            steps()
+            torch.cuda.synchronize()
+        averages = profile.key_averages()
+    except Exception as error:
+        print(f"no launches counted: {error!r}", flush=True)
+        return {}
+    graphs = sum(one.count for one in averages if "GraphLaunch" in one.key)
+    launches = sum(one.count for one in averages if "LaunchKernel" in one.key)
+    kernels = [one for one in averages if str(one.device_type).endswith("CUDA")]
+    busy = sum(one.self_device_time_total for one in kernels) * 1e-3
+    return {
+        "launches": launches / count,
+        "graph_launches": graphs / count,
+        "kernels": sum(one.count for one in kernels) / count,
+        "kernel_ms": round(busy / count, 4),
     }
 
 
@@ -286,6 +381,7 @@ def run_engine(job_file: str, result_file: str) -> None:
         try:
             act = engine.count if job.get("count") else engine.measure
             act = engine.measure_prompts if job.get("prompts") else act
+            act = engine.measure_modes if job.get("graph_modes") else act
             result["rows"] += act(batch, depths, job["prompt_tokens"])
         except Exception as error:  # earlier rows stay in the result
             result["failures"].append(f"batch {batch}: {type(error).__name__}: {str(error)[:300]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,15 @@ def test_bundled_devices_hold_together(name: str) -> None:
 def test_the_issue_names_them() -> None:
     wanted = """a100 h100 h100-pcie h200 h20 l40s b200 b300 gb200 gb300 rtx-4090 rtx-5090 rtx-pro-6000 dgx-spark
     mi300x mi325x mi355x m3-ultra m4-max strix-halo
-    rtx-3090 rtx-3090-ti rtx-a6000 rtx-6000-ada l4 a10 rx-7900-xtx r9700 v100"""
+    rtx-3090 rtx-3090-ti rtx-a6000 rtx-6000-ada l4 a10 rx-7900-xtx r9700 v100
+    gtx-1080-ti rtx-2080-super rtx-5060-ti arc-pro-b60 arc-pro-b70 m1-max m1-ultra m3-max m5-max"""
     assert set(wanted.split()) <= set(device_names())
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_device_has_a_generation(name: str) -> None:
+    """Engines choose kernels by it, so none may be missing."""
+    assert re.fullmatch(r"sm_\d{2,3}|gfx[0-9a-f]{3,4}|bmg_g\d\d|apple\d{1,2}", bundled_device(name).architecture or "")
 
 
 def test_aliases() -> None:
@@ -72,7 +80,7 @@ def test_the_template_is_the_device_that_it_starts_from(name: str, tmp_path: Pat
 def test_the_template_explains_every_field() -> None:
     assert set(COMMENTS) == set(DeviceTable.model_fields)
     text = device_template("h100")
-    for name in set(COMMENTS) - {"aliases", "architecture"}:
+    for name in set(COMMENTS) - {"aliases"}:
         assert f"\n# {COMMENTS[name]}\n{name} = " in text
     with pytest.raises(CatalogError, match="unknown GPU 'h20o'"):
         device_template("h20o")

@@ -18,7 +18,8 @@ COMMENTS = {
     "link_latency_seconds": "Latency of a small collective: about 5e-6 over NVLink, 15e-6 over PCIe.",
     "network_bytes_per_second": "Network per GPU and direction, between nodes. Leave it out where there is none.",
     "gpus_per_node": "GPUs that the link connects; more than these use the network.",
-    "architecture": "Compiler name, where engines choose kernels by it (gfx1151, gfx1201). Leave it out otherwise.",
+    "architecture": "Generation as compilers name it, by which engines choose kernels: sm_90, gfx1151, apple9.",
+    "multiprocessors": "Multiprocessors (SMs), compute units or Xe cores: how many blocks of threads run at once.",
     "source": "Where the figures come from; shown with every answer.",
 }
 _SCALES = {"operations_per_second": 1e12, "link_latency_seconds": 1e-6}

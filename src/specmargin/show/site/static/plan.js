@@ -165,7 +165,7 @@ function rangeOf({ cell, slice, state, drafter, prices }, batch, depth, speedup)
   if (depth === 0) return { low: speedup, high: speedup, unknown: null };
   const committed = (by) => 1 + shifted(prices.survival.slice(0, depth), by).reduce((sum, value) => sum + value, 0);
   const moved = Math.abs(slice.uniformShift(state.drafter, batch, depth));
-  const inputs = [cell.price_range]; // logarithms of the factors by which each could change the speed-up
+  const inputs = [slice.priceRange(state.drafter, batch, depth)]; // logarithms of the factors by which each could change the speed-up
   if (!state.survival) inputs.push({ ...drafter.acceptance, range: drafter.shift.map((by) => Math.log(committed(by) / prices.committed[depth])) });
   if (cell.routing_range) inputs.push({ ...cell.routing_range, range: [-moved, moved] });
   const width = ({ range: [low, high] }) => high - low;
